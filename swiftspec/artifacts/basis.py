@@ -8,8 +8,18 @@ from swiftspec.artifacts.plan import Basis, Candidate, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.models.spec import is_model_directory, model_directory
+from swiftspec.policies.conformance import field_types
 
-__all__ = ["candidate_of", "files_of", "make_basis", "path_of", "read_profile", "read_trace", "stored_path"]
+__all__ = [
+    "candidate_of",
+    "files_of",
+    "make_basis",
+    "path_of",
+    "read_profile",
+    "read_trace",
+    "searching",
+    "stored_path",
+]
 
 
 def make_basis(path: Path, *, plan_path: Path, content: bytes | None = None) -> Basis:
@@ -59,6 +69,20 @@ def candidate_of(plan: Plan, policy: str | None) -> Candidate:
     if policy not in plan.candidates:
         raise ValueError(f"policy is {policy!r}; the plan has {', '.join(plan.candidates)}")
     return plan.candidates[policy]
+
+
+def searching(candidate: Candidate, earlier_outputs: int | None) -> Candidate:
+    """The candidate, with so many earlier outputs to search; as it is if None. ValueError if its policy has no use."""
+    if earlier_outputs is None:
+        return candidate
+    if "earlier_outputs" not in field_types(type(candidate.build())):
+        raise ValueError(
+            f"earlier_outputs is {earlier_outputs}; {candidate.policy} searches none: "
+            "expected the policy suffix_decoding or suffix_or_draft"
+        )
+    found = candidate.model_copy(update={"shape": {**candidate.shape, "earlier_outputs": earlier_outputs}})
+    found.build()
+    return found
 
 
 def path_of(basis: Basis, plan_path: Path) -> Path:

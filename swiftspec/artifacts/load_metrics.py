@@ -165,6 +165,8 @@ class SimulatedLoad:
         Share of the time in which the target computed.
     num_replayed : int
         Requests that replayed recorded rounds, counted again if they gave way.
+    num_repeated : int
+        Requests that begin with a traced prompt that an earlier one had.
     """
 
     metrics: LoadMetrics
@@ -173,6 +175,7 @@ class SimulatedLoad:
     mean_batch: float
     busy_fraction: float
     num_replayed: int = 0
+    num_repeated: int = 0
 
     @property
     def attained(self) -> float:

@@ -18,6 +18,7 @@ _SNAKE = (
     "draft_kv_budget",
     "draft_quant",
     "duration_s",
+    "earlier_outputs",
     "end_marker",
     "format_name",
     "max_new_tokens",

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from swiftspec.artifacts.basis import candidate_of
+from swiftspec.artifacts.basis import candidate_of, searching
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
 from swiftspec.cli.columns import count
@@ -17,6 +17,7 @@ from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.engine.checks import check_devices
 from swiftspec.engine.requests.tenants import Tenant
 from swiftspec.files.reading import read_input
+from swiftspec.policies.shared_outputs import num_searched
 
 __all__ = ["serve"]
 
@@ -51,7 +52,7 @@ def serve(
             f"serve needs {', '.join(missing)}; install the extra `serve`: pip install 'swiftspec-llm[serve]'"
         )
     made = Plan.load(plan)
-    candidate = candidate_of(made, policy)
+    candidate = searching(candidate_of(made, policy), engine_options["earlier_outputs"])
     check_devices(made, [] if ray else [candidate], source=str(plan))
     keys = _keys(api_key_file)
     from swiftspec.server.app import HttpOptions
@@ -66,6 +67,10 @@ def serve(
         console.note(f"anyone who can reach {address} can use this server; --api-key-file limits it to your clients")
     name = model_name or made.target.model
     directories = _tenants(tenants, model=name)
+    if most := num_searched(candidate.build()):
+        console.note(
+            f"the last {most} outputs are proposed to every client; by its own speed each can tell what was among them"
+        )
     control = engine_options["control"] or candidate.control
     console.say(f"Loading {made.target} for {candidate.describe()}{f', control {control}' if control else ''}")
 

@@ -44,6 +44,14 @@ def serve(
     ] = 256,
     kv_blocks: flags.KvBlocks = None,
     control: flags.Control = None,
+    earlier_outputs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Suffix decoding: search the last N outputs, too, whoever asked for them. Default: as planned, none.",
+        ),
+    ] = None,
     ray: flags.Ray = None,
     request_timeout_s: Annotated[
         float | None, typer.Option(min=0.001, metavar="S", help="Longest time of a request. Default: none.")
@@ -92,6 +100,7 @@ def serve(
             "max_waiting": max_waiting,
             "kv_blocks": kv_blocks,
             "control": control,
+            "earlier_outputs": earlier_outputs,
             "max_restarts": max_restarts,
         },
         request_timeout_s=request_timeout_s,

@@ -1,8 +1,10 @@
 """`swiftspec simulate`: replays a plan in simulated time."""
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from swiftspec.artifacts.basis import candidate_of, files_of
+from swiftspec.artifacts.basis import candidate_of, files_of, searching
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.perfetto import save_timelines
 from swiftspec.artifacts.plan import Plan
@@ -22,31 +24,44 @@ def simulate(
     plan: Path,
     policy: str | None,
     max_new_tokens: int | None,
+    earlier_outputs: int | None,
     seed: int,
     timeline: Path | None = None,
     plot: Path | None = None,
     json_path: Path | None = None,
 ) -> list[Timeline]:
-    """Simulate every traced prompt and print the metrics."""
+    """Simulate every traced prompt and print the metrics, and what earlier outputs add to them."""
     check_outputs(inputs={"--plan": plan}, timeline=timeline, plot=plot, json=json_path)
     made = Plan.load(plan)
     check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
     planned = Planned.of(made, plan)
-    timelines = replay(planned, policy=policy, max_new_tokens=max_new_tokens, seed=seed)
-    candidate = candidate_of(made, policy)
+    candidate = searching(candidate_of(made, policy), earlier_outputs)
+    replayed = partial(replay, planned, policy=policy, max_new_tokens=max_new_tokens, seed=seed)
+    timelines = replayed(earlier_outputs=earlier_outputs)
     metrics = measure(timelines)
     console.paragraph(
         f"Simulated {candidate.describe()} on {len(planned.trace.prompts)} traced prompts{_twice(planned.profile)}"
     )
     show_metrics(metrics)
+    own_text = None if earlier_outputs is None else measure(replayed(earlier_outputs=0))
+    if own_text is not None:
+        before, after = own_text.figures, metrics.figures
+        console.paragraph(
+            f"With the request's own text only: {before.tokens_per_round:.3f} tokens per round and "
+            f"{speed(before.tokens_per_s)} tokens/s; with earlier outputs "
+            f"{after.tokens_per_s / before.tokens_per_s:.3f} times as fast"
+        )
     if timeline is not None:
         save_timelines(timeline, timelines)
     if plot is not None:
         from swiftspec.reports.figures import save_figure, timeline_rounds
 
         save_figure(plot, timeline_rounds(timelines[0]))
-    content = {"policy": candidate.policy, "candidate": candidate.describe(), "seed": seed}
-    write_json(json_path, content | {"metrics": metrics.model_dump(mode="json")})
+    content: dict[str, Any] = {"policy": candidate.policy, "candidate": candidate.describe(), "seed": seed}
+    content["metrics"] = metrics.model_dump(mode="json")
+    if own_text is not None:
+        content["own_text_metrics"] = own_text.model_dump(mode="json")
+    write_json(json_path, content)
     return timelines
 
 

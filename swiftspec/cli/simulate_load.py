@@ -1,8 +1,10 @@
 """`swiftspec simulate --workload`: serves many requests in simulated time."""
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from swiftspec.artifacts.basis import candidate_of, files_of
+from swiftspec.artifacts.basis import candidate_of, files_of, searching
 from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
 from swiftspec.artifacts.perfetto import save_timelines
 from swiftspec.artifacts.plan import Plan
@@ -26,6 +28,7 @@ def simulate_load(
     policy: str | None,
     limits: Limits,
     max_new_tokens: int | None,
+    earlier_outputs: int | None,
     seed: int,
     timeline: Path | None = None,
     plot: Path | None = None,
@@ -39,9 +42,11 @@ def simulate_load(
     check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
     asked = Workload.load(workload)
     assumed = planned_load(made, asked, workload)
-    candidate = candidate_of(made, policy)
+    candidate = searching(candidate_of(made, policy), earlier_outputs)
     options = load_options(limits, assumed.options_of(candidate.policy) if assumed else None)
-    load = serve(Planned.of(made, plan), asked, policy=policy, options=options, seed=seed, stages=console.progress)
+    planned = Planned.of(made, plan)
+    served = partial(serve, planned, asked, policy=policy, options=options, seed=seed, stages=console.progress)
+    load = served(earlier_outputs=earlier_outputs)
     console.paragraph(
         f"Simulated {candidate.describe()} under {asked.arrivals}: {count(len(asked.requests), 'request')}, at most "
         f"{options.max_running} at once"
@@ -54,13 +59,22 @@ def simulate_load(
             "TPOT and end-to-end times were within 4 % for the policies in docs/load.md."
         )
     show_load_metrics(load)
+    own_text = None
+    if earlier_outputs is not None:  # in full, as the other was
+        own_text = served(earlier_outputs=0, options=options.model_copy(update={"replay": False}))
+        before, after = own_text.metrics, load.metrics
+        console.paragraph(
+            f"With the request's own text only: {before.tokens_per_round:.3f} tokens per round and a mean TPOT of "
+            f"{milliseconds(before.tpot_s.mean)} ms; with earlier outputs {after.tokens_per_round:.3f} and "
+            f"{milliseconds(after.tpot_s.mean)} ms. {_repeats(load)}"
+        )
     if timeline is not None:
         save_timelines(timeline, load.timelines, together=True)
     if plot is not None:
         from swiftspec.reports.figures import save_figure, shared_steps
 
         save_figure(plot, shared_steps(load.timelines))
-    content = {
+    content: dict[str, Any] = {
         "policy": candidate.policy,
         "candidate": candidate.describe(),
         "workload": str(asked.arrivals),
@@ -70,8 +84,16 @@ def simulate_load(
         "busy_fraction": load.busy_fraction,
         "num_replayed": load.num_replayed,
     }
+    if own_text is not None:
+        content |= {"num_repeated": load.num_repeated, "own_text_metrics": own_text.metrics.model_dump(mode="json")}
     write_json(json_path, content)
     return load
+
+
+def _repeats(load: SimulatedLoad) -> str:
+    """A sentence on requests whose outputs an earlier one had: they gain most, and yours may not repeat as often."""
+    of_all = f"{load.num_repeated} of {count(len(load.records), 'request')}"
+    return f"The texts of {of_all} begin with the traced prompt of an earlier one, whose output is then proposed whole."
 
 
 def show_load_metrics(load: SimulatedLoad) -> None:

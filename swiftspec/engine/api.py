@@ -10,7 +10,7 @@ from threading import Event, Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from swiftspec.artifacts.basis import candidate_of
+from swiftspec.artifacts.basis import candidate_of, searching
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.checks import ContextLimit, check_devices
 from swiftspec.engine.chunks import Chunk, Chunks, Finish
@@ -59,6 +59,9 @@ class Engine:
     control : str, optional
         How much is drafted and verified under load: `fixed:K`, `goodput`, `goodput-per-request`, `worth`, `slo`, or
         `none`: all that the policy asks for. As planned, if not given.
+    earlier_outputs : int, optional
+        Most outputs of earlier requests that a suffix-decoding policy proposes again, to any later request of the same
+        tenant. As planned, if not given, which is none: see docs/serving.md on privacy.
     tenants : mapping of str to path
         Fine-tunes and adapters of the target that the same processes serve, by their names for requests. Equal weights
         are held once. On CPUs only.
@@ -82,7 +85,7 @@ class Engine:
     Raises
     ------
     ValueError
-        If the plan has no such policy, is for another machine, or its models cannot be loaded.
+        If the plan has no such policy, is for another machine, its models cannot be loaded, or a parameter is wrong.
     swiftspec.errors.EngineError
         If a process ends while it loads.
     InterruptedError
@@ -105,6 +108,7 @@ class Engine:
         max_waiting: int | None = None,
         kv_blocks: int | None = None,
         control: str | None = None,
+        earlier_outputs: int | None = None,
         tenants: Mapping[str, str | Path] | None = None,
         max_restarts: int = 3,
         executor: Executor | None = None,
@@ -117,7 +121,7 @@ class Engine:
         )
         directory = model_directory(made.target.model)
         spec = ModelSpec.from_directory(directory)
-        self._candidate, self._policy = candidate, candidate.build()
+        self._candidate, self._policy = candidate, searching(candidate, earlier_outputs).build()
         self.model = made.target.model
         most = ContextLimit.of_model(spec, [self._policy], model=made.target.model).most
         if max_context is not None and not 0 < max_context <= most:

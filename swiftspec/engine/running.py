@@ -157,6 +157,7 @@ class RunningRequest:
             self.request,
             prompt=(*self.request.prompt, *self.tokens),
             max_new_tokens=self.request.max_new_tokens - len(self.tokens),
+            num_output=len(self.tokens),
         )
 
     def deliver_commits(self) -> None:

@@ -129,7 +129,8 @@ class _Relay:
         """A policy's program for the rest of the request."""
         num_generated = len(self._text) - len(self._request.prompt)
         left = self._request.max_new_tokens - num_generated
-        rest = replace(self._request, prompt=tuple(self._text), max_new_tokens=left)
+        num_output = self._request.num_output + num_generated
+        rest = replace(self._request, prompt=tuple(self._text), max_new_tokens=left, num_output=num_output)
         return policy.programs(rest)[self._role]
 
     def _relay(self, program: Program) -> Step[bool]:

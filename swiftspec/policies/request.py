@@ -1,7 +1,9 @@
 """Request: one prompt, and when its output ends."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from swiftspec.policies.earlier_outputs import EarlierOutputs
 
 __all__ = ["Request"]
 
@@ -20,12 +22,18 @@ class Request:
         Generation ends with the first of these; it is part of the output.
     mask_token : int
         Token at which a parallel draft guesses a later one; -1 if the draft has none.
+    num_output : int
+        Tokens at the end of the prompt that are output already: of a request that is continued.
+    earlier : EarlierOutputs or None
+        Outputs of earlier requests, to which a policy that searches them adds this one's; None: it knows none.
     """
 
     prompt: tuple[int, ...]
     max_new_tokens: int
     eos_token_ids: frozenset[int] = frozenset()
     mask_token: int = -1
+    num_output: int = 0
+    earlier: EarlierOutputs | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.prompt:

@@ -136,10 +136,13 @@ class Quotes(Protocol):
     """Continuations found in the text, which spare a round its draft."""
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Add text; first the prompt."""
+        """Add output."""
 
     def subtree(self, position: int) -> Subtree | None:
         """The continuation below the text's last token, at `position`; None if the draft is worth more."""
+
+    def finish(self, tokens: Iterable[int]) -> None:
+        """Add the last output."""
 
 
 def serial_rounds(request: Request, shape: SerialTree, quotes: Quotes | None = None) -> Program:
@@ -170,8 +173,6 @@ def tree_rounds(
     A round of `quotes` must not throw drafted nodes away: residual sampling is exact only if a node that was drawn is
     verified or not whatever its token.
     """
-    if quotes:
-        quotes.extend(request.prompt)
     yield from prefill(Role.TARGET, request.prompt[:-1])
     unread = list(request.prompt[:-1])  # by the draft
     num_generated = 0
@@ -185,7 +186,7 @@ def tree_rounds(
         tokens, finished = request.clip(verified, num_generated=num_generated)
         yield Commit(tokens)
         if finished:
-            return
+            break
         yield KeepKV(Role.TARGET, path, len(path))
         tree.advance(tokens)
         if tree.num_slots:
@@ -195,6 +196,8 @@ def tree_rounds(
         if quotes:
             quotes.extend(tokens)
         num_generated += len(tokens)
+    if quotes:
+        quotes.finish(tokens)
 
 
 def _draft(tree: TokenTree, shape: SerialTree, unread: list[int]) -> Step[None]:

@@ -2,8 +2,8 @@
 
 As `prompt_lookup`, without a draft model. Instead of one earlier occurrence all of them count: a suffix tree of prompt
 and output says how often each token followed each match. The continuations likeliest by products of these frequencies
-are verified, as a chain or a tree, and more of them after longer matches; none if nothing matches. The tree holds the
-request's own text only, not the outputs of earlier requests.
+are verified, as a chain or a tree, and more of them after longer matches; none if nothing matches. Outputs of earlier
+requests are in a second tree, if they are wanted: that of the better score proposes.
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,9 @@ from typing import ClassVar
 
 from swiftspec.policies.base import TargetOnly, check_shape
 from swiftspec.policies.effects import Commit, KeepKV, Prefill, Program, Role, Subtree, target_forward
+from swiftspec.policies.known_text import KnownText
 from swiftspec.policies.request import Request
-from swiftspec.policies.suffix_tree import Speculation, SuffixTree
+from swiftspec.policies.speculation import Bounds, Speculation
 from swiftspec.policies.verification import follow
 
 __all__ = ["SuffixDecoding", "below_root"]
@@ -22,7 +23,7 @@ __all__ = ["SuffixDecoding", "below_root"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuffixDecoding(TargetOnly):
-    """Parameters of the suffix tree and of its use; the names and defaults of the last three are vLLM's.
+    """Parameters of the suffix tree and of its use; the names and defaults of the three before the last are vLLM's.
 
     Parameters
     ----------
@@ -36,6 +37,8 @@ class SuffixDecoding(TargetOnly):
         Most tokens verified for each token of the match.
     min_token_prob : float
         Least product of frequencies at which a token is verified.
+    earlier_outputs : int
+        Most outputs of earlier requests that are searched, too, where a server keeps them; 0: none.
     """
 
     name: ClassVar[str] = "suffix_decoding"
@@ -47,9 +50,10 @@ class SuffixDecoding(TargetOnly):
     max_tree_depth: int = 24
     max_spec_factor: float = 1.0
     min_token_prob: float = 0.1
+    earlier_outputs: int = 0
 
     def __post_init__(self) -> None:
-        check_shape(self, verify_rows=2, branches=1, max_tree_depth=2)
+        check_shape(self, verify_rows=2, branches=1, max_tree_depth=2, earlier_outputs=0)
         if not self.max_spec_factor > 0:
             raise ValueError(f"max_spec_factor is {self.max_spec_factor}; expected a positive number")
         if not 0 < self.min_token_prob <= 1:
@@ -63,9 +67,10 @@ class SuffixDecoding(TargetOnly):
     def least_target_rows(self) -> int:
         return 1
 
-    def speculate(self, text: SuffixTree) -> Speculation:
-        """The continuation of a text that is worth verifying."""
-        return text.speculate(
+    @property
+    def bounds(self) -> Bounds:
+        """Bounds of what is verified."""
+        return Bounds(
             self.verify_rows - 1,
             max_spec_factor=self.max_spec_factor,
             min_token_prob=self.min_token_prob,
@@ -89,14 +94,13 @@ def below_root(root: int, position: int, speculation: Speculation) -> Subtree:
 
 def _rounds(request: Request, shape: SuffixDecoding) -> Program:
     token: int = yield Prefill(Role.TARGET, request.prompt)
-    text = SuffixTree(shape.max_tree_depth)
-    text.extend(request.prompt)
+    text, bounds = KnownText(request, shape.max_tree_depth), shape.bounds
     tokens, finished = request.clip((token,), num_generated=0)
     yield Commit(tokens)
     position, num_generated = request.root_position + 1, 1
     while not finished:
         text.extend(tokens)
-        subtree = below_root(tokens[-1], position, shape.speculate(text))
+        subtree = below_root(tokens[-1], position, text.speculate(bounds))
         choices = yield from target_forward(subtree.rows())
         path, verified = follow(subtree, choices)
         tokens, finished = request.clip(verified, num_generated=num_generated)
@@ -105,3 +109,4 @@ def _rounds(request: Request, shape: SuffixDecoding) -> Program:
             yield KeepKV(Role.TARGET, path, len(path))
         position += len(tokens)
         num_generated += len(tokens)
+    text.finish(tokens)

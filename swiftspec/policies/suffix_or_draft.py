@@ -11,10 +11,10 @@ from typing import ClassVar
 
 from swiftspec.policies.base import Layout, Shape, check_shape
 from swiftspec.policies.effects import Program, Role, Subtree
+from swiftspec.policies.known_text import KnownText
 from swiftspec.policies.request import Request
 from swiftspec.policies.serial import SerialChain, serial_rounds
 from swiftspec.policies.suffix_decoding import SuffixDecoding, below_root
-from swiftspec.policies.suffix_tree import SuffixTree
 
 __all__ = ["SuffixOrDraft"]
 
@@ -30,7 +30,7 @@ class SuffixOrDraft(Shape):
     least_score : float
         Accepted tokens that the suffix tree has to expect for its continuation to be verified. A planner finds the
         number that the draft's chain, with the time it costs, is worth.
-    verify_rows, max_tree_depth, max_spec_factor, min_token_prob
+    verify_rows, max_tree_depth, max_spec_factor, min_token_prob, earlier_outputs
         As in `suffix_decoding`, of chains.
     """
 
@@ -45,6 +45,7 @@ class SuffixOrDraft(Shape):
     max_tree_depth: int = 24
     max_spec_factor: float = 1.0
     min_token_prob: float = 0.1
+    earlier_outputs: int = 0
 
     def __post_init__(self) -> None:
         check_shape(self, num_draft_tokens=1)
@@ -60,6 +61,7 @@ class SuffixOrDraft(Shape):
             max_tree_depth=self.max_tree_depth,
             max_spec_factor=self.max_spec_factor,
             min_token_prob=self.min_token_prob,
+            earlier_outputs=self.earlier_outputs,
         )
 
     @property
@@ -84,7 +86,7 @@ class SuffixOrDraft(Shape):
         return self.num_draft_tokens
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: serial_rounds(request, self.chain.tree, _WorthQuoting(self))}
+        return {Role.TARGET: serial_rounds(request, self.chain.tree, _WorthQuoting(request, self))}
 
     @classmethod
     def search_space(cls) -> Iterator["SuffixOrDraft"]:
@@ -102,13 +104,16 @@ class SuffixOrDraft(Shape):
 class _WorthQuoting:
     """Continuations of a suffix tree whose score is high enough."""
 
-    def __init__(self, shape: SuffixOrDraft) -> None:
-        self._suffix, self._least_score = shape.suffix, shape.least_score
-        self._text = SuffixTree(shape.max_tree_depth)
+    def __init__(self, request: Request, shape: SuffixOrDraft) -> None:
+        self._bounds, self._least_score = shape.suffix.bounds, shape.least_score
+        self._text = KnownText(request, shape.max_tree_depth)
 
     def extend(self, tokens: Iterable[int]) -> None:
         self._text.extend(tokens)
 
     def subtree(self, position: int) -> Subtree | None:
-        found = self._suffix.speculate(self._text)
+        found = self._text.speculate(self._bounds)
         return below_root(self._text.last, position, found) if found.score >= self._least_score else None
+
+    def finish(self, tokens: Iterable[int]) -> None:
+        self._text.finish(tokens)

@@ -6,23 +6,11 @@ goes on. Appending a token costs one step for each suffix of the text that occur
 matches from which a continuation is speculated. Pure Python; no torch, no clock, no randomness.
 """
 
-from collections.abc import Iterable
-from heapq import heappop, heappush
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
-__all__ = ["Speculation", "SuffixTree"]
+from swiftspec.policies.speculation import Bounds, Speculation, best_continuation
 
-
-class Speculation(NamedTuple):
-    """Continuations of a text, parents before children, the likeliest first.
-
-    `parents[i]` is the index of token i's parent, -1 for the end of the text. `score` is the number of tokens that
-    would be accepted if frequencies were probabilities.
-    """
-
-    tokens: tuple[int, ...] = ()
-    parents: tuple[int, ...] = ()
-    score: float = 0.0
+__all__ = ["SuffixTree"]
 
 
 class _Node:
@@ -56,9 +44,9 @@ class SuffixTree:
         self._matches: list[_Node] = []  # suffixes of the text that occurred before, the longest first
 
     @property
-    def last(self) -> int:
-        """The text's last token."""
-        return self._text[-1]
+    def text(self) -> Sequence[int]:
+        """The whole text."""
+        return self._text
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Add text."""
@@ -88,48 +76,10 @@ class SuffixTree:
         node.children[self._text[position]] = position + 1
         return node
 
-    def speculate(
-        self, max_tokens: int, *, max_spec_factor: float, min_token_prob: float, branches: int = 1
-    ) -> Speculation:
-        """The continuation of best score over all matches; of equals, that of the longest match.
-
-        Parameters
-        ----------
-        max_tokens : int
-            Tokens at most.
-        max_spec_factor : float
-            Tokens at most for each token of the match.
-        min_token_prob : float
-            Least product of frequencies along the path to a token.
-        branches : int
-            Most tokens that follow one token; 1 is a chain.
-        """
-        best = Speculation()
-        for node in self._matches:
-            room = min(max_tokens, int(node.depth * max_spec_factor + 1e-9), self._max_depth - node.depth)
-            if room > best.score:  # a score is at most the number of tokens
-                found = self._likeliest(node, room, min_token_prob, branches)
-                best = found if found.score > best.score else best
-        return best
-
-    def _likeliest(self, match: _Node, max_tokens: int, min_token_prob: float, branches: int) -> Speculation:
-        """The likeliest tokens after a match, each with all before it."""
-        tokens, parents, score = list[int](), list[int](), 0.0
-        waiting: list[tuple[float, int, int, int, _Below]] = []  # -probability, order, parent, token, what is below
-
-        def add_children(below: _Below, probability: float, parent: int) -> None:
-            for share, token, child in self._children(below, min_token_prob / probability)[:branches]:
-                order = len(tokens) * branches + len(waiting)
-                heappush(waiting, (-probability * share, order, parent, token, child))
-
-        add_children(match, 1.0, -1)
-        while waiting and len(tokens) < max_tokens:
-            negative, _, parent, token, below = heappop(waiting)
-            tokens.append(token)
-            parents.append(parent)
-            score -= negative
-            add_children(below, -negative, len(tokens) - 1)
-        return Speculation(tuple(tokens), tuple(parents), score)
+    def speculate(self, bounds: Bounds) -> Speculation:
+        """The continuation of best score over all matches; of equals, that of the longest match."""
+        matches: list[tuple[int, _Below]] = [(node.depth, node) for node in self._matches]
+        return best_continuation(matches, self._children, bounds, max_depth=self._max_depth)
 
     def _children(self, below: _Below, least_share: float) -> list[tuple[float, int, _Below]]:
         """(share, token, what is below) of tokens that followed often enough, the most frequent first.

@@ -4,7 +4,7 @@ Where the engine computes, it waits for the drawn latency and asks the oracle (s
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import simpy
 
@@ -15,6 +15,7 @@ from swiftspec.artifacts.timeline import Span, Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
+from swiftspec.policies.shared_outputs import SharedOutputs
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
@@ -134,7 +135,10 @@ class Simulator:
         mirrored: bool = False,
         start_s: float = 0.0,
     ) -> Simulation:
-        """As `simulate`, every prompt once; mirrored: with the opposite draws of the forwards' errors."""
+        """As `simulate`, every prompt once; mirrored: with the opposite draws of the forwards' errors.
+
+        A policy that searches earlier outputs has those of the prompts before, as on one server.
+        """
         meter = LatencySampler(
             self._prices,
             policy=policy.name,
@@ -143,13 +147,14 @@ class Simulator:
         )
         clock_s = start_s
         timelines: list[Timeline] = []
+        earlier = SharedOutputs().known_to(policy)
         for index in range(len(self._prompts)) if prompt_indices is None else prompt_indices:
             if not 0 <= index < len(self._prompts):
                 raise ValueError(f"prompt_indices has {index}; expected one of the trace's {len(self._prompts)}")
             meter.seed(seed, index, scales=self.errors.scales(seed=seed, index=index, mirrored=mirrored))
             env = simpy.Environment(initial_time=clock_s)
             parts, request = self._parts(env, policy, meter, seed=seed, index=index, max_new_tokens=max_new_tokens)
-            spans = _run_request(env, parts, policy, request)
+            spans = _run_request(env, parts, policy, replace(request, earlier=earlier))
             timelines.append(Timeline(request=self._prompts[index].prompt_id, start_s=clock_s, spans=spans))
             clock_s = float(env.now)
         return Simulation(timelines=tuple(timelines), seconds=meter.seconds, end_s=clock_s)

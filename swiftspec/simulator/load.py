@@ -172,4 +172,5 @@ def _result(
         mean_batch=float(np.average(batches, weights=seconds)),
         busy_fraction=float(seconds.sum() / run.end_s / target_groups),
         num_replayed=run.num_replayed,
+        num_repeated=len(served) - len({request.job.prompt_index for request in served}),
     )

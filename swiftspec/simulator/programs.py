@@ -7,6 +7,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.scoring import PromptScoring
+from swiftspec.policies.shared_outputs import SharedOutputs
 from swiftspec.simulator.oracle import MASK_TOKEN, CandidatePool
 from swiftspec.simulator.process import DeviceGroup, Oracle
 from swiftspec.simulator.recording import Log, Recording, logged
@@ -35,7 +36,7 @@ def begin_scoring(text: StretchedText) -> Begun:
 
 
 class TracedPrograms:
-    """A policy's programs, whose forwards are answered from a trace.
+    """A policy's programs, whose forwards are answered from a trace. Each replica keeps its earlier outputs.
 
     Parameters
     ----------
@@ -51,11 +52,18 @@ class TracedPrograms:
         self._prompts = trace.prompts
         self._pool = pool
         self._seed = seed
+        self._earlier: dict[DeviceGroup, SharedOutputs] = {}  # of each replica, by its target's devices
 
     def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
         """A program for each device group, and an oracle with random numbers of its own."""
         prompt = (*text.prompt, *text.output[:num_output])
-        rest = Request(prompt=prompt, max_new_tokens=len(text.output) - num_output, mask_token=MASK_TOKEN)
+        rest = Request(
+            prompt=prompt,
+            max_new_tokens=len(text.output) - num_output,
+            mask_token=MASK_TOKEN,
+            num_output=num_output,
+            earlier=self._earlier.setdefault(devices[0], SharedOutputs()).known_to(self._policy),
+        )
         programs = self._policy.programs(rest)
         begun: Begun = []
         for device in devices:

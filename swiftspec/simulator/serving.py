@@ -15,6 +15,7 @@ from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
+from swiftspec.policies.shared_outputs import num_searched
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
@@ -97,7 +98,8 @@ class Serving:
         """
         replicas.check(self.policy)
         traced = self._traced(seed)
-        if not num_recorded or self._steering is not None:  # recorded rounds are as long as they were
+        # Recorded rounds are as long as they were, and with as many earlier outputs.
+        if not num_recorded or self._steering is not None or num_searched(self.policy):
             return _Run(self, jobs, replicas, programs=traced, seed=seed, done=done).served(num_clients)
         first = sorted(jobs, key=lambda job: job.arrival_s)[:num_recorded]
         programs = LoggedPrograms(traced)

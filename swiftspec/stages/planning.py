@@ -138,6 +138,7 @@ def simulate(
     *,
     policy: str | None = None,
     split: tuple[int, ...] | None = None,
+    earlier_outputs: int | None = None,
     max_new_tokens: int | None = None,
     seed: int = 0,
 ) -> list[Timeline]:
@@ -152,6 +153,9 @@ def simulate(
     split : tuple of int, optional
         Devices of the target and of the draft, such as `(5, 3)`; one number for a policy that has a single group. The
         plan's if not given.
+    earlier_outputs : int, optional
+        Most outputs of earlier prompts that a suffix-decoding policy searches, too: the prompts are requests of one
+        server. The plan's if not given, which is none.
     max_new_tokens : int, optional
         Output tokens per prompt; the plan's if not given.
     seed : int
@@ -166,7 +170,8 @@ def simulate(
     Raises
     ------
     ValueError
-        If the plan has no such policy, the profile no such devices, or a file cannot be read.
+        If the plan has no such policy, the policy searches no earlier outputs, the profile has no such devices, or a
+        file cannot be read.
 
     Examples
     --------
@@ -175,11 +180,11 @@ def simulate(
     0.0...
     """
     planned = read_plan(planned)
-    from swiftspec.artifacts.basis import candidate_of
+    from swiftspec.artifacts.basis import candidate_of, searching
     from swiftspec.simulator.driver import simulate as replay
     from swiftspec.simulator.forward_errors import forward_errors
 
-    candidate = candidate_of(planned.plan, policy)
+    candidate = searching(candidate_of(planned.plan, policy), earlier_outputs)
     degrees = {role: len(group) for role, group in candidate.groups.items()}
     if split is not None:
         if len(split) != len(degrees):

@@ -22,6 +22,7 @@ def simulate_load(
     *,
     policy: str | None = None,
     options: LoadOptions | None = None,
+    earlier_outputs: int | None = None,
     seed: int = 0,
     stages: Stages = silent,
 ) -> SimulatedLoad:
@@ -39,6 +40,9 @@ def simulate_load(
         One of the plan's alternatives; its choice if not given.
     options : LoadOptions, optional
         Limits of the scheduler. If not given, those of a plan that was made for this workload.
+    earlier_outputs : int, optional
+        Most outputs of earlier requests that a suffix-decoding policy searches, too. The plan's if not given, which is
+        none.
     seed : int
         The same seed gives the same result.
     stages : Stages
@@ -47,16 +51,16 @@ def simulate_load(
     Raises
     ------
     ValueError
-        If the plan has no such policy, a prompt is not in its trace, or a request does not fit into the target's
-        context or the cache.
+        If the plan has no such policy, the policy searches no earlier outputs, a prompt is not in its trace, or a
+        request does not fit into the target's context or the cache.
     """
     planned = read_plan(planned)
     path = None if isinstance(workload, Workload) else Path(workload)
     asked = workload if isinstance(workload, Workload) else Workload.load(workload)
-    from swiftspec.artifacts.basis import candidate_of
+    from swiftspec.artifacts.basis import candidate_of, searching
     from swiftspec.simulator.load import serve_workload
 
-    candidate = candidate_of(planned.plan, policy)
+    candidate = searching(candidate_of(planned.plan, policy), earlier_outputs)
     check_context(planned.plan.target, [candidate], asked)
     assumed = planned_load(planned.plan, asked, path)
     with stages("simulate") as progress:

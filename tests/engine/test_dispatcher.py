@@ -252,7 +252,7 @@ def test_the_youngest_gives_way_and_continues_on_its_whole_text(engines: list[En
     engine.target.report(Committed(1, (3, 3)), Finished(1, [], 0))
     until(lambda: numbers(engine.target) == [1, 2, 3])
     again = engine.target.begun()[-1].request
-    assert (again.prompt, again.max_new_tokens) == ((*range(14), 5, 6), 6)
+    assert (again.prompt, again.max_new_tokens, again.num_output) == ((*range(14), 5, 6), 6, 2)
     engine.target.report(Committed(3, (7,) * 6), Finished(3, [], 0))
     generation = ended(young)
     assert (generation.tokens, generation.preemptions, generation.interrupted) == ((5, 6, *(7,) * 6), 1, False)

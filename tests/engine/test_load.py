@@ -78,7 +78,10 @@ def together(engine: Launcher, policy: Policy, *, gap_s: float = 0.002) -> list[
         return list(threads.map(one, range(len(WORK))))
 
 
-ALL = tuple(make_policy(name) for name, policy in POLICIES.items() if DraftKind.SERIAL in policy.drafts)
+ALL = (
+    *(make_policy(name) for name, policy in POLICIES.items() if DraftKind.SERIAL in policy.drafts),
+    make_policy("suffix_or_draft", least_score=0.5, earlier_outputs=3),
+)
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from swiftspec.policies import Request
 from swiftspec.policies.effects import Commit, KeepKV, Prefill, Role, Row, TargetForward
+from swiftspec.policies.speculation import Bounds, Speculation
 from swiftspec.policies.suffix_decoding import SuffixDecoding
-from swiftspec.policies.suffix_tree import Speculation, SuffixTree
+from swiftspec.policies.suffix_tree import SuffixTree
 from tests.policies.fakes import FakeTarget, Path, requests
 from tests.policies.scripted import drive, run_alone
 from tests.policies.test_prompt_lookup import Periodic
@@ -38,48 +39,50 @@ def tree(*text: int, max_depth: int = 24) -> SuffixTree:
 def test_continuation_of_a_single_occurrence_is_certain() -> None:
     # 1 2 3 occurred once before, and 4 5 6 followed: three tokens at one for each token of the match.
     text = tree(1, 2, 3, 4, 5, 6, 7, 1, 2, 3)
-    assert text.speculate(8, max_spec_factor=1.0, min_token_prob=0.1) == Speculation((4, 5, 6), (-1, 0, 1), 3.0)
-    assert text.speculate(2, max_spec_factor=1.0, min_token_prob=0.1) == Speculation((4, 5), (-1, 0), 2.0)
-    assert text.speculate(8, max_spec_factor=2.0, min_token_prob=0.1).tokens == (4, 5, 6, 7, 1, 2)
-    assert text.speculate(8, max_spec_factor=0.5, min_token_prob=0.1).tokens == (4,)
+    assert text.speculate(Bounds(8, max_spec_factor=1.0, min_token_prob=0.1)) == Speculation((4, 5, 6), (-1, 0, 1), 3.0)
+    assert text.speculate(Bounds(2, max_spec_factor=1.0, min_token_prob=0.1)) == Speculation((4, 5), (-1, 0), 2.0)
+    assert text.speculate(Bounds(8, max_spec_factor=2.0, min_token_prob=0.1)).tokens == (4, 5, 6, 7, 1, 2)
+    assert text.speculate(Bounds(8, max_spec_factor=0.5, min_token_prob=0.1)).tokens == (4,)
 
 
 def test_frequencies_multiply_along_a_path() -> None:
     # After 1: 2 four times, 3 once. After 1 2: 5 three times, 6 once.
     text = tree(1, 2, 5, 1, 2, 5, 1, 2, 5, 1, 2, 6, 1, 3, 0, 9, 1)
-    chain = text.speculate(2, max_spec_factor=2.0, min_token_prob=0.1)
+    chain = text.speculate(Bounds(2, max_spec_factor=2.0, min_token_prob=0.1))
     assert chain.tokens == (2, 5)
     assert chain.score == pytest.approx(4 / 5 + 4 / 5 * 3 / 4)
-    likely = text.speculate(2, max_spec_factor=2.0, min_token_prob=0.7)
+    likely = text.speculate(Bounds(2, max_spec_factor=2.0, min_token_prob=0.7))
     assert likely.tokens == (2,)
     assert likely.score == pytest.approx(4 / 5)
     # A tree adds the next best nodes: 0.8, 0.6, then 3 and 6 with 0.2 each.
-    spread = text.speculate(3, max_spec_factor=3.0, min_token_prob=0.1, branches=2)
+    spread = text.speculate(Bounds(3, max_spec_factor=3.0, min_token_prob=0.1, branches=2))
     assert spread.tokens[:2] == (2, 5)
     assert spread.score == pytest.approx(0.8 + 0.6 + 0.6)  # 5 was always followed by 1
-    assert text.speculate(3, max_spec_factor=3.0, min_token_prob=0.61, branches=2).tokens == (2,)
+    assert text.speculate(Bounds(3, max_spec_factor=3.0, min_token_prob=0.61, branches=2)).tokens == (2,)
 
 
 def test_the_match_of_best_score_is_chosen() -> None:
     # 7 1 was followed by 2, which is the longer match; but 1 alone was followed by 3 4 four times of five.
     text = tree(7, 1, 2, 1, 3, 4, 1, 3, 4, 1, 3, 4, 1, 3, 4, 7, 1)
-    assert text.speculate(8, max_spec_factor=0.5, min_token_prob=0.1).tokens == (2,)  # room for the longer match only
-    assert text.speculate(1, max_spec_factor=1.0, min_token_prob=0.1).tokens == (2,)
-    assert text.speculate(8, max_spec_factor=2.0, min_token_prob=0.1).tokens == (2, 1, 3, 4)
+    assert text.speculate(Bounds(8, max_spec_factor=0.5, min_token_prob=0.1)).tokens == (
+        2,
+    )  # room for the longer match only
+    assert text.speculate(Bounds(1, max_spec_factor=1.0, min_token_prob=0.1)).tokens == (2,)
+    assert text.speculate(Bounds(8, max_spec_factor=2.0, min_token_prob=0.1)).tokens == (2, 1, 3, 4)
 
 
 def test_of_equally_frequent_continuations_the_latest_is_first() -> None:
-    assert tree(1, 2, 1, 3, 1).speculate(1, max_spec_factor=1.0, min_token_prob=0.1).tokens == (3,)
+    assert tree(1, 2, 1, 3, 1).speculate(Bounds(1, max_spec_factor=1.0, min_token_prob=0.1)).tokens == (3,)
 
 
 def test_nothing_follows_what_is_new() -> None:
-    assert tree(1, 2, 3).speculate(8, max_spec_factor=1.0, min_token_prob=0.1) == Speculation()
+    assert tree(1, 2, 3).speculate(Bounds(8, max_spec_factor=1.0, min_token_prob=0.1)) == Speculation()
 
 
 @settings(deadline=None)
 @given(text=texts, depth=st.integers(2, 6), branches=st.integers(1, 4))
 def test_score_is_that_of_counted_strings(text: Path, depth: int, branches: int) -> None:
-    found = tree(*text, max_depth=depth).speculate(depth, branches=branches, **EVERYTHING)
+    found = tree(*text, max_depth=depth).speculate(Bounds(depth, branches=branches, **EVERYTHING))
     matches = [text[-length:] for length in range(1, depth) if count(text[:-1], text[-length:])]
     assert bool(found.tokens) == bool(matches)
     paths: list[Path] = []

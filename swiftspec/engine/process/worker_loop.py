@@ -6,6 +6,7 @@ import os
 import select
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 
@@ -20,6 +21,7 @@ from swiftspec.engine.process.protocol import Cancel, Committed, Finished, Gener
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Candidates, Program, Role
 from swiftspec.policies.recovery import Recoverable, recoverable
+from swiftspec.policies.shared_outputs import SharedOutputs
 
 __all__ = ["WorkerLoop"]
 
@@ -63,6 +65,7 @@ class WorkerLoop:
         self._is_urgent = False  # what is to be reported
         self._has_committed: set[int] = set()  # requests that have reported tokens
         self._recoveries: dict[int, Recoverable] = {}
+        self._earlier = SharedOutputs()
 
     def run(self) -> None:
         """Serve. EOFError when the launcher hangs up."""
@@ -74,6 +77,8 @@ class WorkerLoop:
             self._driver.step()
             if not len(self._driver):
                 gc.collect()  # the collector is off while requests run
+                if self._earlier:
+                    gc.freeze()  # trees without cycles, which every later collection would walk through
 
     def _obey(self, command: Generate | Cancel) -> None:
         if isinstance(command, Cancel):
@@ -98,11 +103,16 @@ class WorkerLoop:
 
     def _program(self, command: Generate) -> Program:
         """The role's program, inside of its recovery if it has a peer to lose."""
+        request = command.request
+        # Residual sampling is exact only if what is verified does not depend on the noise that decides. The output of
+        # an earlier request with the same seed and prompt does.
+        if not command.sampler.needs_draft_probabilities:
+            request = replace(request, earlier=self._earlier.known_to(command.policy, command.tenant))
         if command.policy.layout is not Layout.DISAGGREGATED:
-            return command.policy.programs(command.request)[self._setup.role]
+            return command.policy.programs(request)[self._setup.role]
         recovery = self._recoveries[command.number] = recoverable(
             command.policy,
-            command.request,
+            request,
             self._setup.role,
             fallback=command.fallback,
             patience_s=command.patience_s,
