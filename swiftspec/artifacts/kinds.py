@@ -50,7 +50,7 @@ class DraftingKind(Facts):
     Parameters
     ----------
     name : str
-        `eagle3`, or `llama-3.2-1b, own devices`.
+        `eagle3`, or `llama-3.2-1b (own)` where the draft has devices of its own.
     draft : str
         Model; empty without one.
     own_devices : bool

@@ -38,7 +38,7 @@ def test_a_head_of_another_target_stands_in_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("drafter", "dataset", "complaint"),
     [
-        ("p-eagle", None, "is not published anywhere: give it with --acceptance"),
+        ("medusa", None, "is not published anywhere: give it with --acceptance"),
         ("eagle3", "C4", "is not published on dataset C4; expected one of"),
     ],
 )

@@ -1,8 +1,8 @@
 """Clients that decode at the same time under a draft on devices of its own, simulated.
 
 Such a draft works while the target verifies, so its rounds depend on how long forwards take, and those on the number of
-clients. Prompts are left out of the comparison: requests begin with a short one, forwards are priced at the whole
-context, and only the time counts in which all clients decode.
+clients. Prompts are left out: requests begin with a short one, forwards are priced at the whole context, and only the
+time counts in which all clients decode. Texts are the beginnings of all traced ones, as for rounds that are priced.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,8 @@ from swiftspec.simulator.serving import Job, Serving
 __all__ = ["Decoded", "decode_together"]
 
 _PROMPT_TOKENS = 2
-_ALL_TOKENS, _LEAST_TOKENS = 1024, 160  # of all clients' outputs; of each
+_OUTPUT_TOKENS = 96  # of a request
+_LEAST_REQUESTS, _REQUESTS_PER_CLIENT = 24, 2
 _DRAFTS_WAITED_FOR = 2  # of a verification, as `artifacts.gathering` has it
 
 
@@ -81,8 +82,7 @@ def decode_together(
 
     context: mean tokens of a text, which forwards are priced at. max_rows: of a step.
     """
-    tokens = max(_LEAST_TOKENS, _ALL_TOKENS // clients)
-    table = _AtContext(latencies, max(0, context - _PROMPT_TOKENS - tokens // 2))
+    table = _AtContext(latencies, max(0, context - _PROMPT_TOKENS - _OUTPUT_TOKENS // 2))
     serving = Serving(
         table,
         trace,
@@ -96,9 +96,10 @@ def decode_together(
             gather_s=_gather_s(option, table, context) if clients > 1 else 0.0,
         ),
     )
+    requests = len(trace.prompts) if clients == 1 else max(_LEAST_REQUESTS, _REQUESTS_PER_CLIENT * clients)
     jobs = [
-        Job(prompt_index=number % len(trace.prompts), prompt_tokens=_PROMPT_TOKENS, output_tokens=tokens)
-        for number in range(clients)
+        Job(prompt_index=number % len(trace.prompts), prompt_tokens=_PROMPT_TOKENS, output_tokens=_OUTPUT_TOKENS)
+        for number in range(requests)
     ]
     return _steady(serving.run(jobs, num_clients=clients, seed=seed), clients)
 
@@ -117,19 +118,23 @@ def _gather_s(option: Option, table: LatencyTable, context: int) -> float:
 
 
 def _steady(run: ServingRun, clients: int) -> Decoded:
-    """From when all clients have their first tokens until the first of them has its last."""
+    """From when all clients have a first token until the first of them has no more requests; waits for one left out."""
     timelines = [request.timeline for request in run.requests]
-    if __import__("os").environ.get("DBG"): print(clients, sorted(round(t.commits[0].end_s,3) for t in timelines)[::8], sorted(round(t.commits[-1].end_s,3) for t in timelines)[::8], len(run.steps))
-    begin_s = max(timeline.commits[0].end_s for timeline in timelines)
-    end_s = min(timeline.commits[-1].end_s for timeline in timelines)
-    commits = [span for timeline in timelines for span in timeline.commits if begin_s < span.end_s <= end_s]
-    tokens, length_s = sum(span.tokens for span in commits), end_s - begin_s
+    begin_s = max(timeline.commits[0].end_s for timeline in timelines[:clients])
+    all_begun_s = max(timeline.commits[0].end_s for timeline in timelines)
+    end_s = min(end for timeline in timelines if (end := timeline.commits[-1].end_s) > all_begun_s)
+    tokens, rounds, decoding_s = 0, 0, 0.0
+    for timeline in timelines:
+        first, *later = timeline.commits
+        counted = [span for span in later if begin_s < span.end_s <= end_s]
+        tokens, rounds = tokens + sum(span.tokens for span in counted), rounds + len(counted)
+        decoding_s += max(0.0, min(end_s, later[-1].end_s) - max(begin_s, first.end_s))
     busy = dict.fromkeys(Role, 0.0)
     for step in run.steps:
         busy[step.role] += max(0.0, min(end_s, step.end_s) - max(begin_s, step.start_s))
     return Decoded(
-        tokens_per_s=tokens / length_s / clients,
-        tokens_per_round=tokens / len(commits),
-        draft_busy=busy[Role.DRAFT] / length_s,
-        target_busy=busy[Role.TARGET] / length_s,
+        tokens_per_s=tokens / decoding_s,
+        tokens_per_round=tokens / rounds,
+        draft_busy=busy[Role.DRAFT] / (end_s - begin_s),
+        target_busy=busy[Role.TARGET] / (end_s - begin_s),
     )

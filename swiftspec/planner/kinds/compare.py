@@ -23,7 +23,7 @@ from swiftspec.planner.kinds.shapes import MOST_ROWS, Shapes
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
 
-__all__ = ["compare_kinds"]
+__all__ = ["compare_kinds", "last_gain"]
 
 # More loads, which tell up to which one a kind pays.
 _BETWEEN = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -112,10 +112,9 @@ def compare_kinds(
 def _checked(clients: Sequence[int]) -> tuple[int, ...]:
     if not clients:
         raise ValueError("clients is empty; expected numbers of requests at once, such as 1,4,16,64")
-    if wrong := next((count for count in clients if not 1 <= count <= MOST_ROWS), None):
-        raise ValueError(f"clients has {wrong}; expected 1 to {MOST_ROWS}")
-    if 0 in clients:
-        raise ValueError(f"clients has 0; expected 1 to {MOST_ROWS}")
+    for count in clients:
+        if not 1 <= count <= MOST_ROWS:
+            raise ValueError(f"clients has {count}; expected 1 to {MOST_ROWS}")
     return tuple(sorted(set(clients)))
 
 
@@ -179,12 +178,12 @@ def _with_break_even(kind: DraftingKind, plain: DraftingKind, loads: Sequence[in
         for point in kind.points
         if (other := plain.at(point.clients)) is not None
     ]
-    pays_up_to = None if kind is plain else _last_gain(gains)
+    pays_up_to = None if kind is plain else last_gain(gains)
     is_open = pays_up_to is not None and pays_up_to == gains[-1][0]
     return kind.model_copy(update={"points": asked, "pays_up_to": pays_up_to, "is_open": is_open})
 
 
-def _last_gain(gains: Sequence[tuple[int, float]]) -> float | None:
+def last_gain(gains: Sequence[tuple[int, float]]) -> float | None:
     """The load at which a gain falls to 1 for good, linear in the logarithm of the load; the last one if it does not."""
     if gains and gains[-1][1] > 1:
         return float(gains[-1][0])

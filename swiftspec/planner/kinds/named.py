@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Asked", "Kind", "asked_drafts", "kinds_of", "smallest_draft"]
 
-NONE, SUFFIX, OWN = "none", "suffix", "own devices"
+NONE, SUFFIX, OWN = "none", "suffix", "(own)"
 _COLOCATED = {
     DraftKind.SERIAL: ("serial_chain", "serial_tree"),
     DraftKind.PARALLEL: ("parallel_chain", "parallel_tree"),
@@ -46,7 +46,7 @@ def kinds_of(name: str, kind: DraftKind, *, num_devices: int) -> list[Kind]:
     """What can be done with a draft of a kind on so many devices."""
     found = [Kind(name=name, policies=_COLOCATED[kind])]
     if kind in _ON_OWN_DEVICES and num_devices > 1:
-        found.append(Kind(name=f"{name}, {OWN}", policies=(_ON_OWN_DEVICES[kind],), own_devices=True))
+        found.append(Kind(name=f"{name} {OWN}", policies=(_ON_OWN_DEVICES[kind],), own_devices=True))
     return found
 
 
@@ -63,7 +63,7 @@ def asked_drafts(target: str, drafts: Sequence[str]) -> list[str]:
 
 
 def smallest_draft(target: PlannedModel) -> str | None:
-    """The smallest registered model that can be a draft for a target."""
+    """The smallest registered model that can be a draft for a target, one of its own family if there is any."""
     fitting = [
         name
         for name in model_names()
@@ -71,4 +71,6 @@ def smallest_draft(target: PlannedModel) -> str | None:
         and known_model(name).spec.vocab_size == target.spec.vocab_size
         and known_model(name).spec.num_parameters < target.spec.num_parameters
     ]
-    return min(fitting, key=lambda name: known_model(name).spec.num_parameters, default=None)
+    family = target.name.partition("-")[0]
+    own = [name for name in fitting if name.partition("-")[0] == family]
+    return min(own or fitting, key=lambda name: known_model(name).spec.num_parameters, default=None)

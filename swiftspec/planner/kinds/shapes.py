@@ -25,7 +25,7 @@ from swiftspec.simulator.driver import Simulator
 __all__ = ["MOST_ROWS", "Shapes"]
 
 MOST_ROWS = 512  # of a step that clients share
-_SIMULATED_PROMPTS, _SIMULATED_TOKENS = 24, 96  # and output tokens of each
+_SIMULATED_PROMPTS, _SIMULATED_TOKENS = 16, 96  # and output tokens of each
 _TREES, _OWN_SHAPES = 2, 2  # simulated for a load: of a tree policy, and on devices of its own
 _MANY = 8  # clients from which trees are not tried: chains have fewer rows
 
@@ -61,7 +61,7 @@ class Shapes:
             quantisation=dict(zip(Role, (deployment.quant, deployment.draft_quant), strict=True)),
         )
         self._text_tokens = deployment.context + (deployment.output_tokens or NUM_NEW_TOKENS)
-        self._mean_context = (deployment.context + self._text_tokens) // 2
+        self.mean_context = (deployment.context + self._text_tokens) // 2
         splits = [f"{target}+{count - target}" for target in range(1, count)] if self.kind.own_devices else [str(count)]
         self._options, self._rejected = feasible_options(
             self.inputs.profile,
@@ -82,7 +82,7 @@ class Shapes:
     def best(self, clients: int) -> KindPoint | None:
         """The fastest for as many clients; None if nothing has room for them."""
         fitting = [option for option in self._options if self._fits(option, clients)]
-        points = [self._point(option, clients) for option in self._promising(fitting, clients)]
+        points = [self.point(option, clients) for option in self._promising(fitting, clients)]
         return max(points, key=lambda point: point.user_tokens_per_s, default=None)
 
     def objection(self, clients: Sequence[int]) -> str:
@@ -109,14 +109,20 @@ class Shapes:
             trees = [option for option in options if not _is_chain(option)]
             yield from by_estimate(trees)[:_TREES]
 
-    def _point(self, option: Option, clients: int) -> KindPoint:
+    @property
+    def chains(self) -> list[Option]:
+        """Options that verify chains."""
+        return [option for option in self._options if _is_chain(option)]
+
+    def point(self, option: Option, clients: int) -> KindPoint:
+        """What an option does for as many clients."""
         if self.kind.own_devices:
             found = decode_together(
                 option,
                 self.inputs.profile.latencies,
                 self._trace,
                 clients,
-                context=self._mean_context,
+                context=self.mean_context,
                 max_rows=MOST_ROWS,
                 seed=self.seed,
             )
@@ -161,7 +167,7 @@ class Shapes:
             self.inputs.profile.latencies,
             degrees=dict.fromkeys(Role, option.degree(Role.TARGET)),
             ranks={},
-            context=self._mean_context,
+            context=self.mean_context,
         )
 
 
