@@ -86,9 +86,7 @@ def compare_kinds(
         check_acceptance(dataset, None, asked.acceptance)
     name = PlannedModel.of(Role.TARGET, target).name
     tasks = [
-        _Task(
-            deployment=deployment, target=target, asked=asked, text=text, dataset=dataset, clients=loads, seed=seed
-        )
+        _Task(deployment=deployment, target=target, asked=asked, text=text, dataset=dataset, clients=loads, seed=seed)
         for asked in (None, *drafts)
     ]
     found: list[DraftingKind] = []
