@@ -112,8 +112,9 @@ def main() -> int:
 def check(engine: Engine, plans: list[Path], folder: Path, python: Path) -> tuple[dict[str, Any], list[Export]]:
     """The probe's result, whose last refusal is of a wrong command, and the exports before it."""
     package = unpacked(engine, folder)
-    exports = [export for path in plans for export in commands(engine, path)]
-    print(f"{len(exports)} commands for {engine.full_name}", flush=True)
+    found = [export for path in plans for export in commands(engine, path)]
+    exports = [*{export.arguments: export for export in found}.values()]  # several policies have the same nearest plan
+    print(f"{len(found)} exports to {engine.full_name}, {len(exports)} different commands", flush=True)
     wrong = exports[-1].model_copy(update={"arguments": (*exports[-1].arguments, *_WRONG[engine])})
     cases = [{"arguments": list(with_files(export, folder))} for export in (*exports, wrong)]
     source, target = folder / f"{engine}-cases.json", folder / f"{engine}-result.json"

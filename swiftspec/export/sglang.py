@@ -18,8 +18,8 @@ _MEAN_ONLY = (
 )
 _ADAPTIVE_FILE = "adaptive.json"
 _ADAPTIVE = (
-    "SGLang looks draft tokens up by batch size in adaptive.json; each size has one number of steps there, so acceptance "
-    "changes nothing."
+    "SGLang looks draft tokens up by batch size in adaptive.json; each size has one number of steps there, so that "
+    "acceptance changes nothing."
 )
 _ALGORITHMS = {
     Drafter.MODEL: "STANDALONE",

@@ -89,7 +89,7 @@ class PlannedModel:
         return self._reader(found) if found.kind.reads_target else found
 
     def _reader(self, found: "PlannedModel") -> "PlannedModel":
-        """A head or block drafter from a directory, as wide as its own config.json says. ValueError for another target's."""
+        """A head or block drafter from a directory, as its config.json has it. ValueError if it is another target's."""
         assert found.directory is not None, "its kind is read from there"
         if found.kind is DraftKind.HEAD:
             head = HeadSpec.from_directory(found.directory)

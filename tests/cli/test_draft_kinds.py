@@ -15,7 +15,7 @@ from tests.cli import samples
 Fails = Callable[..., str]
 
 # What is wrong with a copy of a bundled draft's config.json, and the sentence.
-WRONG = {
+WRONG: dict[str, tuple[str, dict[str, object], str]] = {
     "hidden size": ("demo/head", {"target_hidden_size": 128}, "target_hidden_size is 128; expected 256, the target's"),
     "vocabulary": ("demo/head", {"vocab_size": 99}, "vocab_size is 99; expected 4096, the target's vocabulary size"),
     "layers": (
@@ -72,13 +72,13 @@ def test_a_draft_for_another_target_is_one_sentence(
 ) -> None:
     folder, sentence = wrong
     elsewhere = ["--device", "h100", "--devices", "1"]
-    more = {
+    flags: dict[str, list[object]] = {
         "trace": ["--prompts", prompts, "--out", tmp_path / "out"],
         "profile": ["--out", tmp_path / "out"],
         "plan": [*elsewhere, "--out", tmp_path / "out"],
         "kinds": [*elsewhere, "--jobs", "1"],
-    }[verb]
-    said = fails(verb, "--target", "demo/target", "--draft", folder, *more)
+    }
+    said = fails(verb, "--target", "demo/target", "--draft", folder, *flags[verb])
     assert str(folder) in said
     assert sentence in said
     assert not (tmp_path / "out").exists()

@@ -182,7 +182,7 @@ def _with_break_even(kind: DraftingKind, plain: DraftingKind, loads: Sequence[in
 
 
 def last_gain(gains: Sequence[tuple[int, float]]) -> float | None:
-    """The load at which a gain falls to 1 for good, linear in the logarithm of the load; the last one if it does not."""
+    """The load at which a gain falls to 1 for good, linear in the load's logarithm; the last one if it does not."""
     if gains and gains[-1][1] > 1:
         return float(gains[-1][0])
     for (load, gain), (more, less) in reversed(list(pairwise(gains))):
