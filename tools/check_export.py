@@ -156,7 +156,8 @@ def commands(engine: Engine, path: Path) -> Iterator[Export]:
                         planned.plan, engine, policy=policy, lengths=lengths, max_running=max_running, imitated=imitated
                     )
                 except ValueError as error:
-                    print(f"{path.name}: not exported to {engine.full_name}: {error}")
+                    if max_running is None and imitated is None:
+                        print(f"{path.name}: {error}")
 
 
 def drafts(plan: Plan, policy: str) -> bool:

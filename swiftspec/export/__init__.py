@@ -10,7 +10,7 @@ from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.export.drafters import checkpoint, drafter_of, model_argument
 from swiftspec.export.limits import not_expressed, remarks
-from swiftspec.export.nearest import CHAINS, Runnable, nearest
+from swiftspec.export.nearest import CHAINS, Runnable, drafting_as, nearest
 from swiftspec.export.result import Engine, Export, LengthRange
 from swiftspec.export.schedules import expressible, length_ranges
 from swiftspec.export.served import Command, Served
@@ -70,15 +70,18 @@ def export_plan(
     planned = candidate_of(plan, policy)
     found = nearest(plan, planned, engine, no_trees=imitated is not None)
     drafts = found.policy.layout is Layout.COLOCATED
+    drafter = drafting_as(found.policy, drafter_of(plan.draft.model))
     if max_running is None and plan.under_load is not None:
         max_running = plan.under_load.options.max_running
     wanted = _schedule(plan, found, lengths, max_running)
-    schedule, lost = expressible(engine, wanted, drafter=drafter_of(plan.draft.model), imitates=imitated is not None)
+    schedule, lost = expressible(engine, wanted, drafter=drafter, imitates=imitated is not None)
     own, unnamed = checkpoint(plan.draft.model)
+    if unnamed and (draft is not None or not drafts):
+        unnamed = ""
     served = Served(
         target=model_argument(plan.target.model),
         draft=(draft or own) if drafts else None,
-        drafter=drafter_of(plan.draft.model) if drafts else None,
+        drafter=drafter if drafts else None,
         policy=found.policy,
         degree=found.degree,
         draft_degree=found.draft_degree,
@@ -105,7 +108,7 @@ def export_plan(
         schedule=command.schedule,
         not_expressed=(*not_expressed(plan, planned, engine), *lost, *command.not_expressed),
         remarks=(
-            *([unnamed] if unnamed and drafts and draft is None else []),
+            *([unnamed] if unnamed else []),
             *remarks(plan, found, engine),
             *command.remarks,
         ),

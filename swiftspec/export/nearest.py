@@ -9,7 +9,7 @@ from swiftspec.export.drafters import Drafter, drafter_of
 from swiftspec.export.result import Engine
 from swiftspec.models import known_model, model_names
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
-from swiftspec.policies import Layout, Policy
+from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.eagle2 import Eagle2Tree
@@ -20,7 +20,7 @@ from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.serial import SerialChain
 from swiftspec.policies.suffix_decoding import SuffixDecoding
 
-__all__ = ["CHAINS", "Runnable", "has_policy", "nearest"]
+__all__ = ["CHAINS", "Runnable", "drafting_as", "has_policy", "nearest"]
 
 CHAINS = (SerialChain, HeadChain, ParallelChain)
 _TREES = (Eagle2Tree, HeadTree)
@@ -72,9 +72,16 @@ def has_policy(engine: Engine, policy: Policy, drafter: Drafter) -> bool:
         return True
     if isinstance(policy, SuffixDecoding):
         return engine is Engine.VLLM and policy.branches == 1
+    drafter = drafting_as(policy, drafter)
     if engine is Engine.SGLANG and type(policy) in _TREES:
         return drafter in _DRAFTERS[engine]
     return type(policy) in CHAINS and drafter in _DRAFTERS[engine]
+
+
+def drafting_as(policy: Policy, drafter: Drafter) -> Drafter:
+    """What a drafter is in a policy's rounds: a parallel draft can also write one token after the other."""
+    is_serial = drafter is Drafter.PARD and DraftKind.SERIAL in policy.drafts
+    return Drafter.MODEL if is_serial else drafter
 
 
 def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = False) -> Runnable:
@@ -107,7 +114,7 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
         basis = f"Another plan: the best {other.policy} that the plan has, both models on the same devices."
         if policy.layout is Layout.TARGET_ONLY:
             basis = f"Another plan: the best {other.policy} that the plan has."
-    elif (length := _window(policy)) and drafter is Drafter.MODEL:
+    elif (length := _window(policy)) and drafting_as(policy, drafter) is Drafter.MODEL:
         policy, speed = SerialChain(num_draft_tokens=length), None
         basis = (
             "Another plan, made here and not predicted: a chain as long, drafted in turn on all devices of the plan."
@@ -125,12 +132,12 @@ def _window(policy: Policy) -> int:
 
 def _nothing_like(planned: Candidate, policy: Policy, engine: Engine, drafter: Drafter) -> str:
     drafts = policy.layout is not Layout.TARGET_ONLY
-    if drafts and drafter not in _DRAFTERS[engine]:
+    if drafts and drafting_as(policy, drafter) not in _DRAFTERS[engine]:
         return (
             f"policy is {planned.policy!r} with {drafter}, which {engine.full_name} {engine.version} does not have; "
             "expected a plan with another draft"
         )
-    substitute = _SUBSTITUTES.get(drafter, ParallelChain.name) if drafts else PromptLookup.name
+    substitute = _SUBSTITUTES.get(drafting_as(policy, drafter), ParallelChain.name) if drafts else PromptLookup.name
     return (
         f"policy is {planned.policy!r}, which {engine.full_name} does not have, and the plan has no {substitute} "
         f"in its place; expected a plan of all policies, or of {substitute}"

@@ -190,6 +190,18 @@ def test_an_asynchronous_parallel_draft_becomes_the_plans_chain() -> None:
     assert any("devices of its own (6+2)" in sentence for sentence in exported.not_expressed)
 
 
+def test_a_parallel_draft_that_writes_one_token_after_the_other_is_a_draft_model() -> None:
+    made = drafted("pard:llama-3.2-1b", candidate("serial_chain"), candidate("parallel_chain"))
+    for engine, name in ((Engine.VLLM, "draft_model"), (Engine.SGLANG, "STANDALONE"), (Engine.TRTLLM, "Draft_Target")):
+        config = export_plan(made, engine).configuration
+        assert name in config.values()
+        assert "parallel_drafting" not in config
+        assert "amd/PARD-Llama-3.2-1B" in config.values()
+    other = export_plan(made, Engine.SGLANG, policy="parallel_chain")
+    assert other.candidate.startswith("serial_chain")
+    assert any("Drafts by a parallel draft model (PARD)" in sentence for sentence in other.not_expressed)
+
+
 def test_suffix_decoding_is_vllms() -> None:
     made = plan(candidate("suffix_decoding"), candidate("autoregressive"))
     config = export_plan(made, Engine.VLLM).configuration

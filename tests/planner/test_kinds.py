@@ -10,8 +10,10 @@ from swiftspec.planner.kinds.clients import decode_together
 from swiftspec.planner.kinds.compare import last_gain
 from swiftspec.planner.kinds.named import asked_drafts, kinds_of
 from swiftspec.planner.kinds.rounds import Round, priced
+from swiftspec.planner.kinds.schedule import draft_schedule
 from swiftspec.planner.kinds.shapes import MOST_ROWS, Shapes
 from swiftspec.reports import kinds as said
+from swiftspec.reports.figures import kinds_by_load
 from swiftspec.stages import compare_kinds
 
 TARGET = "qwen3-14b"
@@ -113,6 +115,24 @@ def test_what_is_printed_names_the_fastest(compared: KindComparison) -> None:
         assert kind.name in sentence
         assert f"{point.user_tokens_per_s:.1f}" in sentence
     assert any("Python code" in sentence for sentence in said.bases(compared))
+
+
+def test_the_figure_has_a_line_for_every_kind(compared: KindComparison) -> None:
+    speeds, gains = kinds_by_load(compared).axes
+    assert len(speeds.get_lines()) == len(gains.get_lines()) == len(compared.kinds)
+    dashed = [line.get_label() for line in speeds.get_lines() if line.get_linestyle() == "--"]
+    assert dashed == [kind.name for kind in compared.kinds if kind.provenance == "assumed"]
+
+
+def test_a_schedule_is_that_of_the_rounds() -> None:
+    """Without a draft from where no chain is faster."""
+    models = planned_pair(TARGET, "eagle3")
+    inputs = prepare(DEPLOYMENT, target=models[0], draft=models[1])
+    found = draft_schedule(inputs.profile, inputs.trace, num_devices=2, max_running=64)
+    assert [each.batch for each in found] == [1, 2, 4, 8, 16, 32, 64]
+    assert all(each.tokens_per_s >= each.plain_tokens_per_s for each in found)
+    lengths = [each.num_draft_tokens for each in found]
+    assert lengths[0] > lengths[-1]
 
 
 @pytest.mark.parametrize(
