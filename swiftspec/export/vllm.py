@@ -19,8 +19,8 @@ _GRAPHS = (
 )
 _FALLS_BACK = "vLLM runs {what} with its model runner V1."
 _SUFFIX = (
-    "vLLM's suffix decoding needs the package arctic-inference. As predicted, outputs of earlier requests are "
-    "not kept; without suffix_decoding_max_cached_requests those of 10,000 are, which helps where requests resemble each other."
+    "vLLM's suffix decoding needs the package arctic-inference. As predicted outputs of earlier requests are not kept. "
+    "Without suffix_decoding_max_cached_requests those of 10,000 are, which helps where requests resemble each other."
 )
 _METHODS = {
     Drafter.MODEL: "draft_model",
