@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Deployment", "PlannedModel", "planned_pair"]
 
 MOST_NODES = 2
+_HEADS_WRITTEN = {"eagle-3": "eagle3", "peagle": "p-eagle"}
 _PARALLEL = "pard"  # before the name of the model that a parallel draft was made of
 MOST_OUTPUT_TOKENS = 16384  # more take minutes to simulate
 _QUANT, _ENGINE, _CONTEXT = "bf16", "auto", 512
@@ -72,10 +73,11 @@ class PlannedModel:
 
     def draft(self, name: str) -> "PlannedModel":
         """A draft for this target: one of `HEADS` by its name, `pard:MODEL`, or a model as `of` takes it."""
-        if (head := HEADS.get(name.lower())) is not None:
+        known = _HEADS_WRITTEN.get(name.lower(), name.lower())
+        if (head := HEADS.get(known)) is not None:
             return replace(
                 self,
-                name=name.lower(),
+                name=known,
                 spec=head.spec(self.spec),
                 directory=None,
                 kind=head.kind,
