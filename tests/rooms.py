@@ -20,7 +20,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "latencymodel": frozenset({"artifacts", "policies", "numpy", "scipy"}),
     "acceptance": frozenset({"artifacts", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
     "costmodel": frozenset({"artifacts", "devices", "files", "models", "policies", "numpy", "scipy", "pyarrow"}),
-    "export": frozenset({"artifacts", "models", "policies", "pydantic"}),
+    "export": frozenset({"artifacts", "files", "models", "policies", "pydantic"}),
     "scheduler": frozenset({"policies"}),
     "simulator": frozenset({"artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(

@@ -19,13 +19,14 @@ import sysconfig
 import venv
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.export import Engine, Export, export_plan
-from swiftspec.planner.fleet.draft_lengths import draft_lengths
+from swiftspec.planner.kinds.schedule import draft_schedule
 
 _CHECKED = (Engine.VLLM, Engine.SGLANG)
 _PUBLISHED = Path(__file__).parents[1] / "swiftspec" / "models" / "published.json"
@@ -35,33 +36,52 @@ _MAX_RUNNING = 64
 # What the parsers import and this project does not have; without their own dependencies, which include torch for CUDA.
 _PACKAGES = (
     *("aiohttp", "aiohappyeyeballs", "aiosignal", "anyio", "apache-tvm-ffi", "attrs", "blake3", "cachetools", "cbor2"),
-    *(
-        "compressed-tensors",
-        "depyf",
-        "diskcache",
-        "distro",
-        "einops",
-        "fastapi",
-        "frozenlist",
-        "gguf",
-        "ijson",
-        "ipython",
-    ),
+    *("compressed-tensors", "depyf", "diskcache", "distro", "einops", "fastapi", "frozenlist", "gguf", "ijson"),
     *("ipython", "jiter", "jsonschema", "jsonschema-specifications", "lark", "llguidance", "lm-format-enforcer"),
-    *("mistral_common",),
     *(
+        "mistral_common",
         "msgspec",
         "multidict",
         "openai",
         "openai-harmony",
+        "opentelemetry-api",
         "orjson",
         "outlines_core",
-        "partial-json-parser",
-        "propcache",
     ),
-    *("prometheus-fastapi-instrumentator", "py-cpuinfo", "pybase64", "python-json-logger", "referencing", "rpds-py"),
-    *("sentencepiece", "setproctitle", "sniffio", "tiktoken", "traitlets", "uvloop", "watchfiles", "xgrammar", "yarl"),
+    *("partial-json-parser", "propcache", "prometheus-fastapi-instrumentator", "py-cpuinfo", "pybase64"),
+    *("python-json-logger", "referencing", "rpds-py", "sentencepiece", "setproctitle", "sniffio", "tiktoken"),
+    *("traitlets", "uvloop", "watchfiles", "xgrammar", "yarl"),
 )
+# config.json of a head beside its target's fields, as in the checkpoints of each kind's authors.
+_HEADS: dict[str, dict[str, Any]] = {
+    "EAGLE3-CHECKPOINT": {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "model_type": "llama"},
+    "P-EAGLE-CHECKPOINT": {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "num_hidden_layers": 4,
+        "model_type": "llama",
+        "ptd_token_id": 128002,
+    },
+    "DFLASH-CHECKPOINT": {
+        "architectures": ["DFlashDraftModel"],
+        "num_hidden_layers": 5,
+        "model_type": "qwen3",
+        "block_size": 16,
+        "dflash_config": {"mask_token_id": 128002, "target_layer_ids": [1, 20, 40, 60, 77]},
+    },
+    "DSPARK-CHECKPOINT": {
+        "architectures": ["Qwen3DSparkModel"],
+        "num_hidden_layers": 5,
+        "model_type": "qwen3",
+        "block_size": 16,
+        "markov_rank": 256,
+        "target_layer_ids": [1, 20, 40, 60, 77],
+        "mask_token_id": 128002,
+    },
+}
+_PARD_TOKEN = {"pard_token": 128002}
+_PARD_OF = {"amd/PARD-Llama-3.2-1B": "meta-llama/Llama-3.2-1B"}
+# A dense target that comes with MTP layers, in place of one that does not.
+_WITH_MTP = {"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1}
 
 
 def main() -> int:
@@ -92,9 +112,11 @@ def main() -> int:
 def check(engine: Engine, plans: list[Path], folder: Path, python: Path) -> tuple[dict[str, Any], list[Export]]:
     """The probe's result, whose last refusal is of a wrong command, and the exports before it."""
     package = unpacked(engine, folder)
-    exports = [export for path in plans for export in commands(engine, path)]
+    found = [export for path in plans for export in commands(engine, path)]
+    exports = [*{export.arguments: export for export in found}.values()]  # several policies have the same nearest plan
+    print(f"{len(found)} exports to {engine.full_name}, {len(exports)} different commands", flush=True)
     wrong = exports[-1].model_copy(update={"arguments": (*exports[-1].arguments, *_WRONG[engine])})
-    cases = [{"arguments": list(with_files(export.arguments, folder))} for export in (*exports, wrong)]
+    cases = [{"arguments": list(with_files(export, folder))} for export in (*exports, wrong)]
     source, target = folder / f"{engine}-cases.json", folder / f"{engine}-result.json"
     source.write_text(json.dumps(cases), encoding="utf-8")
     probe = Path(__file__).with_name("export_probe.py")
@@ -118,8 +140,9 @@ def commands(engine: Engine, path: Path) -> Iterator[Export]:
     """Every policy of a plan, for one request and for several, and with imitated acceptance if there is a draft."""
     planned = Planned.load(path)
 
+    @cache
     def lengths(num_devices: int, ranks: int, max_running: int) -> Any:
-        return draft_lengths(
+        return draft_schedule(
             planned.profile, planned.trace, num_devices=num_devices, max_running=max_running, ranks=ranks
         )
 
@@ -128,9 +151,13 @@ def commands(engine: Engine, path: Path) -> Iterator[Export]:
             for imitated in (None, planned.trace):
                 if imitated is not None and not drafts(planned.plan, policy):
                     continue
-                yield export_plan(
-                    planned.plan, engine, policy=policy, lengths=lengths, max_running=max_running, imitated=imitated
-                )
+                try:
+                    yield export_plan(
+                        planned.plan, engine, policy=policy, lengths=lengths, max_running=max_running, imitated=imitated
+                    )
+                except ValueError as error:
+                    if max_running is None and imitated is None:
+                        print(f"{path.name}: {error}")
 
 
 def drafts(plan: Plan, policy: str) -> bool:
@@ -138,19 +165,31 @@ def drafts(plan: Plan, policy: str) -> bool:
     return plan.candidates[policy].build().draft_rows > 0
 
 
-def with_files(words: tuple[str, ...], folder: Path) -> Iterator[str]:
-    """Arguments with directories that hold a config.json in place of repositories."""
+def with_files(export: Export, folder: Path) -> Iterator[str]:
+    """Arguments with directories that hold a config.json in place of repositories, and with the files they name."""
     table = json.loads(_PUBLISHED.read_text(encoding="utf-8"))
-    for word in words:
-        changed = word
-        for name, entry in table.items():
-            if entry["source"] == word or f'"{entry["source"]}"' in word:
-                directory = folder / "models" / name
+    configs = {entry["source"]: _config(entry["config"]) for entry in table.values()}
+    target = next(configs[word] for word in export.arguments if word in configs)
+    configs |= {name: target | fields for name, fields in _HEADS.items()}
+    configs |= {name: configs[of] | _PARD_TOKEN for name, of in _PARD_OF.items()}
+    is_mtp = "mtp" in export.configuration.values() or "NEXTN" in export.configuration.values()
+    for name, text in export.files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    for word in export.arguments:
+        changed = str(folder / word) if word in export.files else word
+        for source, config in configs.items():
+            if source == word or f'"{source}"' in word:
+                with_mtp = is_mtp and source == word
+                directory = folder / "models" / (source.replace("/", "--") + "-mtp" * with_mtp)
                 directory.mkdir(parents=True, exist_ok=True)
-                config = entry["config"] | {"architectures": [_ARCHITECTURES[entry["config"]["model_type"]]]}
-                (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
-                changed = changed.replace(entry["source"], str(directory))
+                text = json.dumps(config | (_WITH_MTP if with_mtp else {}))
+                (directory / "config.json").write_text(text, encoding="utf-8")
+                changed = changed.replace(source, str(directory))
         yield changed
+
+
+def _config(fields: dict[str, Any]) -> dict[str, Any]:
+    return fields | {"architectures": [_ARCHITECTURES[fields["model_type"]]]}
 
 
 def unpacked(engine: Engine, folder: Path) -> Path:

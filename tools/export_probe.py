@@ -29,6 +29,8 @@ def _vllm(cases: list[dict[str, Any]]) -> dict[str, Any]:
     arguments = import_module("vllm.engine.arg_utils").EngineArgs
     config = import_module("vllm.config")
     schedules = import_module("vllm.v1.spec_decode.dynamic.utils")
+    # Suffix decoding asks whether its compiled package is installed, and nothing else of it here.
+    vars(import_module("vllm.config.speculative"))["has_arctic_inference"] = lambda: True
     parser = arguments.add_cli_args(import_module("vllm.utils.argparse_utils").FlexibleArgumentParser())
 
     def check(words: list[str]) -> None:

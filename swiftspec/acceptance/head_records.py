@@ -85,5 +85,5 @@ def _mean(records: Sequence[AcceptanceRecord]) -> tuple[float, ...]:
 
 def _words(name: str) -> str:
     """A drafter's name without its publisher and what sets checkpoints of one kind apart."""
-    kinds = re.findall(r"p-?eagle|eagle-?3|dspark|dflash|mtp", name.lower())
+    kinds = re.findall(r"p-?eagle|eagle-?3|dspark|dflash|mtp|pard", name.lower())
     return str(kinds[-1]).replace("-", "") if kinds else name.lower()

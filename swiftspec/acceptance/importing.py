@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from swiftspec.acceptance.records import LONGEST, Form
-from swiftspec.artifacts.trace import AcceptanceTrace, TracedPrompt
+from swiftspec.artifacts.chains import chain_rates
+from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.files.reading import read_input, shown
 
 __all__ = ["Counted", "from_sglang", "from_trace", "from_vllm"]
@@ -93,32 +91,8 @@ def from_trace(trace: AcceptanceTrace, *, num_draft_tokens: int) -> Counted:
 
     ValueError if no output is as long as a chain.
     """
-    accepted, num_rounds = np.zeros(num_draft_tokens), 0
-    for prompt in trace.prompts:
-        hits, start = _hits(prompt, num_draft_tokens), 0
-        while start + num_draft_tokens <= len(hits):
-            chain = hits[start + np.arange(num_draft_tokens), np.arange(num_draft_tokens)]
-            length = num_draft_tokens if chain.all() else int(chain.argmin())
-            accepted[:length] += 1
-            num_rounds += 1
-            start += length + 1
-    if not num_rounds:
-        raise ValueError(f"num_draft_tokens is {num_draft_tokens}; the trace has no output of so many tokens")
-    rates = tuple((accepted / num_rounds).tolist())
+    rates, num_rounds = chain_rates(trace, num_draft_tokens)
     return Counted(Form.RATES, False, num_draft_tokens, rates, f"{num_rounds} rounds of chains on a trace")
-
-
-def _hits(prompt: TracedPrompt, num_draft_tokens: int) -> npt.NDArray[np.bool_]:
-    """Whether the first candidate is the target's token, by position and number of the drafted token: (T, K)."""
-    known = prompt.draft.tokens[:, :1]
-    if prompt.ahead is None:
-        firsts = np.repeat(known, num_draft_tokens, axis=1)
-    else:
-        ahead = prompt.ahead.tokens[:, :, 0]
-        farther = np.minimum(np.arange(num_draft_tokens - 1), ahead.shape[1] - 1)  # as the simulator replays it
-        firsts = np.concatenate([known, ahead[:, farther]], axis=1)
-    hits: npt.NDArray[np.bool_] = firsts == prompt.target_tokens[:, None]
-    return hits
 
 
 def _samples(path: Path) -> Iterator[_Sample]:

@@ -24,6 +24,9 @@ def export(
             min=1, metavar="N", help="Requests at once, with draft tokens by batch size. Default: as planned."
         ),
     ] = None,
+    draft: Annotated[
+        str | None, typer.Option(metavar="M", help="The draft's checkpoint, if the plan names none, e.g. of a head.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the command as a shell script.")] = None,
     json: flags.Json = None,
 ) -> None:
@@ -39,7 +42,14 @@ def export(
     from swiftspec.cli.export import export as write
 
     write(
-        plan=plan, engine=engine, policy=policy, synthetic=synthetic, max_running=max_running, out=out, json_path=json
+        plan=plan,
+        engine=engine,
+        policy=policy,
+        synthetic=synthetic,
+        max_running=max_running,
+        draft=draft,
+        out=out,
+        json_path=json,
     )
 
 

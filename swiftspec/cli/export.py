@@ -22,6 +22,7 @@ def export(
     policy: str | None,
     synthetic: bool,
     max_running: int | None,
+    draft: str | None,
     out: Path | None,
     json_path: Path | None,
 ) -> Export:
@@ -36,6 +37,7 @@ def export(
         lengths=_Lengths(made, plan),
         max_running=max_running,
         imitated=read_trace(made, plan) if synthetic else None,
+        draft=draft,
     )
     _show(exported)
     if out is not None:
@@ -53,10 +55,10 @@ class _Lengths:
         self._path = path
 
     def __call__(self, num_devices: int, ranks: int, max_running: int) -> Sequence[DraftLength]:
-        from swiftspec.planner.fleet.draft_lengths import draft_lengths
+        from swiftspec.planner.kinds.schedule import draft_schedule
 
         profile, trace = read_profile(self._plan, self._path), read_trace(self._plan, self._path)
-        return draft_lengths(profile, trace, num_devices=num_devices, max_running=max_running, ranks=ranks)
+        return draft_schedule(profile, trace, num_devices=num_devices, max_running=max_running, ranks=ranks)
 
 
 def _show(exported: Export) -> None:

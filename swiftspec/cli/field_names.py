@@ -58,7 +58,7 @@ _WORDS = (
 _ANYWHERE = re.compile(rf"(?<!: )(?<!\.)\b(?:{'|'.join(_SNAKE)})\b(?!\.)")
 # Everyday words are fields only at the beginning of a sentence.
 _FIRST = re.compile(rf"^(?:{'|'.join(_WORDS)})(?= is (?!placed))")
-_SEVERAL = re.compile(r"^policies(?= has )")
+_SEVERAL = re.compile(r"^(?:policies|clients)(?= has )")
 _SECOND = re.compile(r"(?<=; )quant(?= is )|(?<=with )(?:dataset|trace)(?= )")
 
 

@@ -7,7 +7,7 @@ import typer
 
 from swiftspec.cli import flags
 
-__all__ = ["simulate", "sweep", "workload"]
+__all__ = ["kinds", "simulate", "sweep", "workload"]
 
 
 def workload(
@@ -262,6 +262,81 @@ def sweep(
             "--gather-ms": gather_ms,
             "--control": control,
         },
+        seed=seed,
+        jobs=jobs,
+        plot=plot,
+        json_path=json,
+    )
+
+
+def kinds(
+    *,
+    target: Annotated[str, typer.Option(metavar="M", help="Target: a name, or a directory.")],
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="Compare on this device, e.g. h100; `swiftspec devices` lists them.")
+    ],
+    devices: Annotated[int, typer.Option(min=1, help="Number of devices, all of which are used.")] = 8,
+    draft: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="M",
+            help="Draft, repeated for several: a name or directory, pard:NAME for a parallel one, or a head: eagle3, "
+            "mtp, p-eagle, dflash, dspark. Default: the smallest model, the same as a parallel draft, and all heads.",
+        ),
+    ] = None,
+    acceptance: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RATE", help="One for each --draft, as for plan; `published` leaves it as it is."),
+    ] = None,
+    clients: Annotated[str, typer.Option(metavar="N,N,..", help="Loads: requests that decode together.")] = "1,4,16,64",
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A recorded trace with text like yours, for suffix decoding.")
+    ] = None,
+    quant: flags.Quant = None,
+    draft_quant: flags.DraftQuant = None,
+    engine: flags.Engine = None,
+    op_tables: flags.OpTables = None,
+    context: flags.Context = None,
+    output_tokens: flags.OutputTokens = None,
+    dataset: flags.Dataset = None,
+    seed: flags.Seed = 0,
+    jobs: flags.Jobs = -1,
+    plot: flags.Plot = None,
+    json: flags.Json = None,
+) -> None:
+    """Compare kinds of drafts on one target at several loads.
+
+    None, suffix decoding, a draft model (beside the target, and on its own devices), a parallel draft, EAGLE-3, MTP and
+    block drafters: speed, best K, where the time goes, and up to which load each pays.
+
+    \b
+    Examples:
+      swiftspec kinds --target llama-3.3-70b --device h100 --devices 8 --quant fp8
+      swiftspec kinds --target qwen3-32b --device h100 --devices 2 --draft eagle3 --draft qwen3-0.6b \\
+          --clients 1,8,32 --plot kinds.svg
+    """
+    from swiftspec.cli.deployment import named_deployment
+    from swiftspec.cli.kinds import compare_kinds
+
+    deployment = named_deployment(
+        device,
+        num_devices=devices,
+        quant=quant,
+        draft_quant=draft_quant,
+        engine=engine,
+        context=context,
+        output_tokens=output_tokens,
+        op_tables=op_tables,
+    )
+    assert deployment is not None, "a device is named"
+    compare_kinds(
+        deployment,
+        target=target,
+        drafts=draft or (),
+        acceptance=acceptance or (),
+        clients=clients,
+        trace=trace,
+        dataset=dataset,
         seed=seed,
         jobs=jobs,
         plot=plot,

@@ -7,7 +7,7 @@ import typer
 
 from swiftspec.cli import flags
 from swiftspec.cli.exchange_verbs import export, import_tables, rates
-from swiftspec.cli.load_verbs import sweep, workload
+from swiftspec.cli.load_verbs import kinds, sweep, workload
 from swiftspec.cli.server_verbs import atts, loadtest, serve
 
 __all__ = ["register"]
@@ -15,7 +15,7 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command line, in the order of its help."""
-    for verb in (serve, loadtest, atts, validate, report, export, models, devices, policies, compare):
+    for verb in (serve, loadtest, atts, validate, report, export, models, devices, policies, compare, kinds):
         app.command()(verb)
     app.command()(workload)
     app.command()(sweep)

@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from swiftspec.artifacts.basis import candidate_of
+from swiftspec.artifacts.chains import chain_rates
 from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.export.acceptance import chain_rates
+from swiftspec.export.drafters import checkpoint, drafter_of, model_argument
 from swiftspec.export.limits import not_expressed, remarks
-from swiftspec.export.nearest import Runnable, model_argument, nearest
+from swiftspec.export.nearest import CHAINS, Runnable, drafting_as, nearest
 from swiftspec.export.result import Engine, Export, LengthRange
 from swiftspec.export.schedules import expressible, length_ranges
 from swiftspec.export.served import Command, Served
@@ -18,12 +19,11 @@ from swiftspec.export.trtllm import trtllm_command
 from swiftspec.export.vllm import vllm_command
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
-from swiftspec.policies.serial import SerialChain
 
 # Draft tokens by batch size of chains on some devices, in some processes on a CPU, for at most so many requests.
 Lengths = Callable[[int, int, int], Sequence[DraftLength]]
 
-__all__ = ["Engine", "Export", "LengthRange", "Lengths", "chain_rates", "export_plan", "length_ranges"]
+__all__ = ["Engine", "Export", "LengthRange", "Lengths", "export_plan", "length_ranges"]
 
 _WRITERS: dict[Engine, Callable[[Served], Command]] = {
     Engine.VLLM: vllm_command,
@@ -42,6 +42,7 @@ def export_plan(
     lengths: Lengths | None = None,
     max_running: int | None = None,
     imitated: AcceptanceTrace | None = None,
+    draft: str | None = None,
 ) -> Export:
     """The command that starts an engine on a plan, or on the nearest plan that it can express.
 
@@ -58,6 +59,8 @@ def export_plan(
         Requests at once; if not given, those of the load that the plan was made for. Without, no schedule is exported.
     imitated : AcceptanceTrace, optional
         Imitate the acceptance of chains on this trace, without the draft's weights.
+    draft : str, optional
+        Repository or directory of the draft's checkpoint, instead of the plan's.
 
     Raises
     ------
@@ -67,13 +70,18 @@ def export_plan(
     planned = candidate_of(plan, policy)
     found = nearest(plan, planned, engine, no_trees=imitated is not None)
     drafts = found.policy.layout is Layout.COLOCATED
+    drafter = drafting_as(found.policy, drafter_of(plan.draft.model))
     if max_running is None and plan.under_load is not None:
         max_running = plan.under_load.options.max_running
     wanted = _schedule(plan, found, lengths, max_running)
-    schedule, lost = expressible(engine, wanted, imitates=imitated is not None)
+    schedule, lost = expressible(engine, wanted, drafter=drafter, imitates=imitated is not None)
+    own, unnamed = checkpoint(plan.draft.model)
+    if unnamed and (draft is not None or not drafts):
+        unnamed = ""
     served = Served(
         target=model_argument(plan.target.model),
-        draft=model_argument(plan.draft.model) if drafts else None,
+        draft=(draft or own) if drafts else None,
+        drafter=drafter if drafts else None,
         policy=found.policy,
         degree=found.degree,
         draft_degree=found.draft_degree,
@@ -99,13 +107,17 @@ def export_plan(
         configuration=dict(command.configuration),
         schedule=command.schedule,
         not_expressed=(*not_expressed(plan, planned, engine), *lost, *command.not_expressed),
-        remarks=(*remarks(plan, found, engine), *command.remarks),
+        remarks=(
+            *([unnamed] if unnamed else []),
+            *remarks(plan, found, engine),
+            *command.remarks,
+        ),
     )
 
 
 def _schedule(plan: Plan, found: Runnable, lengths: Lengths | None, max_running: int | None) -> tuple[LengthRange, ...]:
     """Of a chain, if several requests are served at once and drafting pays for a single one."""
-    if not isinstance(found.policy, SerialChain) or max_running is None or max_running == 1:
+    if not isinstance(found.policy, CHAINS) or max_running is None or max_running == 1:
         return ()
     best: Sequence[DraftLength] = ()
     if plan.fleet is not None and plan.fleet.chosen.num_devices == found.num_devices:
@@ -117,11 +129,13 @@ def _schedule(plan: Plan, found: Runnable, lengths: Lengths | None, max_running:
 
 
 def _imitating(served: Served, trace: AcceptanceTrace) -> Served:
-    if not isinstance(served.policy, SerialChain):
+    if not isinstance(served.policy, CHAINS):
+        names = ", ".join(chain.name for chain in CHAINS)
         raise ValueError(
-            f"policy is {served.policy.name!r}; only the acceptance of a chain, policy serial_chain, can be imitated"
+            f"policy is {served.policy.name!r}; only the acceptance of a chain can be imitated, of {names}"
         )
-    return replace(served, rates=chain_rates(trace, served.num_draft_tokens))
+    rates, _ = chain_rates(trace, served.num_draft_tokens)
+    return replace(served, rates=rates)
 
 
 def _quantisation(plan: Plan) -> dict[Role, str]:

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 from swiftspec.artifacts.plan import Candidate, Plan
-from swiftspec.export.nearest import Runnable, has_policy
+from swiftspec.export.drafters import Drafter, drafter_of
+from swiftspec.export.nearest import CHAINS, Runnable, has_policy
 from swiftspec.export.result import Engine
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
+from swiftspec.policies.suffix_decoding import SuffixDecoding
 
 __all__ = ["not_expressed", "remarks"]
 
@@ -21,8 +23,9 @@ def not_expressed(plan: Plan, planned: Candidate, engine: Engine) -> Iterator[st
         yield f"Drafting while the target verifies ({planned.policy}): {name} drafts between verifications only."
         yield from _degrees(planned, engine)
         yield f"Decoding alone when the draft is late (after {planned.patience_s:g} s): {name} waits for its draft."
-    if not has_policy(engine, policy):
-        yield from _shape(policy, engine)
+    drafter = drafter_of(plan.draft.model)
+    if not has_policy(engine, policy, drafter):
+        yield from _shape(policy, engine, drafter)
     control = _control(plan, planned)
     if control is not None:
         yield f"The control {control}, which changes how much is verified under load: {name} has no such one."
@@ -55,8 +58,10 @@ def _degrees(planned: Candidate, engine: Engine) -> Iterator[str]:
         yield f"{parts}: {engine.full_name} divides it {rule}."
 
 
-def _shape(policy: Policy, engine: Engine) -> Iterator[str]:
+def _shape(policy: Policy, engine: Engine, drafter: Drafter) -> Iterator[str]:
     name = engine.full_name
+    if type(policy) in CHAINS:
+        yield f"Drafts by {drafter}: {name} has no such method."
     if policy.num_candidates > 1:
         trees = "chains and EAGLE-2's trees" if engine is Engine.SGLANG else "chains"
         yield f"A tree of {policy.target_rows} rows ({policy.name}): {name} verifies {trees} only."
@@ -66,7 +71,9 @@ def _shape(policy: Policy, engine: Engine) -> Iterator[str]:
         yield f"Drafting from the middle of the target ({policy.name}): {name} has no early exit."
     if policy.target_groups > 1:
         yield f"{policy.target_groups} copies of the target for one request: {name} gives a request to one."
-    if policy.layout is Layout.TARGET_ONLY:
+    if isinstance(policy, SuffixDecoding) and engine is Engine.VLLM:
+        yield f"{policy.branches} continuations of a token ({policy.name}): {name} follows one."
+    elif policy.layout is Layout.TARGET_ONLY:
         yield f"Drafts by {policy.name}: {name} has no such method."
 
 

@@ -1,27 +1,38 @@
 """The nearest plan that an engine can express: a policy that it has, on as many devices as divide its models."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from swiftspec.artifacts.plan import Candidate, Plan, described
+from swiftspec.export.drafters import Drafter, drafter_of
 from swiftspec.export.result import Engine
 from swiftspec.models import known_model, model_names
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
-from swiftspec.policies import Layout, Policy
+from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.effects import Role
+from swiftspec.policies.heads import HeadChain, HeadTree
+from swiftspec.policies.parallel_chain import ParallelChain
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.serial import SerialChain
+from swiftspec.policies.suffix_decoding import SuffixDecoding
 
-__all__ = ["Runnable", "has_policy", "model_argument", "nearest"]
+__all__ = ["CHAINS", "Runnable", "drafting_as", "has_policy", "nearest"]
 
-_POLICIES: dict[Engine, tuple[type[Policy], ...]] = {
-    Engine.VLLM: (Autoregressive, PromptLookup, SerialChain),
-    Engine.SGLANG: (Autoregressive, PromptLookup, SerialChain, Eagle2Tree),
-    Engine.TRTLLM: (Autoregressive, PromptLookup, SerialChain),
+CHAINS = (SerialChain, HeadChain, ParallelChain)
+_TREES = (Eagle2Tree, HeadTree)
+_DRAFTERS = {
+    Engine.VLLM: frozenset(Drafter),
+    Engine.SGLANG: frozenset(Drafter) - {Drafter.PARD, Drafter.P_EAGLE},
+    Engine.TRTLLM: frozenset(Drafter) - {Drafter.P_EAGLE},
+}
+_SUBSTITUTES = {
+    Drafter.MODEL: SerialChain.name,
+    Drafter.EAGLE3: HeadChain.name,
+    Drafter.MTP: HeadChain.name,
 }
 
 
@@ -55,16 +66,22 @@ class _Placed(NamedTuple):
     basis: str
 
 
-def has_policy(engine: Engine, policy: Policy) -> bool:
-    """Whether an engine can run a policy as it is."""
-    return type(policy) in _POLICIES[engine]
+def has_policy(engine: Engine, policy: Policy, drafter: Drafter) -> bool:
+    """Whether an engine can run a policy as it is. drafter: of the plan; policies without a draft do not use it."""
+    if type(policy) in (Autoregressive, PromptLookup):
+        return True
+    if isinstance(policy, SuffixDecoding):
+        return engine is Engine.VLLM and policy.branches == 1
+    drafter = drafting_as(policy, drafter)
+    if engine is Engine.SGLANG and type(policy) in _TREES:
+        return drafter in _DRAFTERS[engine]
+    return type(policy) in CHAINS and drafter in _DRAFTERS[engine]
 
 
-def model_argument(name: str) -> str:
-    """A model as engines name it: a repository of the hub, or a directory."""
-    if name in model_names():
-        return known_model(name).source
-    return str(model_directory(name)) if is_model_directory(name) else name
+def drafting_as(policy: Policy, drafter: Drafter) -> Drafter:
+    """What a drafter is in a policy's rounds: a parallel draft can also write one token after the other."""
+    is_serial = drafter is Drafter.PARD and DraftKind.SERIAL in policy.drafts
+    return Drafter.MODEL if is_serial else drafter
 
 
 def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = False) -> Runnable:
@@ -78,34 +95,53 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
         If the engine has nothing like it; the sentence names what to plan again.
     """
     policy, basis = planned.build(), ""
+    drafter = drafter_of(plan.draft.model)
     speed: float | None = _speed(planned)
     devices, ranks = len(planned.devices), planned.ranks.get(Role.TARGET, 1)
-    runnable = [each for each in plan.candidates.values() if _runs(engine, each.build(), no_trees=no_trees)]
-    if _runs(engine, policy, no_trees=no_trees):
+
+    def runs(one: Policy) -> bool:
+        return has_policy(engine, one, drafter) and not (no_trees and one.num_candidates > 1)
+
+    runnable = [each for each in plan.candidates.values() if runs(each.build())]
+    if runs(policy):
         pass
+    elif isinstance(policy, SuffixDecoding) and runs(chain := replace(policy, branches=1)):
+        policy, speed = chain, None
+        basis = "Another plan, made here and not predicted: one continuation of the text instead of several."
     elif (other := _like(policy, runnable)) is not None:
         policy, speed = other.build(), _speed(other)
         devices, ranks = len(other.devices), other.ranks.get(Role.TARGET, 1)
         basis = f"Another plan: the best {other.policy} that the plan has, both models on the same devices."
         if policy.layout is Layout.TARGET_ONLY:
             basis = f"Another plan: the best {other.policy} that the plan has."
-    elif (length := getattr(policy, "num_draft_tokens", None)) and policy.layout is not Layout.TARGET_ONLY:
+    elif (length := _window(policy)) and drafting_as(policy, drafter) is Drafter.MODEL:
         policy, speed = SerialChain(num_draft_tokens=length), None
         basis = (
             "Another plan, made here and not predicted: a chain as long, drafted in turn on all devices of the plan."
         )
     else:
-        substitute = "prompt_lookup" if policy.layout is Layout.TARGET_ONLY else "serial_chain"
-        raise ValueError(
-            f"policy is {planned.policy!r}, which {engine.full_name} does not have, and the plan has no {substitute} "
-            f"in its place; expected a plan of all policies, or of {substitute}"
-        )
+        raise ValueError(_nothing_like(planned, policy, engine, drafter))
     found = _Placed(policy, devices, ranks if plan.device == "cpu" else devices, speed, basis)
     return _divided(plan, found, engine)
 
 
-def _runs(engine: Engine, policy: Policy, *, no_trees: bool) -> bool:
-    return has_policy(engine, policy) and not (no_trees and policy.num_candidates > 1)
+def _window(policy: Policy) -> int:
+    """Tokens of the chain that a policy with a draft writes; 0 if it writes none."""
+    return 0 if policy.layout is Layout.TARGET_ONLY else int(getattr(policy, "num_draft_tokens", 0))
+
+
+def _nothing_like(planned: Candidate, policy: Policy, engine: Engine, drafter: Drafter) -> str:
+    drafts = policy.layout is not Layout.TARGET_ONLY
+    if drafts and drafting_as(policy, drafter) not in _DRAFTERS[engine]:
+        return (
+            f"policy is {planned.policy!r} with {drafter}, which {engine.full_name} {engine.version} does not have; "
+            "expected a plan with another draft"
+        )
+    substitute = _SUBSTITUTES.get(drafting_as(policy, drafter), ParallelChain.name) if drafts else PromptLookup.name
+    return (
+        f"policy is {planned.policy!r}, which {engine.full_name} does not have, and the plan has no {substitute} "
+        f"in its place; expected a plan of all policies, or of {substitute}"
+    )
 
 
 def _like(policy: Policy, candidates: Sequence[Candidate]) -> Candidate | None:
@@ -151,6 +187,7 @@ def _divides(spec: ModelSpec | None, count: int) -> bool:
 
 
 def _spec(name: str) -> ModelSpec | None:
+    name = name.removeprefix("pard:")
     if name in model_names():
         return known_model(name).spec
     return ModelSpec.from_directory(model_directory(name)) if is_model_directory(name) else None

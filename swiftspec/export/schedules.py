@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from swiftspec.artifacts.fleet import DraftLength
+from swiftspec.export.drafters import Drafter
 from swiftspec.export.result import Engine, LengthRange
 
 __all__ = ["expressible", "length_ranges"]
 
 _NEVER = (
-    "Draft tokens by batch size: --speculative-adaptive is for EAGLE and EAGLE3 heads only; a separate draft always "
+    "Draft tokens by batch size: --speculative-adaptive is for EAGLE and EAGLE3 heads only; any other draft always "
     "writes as many."
 )
 _NOT_IMITATED = "Draft tokens by batch size: one mean acceptance holds for all lengths, so their number is fixed."
@@ -30,7 +31,7 @@ def length_ranges(lengths: Sequence[DraftLength], last: int) -> tuple[LengthRang
 
 
 def expressible(
-    engine: Engine, wanted: tuple[LengthRange, ...], *, imitates: bool
+    engine: Engine, wanted: tuple[LengthRange, ...], *, drafter: Drafter, imitates: bool
 ) -> tuple[tuple[LengthRange, ...], tuple[str, ...]]:
     """The part of a schedule that an engine has, and sentences about the rest.
 
@@ -38,10 +39,12 @@ def expressible(
     """
     if not wanted or engine is Engine.VLLM:
         return wanted, ()
-    if engine is Engine.SGLANG:
+    if engine is Engine.SGLANG and drafter not in (Drafter.EAGLE3, Drafter.MTP):
         return (), (_NEVER,)
     if imitates:
         return (), (_NOT_IMITATED,)
+    if engine is Engine.SGLANG:
+        return wanted, ()
     least = accumulate((each.num_draft_tokens for each in wanted), min)
     falling = tuple(each._replace(num_draft_tokens=length) for each, length in zip(wanted, least, strict=True))
     return falling, (_FALLING,) if falling != wanted else ()

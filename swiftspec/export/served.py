@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from swiftspec.export.drafters import Drafter
 from swiftspec.export.result import LengthRange
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
@@ -20,7 +21,9 @@ class Served:
     target : str
         Repository or directory.
     draft : str, optional
-        The same of the draft; None if the policy has none.
+        The same of the draft; None if the policy has none, or it comes with the target.
+    drafter : Drafter, optional
+        None if the policy has no draft.
     policy : Policy
         One that the engine can run.
     degree, draft_degree : int
@@ -39,6 +42,7 @@ class Served:
 
     target: str
     draft: str | None
+    drafter: Drafter | None
     policy: Policy
     degree: int
     draft_degree: int

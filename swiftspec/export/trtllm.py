@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from swiftspec.export.drafters import Drafter
 from swiftspec.export.result import LengthRange
 from swiftspec.export.served import Command, Served
 from swiftspec.policies.effects import Role
@@ -12,6 +13,14 @@ from swiftspec.policies.prompt_lookup import PromptLookup
 __all__ = ["trtllm_command"]
 
 _FILE = "trtllm.yaml"
+_TYPES = {
+    Drafter.MODEL: "Draft_Target",
+    Drafter.PARD: "PARD",
+    Drafter.EAGLE3: "Eagle3",
+    Drafter.MTP: "MTP",
+    Drafter.DFLASH: "DFlash",
+    Drafter.DSPARK: "DSpark",
+}
 _KEYS = (
     "Keys of draft_len_schedule are the last batch size of each length, and above the largest nothing is drafted; "
     "releases from before March 2026 read them as the first one and want a key 1."
@@ -26,8 +35,10 @@ def trtllm_command(served: Served) -> Command:
     if served.schedule:
         speculation["draft_len_schedule"] = _upper_bounds(served.schedule)
     configuration: dict[str, Any] = {} if served.dtype is None else {"dtype": served.dtype}
+    if served.drafter is Drafter.MODEL or isinstance(served.policy, PromptLookup):
+        configuration["disable_overlap_scheduler"] = True  # as the guide has it for these two
     if speculation:
-        configuration |= {"disable_overlap_scheduler": True, "speculative_config": speculation}
+        configuration["speculative_config"] = speculation
     options = ["--tp_size", str(served.degree)]
     if served.max_running is not None:
         options += ["--max_batch_size", str(served.max_running)]
@@ -59,14 +70,12 @@ def _speculation(served: Served) -> dict[str, Any]:
         pool = {"is_public_pool": False, "is_keep_all": True, "is_use_oldest": False}
         size = {"max_draft_len": policy.num_draft_tokens, "max_matching_ngram_size": policy.longest_match}
         return {"decoding_type": "NGram", **size, **pool}
-    if served.draft is None:
+    if served.drafter is None:
         return {}
-    found: dict[str, Any] = {
-        "decoding_type": "Draft_Target",
-        "max_draft_len": served.num_draft_tokens,
-        "speculative_model": served.draft,
-    }
-    return found | {"load_format": "dummy"} if served.rates is not None else found
+    found: dict[str, Any] = {"decoding_type": _TYPES[served.drafter], "max_draft_len": served.num_draft_tokens}
+    if served.draft is not None:
+        found["speculative_model"] = served.draft
+    return found | {"load_format": "dummy"} if served.rates is not None and served.draft is not None else found
 
 
 def _upper_bounds(schedule: Sequence[LengthRange]) -> dict[int, int]:

@@ -82,6 +82,8 @@ class ClosedForms:
         depth: float = policy.serial_forwards
         if policy.layout is Layout.COLOCATED:
             round_s = serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
+            # A parallel draft knows several levels after one forward.
+            depth = max(depth, getattr(policy, "num_draft_tokens", 0), getattr(policy, "num_masks", 0) + 1)
         elif depth := getattr(policy, "num_draft_tokens", 0):
             round_s = self._ahead_s(option, verify_s, chain_s=depth * expand_s, rows=rows, sequences=sequences)
         else:

@@ -13,7 +13,9 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.costmodel.engines import ENGINES, INT4_ENGINES, SERVING_ENGINES
 from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_device
 from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_model, model_names, registered_name
+from swiftspec.models.block_spec import BlockSpec
 from swiftspec.models.draft_kinds import check_pair, draft_facts
+from swiftspec.models.head_spec import HeadFormat, HeadSpec
 from swiftspec.models.heads import HEADS, Product
 from swiftspec.models.names import unknown
 from swiftspec.models.spec import ModelSpec, model_directory
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Deployment", "PlannedModel", "planned_pair"]
 
 MOST_NODES = 2
+_HEADS_WRITTEN = {"eagle-3": "eagle3", "peagle": "p-eagle"}
 _PARALLEL = "pard"  # before the name of the model that a parallel draft was made of
 MOST_OUTPUT_TOKENS = 16384  # more take minutes to simulate
 _QUANT, _ENGINE, _CONTEXT = "bf16", "auto", 512
@@ -70,10 +73,11 @@ class PlannedModel:
 
     def draft(self, name: str) -> "PlannedModel":
         """A draft for this target: one of `HEADS` by its name, `pard:MODEL`, or a model as `of` takes it."""
-        if (head := HEADS.get(name.lower())) is not None:
+        known = _HEADS_WRITTEN.get(name.lower(), name.lower())
+        if (head := HEADS.get(known)) is not None:
             return replace(
                 self,
-                name=name.lower(),
+                name=known,
                 spec=head.spec(self.spec),
                 directory=None,
                 kind=head.kind,
@@ -83,7 +87,23 @@ class PlannedModel:
         if colon and prefix.lower() == _PARALLEL:
             serial = PlannedModel.of(Role.DRAFT, model)
             return replace(serial, name=f"{_PARALLEL}:{serial.name}", kind=DraftKind.PARALLEL)
-        return PlannedModel.of(Role.DRAFT, name)
+        found = PlannedModel.of(Role.DRAFT, name)
+        return self._reader(found) if found.kind.reads_target else found
+
+    def _reader(self, found: "PlannedModel") -> "PlannedModel":
+        """A head or block drafter from a directory, as its config.json has it. ValueError if it is another target's."""
+        assert found.directory is not None, "its kind is read from there"
+        if found.kind is DraftKind.HEAD:
+            head = HeadSpec.from_directory(found.directory)
+            layers = head.layers_of(self.spec)
+            spec, known = replace(head.untied_layer, vocab_size=head.draft_vocab_size), HEADS[head.format]
+            features = len(layers) if head.format is HeadFormat.EAGLE3 else known.num_features
+        else:
+            block = BlockSpec.from_directory(found.directory)
+            features = len(block.layers_of(self.spec))
+            spec, known = block.untied_layers, HEADS["dflash"]
+        products = tuple(replace(known, num_features=features).products(self.spec))
+        return replace(found, spec=spec, products=products)
 
 
 def planned_pair(target: str, draft: str) -> tuple[PlannedModel, PlannedModel]:

@@ -22,7 +22,7 @@ from swiftspec.progress import Progress
 if TYPE_CHECKING:
     from swiftspec.acceptance import GivenAcceptance
 
-__all__ = ["Inputs", "plan_for", "prepare"]
+__all__ = ["NUM_NEW_TOKENS", "Inputs", "check_acceptance", "plan_for", "prepare"]
 
 NUM_PROMPTS = 16
 NUM_NEW_TOKENS = 256
@@ -59,7 +59,7 @@ def plan_for(
     """
     options.check(num_devices=deployment.num_devices)
     models = planned_pair(target, draft)
-    _check_acceptance(dataset, trace, acceptance)
+    check_acceptance(dataset, trace, acceptance)
     load = options.load
     if load is not None:
         shortest = min(models, key=lambda model: model.spec.max_position)
@@ -129,7 +129,7 @@ def _most_positions(target: PlannedModel, draft: PlannedModel) -> int:
     return min(target.spec.max_position, draft.spec.max_position)
 
 
-def _check_acceptance(dataset: str | None, trace: Path | None, given: "GivenAcceptance | None") -> None:
+def check_acceptance(dataset: str | None, trace: Path | None, given: "GivenAcceptance | None") -> None:
     """ValueError unless there is at most one source of acceptance."""
     from swiftspec.acceptance import dataset_names, published_records
 

@@ -17,6 +17,7 @@ from swiftspec.planner.fit import Fit
 from swiftspec.planner.memory import MemoryModel, gigabytes
 from swiftspec.planner.option import Option, Split
 from swiftspec.policies import Layout, Policy, policy_classes
+from swiftspec.policies.base import lacks_mask
 from swiftspec.policies.effects import Role
 
 __all__ = ["Option", "feasible_options", "longest_context"]
@@ -148,7 +149,7 @@ class _Checks:
         if policy.quotes and not self._has_text:
             return f"{policy.name}: a synthesised trace has no text to draft from"
         if self._draft_kind not in policy.drafts:
-            return f"{policy.name}: not with a {self._draft_kind} draft"
+            return f"{policy.name}: not with a {self._draft_kind} draft{lacks_mask(policy, self._draft_kind)}"
         if missing := _guessers(policy) - self._guessers:
             return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses; record it again"
         for role, forward, most_rows in _forwards(policy):

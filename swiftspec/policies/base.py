@@ -8,7 +8,18 @@ from typing import Any, ClassVar, Protocol, cast
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
 
-__all__ = ["DraftKind", "Layout", "Policy", "Shape", "TargetOnly", "Value", "check_draft", "check_shape", "shape_of"]
+__all__ = [
+    "DraftKind",
+    "Layout",
+    "Policy",
+    "Shape",
+    "TargetOnly",
+    "Value",
+    "check_draft",
+    "check_shape",
+    "lacks_mask",
+    "shape_of",
+]
 
 
 Value = int | float | tuple[float, ...]  # type of a shape's field
@@ -148,7 +159,17 @@ def shape_of(policy: Policy) -> dict[str, Value]:
 def check_draft(policy: Policy, kind: DraftKind) -> None:
     """ValueError unless the policy's programs work with a draft of this kind."""
     if kind not in policy.drafts:
-        raise ValueError(f"policy is {policy.name}, which needs a {_any_of(policy.drafts)} draft; this one is {kind}")
+        raise ValueError(
+            f"policy is {policy.name}, which needs a {_any_of(policy.drafts)} draft; this one is {kind}"
+            f"{lacks_mask(policy, kind)}"
+        )
+
+
+def lacks_mask(policy: Policy, kind: DraftKind) -> str:
+    """What a draft model lacks for a policy of parallel drafts, a clause; empty for other pairs."""
+    if kind is DraftKind.SERIAL and DraftKind.PARALLEL in policy.drafts:
+        return ", without a mask token (pard_token in config.json)"
+    return ""
 
 
 def _any_of(kinds: frozenset[DraftKind]) -> str:

@@ -14,8 +14,8 @@ from tests.test_architecture import ROOT
 
 VERBS = (
     *("profile", "trace", "plan", "simulate", "run", "serve", "loadtest", "atts", "validate"),
-    *("report", "export", "models", "devices", "policies", "compare", "workload", "sweep", "tenants"),
-    *("inflate", "demo", "import", "rates", "backtest", "secret"),
+    *("report", "export", "models", "devices", "policies", "compare", "kinds", "workload"),
+    *("sweep", "tenants", "inflate", "demo", "import", "rates", "backtest", "secret"),
 )
 
 

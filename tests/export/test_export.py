@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from swiftspec.artifacts.chains import chain_rates
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.cli.app import main
-from swiftspec.export import Engine, LengthRange, chain_rates, export_plan, length_ranges
+from swiftspec.export import Engine, Export, LengthRange, export_plan, length_ranges
 from swiftspec.policies.effects import Role
 from tests.cli import samples
 from tools.iid_trace import synthesise_trace
@@ -27,8 +28,17 @@ SHAPES: dict[str, dict[str, Any]] = {
     "pearl": {"num_draft_tokens": 3},
     "prompt_lookup": {"num_draft_tokens": 5, "longest_match": 3},
     "autoregressive": {},
+    "head_chain": {"num_draft_tokens": 3},
+    "head_tree": {"verify_rows": 12, "top_k": 4, "depth": 3},
+    "parallel_chain": {"num_draft_tokens": 7},
+    "parallel_tree": {"verify_rows": 16},
+    "swiftspec_parallel": {"verify_rows": 16},
+    "suffix_decoding": {"verify_rows": 9, "max_spec_factor": 2.0},
 }
-SPEEDS = dict(zip(SHAPES, (290.0, 230.0, 190.0, 180.0, 90.0, 80.0), strict=True))
+DRAFTED = ("serial_chain", "eagle2_tree", "swiftspec", "head_chain", "head_tree", "parallel_chain")
+SPEEDS = dict(
+    zip(SHAPES, (290.0, 230.0, 190.0, 180.0, 90.0, 80.0, 210.0, 240.0, 300.0, 320.0, 330.0, 120.0), strict=True)
+)
 TRACE = synthesise_trace([0.7, 0.2], prompt_lengths=[8] * 20, num_tokens=400, seed=1)
 
 
@@ -62,21 +72,50 @@ def falling(num_devices: int, ranks: int, max_running: int) -> Sequence[DraftLen
     return lengths((1, 4), (2, 4), (8, 2), (32, 0))
 
 
+def drafted(model: str, *candidates: Candidate, **changes: Any) -> Plan:
+    """A plan with another draft: a head by its name, a parallel draft."""
+    return plan(*candidates, draft=ModelRef(model=model, dtype="bf16"), **changes)
+
+
+PLANS = {
+    "llama-3.2-1b": ("swiftspec", "eagle2_tree", "serial_chain", "prompt_lookup", "autoregressive"),
+    "eagle3": ("head_chain", "head_tree"),
+    "mtp": ("head_chain",),
+    "pard:llama-3.2-1b": ("parallel_chain",),
+    "p-eagle": ("parallel_chain",),
+    "dflash": ("parallel_chain",),
+    "dspark": ("parallel_chain",),
+    "qwen2-0.5b": ("suffix_decoding",),
+}
+NOT_SGLANGS = ("pard:llama-3.2-1b", "p-eagle", "qwen2-0.5b")
+
+
 @pytest.mark.parametrize("engine", [Engine.VLLM, Engine.SGLANG])
-@pytest.mark.parametrize("policy", ["serial_chain", "prompt_lookup", "autoregressive", "eagle2_tree", "swiftspec"])
+@pytest.mark.parametrize(("draft", "policies"), PLANS.items())
 @pytest.mark.parametrize("synthetic", [False, True])
-def test_every_option_is_one_of_the_engines_parser(engine: Engine, policy: str, synthetic: bool) -> None:
-    candidates = [candidate(name) for name in SHAPES if name not in ("swiftspec", "pearl")]
-    made = plan(candidate("swiftspec", target=5, draft=3), *candidates, quantisation={"target": "fp8", "draft": "bf16"})
-    imitated = TRACE if synthetic and policy not in ("prompt_lookup", "autoregressive") else None
-    exported = export_plan(made, engine, policy=policy, lengths=falling, max_running=64, imitated=imitated)
+def test_every_option_is_one_of_the_engines_parser(
+    engine: Engine, draft: str, policies: Sequence[str], synthetic: bool
+) -> None:
+    candidates = [candidate(name, target=5, draft=3) if name == "swiftspec" else candidate(name) for name in policies]
+    made = drafted(draft, *candidates, quantisation={"target": "fp8", "draft": "bf16"})
+    for policy in policies:
+        if engine is Engine.SGLANG and draft in NOT_SGLANGS:
+            continue
+        imitated = TRACE if synthetic and policy in DRAFTED else None
+        exported = export_plan(made, engine, policy=policy, lengths=falling, max_running=64, imitated=imitated)
+        check_options(engine, exported)
+
+
+def check_options(engine: Engine, exported: Export) -> None:
     options = RECORDED[engine]["options"]
     words = list(exported.arguments)
     for at, word in enumerate(words):
         if not word.startswith("--"):
             continue
         known = options[word]
-        assert known["type"] != "flag"
+        if known["type"] == "flag":
+            assert words[at + 1].startswith("--")
+            continue
         if known["choices"] is not None:
             assert words[at + 1] in known["choices"]
         if known["type"] == "int":
@@ -87,6 +126,107 @@ def test_every_option_is_one_of_the_engines_parser(engine: Engine, policy: str, 
         for field, choices in RECORDED["vllm"]["choices"].items():
             assert exported.configuration.get(field, choices[0]) in choices
     assert exported.environment.keys() <= set(RECORDED["sglang"]["environment"])
+
+
+NAMES = {
+    # draft: (policy, vLLM's method, SGLang's algorithm, TensorRT-LLM's type)
+    "eagle3": ("head_chain", "eagle3", "EAGLE3", "Eagle3"),
+    "mtp": ("head_chain", "mtp", "NEXTN", "MTP"),
+    "pard:llama-3.2-1b": ("parallel_chain", "draft_model", None, "PARD"),
+    "p-eagle": ("parallel_chain", "eagle3", None, None),
+    "dflash": ("parallel_chain", "dflash", "DFLASH", "DFlash"),
+    "dspark": ("parallel_chain", "dspark", "DSPARK", "DSpark"),
+}
+
+
+@pytest.mark.parametrize("draft", NAMES)
+def test_every_kind_of_draft_has_the_name_that_each_engine_gives_it(draft: str) -> None:
+    policy, *names = NAMES[draft]
+    made = drafted(draft, candidate(policy), candidate("autoregressive"))
+    fields = {Engine.VLLM: "method", Engine.SGLANG: "--speculative-algorithm", Engine.TRTLLM: "decoding_type"}
+    for engine, name in zip(Engine, names, strict=True):
+        if name is None:
+            with pytest.raises(ValueError, match=f"{engine.full_name} .* does not have; expected a plan with another"):
+                export_plan(made, engine)
+        else:
+            assert export_plan(made, engine).configuration[fields[engine]] == name
+    assert export_plan(made, Engine.VLLM).configuration.get("parallel_drafting", False) is (
+        draft in ("pard:llama-3.2-1b", "p-eagle")
+    )
+
+
+def test_a_checkpoint_that_the_plan_does_not_name_is_asked_for_and_can_be_given() -> None:
+    made = drafted("eagle3", candidate("head_chain"))
+    exported = export_plan(made, Engine.VLLM)
+    assert exported.configuration["model"] == "EAGLE3-CHECKPOINT"
+    assert "--draft puts one in place of EAGLE3-CHECKPOINT" in exported.remarks[0]
+    given = export_plan(made, Engine.VLLM, draft="me/head")
+    assert given.configuration["model"] == "me/head"
+    assert not any("names no checkpoint" in remark for remark in given.remarks)
+    assert (
+        export_plan(drafted("pard:llama-3.2-1b", candidate("parallel_chain")), Engine.VLLM).configuration["model"]
+        == "amd/PARD-Llama-3.2-1B"
+    )
+    assert "model" not in export_plan(drafted("mtp", candidate("head_chain")), Engine.VLLM).configuration
+
+
+def test_a_tree_of_a_head_is_sglangs_and_elsewhere_the_plans_chain() -> None:
+    made = drafted("eagle3", candidate("head_tree"), candidate("head_chain"))
+    config = export_plan(made, Engine.SGLANG).configuration
+    found = [config[f"--speculative-{name}"] for name in ("num-steps", "eagle-topk", "num-draft-tokens")]
+    assert found == ["4", "4", "12"]
+    for engine in (Engine.VLLM, Engine.TRTLLM):
+        other = export_plan(made, engine)
+        assert other.candidate.startswith("head_chain 8")
+        assert any("tree of 12 rows (head_tree)" in sentence for sentence in other.not_expressed)
+    with pytest.raises(ValueError, match="has no head_chain in its place"):
+        export_plan(drafted("eagle3", candidate("head_tree")), Engine.VLLM)
+
+
+def test_an_asynchronous_parallel_draft_becomes_the_plans_chain() -> None:
+    made = drafted("pard:llama-3.2-1b", candidate("swiftspec_parallel", target=6, draft=2), candidate("parallel_chain"))
+    exported = export_plan(made, Engine.VLLM)
+    assert exported.candidate == "parallel_chain 8 (num_draft_tokens=7)"
+    assert any("devices of its own (6+2)" in sentence for sentence in exported.not_expressed)
+
+
+def test_a_parallel_draft_that_writes_one_token_after_the_other_is_a_draft_model() -> None:
+    made = drafted("pard:llama-3.2-1b", candidate("serial_chain"), candidate("parallel_chain"))
+    for engine, name in ((Engine.VLLM, "draft_model"), (Engine.SGLANG, "STANDALONE"), (Engine.TRTLLM, "Draft_Target")):
+        config = export_plan(made, engine).configuration
+        assert name in config.values()
+        assert "parallel_drafting" not in config
+        assert "amd/PARD-Llama-3.2-1B" in config.values()
+    other = export_plan(made, Engine.SGLANG, policy="parallel_chain")
+    assert other.candidate.startswith("serial_chain")
+    assert any("Drafts by a parallel draft model (PARD)" in sentence for sentence in other.not_expressed)
+
+
+def test_suffix_decoding_is_vllms() -> None:
+    made = plan(candidate("suffix_decoding"), candidate("autoregressive"))
+    config = export_plan(made, Engine.VLLM).configuration
+    assert (config["method"], config["num_speculative_tokens"]) == ("suffix", 8)
+    assert config["suffix_decoding_max_spec_factor"] == 2.0
+    with pytest.raises(ValueError, match="SGLang does not have, and the plan has no prompt_lookup"):
+        export_plan(made, Engine.SGLANG)
+    with_lookup = plan(candidate("suffix_decoding"), candidate("prompt_lookup"))
+    assert export_plan(with_lookup, Engine.SGLANG).candidate.startswith("prompt_lookup")
+    wide = candidate("suffix_decoding").model_copy(update={"shape": {"verify_rows": 9, "branches": 3}})
+    other = export_plan(plan(wide), Engine.VLLM)
+    assert other.tokens_per_s is None
+    assert any("3 continuations" in sentence for sentence in other.not_expressed)
+
+
+def test_sglang_has_a_schedule_for_heads_only() -> None:
+    made = drafted("eagle3", candidate("head_chain"))
+    exported = export_plan(made, Engine.SGLANG, lengths=falling, max_running=64)
+    assert exported.schedule == (LengthRange(1, 7, 4), LengthRange(8, 31, 2), LengthRange(32, 64, 0))
+    ladder = json.loads(exported.files["adaptive.json"])
+    assert {size: entry["candidate_steps"] for size, entry in ladder.items()} == {"1": [4], "8": [2], "32": [0]}
+    assert "--speculative-adaptive-config adaptive.json" in exported.command
+    block = export_plan(drafted("dflash", candidate("parallel_chain")), Engine.SGLANG, lengths=falling, max_running=64)
+    assert block.schedule == ()
+    assert any("any other draft always" in sentence for sentence in block.not_expressed)
 
 
 def test_vllm_counts_drafted_tokens_and_sglang_verified_rows() -> None:
@@ -175,16 +315,16 @@ def test_a_rising_schedule_is_not_tensorrt_llms() -> None:
 
 
 def test_rates_are_those_of_independent_positions() -> None:
-    rates = chain_rates(TRACE, 4)
+    rates, _ = chain_rates(TRACE, 4)
     assert rates == pytest.approx([0.7, 0.49, 0.343, 0.2401], abs=0.03)
     assert list(rates) == sorted(rates, reverse=True)
-    assert chain_rates(samples.trace(ranks=(0, 0, 1, 0)), 2) == (1.0, 1.0)  # the second round has no room
-    with pytest.raises(ValueError, match="at most 4 tokens"):
-        chain_rates(samples.trace(), 4)
+    assert chain_rates(samples.trace(ranks=(0, 0, 1, 0)), 2) == ((1.0, 1.0), 1)  # the second round has no room
+    with pytest.raises(ValueError, match="no output of so many tokens, at most 4"):
+        chain_rates(samples.trace(), 5)
 
 
 def test_acceptance_is_imitated_in_each_engines_unit() -> None:
-    rates = chain_rates(TRACE, 4)
+    rates, _ = chain_rates(TRACE, 4)
     config = export_plan(CHAIN, Engine.VLLM, imitated=TRACE).configuration
     assert config["rejection_sample_method"] == "synthetic"
     assert config["synthetic_acceptance_rates"] == pytest.approx(rates, abs=1e-4)
@@ -192,7 +332,7 @@ def test_acceptance_is_imitated_in_each_engines_unit() -> None:
     assert float(with_bonus) == pytest.approx(1 + sum(rates), abs=1e-4)
     (without,) = export_plan(CHAIN, Engine.TRTLLM, imitated=TRACE).environment.values()
     assert float(without) == pytest.approx(sum(rates), abs=1e-4)
-    with pytest.raises(ValueError, match="policy is 'prompt_lookup'; only the acceptance of a chain"):
+    with pytest.raises(ValueError, match="policy is 'prompt_lookup'; only the acceptance of a chain can be imitated"):
         export_plan(CHAIN, Engine.VLLM, policy="prompt_lookup", imitated=TRACE)
 
 

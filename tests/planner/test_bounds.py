@@ -8,6 +8,7 @@ from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.easyspec import EasySpec
 from swiftspec.policies.effects import Role
 from swiftspec.policies.mirror import Mirror
+from swiftspec.policies.parallel_chain import ParallelChain
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.driver import Simulator
@@ -70,3 +71,11 @@ def test_estimate_of_a_serial_tree_is_the_best_static_tree_over_the_round() -> N
     closed = ClosedForms(constant_profile(expand_s=1.0, verify_s=5.0), trace)
     option = Option(policy=SerialTree(verify_rows=8, expand_rows=4, expansions=3, num_candidates=3), groups=ONE)
     assert closed.estimate(option) == pytest.approx(2.716 / 8, rel=0.01)
+
+
+def test_estimate_of_a_parallel_chain_is_as_deep_as_its_tokens() -> None:
+    """One draft forward of 1 s and one verification of 7 s, whatever the number of tokens, accepted at 0.8 each."""
+    profile = constant_profile(expand_s=1.0, verify_s=7.0)
+    closed = ClosedForms(profile, synthesise_trace([0.8], prompt_lengths=[8] * 10, num_tokens=400, seed=1))
+    option = Option(policy=ParallelChain(num_draft_tokens=3), groups=ONE)
+    assert closed.estimate(option) == pytest.approx((1 + 0.8 + 0.8**2 + 0.8**3) / 8, rel=0.02)

@@ -9,9 +9,9 @@ from swiftspec.artifacts.trace import Guesser
 from swiftspec.planner.fit import fitted_temperature
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.space import Option, feasible_options
-from swiftspec.policies import POLICIES, Layout
+from swiftspec.policies import POLICIES, DraftKind, Layout
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.policies.base import shape_of
+from swiftspec.policies.base import lacks_mask, shape_of
 from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.effects import Role
 from swiftspec.policies.mirror import Mirror
@@ -44,7 +44,11 @@ def test_every_shape_is_on_every_placement() -> None:
     }
     assert splits(options, "serial_tree") == {(1,), (2,), (3,)}
     assert splits(options, "swiftspec") == {(1, 1), (1, 2), (2, 1)}
-    others = (f"{name}: not with a serial draft" for name in POLICIES if name not in num_shapes)
+    others = (
+        f"{name}: not with a serial draft{lacks_mask(cls(), DraftKind.SERIAL)}"
+        for name, cls in POLICIES.items()
+        if name not in num_shapes
+    )
     assert set(rejected) == {f"{TOO_FEW} are 3", *others}
 
 

@@ -1,0 +1,117 @@
+"""Kinds of drafts on one target, side by side at several loads: what each does, and up to which load it pays."""
+
+from pydantic import Field
+
+from swiftspec.artifacts.document import Facts
+from swiftspec.artifacts.latency import Provenance
+
+__all__ = ["DraftingKind", "KindComparison", "KindPoint"]
+
+
+class KindPoint(Facts):
+    """The best shape of a kind while some clients decode together.
+
+    Parameters
+    ----------
+    clients : int
+    policy, split : str
+    candidate : str
+        `head_chain 8 (num_draft_tokens=4)`.
+    num_draft_tokens : int
+        Most tokens that are drafted for a verification of one client; 0 without a draft.
+    user_tokens_per_s : float
+        What one client sees while it decodes.
+    device_tokens_per_s : float
+        All clients' tokens over all devices.
+    tokens_per_round : float
+        Of one client, the bonus token included.
+    draft_share, verify_share : float
+        Shares of a round in which the models compute. A draft on devices of its own computes beside the target.
+    simulated : bool
+        Whether clients were simulated; otherwise their rounds were priced.
+    """
+
+    clients: int = Field(ge=1)
+    policy: str
+    split: str
+    candidate: str
+    num_draft_tokens: int = Field(ge=0)
+    user_tokens_per_s: float = Field(gt=0)
+    device_tokens_per_s: float = Field(gt=0)
+    tokens_per_round: float = Field(gt=0)
+    draft_share: float = Field(ge=0, le=1 + 1e-6)
+    verify_share: float = Field(ge=0, le=1 + 1e-6)
+    simulated: bool = False
+
+
+class DraftingKind(Facts):
+    """A kind of draft and what it does at every load.
+
+    Parameters
+    ----------
+    name : str
+        `eagle3`, or `llama-3.2-1b (own)` where the draft has devices of its own.
+    draft : str
+        Model; empty without one.
+    own_devices : bool
+        Whether the draft has devices of its own.
+    provenance : Provenance, optional
+        Of its acceptance; None without a draft.
+    basis : str
+        Where its acceptance comes from, a clause.
+    points : tuple of KindPoint
+        By ascending load; empty if it cannot be planned.
+    reason : str
+        Why there are none, or no more of them.
+    pays_up_to : float, optional
+        Clients up to which it is faster than no draft, from the lowest load at which it is; None if it never is.
+    is_open : bool
+        Whether it still was at the highest load.
+    """
+
+    name: str
+    draft: str = ""
+    own_devices: bool = False
+    provenance: Provenance | None = None
+    basis: str = ""
+    points: tuple[KindPoint, ...] = ()
+    reason: str = ""
+    pays_up_to: float | None = None
+    is_open: bool = False
+
+    def at(self, clients: int) -> KindPoint | None:
+        """Its point at a load, if it has one."""
+        return next((point for point in self.points if point.clients == clients), None)
+
+
+class KindComparison(Facts):
+    """All kinds of drafts on one target.
+
+    Parameters
+    ----------
+    target, device, quantisation : str
+    num_devices, context : int
+        Devices in use; prompt tokens.
+    clients : tuple of int
+        Loads that were asked for, ascending.
+    kinds : tuple of DraftingKind
+        The first one is decoding without a draft.
+    """
+
+    target: str
+    device: str
+    num_devices: int
+    quantisation: str
+    context: int
+    clients: tuple[int, ...]
+    kinds: tuple[DraftingKind, ...]
+
+    @property
+    def plain(self) -> DraftingKind:
+        """Decoding without a draft."""
+        return self.kinds[0]
+
+    def ranked(self, clients: int) -> list[tuple[DraftingKind, KindPoint]]:
+        """Kinds that serve so many clients, the fastest for a user first."""
+        found = [(kind, point) for kind in self.kinds if (point := kind.at(clients)) is not None]
+        return sorted(found, key=lambda pair: pair[1].user_tokens_per_s, reverse=True)

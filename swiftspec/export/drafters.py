@@ -1,0 +1,78 @@
+"""Drafters as other engines tell them apart, and the checkpoints that they load."""
+
+from enum import StrEnum
+
+from swiftspec.files.reading import read_json
+from swiftspec.models import known_model, model_names
+from swiftspec.models.draft_kinds import draft_facts
+from swiftspec.models.head_spec import HeadFormat, head_format
+from swiftspec.models.spec import is_model_directory, model_directory
+from swiftspec.policies import DraftKind
+
+__all__ = ["Drafter", "checkpoint", "drafter_of", "model_argument"]
+
+_PARALLEL = "pard:"
+# Parallel drafts of PARD's authors, by the model that each was made of. Source: README of AMD-AGI/PARD.
+_PARD = {
+    "llama-3.2-1b": "amd/PARD-Llama-3.2-1B",
+    "qwen2.5-0.5b": "amd/PARD-Qwen2.5-0.5B",
+    "qwen3-0.6b": "amd/PARD-Qwen3-0.6B",
+}
+
+
+class Drafter(StrEnum):
+    """A drafter; the values are words for sentences."""
+
+    MODEL = "a separate draft model"
+    PARD = "a parallel draft model (PARD)"
+    EAGLE3 = "an EAGLE-3 head"
+    MTP = "multi-token prediction (MTP)"
+    P_EAGLE = "a P-EAGLE head"
+    DFLASH = "a DFlash block drafter"
+    DSPARK = "a DSpark block drafter"
+
+
+_BY_NAME = {
+    "eagle3": Drafter.EAGLE3,
+    "mtp": Drafter.MTP,
+    "p-eagle": Drafter.P_EAGLE,
+    "dflash": Drafter.DFLASH,
+    "dspark": Drafter.DSPARK,
+}
+
+
+def drafter_of(model: str) -> Drafter:
+    """The drafter that a plan's draft is: a head by its name, `pard:NAME`, or what a directory's config.json says."""
+    if model in _BY_NAME:
+        return _BY_NAME[model]
+    if model.startswith(_PARALLEL):
+        return Drafter.PARD
+    if model in model_names() or not is_model_directory(model):
+        return Drafter.MODEL
+    kind = draft_facts(model).kind
+    if kind is DraftKind.HEAD:
+        values = read_json(model_directory(model) / "config.json")
+        return Drafter.EAGLE3 if head_format(values) is HeadFormat.EAGLE3 else Drafter.MTP
+    return {DraftKind.PARALLEL: Drafter.PARD, DraftKind.BLOCK: Drafter.DFLASH}.get(kind, Drafter.MODEL)
+
+
+def model_argument(name: str) -> str:
+    """A model as engines name it: a repository of the hub, or a directory."""
+    if name in model_names():
+        return known_model(name).source
+    return str(model_directory(name)) if is_model_directory(name) else name
+
+
+def checkpoint(model: str) -> tuple[str | None, str]:
+    """A draft as engines name it, None where it comes with its target; and a sentence if the plan names none."""
+    drafter = drafter_of(model)
+    if is_model_directory(model) and model not in model_names():
+        return str(model_directory(model)), ""
+    if drafter is Drafter.MODEL:
+        return model_argument(model), ""
+    if drafter is Drafter.MTP:
+        return None, "The MTP layers are those of the target's checkpoint; a target without them has no such draft."
+    if drafter is Drafter.PARD and (known := _PARD.get(model.removeprefix(_PARALLEL))):
+        return known, ""
+    stand_in = model.upper().replace(":", "-") + "-CHECKPOINT"
+    return stand_in, f"The plan names no checkpoint of its draft: --draft puts one in place of {stand_in}."

@@ -1,0 +1,76 @@
+"""Kinds of drafts to compare: those that users name, or all that there are for a target."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from swiftspec.models import known_model, model_names
+from swiftspec.models.heads import HEADS
+from swiftspec.planner.deployment import PlannedModel
+from swiftspec.policies import DraftKind
+from swiftspec.policies.effects import Role
+
+if TYPE_CHECKING:
+    from swiftspec.acceptance import GivenAcceptance
+
+__all__ = ["Asked", "Kind", "asked_drafts", "kinds_of", "smallest_draft"]
+
+NONE, SUFFIX, OWN = "none", "suffix", "(own)"
+_COLOCATED = {
+    DraftKind.SERIAL: ("serial_chain", "serial_tree"),
+    DraftKind.PARALLEL: ("parallel_chain", "parallel_tree"),
+    DraftKind.HEAD: ("head_chain", "head_tree"),
+    DraftKind.BLOCK: ("parallel_chain", "parallel_tree"),
+}
+_ON_OWN_DEVICES = {DraftKind.SERIAL: "swiftspec", DraftKind.PARALLEL: "swiftspec_parallel"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of draft: its name, the policies that can use it, and whether the draft has devices of its own."""
+
+    name: str
+    policies: tuple[str, ...]
+    own_devices: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A draft to compare, and its acceptance if the user gave it."""
+
+    draft: str
+    acceptance: "GivenAcceptance | None" = None
+
+
+def kinds_of(name: str, kind: DraftKind, *, num_devices: int) -> list[Kind]:
+    """What can be done with a draft of a kind on so many devices."""
+    found = [Kind(name=name, policies=_COLOCATED[kind])]
+    if kind in _ON_OWN_DEVICES and num_devices > 1:
+        found.append(Kind(name=f"{name} {OWN}", policies=(_ON_OWN_DEVICES[kind],), own_devices=True))
+    return found
+
+
+def asked_drafts(target: str, drafts: Sequence[str]) -> list[str]:
+    """Drafts by name; without any, the smallest model, the same as a parallel draft, and all heads."""
+    planned = PlannedModel.of(Role.TARGET, target)
+    if not drafts:
+        smallest = smallest_draft(planned)
+        return [*([smallest, f"pard:{smallest}"] if smallest else []), *HEADS]
+    taken = [planned.draft(draft).name for draft in drafts]
+    if twice := next((name for name in taken if taken.count(name) > 1), None):
+        raise ValueError(f"draft is {twice} twice; expected different ones")
+    return taken
+
+
+def smallest_draft(target: PlannedModel) -> str | None:
+    """The smallest registered model that can be a draft for a target, one of its own family if there is any."""
+    fitting = [
+        name
+        for name in model_names()
+        if target.vocabulary in (None, known_model(name).vocabulary)
+        and known_model(name).spec.vocab_size == target.spec.vocab_size
+        and known_model(name).spec.num_parameters < target.spec.num_parameters
+    ]
+    family = target.name.partition("-")[0]
+    own = [name for name in fitting if name.partition("-")[0] == family]
+    return min(own or fitting, key=lambda name: known_model(name).spec.num_parameters, default=None)

@@ -1,0 +1,119 @@
+"""Sentences and table rows about kinds of drafts side by side."""
+
+from collections.abc import Iterator
+
+from swiftspec.artifacts.kinds import DraftingKind, KindComparison, KindPoint
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.reports.formatting import count, speed
+
+__all__ = [
+    "LENGTH_TITLE",
+    "LOAD_COLUMNS",
+    "bases",
+    "best",
+    "length_columns",
+    "length_row",
+    "load_row",
+    "load_title",
+    "to_know",
+]
+
+LOAD_COLUMNS = (
+    *("kind", "policy", "K", "a user", "a device", "per round"),
+    *("draft", "verify", "host", "acceptance"),
+)
+LENGTH_TITLE = "Draft tokens of the best shape by clients, and the load up to which each kind beats none"
+
+
+def load_title(compared: KindComparison, clients: int) -> str:
+    """Title of a load's table."""
+    where = f"{compared.num_devices} {compared.device}"
+    return f"{count(clients, 'client')} at once on {where}: tokens/s of a user and of a device, tokens per round, time"
+
+
+def load_row(kind: DraftingKind, point: KindPoint) -> tuple[str, ...]:
+    """Cells for LOAD_COLUMNS: K draft tokens at most, tokens of a round, shares of its time."""
+    draft = "" if not point.draft_share else f"{point.draft_share:.0%}"
+    rest = 1 - point.verify_share - (0 if kind.own_devices else point.draft_share)
+    return (
+        kind.name,
+        f"{point.policy} {point.split}",
+        str(point.num_draft_tokens or ""),
+        speed(point.user_tokens_per_s),
+        speed(point.device_tokens_per_s),
+        f"{point.tokens_per_round:.2f}",
+        draft,
+        f"{point.verify_share:.0%}",
+        f"{max(0.0, rest):.0%}",
+        kind.provenance or "",
+    )
+
+
+def length_columns(compared: KindComparison) -> tuple[str, ...]:
+    """Titles of the table of draft tokens."""
+    return ("kind", *(f"{load}" for load in compared.clients), "pays up to")
+
+
+def length_row(compared: KindComparison, kind: DraftingKind) -> tuple[str, ...]:
+    """Cells for `length_columns`: draft tokens at every load, 0 where none is faster, and clients."""
+    lengths = []
+    for load in compared.clients:
+        point, plain = kind.at(load), compared.plain.at(load)
+        pays = point is not None and plain is not None and point.user_tokens_per_s > plain.user_tokens_per_s
+        lengths.append("-" if point is None else str(point.num_draft_tokens) if pays else "0")
+    up_to = "never" if kind.pays_up_to is None else f"{kind.pays_up_to:.0f}{'+' * kind.is_open}"
+    return (kind.name, *lengths, up_to)
+
+
+def best(compared: KindComparison) -> Iterator[str]:
+    """A sentence for every load: the fastest kind, and the fastest of which acceptance is published or measured."""
+    for load in compared.clients:
+        ranked = compared.ranked(load)
+        if not ranked:
+            yield f"{count(load, 'client')}: no kind has room for them."
+            continue
+        kind, point = ranked[0]
+        gain = _gain(compared, point)
+        sentence = f"{count(load, 'client')}: {_named(kind, point)}, {speed(point.user_tokens_per_s)} tokens/s{gain}"
+        known = [pair for pair in ranked if pair[0].provenance not in (None, Provenance.ASSUMED)]
+        if kind.provenance is Provenance.ASSUMED and known:
+            other, its = known[0]
+            sentence += (
+                f", if acceptance is as assumed; of those with known acceptance {_named(other, its)}, "
+                f"{speed(its.user_tokens_per_s)}{_gain(compared, its)}"
+            )
+        yield f"{sentence}."
+
+
+def _named(kind: DraftingKind, point: KindPoint) -> str:
+    length = f" with K={point.num_draft_tokens}" if point.num_draft_tokens else ""
+    return f"{kind.name}{length}"
+
+
+def _gain(compared: KindComparison, point: KindPoint) -> str:
+    plain = compared.plain.at(point.clients)
+    if plain is None or not point.num_draft_tokens:
+        return ""
+    return f" ({point.user_tokens_per_s / plain.user_tokens_per_s:.2f} times none)"
+
+
+def bases(compared: KindComparison) -> Iterator[str]:
+    """A sentence for every draft: where its acceptance comes from, or why there are loads without it."""
+    seen = set[str]()
+    for kind in compared.kinds:
+        if kind.basis and (kind.draft or kind.name) not in seen:
+            seen.add(kind.draft or kind.name)
+            yield f"{kind.draft or kind.name} ({kind.provenance}): {kind.basis}."
+        if kind.reason:
+            yield f"{kind.name} is missing{' at some loads' if kind.points else ''}: {kind.reason}."
+
+
+def to_know(compared: KindComparison) -> str:
+    """What the figures leave out."""
+    return (
+        f"Speeds are those of users while all clients decode, after prompts of {compared.context} tokens; prompts are "
+        "not read meanwhile. Acceptance is of the texts named above, which differ from kind to kind and from yours: "
+        "rates of your own (--acceptance) decide. (own): a draft on its own devices, which computes beside the target; "
+        "there the rest of a round is also waiting. K is the most tokens drafted for a verification. Forwards of more "
+        "than 64 rows are extrapolated."
+    )

@@ -1,0 +1,180 @@
+"""Kinds of drafts side by side: rounds priced for many clients against simulations of them, and what is compared."""
+
+import pytest
+
+from swiftspec.artifacts.kinds import KindComparison
+from swiftspec.artifacts.step_costs import ForwardCost, StepCosts
+from swiftspec.planner.deployment import Deployment, planned_pair
+from swiftspec.planner.for_device import prepare
+from swiftspec.planner.kinds.clients import decode_together
+from swiftspec.planner.kinds.compare import last_gain
+from swiftspec.planner.kinds.named import asked_drafts, kinds_of
+from swiftspec.planner.kinds.rounds import Round, priced
+from swiftspec.planner.kinds.schedule import draft_schedule
+from swiftspec.planner.kinds.shapes import MOST_ROWS, Shapes
+from swiftspec.reports import kinds as said
+from swiftspec.reports.figures import kinds_by_load
+from swiftspec.stages import compare_kinds
+
+TARGET = "qwen3-14b"
+DEPLOYMENT = Deployment(device="h100", num_devices=2, output_tokens=48)
+RATES = "0.9,0.85,0.8"
+COSTS = StepCosts(
+    verify=ForwardCost(rows=(1, 101), seconds=(1.0, 2.0), sequence_s=0.1),
+    draft=ForwardCost(rows=(1, 101), seconds=(0.1, 0.2)),
+    draft_rows=1,
+    num_levels=2,
+    verify_host_s=0.2,
+    draft_host_s=0.04,
+    host_share=0.5,
+)
+
+
+@pytest.fixture(scope="module")
+def compared() -> KindComparison:
+    return compare_kinds(
+        TARGET,
+        deployment=DEPLOYMENT,
+        drafts={"qwen3-0.6b": None, "eagle3": RATES},
+        clients=(1, 8),
+        num_jobs=1,
+    )
+
+
+def test_a_round_of_many_costs_its_shared_forwards() -> None:
+    rounds = [Round((1, 1), 3, 2)]
+    one, three = priced(rounds, COSTS, 1), priced(rounds, COSTS, 3)
+    assert one == pytest.approx((2, 0.2, 1.02, 0.28))
+    assert three == pytest.approx((2, 2 * 0.102, 1.08 + 2 * 0.1, (0.2 + 2 * 0.04) * 2))
+
+
+def test_requests_that_draft_nothing_do_not_share_a_draft_forward() -> None:
+    """Of two requests one drafts on average: half of the pairs have one, a quarter two, a quarter none."""
+    both = priced([Round((1,), 2, 2), Round((), 1, 1)] * 200, COSTS, 2)
+    assert both.tokens == pytest.approx(1.5, abs=0.01)
+    assert both.draft_s == pytest.approx(0.5 * 0.1 + 0.25 * 0.101, abs=0.01)
+
+
+@pytest.mark.parametrize("draft", ["qwen3-0.6b", "eagle3", "dflash"])
+def test_priced_rounds_are_those_of_simulated_clients(draft: str) -> None:
+    models = planned_pair(TARGET, draft)
+    inputs = prepare(DEPLOYMENT, target=models[0], draft=models[1])
+    (kind, *_) = kinds_of(draft, models[1].kind, num_devices=2)
+    shapes = Shapes(kind=kind, deployment=DEPLOYMENT, models=models, inputs=inputs, seed=0)
+    option = next(each for each in shapes.chains if each.policy.target_rows == 4)
+    for clients in (1, 8):
+        point = shapes.point(option, clients)
+        served = decode_together(
+            option,
+            inputs.profile.latencies,
+            inputs.trace,
+            clients,
+            context=shapes.mean_context,
+            max_rows=MOST_ROWS,
+        )
+        round_s = served.tokens_per_round / served.tokens_per_s
+        assert point.tokens_per_round / point.user_tokens_per_s == pytest.approx(round_s, rel=0.04)
+        assert point.user_tokens_per_s == pytest.approx(served.tokens_per_s, rel=0.08)
+
+
+def test_kinds_are_all_there_and_say_where_acceptance_comes_from(compared: KindComparison) -> None:
+    names = [kind.name for kind in compared.kinds]
+    assert names == ["none", "suffix", "qwen3-0.6b", "qwen3-0.6b (own)", "eagle3"]
+    assert compared.plain.provenance is None
+    assert all(kind.provenance and kind.basis for kind in compared.kinds[1:])
+    assert all(len(kind.points) == 2 for kind in compared.kinds)
+    own = compared.kinds[3]
+    assert {point.split for point in own.points} == {"1+1"}
+    assert all(point.simulated for point in own.points)
+
+
+def test_more_clients_draft_fewer_tokens_and_gain_less(compared: KindComparison) -> None:
+    for kind in compared.kinds[2:]:
+        one, many = kind.points
+        assert many.num_draft_tokens <= one.num_draft_tokens
+        assert many.user_tokens_per_s < one.user_tokens_per_s
+        assert many.device_tokens_per_s > one.device_tokens_per_s
+        gains = [
+            point.user_tokens_per_s / plain.user_tokens_per_s
+            for point, plain in zip(kind.points, compared.plain.points, strict=True)
+        ]
+        assert gains[1] < gains[0]
+
+
+def test_shares_of_a_round_add_up(compared: KindComparison) -> None:
+    for kind in compared.kinds:
+        for point in kind.points:
+            assert 0 < point.verify_share <= 1
+            assert kind.own_devices or point.draft_share + point.verify_share < 1
+    assert compared.plain.points[0].tokens_per_round == 1
+
+
+def test_what_is_printed_names_the_fastest(compared: KindComparison) -> None:
+    for load, sentence in zip(compared.clients, said.best(compared), strict=True):
+        kind, point = compared.ranked(load)[0]
+        assert kind.name in sentence
+        assert f"{point.user_tokens_per_s:.1f}" in sentence
+    assert any("Python code" in sentence for sentence in said.bases(compared))
+
+
+def test_the_figure_has_a_line_for_every_kind(compared: KindComparison) -> None:
+    speeds, gains = kinds_by_load(compared).axes
+    assert len(speeds.get_lines()) == len(gains.get_lines()) == len(compared.kinds)
+    dashed = [line.get_label() for line in speeds.get_lines() if line.get_linestyle() == "--"]
+    assert dashed == [kind.name for kind in compared.kinds if kind.provenance == "assumed"]
+
+
+def test_a_schedule_is_that_of_the_rounds() -> None:
+    models = planned_pair(TARGET, "eagle3")
+    inputs = prepare(DEPLOYMENT, target=models[0], draft=models[1])
+    found = draft_schedule(inputs.profile, inputs.trace, num_devices=2, max_running=256)
+    assert [each.batch for each in found] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert all(each.tokens_per_s >= each.plain_tokens_per_s for each in found)
+    lengths = [each.num_draft_tokens for each in found]
+    assert lengths[0] > lengths[-1]
+
+
+@pytest.mark.parametrize(
+    ("gains", "last"),
+    [
+        ([(1, 2.0), (4, 1.5)], 4.0),
+        ([(1, 2.0), (4, 0.5)], 4 ** (2 / 3)),
+        ([(1, 0.9), (2, 1.1), (8, 0.9)], 4.0),
+        ([(1, 0.9), (2, 0.8)], None),
+        ([], None),
+    ],
+)
+def test_a_kind_pays_up_to_where_its_gain_falls_to_one(gains: list[tuple[int, float]], last: float | None) -> None:
+    assert last_gain(gains) == (None if last is None else pytest.approx(last))
+
+
+def test_a_draft_without_acceptance_is_listed_with_the_reason() -> None:
+    found = compare_kinds(TARGET, deployment=DEPLOYMENT, drafts=["eagle3"], clients=(1,), dataset="C4", num_jobs=1)
+    assert "not published on dataset C4" in found.kinds[-1].reason
+    assert not found.kinds[-1].points
+
+
+def test_given_rates_are_used(compared: KindComparison) -> None:
+    (eagle3,) = (kind for kind in compared.kinds if kind.name == "eagle3")
+    assert eagle3.points[0].tokens_per_round > 1 + 0.9 + 0.85
+    assert "0.9" in eagle3.basis
+
+
+def test_every_kind_of_head_and_the_smallest_model_are_compared_by_default() -> None:
+    assert asked_drafts(TARGET, ()) == ["qwen3-0.6b", "pard:qwen3-0.6b", "eagle3", "mtp", "p-eagle", "dflash", "dspark"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"clients": ()}, "clients is empty"),
+        ({"clients": (0, 4)}, "clients has 0; expected 1 to 512"),
+        ({"drafts": ["eagle3", "EAGLE3"]}, "draft is eagle3 twice"),
+        ({"drafts": ["llama-3.2-1b"]}, "draft is llama-3.2-1b, whose vocabulary is that of llama-3"),
+        ({"dataset": "none"}, "dataset is 'none'"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(changes: dict[str, object], sentence: str) -> None:
+    arguments = {"drafts": ["eagle3"], "clients": (1,)} | changes
+    with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
+        compare_kinds(TARGET, deployment=DEPLOYMENT, num_jobs=1, **arguments)  # type: ignore[arg-type]
