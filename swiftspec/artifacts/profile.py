@@ -99,7 +99,8 @@ class StepPoint(_Measured):
 class HostPoint(_Measured):
     """Host time of a role's process around an effect of this phase, without its forward, at this many rows.
 
-    For `wait` it is the channel's hop: from the end of the peer's send to the message in hand. For `arrive` it is the
+    For `wait` it is the channel's hop: from the end of the peer's send to the message in hand; with features of tokens
+    beside it, at the rows of `steps.hop_rows`. For `arrive` it is the
     delay that a message causes to a process that computes when it arrives. policy: by whose program; of several
     policies together if empty.
     """

@@ -238,7 +238,8 @@ class Launcher:
         device: Device,
     ) -> Setup:
         channels: tuple[str, ...] = ()
-        if self.layout is Layout.DISAGGREGATED and worker_spec.rank == 0:
+        is_apart, reads_target = self.layout is Layout.DISAGGREGATED, self._draft_facts.kind.reads_target
+        if is_apart and worker_spec.rank == 0:
             *targets, draft = leaders
             channels = tuple(executor.channel(target, draft) for target in targets if worker_spec in (target, draft))
         return Setup(
@@ -247,7 +248,8 @@ class Launcher:
             rank=worker_spec.rank,
             size=worker_spec.size,
             tp_group="",
-            models={worker_spec.role: models[worker_spec.role]} if self.layout is Layout.DISAGGREGATED else models,
+            models={worker_spec.role: models[worker_spec.role]} if is_apart else models,
+            elsewhere={role: models[role] for role in models.keys() - {worker_spec.role} if is_apart and reads_target},
             devices=worker_spec.devices,
             device=device,
             channels=channels,

@@ -112,6 +112,10 @@ def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
                 target_groups=target_groups,
             )
             engines[Layout.DISAGGREGATED, target_groups, False] = stack.enter_context(apart)
+        if len(os.sched_getaffinity(0)) > 1:
+            groups = {Role.TARGET: (0,), Role.DRAFT: (1,)}
+            head_apart = start(draft=head, groups=groups, layout=Layout.DISAGGREGATED)
+            engines[Layout.DISAGGREGATED, 1, True] = stack.enter_context(head_apart)
         yield engines
 
 
@@ -143,8 +147,13 @@ def test_output_is_the_autoregressive_one(
     assert len(undisturbed[number]) > 1
 
 
-def test_the_head_proposes_what_the_target_writes(engines: Engines, undisturbed: list[tuple[int, ...]]) -> None:
-    engine = engines[Layout.COLOCATED, 1, True]
+@pytest.mark.parametrize("name", ["head_chain", "ssd_head"])
+def test_the_head_proposes_what_the_target_writes(
+    engines: Engines, undisturbed: list[tuple[int, ...]], name: str
+) -> None:
+    policy = make_policy(name)
+    if place(policy) not in engines:
+        pytest.skip("disaggregated policies need two cores")
     request = Request(prompt=prompts()[0], max_new_tokens=64, eos_token_ids=frozenset({0}))
-    generation = engine.generate(make_policy("head_chain"), request, request_id="head", sampler=Sampler())
+    generation = engines[place(policy)].generate(policy, request, request_id="head", sampler=Sampler())
     assert len(generation.timeline.phase(Phase.VERIFY)) < 0.8 * len(undisturbed[0])

@@ -29,6 +29,12 @@ class FakeTarget:
     def __call__(self, path: Path) -> int:
         return hash((self.seed, *path)) % VOCAB_SIZE
 
+    def continued(self, path: Path, length: int) -> Path:
+        """The path with the model's own tokens behind it, up to this length at least."""
+        while len(path) < length:
+            path += (self(path),)
+        return path
+
     def output(self, request: Request) -> Path:
         """The model's own output, token by token."""
         path = request.prompt
@@ -87,10 +93,13 @@ class Slot:
 
 
 class FakeCache:
-    """[prefix | tree], as the engine's. `forgetful`: what may be verified some day may be thrown away all the same."""
+    """[prefix | tree], as the engine's. `forgetful`: what may be verified some day may be thrown away all the same.
 
-    def __init__(self, tree_slots: int, *, forgetful: bool = False) -> None:
-        self._forgetful = forgetful
+    rereads: what was drafted may be computed again, as heads do once it is verified.
+    """
+
+    def __init__(self, tree_slots: int, *, forgetful: bool = False, rereads: bool = False) -> None:
+        self._forgetful, self._rereads = forgetful, rereads
         self.prefix: list[Slot] = []
         self.tree: list[Slot] = []
         self._tree_slots = tree_slots
@@ -122,7 +131,7 @@ class FakeCache:
                     path = slot.path
             assert row.position == len(path)
             path = (*path, row.token)
-            assert all(slot.path != path for slot in self.tree), "nothing is computed twice"
+            assert self._rereads or all(slot.path != path for slot in self.tree), "nothing is computed twice"
             self.tree.append(Slot(path))
         assert len(self.tree) <= self._tree_slots
         return [slot.path for slot in self.tree[first:]]
