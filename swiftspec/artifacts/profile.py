@@ -160,6 +160,8 @@ class Profile(Document):
         Cost of steps of several sequences. A file without it has no such field.
     warm_up : tuple of WarmUpCost
         Cost of pauses on a CPU. A file without any has no such field.
+    feature_bytes : int
+        Bytes of the target's hidden states that a head reads for a token; absent from the file for any other draft.
 
     Examples
     --------
@@ -186,6 +188,7 @@ class Profile(Document):
     others_share: float | None = Field(default=None, ge=0.0, le=1.0)
     sharing: Sharing | None = None
     warm_up: tuple[WarmUpCost, ...] = ()
+    feature_bytes: int = Field(default=0, ge=0, exclude_if=lambda count: not count)
 
     @model_validator(mode="after")
     def _measured_once(self) -> Self:

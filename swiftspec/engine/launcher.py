@@ -130,7 +130,7 @@ class Launcher:
         self.patience_s = patience_s
         self._max_running, self._batch = admission.max_running, batch or BatchLimits()
         self._steering, self._tenants = steering, tuple(tenants)
-        self._draft_facts = draft_facts(draft.model) if draft else DraftFacts()
+        self.draft_facts = draft_facts(draft.model) if draft else DraftFacts()
         self._tree_slots = TREE_SLOTS[device]
         with ExitStack() as stack:
             if executor is None:
@@ -238,7 +238,7 @@ class Launcher:
         device: Device,
     ) -> Setup:
         channels: tuple[str, ...] = ()
-        is_apart, reads_target = self.layout is Layout.DISAGGREGATED, self._draft_facts.kind.reads_target
+        is_apart, reads_target = self.layout is Layout.DISAGGREGATED, self.draft_facts.kind.reads_target
         if is_apart and worker_spec.rank == 0:
             *targets, draft = leaders
             channels = tuple(executor.channel(target, draft) for target in targets if worker_spec in (target, draft))
@@ -381,7 +381,7 @@ class Launcher:
         Events are commits, and at last a `Generation`, or an exception as of `stream`. ValueError as there.
         """
         self._check(policy, request, sampler)
-        request = replace(request, mask_token=self._draft_facts.mask_token)
+        request = replace(request, mask_token=self.draft_facts.mask_token)
         return self._dispatcher.submit(
             policy, request, name=request_id, sampler=sampler, options=options, deliver=deliver
         )
@@ -393,7 +393,7 @@ class Launcher:
     def _check(self, policy: Policy, request: Request, sampler: Sampler) -> None:
         check_layout(policy, self.layout, target_groups=self.target_groups)
         check_acceptance(policy, sampler)
-        check_draft(policy, self._draft_facts.kind)
+        check_draft(policy, self.draft_facts.kind)
         check_tree(policy, self._tree_slots)
         limit = ContextLimit(num_positions=self.max_context, what=f"the context of {self.max_context}")
         limit.check(len(request.prompt), request.max_new_tokens)

@@ -14,8 +14,10 @@ from swiftspec.costmodel.engines import ENGINES, INT4_ENGINES, SERVING_ENGINES
 from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_device
 from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_model, model_names, registered_name
 from swiftspec.models.draft_kinds import check_pair, draft_facts
+from swiftspec.models.head_spec import HeadSpec
 from swiftspec.models.heads import HEADS, Product
 from swiftspec.models.names import unknown
+from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
@@ -36,7 +38,7 @@ class PlannedModel:
     """A model whose shape is known, though its weights may not be here.
 
     vocabulary: of models in the registry. directory: of models from elsewhere. kind: of a draft. products: of a head's
-    forwards, beside those of its layers.
+    forwards, beside those of its layers. feature_bytes: of the hidden states that a head reads for a token, in bf16.
     """
 
     name: str
@@ -45,6 +47,7 @@ class PlannedModel:
     directory: Path | None
     kind: DraftKind = DraftKind.SERIAL
     products: tuple[Product, ...] = ()
+    feature_bytes: int = 0
 
     @classmethod
     def of(cls, role: Role, name: str) -> "PlannedModel":
@@ -78,12 +81,17 @@ class PlannedModel:
                 directory=None,
                 kind=head.kind,
                 products=tuple(head.products(self.spec)),
+                feature_bytes=BF16_BYTES * head.num_hidden_states * self.spec.hidden_size,
             )
         prefix, colon, model = name.partition(":")
         if colon and prefix.lower() == _PARALLEL:
             serial = PlannedModel.of(Role.DRAFT, model)
             return replace(serial, name=f"{_PARALLEL}:{serial.name}", kind=DraftKind.PARALLEL)
-        return PlannedModel.of(Role.DRAFT, name)
+        found = PlannedModel.of(Role.DRAFT, name)
+        if found.kind is not DraftKind.HEAD or found.directory is None:
+            return found
+        num_states = HeadSpec.from_directory(found.directory).num_hidden_states
+        return replace(found, feature_bytes=BF16_BYTES * num_states * self.spec.hidden_size)
 
 
 def planned_pair(target: str, draft: str) -> tuple[PlannedModel, PlannedModel]:
@@ -234,4 +242,5 @@ class Deployment:
             max_context=max_context,
             op_tables=self.op_tables,
             draft_kv_budget=self.draft_kv_budget,
+            feature_bytes=draft.feature_bytes,
         )

@@ -7,10 +7,13 @@ from statistics import median
 
 from swiftspec.artifacts.latency import Latency, Provenance
 from swiftspec.artifacts.profile import HostPoint
+from swiftspec.artifacts.steps import hop_rows
 from swiftspec.artifacts.timeline import COMPUTING, Phase, Timeline
+from swiftspec.policies import POLICIES
+from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
 
-__all__ = ["arrival_point", "host_points"]
+__all__ = ["arrival_point", "feature_hops", "host_points"]
 
 LEAST_SAMPLES = 8
 
@@ -22,7 +25,7 @@ def host_points(rounds: Sequence[tuple[str, Timeline]]) -> Iterator[HostPoint]:
 
     For `wait` it is the hop: from the peer's send to the message's arrival, if the receiver was already waiting.
     rounds: names of policies and their timelines. Points are of each policy, and of all together for those that are
-    not among them.
+    not among them. Hops are of all together where features go with messages: there they depend on their number.
     """
     samples: dict[str, _Samples] = {}
     for policy, timeline in rounds:
@@ -32,8 +35,9 @@ def host_points(rounds: Sequence[tuple[str, Timeline]]) -> Iterator[HostPoint]:
             for key, seconds in found.items():
                 of_policy[key] += seconds
     for policy, of_policy in samples.items():
+        counts_features = policy in POLICIES and sends_features(POLICIES[policy]())
         for (phase, rows), seconds in of_policy.items():
-            if len(seconds) >= LEAST_SAMPLES:
+            if len(seconds) >= LEAST_SAMPLES and not (counts_features and phase is Phase.WAIT):
                 latency = Latency.of_samples(seconds, Provenance.MEASURED)
                 yield HostPoint(
                     phase=phase,
@@ -66,6 +70,29 @@ def _hops(timeline: Timeline) -> Iterator[float]:
         for send, wait in zip(sends, waits, strict=False):
             if wait.start_s < send.start_s:
                 yield max(wait.end_s - send.end_s, 1e-9)
+
+
+def feature_hops(timelines: Sequence[Timeline]) -> Iterator[HostPoint]:
+    """Hops of a prompt's features, from timelines of `HeadInterruptions` with as many tokens as their names say.
+
+    What their send takes longer than the others is part of the hop.
+    """
+    samples: defaultdict[int, list[float]] = defaultdict(list)
+    for timeline in timelines:
+        first, *others = [span for span in timeline.of(Role.TARGET) if span.phase is Phase.SEND]
+        waits = [span for span in timeline.of(Role.DRAFT) if span.phase is Phase.WAIT]
+        if waits and others and waits[0].start_s < first.start_s:
+            usual_s = median(span.end_s - span.start_s for span in others)
+            hop_s = max(waits[0].end_s - first.start_s - usual_s, 1e-9)
+            samples[hop_rows(int(timeline.request) - 1)].append(hop_s)
+    for rows, seconds in sorted(samples.items()):
+        yield HostPoint(
+            phase=Phase.WAIT,
+            rows=rows,
+            quantiles_s=Latency.of_samples(seconds, Provenance.MEASURED).quantiles_s,
+            num_samples=len(seconds),
+            provenance=Provenance.MEASURED,
+        )
 
 
 def arrival_point(timelines: Sequence[Timeline]) -> HostPoint | None:

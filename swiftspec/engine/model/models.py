@@ -24,7 +24,7 @@ from swiftspec.models.spec import Inflation, ModelSpec, model_directory
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
 
-__all__ = ["Models", "head_of", "load_models"]
+__all__ = ["Models", "feature_bytes", "head_of", "load_models"]
 
 Models = Mapping[Role, ModelRunner | HeadRunner | BlockRunner]
 _NONE: Mapping[Role, ModelRef] = {}
@@ -102,6 +102,12 @@ def head_of(
         raise ValueError(f"draft {draft.model} is a head; it cannot be inflated to {draft.inflate}")
     directory = model_directory(draft.model)
     return HeadSpec.from_directory(directory) if kind is DraftKind.HEAD else BlockSpec.from_directory(directory)
+
+
+def feature_bytes(head: ModelRef, target: ModelRef) -> int:
+    """Bytes of the features that a head reads for a token, as they are kept and sent."""
+    spec = HeadSpec.from_directory(model_directory(head.model))
+    return torch.float32.itemsize * _taps(spec, target).width
 
 
 def _taps(head: HeadSpec | BlockSpec, target: ModelRef) -> FeatureTaps:
