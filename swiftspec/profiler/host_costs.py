@@ -7,13 +7,12 @@ from statistics import median
 
 from swiftspec.artifacts.latency import Latency, Provenance
 from swiftspec.artifacts.profile import HostPoint
-from swiftspec.artifacts.steps import hop_rows
 from swiftspec.artifacts.timeline import COMPUTING, Phase, Timeline
 from swiftspec.policies import POLICIES
 from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
 
-__all__ = ["arrival_point", "feature_hops", "host_points"]
+__all__ = ["arrival_point", "host_points"]
 
 LEAST_SAMPLES = 8
 
@@ -70,29 +69,6 @@ def _hops(timeline: Timeline) -> Iterator[float]:
         for send, wait in zip(sends, waits, strict=False):
             if wait.start_s < send.start_s:
                 yield max(wait.end_s - send.end_s, 1e-9)
-
-
-def feature_hops(timelines: Sequence[Timeline]) -> Iterator[HostPoint]:
-    """Hops of a prompt's features, from timelines of `HeadInterruptions` with as many tokens as their names say.
-
-    What their send takes longer than the others is part of the hop.
-    """
-    samples: defaultdict[int, list[float]] = defaultdict(list)
-    for timeline in timelines:
-        first, *others = [span for span in timeline.of(Role.TARGET) if span.phase is Phase.SEND]
-        waits = [span for span in timeline.of(Role.DRAFT) if span.phase is Phase.WAIT]
-        if waits and others and waits[0].start_s < first.start_s:
-            usual_s = median(span.end_s - span.start_s for span in others)
-            hop_s = max(waits[0].end_s - first.start_s - usual_s, 1e-9)
-            samples[hop_rows(int(timeline.request) - 1)].append(hop_s)
-    for rows, seconds in sorted(samples.items()):
-        yield HostPoint(
-            phase=Phase.WAIT,
-            rows=rows,
-            quantiles_s=Latency.of_samples(seconds, Provenance.MEASURED).quantiles_s,
-            num_samples=len(seconds),
-            provenance=Provenance.MEASURED,
-        )
 
 
 def arrival_point(timelines: Sequence[Timeline]) -> HostPoint | None:

@@ -32,6 +32,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench, benches_of
 from swiftspec.profiler.collective_costs import CollectiveCosts, Samples, collective_samples
 from swiftspec.profiler.device_name import origin_on
+from swiftspec.profiler.feature_hops import feature_hops
 from swiftspec.profiler.grids import (
     CONTEXTS,
     DRAFT_ROWS,
@@ -43,7 +44,7 @@ from swiftspec.profiler.grids import (
     SWEEP_REPEATS,
     TARGET_ROWS,
 )
-from swiftspec.profiler.host_costs import arrival_point, feature_hops, host_points
+from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.pauses import measure_pauses
 from swiftspec.profiler.programs import (
     AlternatingSweep,
@@ -147,7 +148,8 @@ def measure_profile(
             sharing_points += samples.points()
             host_shares += samples.host_shares()
     progress(total, total, "done")
-    arrival = arrival_point(interrupted)
+    arrival, host = arrival_point(interrupted), list(host_points(rounds))
+    num_bytes = feature_bytes(draft, target) if kind is DraftKind.HEAD else 0
     points = [list(_bench_points(bench, timelines)) for bench, timelines in zip(benches, sweeps, strict=True)]
     shards = [step for bench, of in zip(benches, points, strict=True) if bench.silent for step in of]
     return Profile(
@@ -160,11 +162,7 @@ def measure_profile(
             *(step for bench, of in zip(benches, points, strict=True) if not bench.ranks for step in of),
             *tp_groups.composed(shards),
         ),
-        host=(
-            *host_points(rounds),
-            *([arrival] if arrival else []),
-            *(feature_hops(interrupted) if kind is DraftKind.HEAD else ()),
-        ),
+        host=(*host, *([arrival] if arrival else []), *feature_hops(host, feature_bytes=num_bytes)),
         collectives=tp_groups.collectives(),
         checks=tuple(
             step
@@ -182,7 +180,7 @@ def measure_profile(
         if shared
         else None,
         warm_up=tuple(warm_up),
-        feature_bytes=feature_bytes(draft, target) if kind is DraftKind.HEAD else 0,
+        feature_bytes=num_bytes,
     )
 
 

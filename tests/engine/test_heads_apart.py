@@ -12,9 +12,13 @@ from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.running import Event
-from swiftspec.policies import Layout, Request, make_policy
+from swiftspec.policies import DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.policies.ssd_head import SsdHead
+from swiftspec.profiler import steps
+from swiftspec.profiler.programs import HeadInterruptions
+from swiftspec.profiler.shared_programs import HeadSharing
+from swiftspec.profiler.steps import step_points
 from swiftspec.scheduler.admission import AdmissionLimits
 from tests.engine.checkpoints import write_checkpoint
 from tests.engine.conftest import start_engine, two_cores
@@ -24,6 +28,7 @@ from tests.engine.victims import once, pid_of, wait_until_ready
 pytestmark = [pytest.mark.alone, two_cores]
 REQUESTS = [Request(prompt=prompt, max_new_tokens=24) for prompt in ((7, 11, 29, 3), (50,), tuple(range(1, 60)))]
 LONG = Request(prompt=tuple(range(1, 60)), max_new_tokens=160)
+GROUPS = {Role.TARGET: (0,), Role.DRAFT: (1,)}
 POLICY = SsdHead(num_draft_tokens=3, branches=6)
 
 
@@ -96,6 +101,27 @@ def test_a_killed_draft_is_back_with_the_next_request(
 def test_a_policy_without_features_is_refused(engine: Launcher) -> None:
     with pytest.raises(ValueError, match="policy is ssd, which needs a serial or parallel draft; this one is head"):
         engine.generate(make_policy("ssd"), REQUESTS[0], request_id="ssd", sampler=Sampler())
+
+
+SWEEPS = (
+    steps.new_sweep(Layout.DISAGGREGATED, repeats=1, device="cpu", kind=DraftKind.HEAD),
+    steps.new_resumptions(repeats=1, device="cpu", kind=DraftKind.HEAD),
+    HeadInterruptions(target_rows_grid=(1,), draft_rows_grid=(1,), halves_rows_grid=(), repeats=1),
+    HeadSharing(index=0, num_requests=2, begin_s=0.0, repeats=1),
+)
+
+
+@pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: str(sweep.name))
+def test_measuring_programs_read_prompts_once_their_features_are_there(engine: Launcher, sweep: Policy) -> None:
+    request = Request(prompt=tuple(range(1, 60)), max_new_tokens=1)
+    generation = engine.generate(sweep, request, request_id="59", sampler=Sampler())
+    assert generation.losses == 0
+    points = {
+        (point.role, point.phase, point.rows)
+        for point in step_points([generation.timeline], GROUPS, Layout.DISAGGREGATED, ranks={})
+    }
+    assert {(role, Phase.PREFILL, 58) for role in Role} < points
+    assert {(Role.DRAFT, Phase.EXPAND), (Role.TARGET, Phase.VERIFY)} <= {point[:2] for point in points}
 
 
 def test_a_head_is_not_divided(pair: tuple[ModelRef, ModelRef]) -> None:

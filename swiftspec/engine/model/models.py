@@ -105,7 +105,10 @@ def head_of(
 
 
 def feature_bytes(head: ModelRef, target: ModelRef) -> int:
-    """Bytes of the features that a head reads for a token, as they are kept and sent."""
+    """Bytes of the features that a head reads for a token, as they are kept and sent.
+
+    ValueError if it is not one for this target.
+    """
     spec = HeadSpec.from_directory(model_directory(head.model))
     return torch.float32.itemsize * _taps(spec, target).width
 

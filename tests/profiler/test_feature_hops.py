@@ -1,0 +1,26 @@
+"""Hops with features beside the message, as a profile has them."""
+
+import pytest
+
+from swiftspec.artifacts.latency import NUM_QUANTILES, Provenance
+from swiftspec.artifacts.profile import HostPoint
+from swiftspec.artifacts.steps import hop_rows
+from swiftspec.artifacts.timeline import Phase
+from swiftspec.profiler.feature_hops import feature_hops
+
+PLAIN = HostPoint(
+    phase=Phase.WAIT, rows=1, quantiles_s=(1e-4,) * NUM_QUANTILES, num_samples=9, provenance=Provenance.MEASURED
+)
+
+
+def test_hops_are_the_plain_ones_and_longer() -> None:
+    few, many = feature_hops([PLAIN], feature_bytes=4 * 4096)
+    assert [few.rows, many.rows] == [hop_rows(64), hop_rows(512)]
+    assert {few.policy, many.policy} == {""}
+    assert min(few.quantiles_s) > 1e-4
+    assert min(many.quantiles_s) > 1e-4
+
+
+@pytest.mark.parametrize(("host", "feature_bytes"), [([], 4096), ([PLAIN], 0)])
+def test_there_are_none_without_a_head_or_a_plain_hop(host: list[HostPoint], feature_bytes: int) -> None:
+    assert list(feature_hops(host, feature_bytes=feature_bytes)) == []
