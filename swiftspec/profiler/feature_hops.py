@@ -15,7 +15,7 @@ from swiftspec.policies.effects import Verdict
 
 __all__ = ["feature_hops"]
 
-_NUM_TOKENS = (64, 512)
+_NUM_TOKENS = (8, 64, 512)
 _REPEATS = 24
 _NUMBER_BYTES = 4
 _WAIT_MS = 100

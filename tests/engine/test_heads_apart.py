@@ -2,7 +2,9 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from queue import SimpleQueue
 
 import pytest
@@ -113,6 +115,8 @@ SWEEPS = (
 
 @pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: str(sweep.name))
 def test_measuring_programs_read_prompts_once_their_features_are_there(engine: Launcher, sweep: Policy) -> None:
+    if isinstance(sweep, HeadSharing):
+        sweep = replace(sweep, begin_s=time.perf_counter() + 0.5)  # until then the draft is sure to have begun
     request = Request(prompt=tuple(range(1, 60)), max_new_tokens=1)
     generation = engine.generate(sweep, request, request_id="59", sampler=Sampler())
     assert generation.losses == 0

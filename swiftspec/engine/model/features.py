@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 
 from swiftspec.policies.effects import Message, Verdict
@@ -115,9 +116,9 @@ class FeatureReceiver:
         size = _FIRST.size + _NUMBER_BYTES * width * (due - known)
         if due > capacity or len(payload) != size or _FIRST.unpack_from(payload)[0] != known:
             return False
-        if due > known:
-            numbers = torch.frombuffer(bytearray(payload), dtype=torch.float32, offset=_FIRST.size)
-            store.features[known:due] = numbers.view(due - known, width)
+        # Not by torch, whose threads would take turns with those of forwards for a copy.
+        numbers = np.frombuffer(payload, dtype="<f4", offset=_FIRST.size)
+        store.features.numpy()[known:due] = numbers.reshape(due - known, width)
         store.prefix_length = due
         return True
 
