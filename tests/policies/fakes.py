@@ -5,7 +5,7 @@ the policy's bounds, and a compaction keeps what the verified tokens allow and n
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -20,6 +20,16 @@ MASK_TOKEN = -1  # a request's, where a test gives none
 Path = tuple[int, ...]  # tokens from the start of the prompt
 
 
+def continued(path: Path, length: int, target: Callable[[Path], int]) -> Path:
+    """The path with the target's own tokens behind it, up to this length at least.
+
+    It is what a target knows that keeps KV before it commits.
+    """
+    while len(path) < length:
+        path += (target(path),)
+    return path
+
+
 @dataclass(frozen=True, kw_only=True)
 class FakeTarget:
     """Any function of the whole path will do."""
@@ -28,12 +38,6 @@ class FakeTarget:
 
     def __call__(self, path: Path) -> int:
         return hash((self.seed, *path)) % VOCAB_SIZE
-
-    def continued(self, path: Path, length: int) -> Path:
-        """The path with the model's own tokens behind it, up to this length at least."""
-        while len(path) < length:
-            path += (self(path),)
-        return path
 
     def output(self, request: Request) -> Path:
         """The model's own output, token by token."""

@@ -38,7 +38,7 @@ from swiftspec.policies.effects import (
     Verdict,
 )
 from swiftspec.policies.recovery import Recoverable, RecoveringDraft, RecoveringTarget
-from tests.policies.fakes import VOCAB_SIZE, FakeCache, FakeDraft, Path
+from tests.policies.fakes import VOCAB_SIZE, FakeCache, FakeDraft, Path, continued
 
 TICK_S = 0.01
 _MOST_STEPS = 20_000
@@ -210,8 +210,8 @@ class World:
         match effect:
             case KeepKV(_, slots, num_verified):
                 known = process.known
-                if process.role is Role.TARGET and sends_features(self.policy):  # before it commits
-                    known = self.model.target.continued(known, len(process.cache.path) + num_verified + 1)
+                if process.role is Role.TARGET and sends_features(self.policy):
+                    known = continued(known, len(process.cache.path) + num_verified + 1, self.model.target)
                 process.cache.keep(slots, num_verified, known)
             case Send(message):
                 self._send(process, message)

@@ -30,7 +30,7 @@ from swiftspec.policies.effects import (
     TargetForward,
     Verdict,
 )
-from tests.policies.fakes import FakeCache, Path
+from tests.policies.fakes import FakeCache, Path, continued
 
 E = TypeVar("E", bound=Effect, covariant=True)
 Target = Callable[[Path], int]
@@ -218,11 +218,10 @@ class _Driver:
         return None, ()
 
     def _known(self, process: _Process, num_verified: int) -> Path:
-        known = process.known
-        if process.keeps_first and process.role is Role.TARGET:  # before it commits
-            while len(known) <= len(process.caches[Role.TARGET].path) + num_verified:
-                known += (self._target(known),)
-        return known
+        if not (process.keeps_first and process.role is Role.TARGET):
+            return process.known
+        length = len(process.caches[Role.TARGET].path) + num_verified + 1
+        return continued(process.known, length, self._target)
 
     def _deliver(self, sender: _Process, message: Message, peer: int) -> None:
         others = [process for process in self._processes if process.role is not sender.role]
