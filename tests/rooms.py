@@ -59,7 +59,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
         | {"scheduler"}
     ),
     "profiler": frozenset(
-        {"engine", "engine.model", "engine.parallel", "engine.process", "artifacts", "costmodel"}
+        {"engine", "engine.channel", "engine.model", "engine.parallel", "engine.process", "artifacts", "costmodel"}
         | {"devices", "files", "models", "policies", "progress", "scheduler", "torch", "numpy", "scipy"}
     ),
     "validation": frozenset(

@@ -17,7 +17,7 @@ from swiftspec.artifacts.profile import MOST_DEVICES, Collective
 from swiftspec.artifacts.step_costs import StepCosts
 from swiftspec.artifacts.under_load import UnderLoad
 from swiftspec.policies import Layout, Policy, make_policy, policy_names
-from swiftspec.policies.base import Value
+from swiftspec.policies.base import Value, sends_features
 from swiftspec.policies.effects import Role
 
 __all__ = [
@@ -232,6 +232,8 @@ class Plan(Document):
         Other simulations: the best option on each split, and the choice under other assumptions.
     under_load : UnderLoad, optional
         The load that the plan was made for, with its predictions; absent from the file of a plan for one request.
+    feature_bytes : int
+        Bytes of the target's hidden states that a head reads for a token; absent from the file for any other draft.
     fleet : Fleet, optional
         Replicas of the chosen candidate that serve a load together; `under_load` is then one replica's share of it.
 
@@ -270,6 +272,7 @@ class Plan(Document):
     sensitivities: tuple[Sensitivity, ...] = ()
     under_load: UnderLoad | None = Field(default=None, exclude_if=lambda found: found is None)
     fleet: Fleet | None = Field(default=None, exclude_if=lambda found: found is None)
+    feature_bytes: _Count = Field(default=0, exclude_if=lambda count: not count)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -313,6 +316,17 @@ class Plan(Document):
         return (
             f"{self.target.model} with {self.draft.model} on {self.num_devices} {self.device}: "
             f"{self.chosen.describe()}, {speed:.1f} tokens/s predicted"
+        )
+
+    @property
+    def binds(self) -> str:
+        """What the choice binds beyond token ids, in a sentence; empty if nothing."""
+        if not sends_features(self.chosen.build()):
+            return ""
+        return (
+            f"{self.chosen.policy} sends the target's hidden states to the draft, {self.feature_bytes / 1e3:.1f} kB "
+            "for each token of prompt and output; the head is that of this very target; and if a message is lost, the "
+            "target decodes alone to the end of the request"
         )
 
     @property

@@ -99,7 +99,8 @@ class StepPoint(_Measured):
 class HostPoint(_Measured):
     """Host time of a role's process around an effect of this phase, without its forward, at this many rows.
 
-    For `wait` it is the channel's hop: from the end of the peer's send to the message in hand. For `arrive` it is the
+    For `wait` it is the channel's hop: from the end of the peer's send to the message in hand; with features of tokens
+    beside it, at the rows of `steps.hop_rows`. For `arrive` it is the
     delay that a message causes to a process that computes when it arrives. policy: by whose program; of several
     policies together if empty.
     """
@@ -159,6 +160,8 @@ class Profile(Document):
         Cost of steps of several sequences. A file without it has no such field.
     warm_up : tuple of WarmUpCost
         Cost of pauses on a CPU. A file without any has no such field.
+    feature_bytes : int
+        Bytes of the target's hidden states that a head reads for a token; absent from the file for any other draft.
 
     Examples
     --------
@@ -185,6 +188,7 @@ class Profile(Document):
     others_share: float | None = Field(default=None, ge=0.0, le=1.0)
     sharing: Sharing | None = None
     warm_up: tuple[WarmUpCost, ...] = ()
+    feature_bytes: int = Field(default=0, ge=0, exclude_if=lambda count: not count)
 
     @model_validator(mode="after")
     def _measured_once(self) -> Self:

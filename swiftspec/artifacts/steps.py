@@ -21,6 +21,7 @@ __all__ = [
     "Latencies",
     "StepGrid",
     "StepTable",
+    "hop_rows",
     "padded_rows",
     "prefill_rows",
 ]
@@ -39,6 +40,11 @@ PREFILL_SIZES: tuple[int, ...] = (
 )
 
 _Array = npt.NDArray[np.float64]
+
+
+def hop_rows(num_features: int) -> int:
+    """Rows of the host point of a message's hop, beside which go features of so many tokens; 1 without any."""
+    return 1 + num_features
 
 
 def padded_rows(num_rows: int) -> int:

@@ -147,6 +147,8 @@ def _show_machine(made: Plan) -> None:
             f"Nodes of {device.devices_per_node} devices: a forward is divided within one node; messages between nodes "
             "carry token ids, and are assumed to take as long as within one"
         )
+    if made.binds:
+        console.paragraph(f"Binds: {made.binds}")
     for group in made.memory:
         whose = " and ".join(group.weights_bytes)
         of_each = f"each of {len(group.devices)} devices" if len(group.devices) > 1 else "the device"

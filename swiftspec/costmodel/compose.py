@@ -9,6 +9,7 @@ from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.latency import NUM_QUANTILES, Part, Provenance, weakest
 from swiftspec.artifacts.profile import Collective, HostPoint, Profile, StepPoint
 from swiftspec.artifacts.sharing import Sharing, SharingCost
+from swiftspec.artifacts.steps import hop_rows
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.costmodel.forward import Host, all_reduce_times, fastest, forward_parts, fuzzy_parts
 from swiftspec.costmodel.kernel_latency import Kernels
@@ -66,6 +67,7 @@ def compose_profile(
     published: PublishedForwards | None = None,
     collective: str | None = None,
     draft_kv_budget: int | None = None,
+    feature_bytes: int = 0,
 ) -> Profile:
     """Steps of both roles at every degree that fits a node, whether the weights fit or not.
 
@@ -89,6 +91,8 @@ def compose_profile(
     draft_kv_budget : int, optional
         Tokens that the draft's cache keeps, so that a forward behind more costs what one behind these does; all of them
         if not given. Its prefill reads the whole prompt.
+    feature_bytes : int
+        Bytes of a token's features, if the draft reads any. With devices of its own it gets them over a device's links.
 
     Composed steps have no spread: all their quantiles are the same. Steps of several sequences have composed sharing
     costs, those of published forwards too.
@@ -127,7 +131,8 @@ def compose_profile(
         target=ModelRef(model=target.name, dtype=quant),
         draft=ModelRef(model=draft.name, dtype=draft_quant or quant),
         steps=tuple(steps),
-        host=tuple(_host_points()),
+        host=tuple(_host_points(feature_bytes / device.link_bandwidth_Bps)),
+        feature_bytes=feature_bytes,
         peers_interfere=False,
         collectives=tuple(collectives),
         sharing=Sharing(costs=tuple(costs)),
@@ -247,11 +252,14 @@ def _contexts(longest: int) -> list[int]:
     return sorted({min(64, longest), max(1, longest // 16), max(1, longest // 4), longest})
 
 
-def _host_points() -> Iterable[HostPoint]:
-    for phase, seconds in HOST_S.items():
+def _host_points(feature_s: float) -> Iterable[HostPoint]:
+    """Host time around effects. feature_s: seconds that a hop takes longer for each token whose features go with it."""
+    many = PROMPTS[-1]
+    hops = [(Phase.WAIT, hop_rows(many), HOST_S[Phase.WAIT] + many * feature_s)] if feature_s else []
+    for phase, rows, seconds in (*((phase, 1, seconds) for phase, seconds in HOST_S.items()), *hops):
         yield HostPoint(
             phase=phase,
-            rows=1,
+            rows=rows,
             quantiles_s=(seconds,) * NUM_QUANTILES,
             num_samples=1,
             provenance=Provenance.ASSUMED,

@@ -35,6 +35,7 @@ def device_profile(
     collective: str | None = None,
     int4_forwards: Int4Forwards | None = None,
     draft_kv_budget: int | None = None,
+    feature_bytes: int = 0,
 ) -> Profile:
     """Every forward of both roles at every TP degree, and the sources of their times.
 
@@ -57,7 +58,7 @@ def device_profile(
         The all-reduce; the fastest known one if not given.
     int4_forwards : callable, optional
         From a device to whole forwards with int4 weights, to replace the engine's.
-    draft_kv_budget : int, optional
+    draft_kv_budget, feature_bytes : int, optional
         As for `compose_profile`.
 
     Raises
@@ -81,6 +82,7 @@ def device_profile(
         published=published,
         collective=collective,
         draft_kv_budget=draft_kv_budget,
+        feature_bytes=feature_bytes,
     )
     sources = [source_of(device, op_tables)]
     if published is not None and "int4" in (quant, draft_quant):

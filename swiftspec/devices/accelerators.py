@@ -45,7 +45,8 @@ class DeviceSpec:
 class ClusterSpec:
     """Equal nodes of one kind of device.
 
-    A forward is divided within a node. Between nodes roles send only token ids, so the bandwidth there does not matter.
+    A forward is divided within a node. Between nodes roles send only token ids, so the bandwidth there does not matter;
+    roles that exchange hidden states are in one node.
 
     Parameters
     ----------

@@ -130,7 +130,7 @@ class Launcher:
         self.patience_s = patience_s
         self._max_running, self._batch = admission.max_running, batch or BatchLimits()
         self._steering, self._tenants = steering, tuple(tenants)
-        self._draft_facts = draft_facts(draft.model) if draft else DraftFacts()
+        self.draft_facts = draft_facts(draft.model) if draft else DraftFacts()
         self._tree_slots = TREE_SLOTS[device]
         with ExitStack() as stack:
             if executor is None:
@@ -238,7 +238,8 @@ class Launcher:
         device: Device,
     ) -> Setup:
         channels: tuple[str, ...] = ()
-        if self.layout is Layout.DISAGGREGATED and worker_spec.rank == 0:
+        is_apart, reads_target = self.layout is Layout.DISAGGREGATED, self.draft_facts.kind.reads_target
+        if is_apart and worker_spec.rank == 0:
             *targets, draft = leaders
             channels = tuple(executor.channel(target, draft) for target in targets if worker_spec in (target, draft))
         return Setup(
@@ -247,7 +248,8 @@ class Launcher:
             rank=worker_spec.rank,
             size=worker_spec.size,
             tp_group="",
-            models={worker_spec.role: models[worker_spec.role]} if self.layout is Layout.DISAGGREGATED else models,
+            models={worker_spec.role: models[worker_spec.role]} if is_apart else models,
+            elsewhere={role: models[role] for role in models.keys() - {worker_spec.role} if is_apart and reads_target},
             devices=worker_spec.devices,
             device=device,
             channels=channels,
@@ -379,7 +381,7 @@ class Launcher:
         Events are commits, and at last a `Generation`, or an exception as of `stream`. ValueError as there.
         """
         self._check(policy, request, sampler)
-        request = replace(request, mask_token=self._draft_facts.mask_token)
+        request = replace(request, mask_token=self.draft_facts.mask_token)
         return self._dispatcher.submit(
             policy, request, name=request_id, sampler=sampler, options=options, deliver=deliver
         )
@@ -391,7 +393,7 @@ class Launcher:
     def _check(self, policy: Policy, request: Request, sampler: Sampler) -> None:
         check_layout(policy, self.layout, target_groups=self.target_groups)
         check_acceptance(policy, sampler)
-        check_draft(policy, self._draft_facts.kind)
+        check_draft(policy, self.draft_facts.kind)
         check_tree(policy, self._tree_slots)
         limit = ContextLimit(num_positions=self.max_context, what=f"the context of {self.max_context}")
         limit.check(len(request.prompt), request.max_new_tokens)

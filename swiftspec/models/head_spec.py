@@ -19,6 +19,7 @@ from swiftspec.models.spec import Inflation, ModelSpec
 __all__ = ["HeadFormat", "HeadSpec", "check_equal", "head_format", "inflated_layers"]
 
 _EAGLE3_NAMES = ("eagle3", "eagle-3")
+_NUM_EAGLE3_LAYERS = 3
 _MTP_FIELDS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 # What a config.json may ask for and this version does not compute.
 _UNSUPPORTED = ("norm_before_fc", "fc_norm", "norm_output")
@@ -99,6 +100,11 @@ class HeadSpec:
             draft_vocab_size=_integer(directory, values, "draft_vocab_size", spec.vocab_size),
             norm_before_residual=bool(values.get("norm_before_residual", False)),
         )
+
+    @property
+    def num_hidden_states(self) -> int:
+        """Hidden states of the target that it reads for a token."""
+        return len(self.feature_layers) or _NUM_EAGLE3_LAYERS
 
     @property
     def untied_layer(self) -> ModelSpec:

@@ -36,7 +36,9 @@ class Head:
     kind : DraftKind
     num_layers : int
     num_features : int
-        Hidden states of the target that are read for each token, side by side.
+        Hidden states of the target that are read for each token, side by side, and its embedding if it is among them.
+    num_hidden_states : int
+        Hidden states alone: what goes to a head with devices of its own.
     is_doubled : bool
         Whether the first layer reads the token's embedding beside its features.
     most_tokens : int, optional
@@ -50,6 +52,7 @@ class Head:
     kind: DraftKind
     num_layers: int
     num_features: int
+    num_hidden_states: int
     is_doubled: bool = False
     most_tokens: int | None = None
     markov_rank: int = 0
@@ -81,6 +84,7 @@ HEADS = {
         kind=DraftKind.HEAD,
         num_layers=1,
         num_features=3,
+        num_hidden_states=3,
         is_doubled=True,
         most_tokens=32000,
         source="EAGLE-3 (arXiv 2503.01840) and the configurations of its authors' heads",
@@ -88,6 +92,7 @@ HEADS = {
     "mtp": Head(
         kind=DraftKind.HEAD,
         num_layers=1,
+        num_hidden_states=1,
         num_features=2,  # the embedding and the last hidden state go through one product
         source="DeepSeek-V3 (arXiv 2412.19437), section 2.2; here with a dense layer",
     ),
@@ -95,6 +100,7 @@ HEADS = {
         kind=DraftKind.BLOCK,
         num_layers=4,
         num_features=3,
+        num_hidden_states=3,
         is_doubled=True,
         source="P-EAGLE (arXiv 2602.01469)",
     ),
@@ -102,12 +108,14 @@ HEADS = {
         kind=DraftKind.BLOCK,
         num_layers=5,
         num_features=5,
+        num_hidden_states=5,
         source="DFlash (arXiv 2602.06036)",
     ),
     "dspark": Head(
         kind=DraftKind.BLOCK,
         num_layers=5,
         num_features=5,
+        num_hidden_states=5,
         markov_rank=256,
         source="DSpark (arXiv 2607.05147)",
     ),

@@ -10,7 +10,8 @@ from swiftspec.planner.goals import limits
 from swiftspec.planner.known_errors import NO_ERRORS, KnownErrors
 from swiftspec.planner.option import Option
 from swiftspec.planner.simulations import FinalStage, RankedOption, Simulations, by_policy
-from swiftspec.policies.base import shape_of
+from swiftspec.policies import Policy
+from swiftspec.policies.base import sends_features, shape_of
 from swiftspec.policies.registry import package_of
 
 __all__ = ["Decision", "Explained", "OutOfReachError", "decide", "explained"]
@@ -55,7 +56,7 @@ class Explained:
             shape=shape_of(option.policy),
             groups=dict(option.groups),
             ranks=dict(option.ranks),
-            patience_s=_patience_s(prediction),
+            patience_s=_patience_s(prediction, option.policy),
             prediction=prediction,
         )
 
@@ -89,9 +90,14 @@ def explained(
     )
 
 
-def _patience_s(prediction: Prediction) -> float:
-    """Draft timeout: longer than any round and a machine's hiccups, short compared with a user's patience."""
-    return round(max(_LEAST_PATIENCE_S, _PATIENT_ROUNDS * prediction.metrics.figures.round_s.p95), 3)
+def _patience_s(prediction: Prediction, policy: Policy) -> float:
+    """Draft timeout: longer than any round and a machine's hiccups, short compared with a user's patience.
+
+    A head apart from its target reads the prompt only after the target has, and no slower.
+    """
+    metrics = prediction.metrics
+    late_s = metrics.ttft_s if sends_features(policy) else 0.0
+    return round(max(_LEAST_PATIENCE_S, _PATIENT_ROUNDS * metrics.figures.round_s.p95) + late_s, 3)
 
 
 def decide(

@@ -18,6 +18,7 @@ from swiftspec.models.draft_kinds import check_pair, draft_facts
 from swiftspec.models.head_spec import HeadFormat, HeadSpec
 from swiftspec.models.heads import HEADS, Product
 from swiftspec.models.names import unknown
+from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
@@ -39,7 +40,7 @@ class PlannedModel:
     """A model whose shape is known, though its weights may not be here.
 
     vocabulary: of models in the registry. directory: of models from elsewhere. kind: of a draft. products: of a head's
-    forwards, beside those of its layers.
+    forwards, beside those of its layers. feature_bytes: of the hidden states that a head reads for a token, in bf16.
     """
 
     name: str
@@ -48,6 +49,7 @@ class PlannedModel:
     directory: Path | None
     kind: DraftKind = DraftKind.SERIAL
     products: tuple[Product, ...] = ()
+    feature_bytes: int = 0
 
     @classmethod
     def of(cls, role: Role, name: str) -> "PlannedModel":
@@ -82,6 +84,7 @@ class PlannedModel:
                 directory=None,
                 kind=head.kind,
                 products=tuple(head.products(self.spec)),
+                feature_bytes=BF16_BYTES * head.num_hidden_states * self.spec.hidden_size,
             )
         prefix, colon, model = name.partition(":")
         if colon and prefix.lower() == _PARALLEL:
@@ -98,12 +101,13 @@ class PlannedModel:
             layers = head.layers_of(self.spec)
             spec, known = replace(head.untied_layer, vocab_size=head.draft_vocab_size), HEADS[head.format]
             features = len(layers) if head.format is HeadFormat.EAGLE3 else known.num_features
+            sent = BF16_BYTES * head.num_hidden_states * self.spec.hidden_size
         else:
-            block = BlockSpec.from_directory(found.directory)
+            block, sent = BlockSpec.from_directory(found.directory), 0
             features = len(block.layers_of(self.spec))
             spec, known = block.untied_layers, HEADS["dflash"]
         products = tuple(replace(known, num_features=features).products(self.spec))
-        return replace(found, spec=spec, products=products)
+        return replace(found, spec=spec, products=products, feature_bytes=sent)
 
 
 def planned_pair(target: str, draft: str) -> tuple[PlannedModel, PlannedModel]:
@@ -254,4 +258,5 @@ class Deployment:
             max_context=max_context,
             op_tables=self.op_tables,
             draft_kv_budget=self.draft_kv_budget,
+            feature_bytes=draft.feature_bytes,
         )

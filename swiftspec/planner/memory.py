@@ -13,6 +13,7 @@ from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.option import Option
 from swiftspec.policies import Layout
+from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
 
 __all__ = ["MemoryModel", "gigabytes"]
@@ -92,7 +93,13 @@ class MemoryModel:
             yield (
                 devices,
                 {
-                    role: _shard(self.specs[role], self.quantisation[role], option.degree(role), context)
+                    role: _shard(
+                        self.specs[role],
+                        self.quantisation[role],
+                        option.degree(role),
+                        context,
+                        embedded=self.specs[Role.TARGET].vocab_size if sends_features(option.policy) else 0,
+                    )
                     for role in roles
                 },
             )
@@ -139,12 +146,15 @@ class _Shard(NamedTuple):
 
 
 @cache
-def _shard(spec: ModelSpec, quantisation: str, degree: int, context: int) -> _Shard:
+def _shard(spec: ModelSpec, quantisation: str, degree: int, context: int, *, embedded: int) -> _Shard:
+    """embedded: tokens of the target's embedding, which a head apart from it holds, though it proposes fewer."""
     held = sharded(spec, degree)
     # The residual stream and a layer's widest results, twice each: a layer's input and its output.
     widest = held.hidden_size + held.query_size + 2 * held.kv_size + 2 * held.intermediate_size
     return _Shard(
-        weights_bytes=weight_bytes(held, quantisation) + _undivided_bytes(spec, held),
+        weights_bytes=weight_bytes(held, quantisation)
+        + _undivided_bytes(spec, held)
+        + max(0, embedded - spec.vocab_size) * spec.hidden_size * BF16_BYTES,
         kv_bytes_per_token=held.kv_bytes_per_token(_KV_DTYPE),
         activation_bytes=2 * min(context, _PREFILL_CHUNK) * widest * BF16_BYTES,
     )

@@ -192,6 +192,7 @@ def make_plan(
         sensitivities=rows,
         under_load=loaded.under_load if loaded else None,
         fleet=loaded.fleet if isinstance(loaded, FleetDecision) else None,
+        feature_bytes=profile.feature_bytes,
     )
 
 

@@ -17,7 +17,7 @@ from swiftspec.planner.fit import Fit
 from swiftspec.planner.memory import MemoryModel, gigabytes
 from swiftspec.planner.option import Option, Split
 from swiftspec.policies import Layout, Policy, policy_classes
-from swiftspec.policies.base import lacks_mask
+from swiftspec.policies.base import lacks_mask, sends_features
 from swiftspec.policies.effects import Role
 
 __all__ = ["Option", "feasible_options", "longest_context"]
@@ -144,8 +144,8 @@ class _Checks:
     def objection(self, option: Option) -> str | None:
         """Reason why an option does not fit or cannot be priced; None if neither applies."""
         policy = option.policy
-        if self._memory is not None and self._memory.deficit(option, context=self._longest) > 0:
-            return self._does_not_fit(option, self._memory)
+        if self._memory is not None and (reason := self._misplaced(option, self._memory)):
+            return reason
         if policy.quotes and not self._has_text:
             return f"{policy.name}: a synthesised trace has no text to draft from"
         if self._draft_kind not in policy.drafts:
@@ -163,6 +163,16 @@ class _Checks:
                 )
             if self._longest > (limit := MAX_CONTEXT_FACTOR * farthest_context) > 0:
                 return f"{policy.name}: the trace's context of {self._longest} is over {limit}, {_CONTEXT_RULE}"
+        return None
+
+    def _misplaced(self, option: Option, memory: MemoryModel) -> str | None:
+        """Reason why devices cannot hold an option, or are too far apart for it."""
+        if memory.deficit(option, context=self._longest) > 0:
+            return self._does_not_fit(option, memory)
+        devices = [device for group in option.groups.values() for device in group]
+        num_nodes = len({device // memory.device.devices_per_node for device in devices})
+        if num_nodes > 1 and sends_features(option.policy):
+            return f"{option.policy.name}: hidden states would be sent between nodes, over links that are not known"
         return None
 
     def _does_not_fit(self, option: Option, memory: MemoryModel) -> str:

@@ -18,6 +18,7 @@ __all__ = [
     "check_draft",
     "check_shape",
     "lacks_mask",
+    "sends_features",
     "shape_of",
 ]
 
@@ -43,7 +44,7 @@ class DraftKind(StrEnum):
 
     @property
     def reads_target(self) -> bool:
-        """Whether it needs the target's hidden states, and so has to be in the target's process."""
+        """Whether it needs the target's hidden states, in the target's process or beside its verdicts."""
         return self in (DraftKind.HEAD, DraftKind.BLOCK)
 
 
@@ -154,6 +155,15 @@ def shape_of(policy: Policy) -> dict[str, Value]:
     """A policy's fields."""
     values: dict[str, Value] = asdict(cast(Any, policy))  # every policy is a dataclass of such values
     return values
+
+
+def sends_features(policy: Policy) -> bool:
+    """Whether the target's features of verified tokens travel to the draft, beside the verdicts.
+
+    A verdict carries all that were not sent yet, so the target keeps the KV before it sends one. A lost message leaves
+    a gap that nothing fills, so the draft is then of no use for the rest of the request.
+    """
+    return policy.layout is Layout.DISAGGREGATED and all(kind.reads_target for kind in policy.drafts)
 
 
 def check_draft(policy: Policy, kind: DraftKind) -> None:

@@ -1,10 +1,11 @@
-"""Continuations prepared for possible outcomes of a verification; shared by SSD and Mirror-SD.
+"""Continuations prepared for possible outcomes of a verification; shared by SSD, with a head or without, and Mirror-SD.
 
 An outcome is a number k of accepted tokens and the token that follows them. While the target verifies a chain, the
 draft drafts the next chain for each requested outcome, all in the same forwards.
 """
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from swiftspec.policies.effects import (
     KeepKV,
@@ -21,10 +22,23 @@ from swiftspec.policies.effects import (
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Row, Subtree
 
-__all__ = ["Outcome", "Prepared", "forward_window", "prepared_rounds", "roll_out"]
+__all__ = ["Branch", "Outcome", "Prepared", "forward_window", "prepared_rounds", "receive_outcome", "roll_out"]
 
 Outcome = tuple[int, int]  # accepted tokens, and the token after them
-Prepared = dict[Outcome, tuple[int, ...]]
+
+
+class Branch(NamedTuple):
+    """A chain prepared for an outcome. One entry per token of it.
+
+    candidates: those that each token was the first of. slots: of the rows that they follow, the outcome's token first.
+    """
+
+    tokens: tuple[int, ...]
+    candidates: tuple[Candidates, ...]
+    slots: tuple[int, ...]
+
+
+Prepared = dict[Outcome, Branch]
 
 
 def prepared_rounds(request: Request, num_draft_tokens: int, prepare: Callable[[Subtree], Step[Prepared]]) -> Program:
@@ -39,16 +53,28 @@ def prepared_rounds(request: Request, num_draft_tokens: int, prepare: Callable[[
         window = Subtree(position, (root, *chain), tuple(range(-1, len(chain))))
         yield Send(window)
         prepared = yield from prepare(window)
-        verdict = yield from receive_verdict()
-        if isinstance(verdict, Stop):
+        verified = yield from receive_outcome(chain)
+        if not verified:
             return
-        accepted = len(verdict.tokens) - 1
-        if verdict.tokens[:-1] != chain[:accepted]:
-            raise PeerError(f"expected tokens along {chain} and one more, got {verdict!r}")
-        yield KeepKV(Role.DRAFT, tuple(range(accepted + 1)), accepted + 1)
-        root = verdict.tokens[-1]
-        position += len(verdict.tokens)
-        chain = prepared.get((accepted, root)) or (yield from _just_in_time(root, position, num_draft_tokens))
+        yield KeepKV(Role.DRAFT, tuple(range(len(verified))), len(verified))
+        root = verified[-1]
+        position += len(verified)
+        branch = prepared.get((len(verified) - 1, root))
+        chain = branch.tokens if branch else (yield from _just_in_time(root, position, num_draft_tokens))
+
+
+def receive_outcome(chain: tuple[int, ...]) -> Step[tuple[int, ...]]:
+    """Receive a chain's verdict: the accepted tokens and the one after them; none if the target has finished.
+
+    PeerError unless the accepted tokens are the chain's.
+    """
+    verdict = yield from receive_verdict()
+    if isinstance(verdict, Stop):
+        return ()
+    accepted = len(verdict.tokens) - 1
+    if verdict.tokens[:-1] != chain[:accepted]:
+        raise PeerError(f"expected tokens along {chain} and one more, got {verdict!r}")
+    return verdict.tokens
 
 
 def forward_window(window: Subtree, num_candidates: int) -> Step[tuple[Candidates, ...]]:
@@ -56,22 +82,35 @@ def forward_window(window: Subtree, num_candidates: int) -> Step[tuple[Candidate
     return (yield from draft_forward(window.rows(), num_candidates))
 
 
-def roll_out(window: Subtree, outcomes: Iterable[Outcome], num_draft_tokens: int) -> Step[Prepared]:
-    """The next chain for each outcome, in as many forwards as it has tokens."""
-    outcomes = tuple(outcomes)
-    rows = tuple(Row(token, window.position + k + 1, (2 << k) - 1) for k, token in outcomes)
-    chains: list[list[int]] = [[] for _ in outcomes]
-    slot = len(window.tokens)
-    for _ in range(num_draft_tokens):
-        answers = yield from draft_forward(rows, 1)
-        for tokens, candidates in zip(chains, answers, strict=True):
-            tokens.append(candidates.tokens[0])
+def roll_out(
+    window: Subtree,
+    outcomes: Iterable[Outcome],
+    num_draft_tokens: int,
+    *,
+    root_has_slot: bool = True,
+    num_candidates: int = 1,
+) -> Step[Prepared]:
+    """The next chain for each outcome, in as many forwards as it has tokens.
+
+    root_has_slot: whether the window's root is in the first tree slot; otherwise it is in the prefix.
+    """
+    outcomes, num_slots = tuple(outcomes), len(window.tokens) - 1 + root_has_slot
+    rows = tuple(Row(token, window.position + k + 1, (1 << k + root_has_slot) - 1) for k, token in outcomes)
+    answered: list[tuple[Candidates, ...]] = []
+    slots = range(num_slots, num_slots + num_draft_tokens * len(rows))
+    for depth in range(num_draft_tokens):
+        answers = yield from draft_forward(rows, num_candidates)
+        answered.append(answers)
+        first = num_slots + depth * len(rows)
         rows = tuple(
-            Row(tokens[-1], row.position + 1, row.ancestors | 1 << slot + number)
-            for number, (row, tokens) in enumerate(zip(rows, chains, strict=True))
+            Row(candidates.tokens[0], row.position + 1, row.ancestors | 1 << first + number)
+            for number, (row, candidates) in enumerate(zip(rows, answers, strict=True))
         )
-        slot += len(rows)
-    return dict(zip(outcomes, map(tuple, chains), strict=True))
+    branches = (
+        Branch(tuple(each.tokens[0] for each in candidates), candidates, tuple(slots[number :: len(outcomes)]))
+        for number, candidates in enumerate(zip(*answered, strict=True))
+    )
+    return dict(zip(outcomes, branches, strict=True))
 
 
 def _just_in_time(root: int, position: int, num_draft_tokens: int) -> Step[tuple[int, ...]]:

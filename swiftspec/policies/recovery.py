@@ -12,6 +12,9 @@ programs on the whole text, and prefill only what their caches lack.
     target to draft     CatchUp        answers every ProbeReply; the last one starts both
 
 Any of these may be lost or late: a later Probe starts over, and the channel delivers nothing from an older exchange.
+Where features go beside the verdicts (see `base.sends_features`), those of the gap are gone: the target does not probe,
+decodes alone to the end of the request, and both are together again in the next one.
+
 The target's tokens are its own whatever the draft sends, so no loss changes the output.
 """
 
@@ -20,7 +23,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any, Protocol
 
-from swiftspec.policies.base import Policy
+from swiftspec.policies.base import Policy, sends_features
 from swiftspec.policies.effects import (
     CatchUp,
     Commit,
@@ -206,6 +209,7 @@ class RecoveringTarget(_Relay):
         self._pause_s = _FIRST_PAUSE_S
         self._probe_at_s = -inf
         self._num_commits = 0  # since both started
+        self._can_rejoin = not sends_features(policy)
         self._ask |= {Receive: self._receive, TargetForward: self._forward}
 
     def run(self) -> Program:
@@ -239,7 +243,7 @@ class RecoveringTarget(_Relay):
 
     def _forward(self, effect: TargetForward) -> Step[tuple[int, ...]]:
         # Here the fallback's cache is settled: all of the text but its last token, and no tree.
-        if self.lost and (yield from self._finds_draft()):
+        if self.lost and self._can_rejoin and (yield from self._finds_draft()):
             raise PeerError("the draft is back")
         choices: tuple[int, ...] = yield effect
         return choices
@@ -280,7 +284,10 @@ class RecoveringTarget(_Relay):
 
 
 class RecoveringDraft(_Relay):
-    """The draft of a policy with one target. `restarted`: it knows only the prompt, and waits for a probe."""
+    """The draft of a policy with one target. `restarted`: it knows only the prompt, and waits for a probe.
+
+    Where it can never rejoin (see the module), it only waits for the end of the request.
+    """
 
     def __init__(self, policy: Policy, request: Request, *, restarted: bool = False) -> None:
         super().__init__(policy, request, Role.DRAFT)
@@ -308,6 +315,8 @@ class RecoveringDraft(_Relay):
     def _rejoins(self) -> Step[bool]:
         """Receive missed text and prefill it, until the target starts both; False if the target has finished."""
         message, self._heard = self._heard, None
+        while not isinstance(message, Stop) and sends_features(self._policy):
+            message = yield from receive()
         while not isinstance(message, Stop):
             if isinstance(message, CatchUp) and self._learns(message) and message.start:
                 return True

@@ -30,6 +30,7 @@ from swiftspec.policies.sequoia import SequoiaTree
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.specbranch import SpecBranch
 from swiftspec.policies.ssd import Ssd
+from swiftspec.policies.ssd_head import SsdHead
 from swiftspec.policies.suffix_decoding import SuffixDecoding
 from swiftspec.policies.suffix_or_draft import SuffixOrDraft
 from swiftspec.policies.swiftspec import SwiftSpec
@@ -75,6 +76,7 @@ POLICIES: dict[str, type[Policy]] = {
         Amusd,
         Dsi,
         Ssd,
+        SsdHead,
         Mirror,
         SwiftSpec,
         SwiftSpecParallel,

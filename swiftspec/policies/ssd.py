@@ -22,7 +22,7 @@ from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Subtree
 from swiftspec.policies.verification import verify_rounds
 
-__all__ = ["Ssd", "fan_out"]
+__all__ = ["Ssd", "fan_out", "likeliest"]
 
 _MISS_EXPONENT = 1.0  # a token set of size F misses the bonus token with probability F^-r: the paper's r, not fitted
 
@@ -95,11 +95,11 @@ def _prepare(window: Subtree, shape: Ssd) -> Step[Prepared]:
     """The next chain for each outcome in the fan-out."""
     counts = fan_out(shape.num_draft_tokens, shape.branches, shape.acceptance)
     answers = yield from forward_window(window, max(counts) + 1)
-    outcomes = _likeliest(answers, window.tokens[1:], counts)
+    outcomes = likeliest(answers, window.tokens[1:], counts)
     return (yield from roll_out(window, outcomes, shape.num_draft_tokens))
 
 
-def _likeliest(answers: Sequence[Candidates], chain: Sequence[int], counts: Sequence[int]) -> Iterator[Outcome]:
+def likeliest(answers: Sequence[Candidates], chain: Sequence[int], counts: Sequence[int]) -> Iterator[Outcome]:
     """The most likely outcomes. After k accepted tokens the next is not the chain's, or it would be accepted too."""
     for k, (candidates, count) in enumerate(zip(answers, counts, strict=True)):
         others = [token for token in candidates.tokens if token not in chain[k : k + 1]]

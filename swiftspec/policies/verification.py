@@ -100,12 +100,20 @@ def verify_at_once(subtree: Subtree) -> Step[tuple[int, ...]]:
 
 
 def verify_rounds(
-    request: Request, *, max_rows: int, verify: Callable[[Subtree], Step[tuple[int, ...]]] = verify_at_once
+    request: Request,
+    *,
+    max_rows: int,
+    verify: Callable[[Subtree], Step[tuple[int, ...]]] = verify_at_once,
+    keep_first: bool = False,
 ) -> Program:
-    """The target's half of a disaggregated policy: verify the draft's subtrees, up to `max_rows` nodes, every round."""
+    """The target's half of a disaggregated policy: verify the draft's subtrees, up to `max_rows` nodes, every round.
+
+    keep_first: keep the KV before the verdict is sent, which then carries its features.
+    """
     yield from prefill(Role.TARGET, request.prompt[:-1])
     yield Send(Verdict(()))
-    yield from verify_drafted(request, receive=partial(receive_subtree, max_rows=max_rows), verify=verify)
+    receive = partial(receive_subtree, max_rows=max_rows)
+    yield from verify_drafted(request, receive=receive, verify=verify, keep_first=keep_first)
 
 
 def verify_drafted(
@@ -113,20 +121,27 @@ def verify_drafted(
     *,
     receive: Callable[[int, int], Step[Subtree]],
     verify: Callable[[Subtree], Step[tuple[int, ...]]] = verify_at_once,
+    keep_first: bool = False,
 ) -> Program:
-    """Rounds of a target after its prefill. `receive`: the next subtree under a root, given its token and position."""
+    """Rounds of a target after its prefill. `receive`: the next subtree under a root, given its token and position.
+
+    keep_first: as of `verify_rounds`.
+    """
     root, position, num_generated = request.prompt[-1], request.root_position, 0
     while True:
         subtree = yield from receive(root, position)
         choices = yield from verify(subtree)
         path, verified = follow(subtree, choices)
         tokens, finished = request.clip(verified, num_generated=num_generated)
-        # First of all: until the verdict arrives the draft grows a tree that may be stale.
+        if keep_first and not finished:
+            yield KeepKV(Role.TARGET, path, len(path))
+        # As early as possible: until the verdict arrives the draft grows a tree that may be stale.
         yield Send(Stop() if finished else Verdict(tokens))
         yield Commit(tokens)
         if finished:
             return
-        yield KeepKV(Role.TARGET, path, len(path))
+        if not keep_first:
+            yield KeepKV(Role.TARGET, path, len(path))
         root = tokens[-1]
         position += len(tokens)
         num_generated += len(tokens)

@@ -73,15 +73,17 @@ def benches_of(
 ) -> Iterator[Bench]:
     """Groups of every size, and splits; then groups of cores that ranks can divide, as shards and whole.
 
-    A head is in its target's process: there are no splits. ValueError for ranks that are not 1 to `num_devices`, or
-    that would divide a head.
+    A block drafter is in its target's process: there are no splits. ValueError for ranks that are not 1 to
+    `num_devices`, or that would divide a head.
     """
-    is_head = kind.reads_target
-    if is_head and ranks > 1:
+    is_together = kind is DraftKind.BLOCK
+    if kind.reads_target and ranks > 1:
         raise ValueError(f"ranks is {ranks}; expected 1 with a head, which ranks do not divide")
     if not 1 <= ranks <= num_devices:
         raise ValueError(f"ranks is {ranks}; expected 1 to {num_devices}, the number of devices")
-    undivided = [bench for bench in _undivided(device, num_devices) if not is_head or bench.layout is Layout.COLOCATED]
+    undivided = [
+        bench for bench in _undivided(device, num_devices) if not is_together or bench.layout is Layout.COLOCATED
+    ]
     yield from undivided
     for bench in undivided:
         divided = {role: ranks for role, devices in bench.groups.items() if ranks > 1 and not len(devices) % ranks}

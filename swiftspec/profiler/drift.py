@@ -68,11 +68,12 @@ class DriftProbe:
         prompt = tuple(self._rng.integers(1, self._vocab_size, context).tolist())
         request = Request(prompt=prompt, max_new_tokens=1)
         for index, (engine, *_) in enumerate(self._engines):
-            sweep = new_sweep(engine.layout, repeats=SWEEP_REPEATS, device=engine.device)
+            kind = engine.draft_facts.kind
+            sweep = new_sweep(engine.layout, repeats=SWEEP_REPEATS, device=engine.device, kind=kind)
             self._timelines[index].append(_timed(engine, sweep, request, context))
             # On groups of their own, drafts wait for targets, and their first forward after that takes longer.
             if engine.layout is Layout.DISAGGREGATED:
-                resumptions = new_resumptions(repeats=REPEATS, device=engine.device)
+                resumptions = new_resumptions(repeats=REPEATS, device=engine.device, kind=kind)
                 self._timelines[index].append(drafting_alone(_timed(engine, resumptions, request, context)))
 
     def factors(self, profile: Profile) -> dict[StepTable, float]:

@@ -15,6 +15,7 @@ from swiftspec.policies.sequoia import SequoiaTree
 from swiftspec.policies.serial import SerialChain, SerialTree
 from swiftspec.policies.specbranch import SpecBranch
 from swiftspec.policies.ssd import Ssd
+from swiftspec.policies.ssd_head import SsdHead
 from swiftspec.policies.suffix_decoding import SuffixDecoding
 from swiftspec.policies.suffix_or_draft import SuffixOrDraft
 from swiftspec.policies.swiftspec import SwiftSpec
@@ -58,6 +59,7 @@ HOST_SHAPES: dict[Layout, tuple[Policy, ...]] = {
         Pearl(num_draft_tokens=4),
         SpecBranch(num_draft_tokens=4, branches=4),
         Ssd(num_draft_tokens=4, branches=8),
+        SsdHead(num_draft_tokens=4, branches=8),
     ),
     Layout.COLOCATED: (
         SerialTree(verify_rows=4, expand_rows=1, expansions=4, draft_temperature=_FITTED),

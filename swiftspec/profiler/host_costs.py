@@ -8,6 +8,8 @@ from statistics import median
 from swiftspec.artifacts.latency import Latency, Provenance
 from swiftspec.artifacts.profile import HostPoint
 from swiftspec.artifacts.timeline import COMPUTING, Phase, Timeline
+from swiftspec.policies import POLICIES
+from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
 
 __all__ = ["arrival_point", "host_points"]
@@ -22,7 +24,7 @@ def host_points(rounds: Sequence[tuple[str, Timeline]]) -> Iterator[HostPoint]:
 
     For `wait` it is the hop: from the peer's send to the message's arrival, if the receiver was already waiting.
     rounds: names of policies and their timelines. Points are of each policy, and of all together for those that are
-    not among them.
+    not among them. Hops are of all together where features go with messages: there they depend on their number.
     """
     samples: dict[str, _Samples] = {}
     for policy, timeline in rounds:
@@ -32,8 +34,9 @@ def host_points(rounds: Sequence[tuple[str, Timeline]]) -> Iterator[HostPoint]:
             for key, seconds in found.items():
                 of_policy[key] += seconds
     for policy, of_policy in samples.items():
+        counts_features = policy in POLICIES and sends_features(POLICIES[policy]())
         for (phase, rows), seconds in of_policy.items():
-            if len(seconds) >= LEAST_SAMPLES:
+            if len(seconds) >= LEAST_SAMPLES and not (counts_features and phase is Phase.WAIT):
                 latency = Latency.of_samples(seconds, Provenance.MEASURED)
                 yield HostPoint(
                     phase=phase,

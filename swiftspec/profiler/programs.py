@@ -1,11 +1,12 @@
 """Measuring programs: role programs like a policy's, so that steps are timed by the driver that will run the plan."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, repeat
 from typing import ClassVar
 
-from swiftspec.policies.base import DraftKind, Layout, Shape
+from swiftspec.policies import Policy
+from swiftspec.policies.base import DraftKind, Layout, Shape, sends_features
 from swiftspec.policies.effects import (
     Commit,
     KeepKV,
@@ -31,10 +32,16 @@ __all__ = [
     "NUM_CANDIDATES",
     "SIGNAL",
     "AlternatingSweep",
+    "HeadInterruptions",
+    "HeadResumptions",
+    "HeadSweep",
     "Interruptions",
     "OverlappedSweep",
     "Resumptions",
+    "draft_reads",
     "expand",
+    "measured_prefix",
+    "target_reads",
     "verify",
 ]
 
@@ -121,14 +128,15 @@ class OverlappedSweep(_Sweep):
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: self._target(request), Role.DRAFT: self._draft(request)}
+        read = measured_prefix(self, request)
+        return {Role.TARGET: self._target(read), Role.DRAFT: self._draft(read)}
 
     @classmethod
     def search_space(cls) -> Iterator["OverlappedSweep"]:
         yield from ()
 
     def _target(self, request: Request) -> Program:
-        yield Prefill(Role.TARGET, request.prompt)
+        yield from target_reads(self, request)
         for rows in self._in_order(self.target_rows_grid):
             yield from verify(request, rows)
         for rows in self._in_order(self.halves_rows_grid):
@@ -139,7 +147,7 @@ class OverlappedSweep(_Sweep):
         yield Commit((0,))
 
     def _draft(self, request: Request) -> Program:
-        yield Prefill(Role.DRAFT, request.prompt)
+        yield from draft_reads(self, request)
         for rows in cycle(self.draft_rows_grid):
             for _ in range(2 * IN_A_ROW):
                 if (yield Poll()) is not None:
@@ -155,14 +163,15 @@ class Resumptions(_Sweep):
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: self._target(request), Role.DRAFT: self._draft(request)}
+        read = measured_prefix(self, request)
+        return {Role.TARGET: self._target(read), Role.DRAFT: self._draft(read)}
 
     @classmethod
     def search_space(cls) -> Iterator["Resumptions"]:
         yield from ()
 
     def _target(self, request: Request) -> Program:
-        yield Prefill(Role.TARGET, request.prompt)
+        yield from target_reads(self, request)
         for _ in range(self.repeats * len(self.draft_rows_grid)):
             yield from verify(request, _FEW_ROWS)
             yield Send(SIGNAL)
@@ -170,7 +179,7 @@ class Resumptions(_Sweep):
         yield Commit((0,))
 
     def _draft(self, request: Request) -> Program:
-        yield Prefill(Role.DRAFT, request.prompt)
+        yield from draft_reads(self, request)
         for rows in cycle(self.draft_rows_grid):
             if (yield Receive()) != SIGNAL:
                 return
@@ -185,14 +194,15 @@ class Interruptions(_Sweep):
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: self._target(request), Role.DRAFT: self._draft(request)}
+        read = measured_prefix(self, request)
+        return {Role.TARGET: self._target(read), Role.DRAFT: self._draft(read)}
 
     @classmethod
     def search_space(cls) -> Iterator["Interruptions"]:
         yield from ()
 
     def _target(self, request: Request) -> Program:
-        yield Prefill(Role.TARGET, request.prompt)
+        yield from target_reads(self, request)
         for _ in range(2 * self.repeats * len(self.target_rows_grid)):
             yield from verify(request, _FEW_ROWS)
             yield Send(SIGNAL)  # the draft switches between sending and not
@@ -202,7 +212,7 @@ class Interruptions(_Sweep):
         yield Commit((0,))
 
     def _draft(self, request: Request) -> Program:
-        yield Prefill(Role.DRAFT, request.prompt)
+        yield from draft_reads(self, request)
         sends = False
         while True:
             yield from expand(request, 1)
@@ -213,6 +223,52 @@ class Interruptions(_Sweep):
                 return
             if sends:
                 yield Send(SIGNAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadSweep(OverlappedSweep):
+    """As `OverlappedSweep`, with a head apart from its target."""
+
+    name: ClassVar[str] = "head_sweep"
+    drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.HEAD})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadResumptions(Resumptions):
+    """As `Resumptions`, with a head apart from its target."""
+
+    name: ClassVar[str] = "head_resumptions"
+    drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.HEAD})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadInterruptions(Interruptions):
+    """As `Interruptions`, with a head apart from its target."""
+
+    name: ClassVar[str] = "head_interruptions"
+    drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.HEAD})
+
+
+def measured_prefix(policy: Policy, request: Request) -> Request:
+    """The request with the prompt that a measuring program reads: without its last token if features are sent.
+
+    As many are due with the first verdict.
+    """
+    return replace(request, prompt=request.prompt[:-1]) if sends_features(policy) else request
+
+
+def target_reads(policy: Policy, request: Request) -> Step[None]:
+    """A target's prefill of all of a request's prompt, and its features for the draft if it needs them."""
+    yield Prefill(Role.TARGET, request.prompt)
+    if sends_features(policy):
+        yield Send(SIGNAL)
+
+
+def draft_reads(policy: Policy, request: Request) -> Step[None]:
+    """A draft's prefill of all of a request's prompt, once it has the features if it needs them."""
+    if sends_features(policy):
+        yield Receive()
+    yield Prefill(Role.DRAFT, request.prompt)
 
 
 def _chain(request: Request, num_rows: int) -> tuple[Row, ...]:

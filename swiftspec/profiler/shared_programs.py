@@ -13,10 +13,18 @@ from typing import ClassVar
 from swiftspec.policies.base import DraftKind, Layout, Shape
 from swiftspec.policies.effects import Commit, Poll, Prefill, Program, Role, Send, Step, Stop, clock
 from swiftspec.policies.request import Request
-from swiftspec.profiler.programs import IN_A_ROW, SIGNAL, expand, verify
+from swiftspec.profiler.programs import (
+    IN_A_ROW,
+    SIGNAL,
+    draft_reads,
+    expand,
+    measured_prefix,
+    target_reads,
+    verify,
+)
 from swiftspec.scheduler.batching import BatchLimits
 
-__all__ = ["MOST_ROWS", "ColocatedSharing", "DisaggregatedSharing", "rows_each", "stages"]
+__all__ = ["MOST_ROWS", "ColocatedSharing", "DisaggregatedSharing", "HeadSharing", "rows_each", "stages"]
 
 MOST_ROWS = BatchLimits().max_rows  # of a step
 _ROWS_EACH = (8, 4, 1)
@@ -112,14 +120,15 @@ class DisaggregatedSharing(_Sharing):
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: self._target(request), Role.DRAFT: self._draft(request)}
+        read = measured_prefix(self, request)
+        return {Role.TARGET: self._target(read), Role.DRAFT: self._draft(read)}
 
     @classmethod
     def search_space(cls) -> Iterator["DisaggregatedSharing"]:
         yield from ()
 
     def _target(self, request: Request) -> Program:
-        yield Prefill(Role.TARGET, request.prompt)
+        yield from target_reads(self, request)
         while (yield from clock()) < self.begin_s:
             yield from verify(request, 1)
         for grid in self._stages():
@@ -131,13 +140,21 @@ class DisaggregatedSharing(_Sharing):
         yield Commit((0,))
 
     def _draft(self, request: Request) -> Program:
-        yield Prefill(Role.DRAFT, request.prompt)
+        yield from draft_reads(self, request)
         while (yield from clock()) < self.begin_s:
             yield from expand(request, 1)
         for grid in self._stages():
             yield from _expand_until_signal(request, grid)
         while (yield Poll()) is None:  # the target's Stop follows its last signal
             yield from expand(request, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadSharing(DisaggregatedSharing):
+    """As `DisaggregatedSharing`, with a head apart from its target."""
+
+    name: ClassVar[str] = "head_sharing"
+    drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.HEAD})
 
 
 def _expand_until_signal(request: Request, grid: Sequence[int]) -> Step[None]:

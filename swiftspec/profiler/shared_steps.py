@@ -18,7 +18,7 @@ from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import Layout, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench
-from swiftspec.profiler.shared_programs import MOST_ROWS, ColocatedSharing, DisaggregatedSharing, stages
+from swiftspec.profiler.shared_programs import MOST_ROWS, ColocatedSharing, DisaggregatedSharing, HeadSharing, stages
 
 __all__ = ["Samples", "check_max_sequences", "measure_sharing", "shared_steps"]
 
@@ -98,7 +98,8 @@ class _Requests:
 
     def __init__(self, engine: Launcher, bench: Bench, spec: ModelSpec) -> None:
         self._engine = engine
-        self._policy = DisaggregatedSharing if bench.layout is Layout.DISAGGREGATED else ColocatedSharing
+        apart = HeadSharing if engine.draft_facts.kind.reads_target else DisaggregatedSharing
+        self._policy = apart if bench.layout is Layout.DISAGGREGATED else ColocatedSharing
         self._spec = spec
         self._rng = np.random.default_rng(0)
 

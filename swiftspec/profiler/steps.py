@@ -21,6 +21,7 @@ from swiftspec.devices.local import Device
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.cpu_model import pads_prompts
 from swiftspec.engine.model.input_batch import CAPTURE_SIZES
+from swiftspec.engine.model.models import feature_bytes
 from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
@@ -31,6 +32,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench, benches_of
 from swiftspec.profiler.collective_costs import CollectiveCosts, Samples, collective_samples
 from swiftspec.profiler.device_name import origin_on
+from swiftspec.profiler.feature_hops import feature_hops
 from swiftspec.profiler.grids import (
     CONTEXTS,
     DRAFT_ROWS,
@@ -44,7 +46,15 @@ from swiftspec.profiler.grids import (
 )
 from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.pauses import measure_pauses
-from swiftspec.profiler.programs import AlternatingSweep, Interruptions, OverlappedSweep, Resumptions
+from swiftspec.profiler.programs import (
+    AlternatingSweep,
+    HeadInterruptions,
+    HeadResumptions,
+    HeadSweep,
+    Interruptions,
+    OverlappedSweep,
+    Resumptions,
+)
 from swiftspec.profiler.shared_steps import check_max_sequences, measure_sharing
 from swiftspec.profiler.tensor_parallel import collective_of, composed_steps
 from swiftspec.progress import Progress
@@ -120,7 +130,7 @@ def measure_profile(
                     interrupted.append(measured.interrupt(context))
             progress(done + len(contexts), total, f"{what}: {'collectives' if bench.silent else 'host costs'}")
             if not bench.ranks:
-                rounds += measured.policies(kind)
+                rounds += measured.policies()
             if number == 1 and device == "cpu" and bench.layout is Layout.COLOCATED and not bench.ranks:
                 degree = len(bench.groups[Role.TARGET])
                 cost = measure_pauses(engine, degree=degree, vocab_size=spec.vocab_size)
@@ -138,7 +148,8 @@ def measure_profile(
             sharing_points += samples.points()
             host_shares += samples.host_shares()
     progress(total, total, "done")
-    arrival = arrival_point(interrupted)
+    arrival, host = arrival_point(interrupted), list(host_points(rounds))
+    num_bytes = feature_bytes(draft, target) if kind is DraftKind.HEAD else 0
     points = [list(_bench_points(bench, timelines)) for bench, timelines in zip(benches, sweeps, strict=True)]
     shards = [step for bench, of in zip(benches, points, strict=True) if bench.silent for step in of]
     return Profile(
@@ -151,7 +162,7 @@ def measure_profile(
             *(step for bench, of in zip(benches, points, strict=True) if not bench.ranks for step in of),
             *tp_groups.composed(shards),
         ),
-        host=(*host_points(rounds), *([arrival] if arrival else [])),
+        host=(*host, *([arrival] if arrival else []), *feature_hops(host, feature_bytes=num_bytes)),
         collectives=tp_groups.collectives(),
         checks=tuple(
             step
@@ -169,6 +180,7 @@ def measure_profile(
         if shared
         else None,
         warm_up=tuple(warm_up),
+        feature_bytes=num_bytes,
     )
 
 
@@ -228,26 +240,28 @@ class _Measurement:
         self._engine = engine
         self._bench = bench
         self._spec = spec
+        self._kind = engine.draft_facts.kind
         self._rng = np.random.default_rng(0)
 
     def sweep(self, context: int) -> list[Timeline]:
         timelines = []
         for repeats in (1, SWEEP_REPEATS):
-            policy = new_sweep(self._bench.layout, repeats=repeats, device=self._bench.device)
+            policy = new_sweep(self._bench.layout, repeats=repeats, device=self._bench.device, kind=self._kind)
             timelines.append(self._run(policy, context, max_new_tokens=1))
         return timelines[1:]  # the first time at a context compiles its shapes
 
     def resume(self, context: int) -> Timeline:
-        sweep = new_resumptions(repeats=REPEATS, device=self._bench.device)
+        sweep = new_resumptions(repeats=REPEATS, device=self._bench.device, kind=self._kind)
         return drafting_alone(self._run(sweep, context, max_new_tokens=1))
 
     def interrupt(self, context: int) -> Timeline:
-        sweep = Interruptions(target_rows_grid=(1,), draft_rows_grid=(1,), halves_rows_grid=(), repeats=2 * REPEATS)
+        interruptions = HeadInterruptions if self._kind.reads_target else Interruptions
+        sweep = interruptions(target_rows_grid=(1,), draft_rows_grid=(1,), halves_rows_grid=(), repeats=2 * REPEATS)
         return self._run(sweep, context, max_new_tokens=1)
 
-    def policies(self, kind: DraftKind) -> list[tuple[str, Timeline]]:
-        """Real rounds of policies for a kind of draft, for their costs other than forwards."""
-        shapes = self._bench.host_shapes(kind)
+    def policies(self) -> list[tuple[str, Timeline]]:
+        """Real rounds of policies for the draft's kind, for their costs other than forwards."""
+        shapes = self._bench.host_shapes(self._kind)
         return [(shape.name, self._run(shape, CONTEXTS[1], max_new_tokens=HOST_TOKENS)) for shape in shapes]
 
     def _run(self, policy: Policy, context: int, *, max_new_tokens: int) -> Timeline:
@@ -259,18 +273,20 @@ class _Measurement:
         return generation.timeline
 
 
-def new_sweep(layout: Layout, *, repeats: int, device: Device) -> Policy:
-    """A measuring program over every row count of every kind of forward."""
-    sweep = OverlappedSweep if layout is Layout.DISAGGREGATED else AlternatingSweep
+def new_sweep(layout: Layout, *, repeats: int, device: Device, kind: DraftKind = DraftKind.SERIAL) -> Policy:
+    """A measuring program over every row count of every kind of forward. kind: of the draft."""
+    apart = HeadSweep if kind.reads_target else OverlappedSweep
+    sweep = apart if layout is Layout.DISAGGREGATED else AlternatingSweep
     on_cores, on_gpu = (TARGET_ROWS, DRAFT_ROWS, HALVES_ROWS), (GPU_TARGET_ROWS, GPU_DRAFT_ROWS, GPU_HALVES_ROWS)
     target, draft, halves = on_cores if device == "cpu" else on_gpu
     return sweep(target_rows_grid=target, draft_rows_grid=draft, halves_rows_grid=halves, repeats=repeats)
 
 
-def new_resumptions(*, repeats: int, device: Device) -> Policy:
+def new_resumptions(*, repeats: int, device: Device, kind: DraftKind = DraftKind.SERIAL) -> Policy:
     """A measuring program over every row count of the draft's first forward after a wait, on groups of its own."""
+    resumptions = HeadResumptions if kind.reads_target else Resumptions
     rows = DRAFT_ROWS if device == "cpu" else GPU_DRAFT_ROWS
-    return Resumptions(target_rows_grid=(1,), draft_rows_grid=rows, halves_rows_grid=(), repeats=repeats)
+    return resumptions(target_rows_grid=(1,), draft_rows_grid=rows, halves_rows_grid=(), repeats=repeats)
 
 
 def drafting_alone(timeline: Timeline) -> Timeline:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from swiftspec.artifacts.latency import Latency, Provenance
-from swiftspec.artifacts.steps import Latencies
+from swiftspec.artifacts.steps import Latencies, hop_rows
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.policies.effects import Role
@@ -192,9 +192,9 @@ class LatencySampler:
         """Host time of an effect of requests that share steps, over that of one that is alone."""
         return (1 + (num_requests - 1) * self._prices.host_share) / num_requests
 
-    def hop(self) -> float:
-        """Seconds from the end of a send until the peer can receive the message."""
-        return self.host(Phase.WAIT)
+    def hop(self, num_features: int = 0) -> float:
+        """Seconds from the end of a send until the peer can receive the message, and features of so many tokens."""
+        return self.host(Phase.WAIT, hop_rows(num_features))
 
     def _charge(self, phase: Phase, cost: LatencyDraw, *, scale: float = 1.0) -> float:
         quantiles_s, shares = cost

@@ -10,7 +10,7 @@ import numpy as np
 
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.policies import DraftKind, Request
-from swiftspec.policies.effects import Candidates, Role, Row
+from swiftspec.policies.effects import Candidates, Message, Role, Row, Verdict
 from swiftspec.simulator.random_streams import uniforms
 
 __all__ = ["MASK_TOKEN", "CandidatePool", "SimulatedKVCache", "TraceOracle"]
@@ -161,6 +161,7 @@ class TraceOracle:
         self._prompt_length = len(prompt)
         self._path = [*prompt, *output]
         self._mirrors = {role: SimulatedKVCache(self._path) for role in Role}
+        self._num_sent = 0  # features
 
     def request(self, max_new_tokens: int | None) -> Request:
         """The traced prompt as a request; it ends where the trace does, at the latest."""
@@ -175,9 +176,22 @@ class TraceOracle:
 
     def prefill(self, role: Role, tokens: Sequence[int]) -> int | None:
         """The target's choice after the last of `tokens`; None for a draft."""
-        mirror = self._mirrors[role]
+        mirror, target = self._mirrors[role], self._mirrors[Role.TARGET]
         mirror.prefill(len(tokens))
+        target.prefix_length = max(target.prefix_length, mirror.prefix_length)  # the draft's own view, if apart
         return self._next(mirror.prefix_length - 1) if role is Role.TARGET else None
+
+    def hear(self, message: Message) -> None:
+        """Take a message that a draft apart from its target has received: what is verified is known from it."""
+        if isinstance(message, Verdict):
+            self._mirrors[Role.TARGET].prefix_length += len(message.tokens)
+
+    def num_features(self, message: Message) -> int:
+        """Tokens whose features go beside a message that is sent now: all that are verified and were not sent."""
+        if not (self._pool.draft_kind.reads_target and isinstance(message, Verdict)):
+            return 0
+        sent, self._num_sent = self._num_sent, self._mirrors[Role.TARGET].prefix_length
+        return self._num_sent - sent
 
     def draft(self, rows: Sequence[Row], num_candidates: int, *, fuzzy: bool = False) -> tuple[Candidates, ...]:
         """Candidates per row; fewer than `num_candidates` where the trace holds fewer."""

@@ -60,6 +60,12 @@ class Oracle(Protocol):
     def keep(self, role: Role, slots: Sequence[int], num_verified: int, /) -> None:
         """Compact a role's cache."""
 
+    def hear(self, message: Message, /) -> None:
+        """Take a message that the draft's program has received."""
+
+    def num_features(self, message: Message, /) -> int:
+        """Tokens whose features go beside a message that is sent now."""
+
 
 class DeviceGroup:
     """Devices that compute one forward at a time.
@@ -200,7 +206,7 @@ class RequestPart:
         """The answer of an effect that began at `start_s`."""
         match effect:
             case Poll(peer):
-                message = self._from[peer].poll()
+                message = self.poll(peer)
                 if message is not None:
                     self.note(Phase.WAIT, self.role, start_s)
                 return message
@@ -208,7 +214,7 @@ class RequestPart:
                 self.note(Phase.COMPACT, role, start_s, rows=len(slots))
             case Send(message, peer):
                 self.note(Phase.SEND, self.role, start_s)
-                self._to[peer].send(message, hop_s=self._meter.hop())
+                self._to[peer].send(message, hop_s=self._meter.hop(self.oracle.num_features(message)))
             case Commit(tokens):
                 self.note(Phase.COMMIT, self.role, start_s, tokens=len(tokens))
             case Clock():
@@ -235,7 +241,12 @@ class RequestPart:
 
     def poll(self, peer: int) -> Message | None:
         """The next message, if it has arrived."""
-        return self._from[peer].poll()
+        return self._heard(self._from[peer].poll())
+
+    def _heard(self, message: Message | None) -> Message | None:
+        if message is not None and self.role is Role.DRAFT:
+            self.oracle.hear(message)
+        return message
 
     def note(self, phase: Phase, model: Role, start_s: float, *, rows: int = 0, tokens: int = 0) -> None:
         """Add a span that ends now."""
@@ -261,7 +272,7 @@ class RequestPart:
         message = yield from self._from[effect.peer].receive(effect.within_s)
         self.device.is_idle = False
         self.note(Phase.WAIT, self.role, start_s)
-        return message
+        return self._heard(message)
 
     def _perform_on_host(self, effect: Effect) -> Events:
         start_s = self.env.now

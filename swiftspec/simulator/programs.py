@@ -107,6 +107,8 @@ class ReplayedPrograms:
         By the index of the prompt with which a text begins; at least one. Prompts without one share those of others.
     draft_slots : int
         Tree slots of the draft's cache.
+    sends_features : bool
+        As of `CountingOracle`.
 
     Attributes
     ----------
@@ -114,10 +116,12 @@ class ReplayedPrograms:
         Requests that were replayed, counted again when they began again.
     """
 
-    def __init__(self, recordings: Mapping[int, Sequence[Recording]], *, draft_slots: int) -> None:
+    def __init__(
+        self, recordings: Mapping[int, Sequence[Recording]], *, draft_slots: int, sends_features: bool = False
+    ) -> None:
         self._recordings = recordings
         self._all = [recording for index in sorted(recordings) for recording in recordings[index]]
-        self._draft_slots = draft_slots
+        self._draft_slots, self._sends_features = draft_slots, sends_features
         self.num_replayed = 0
 
     def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
@@ -129,4 +133,4 @@ class ReplayedPrograms:
         programs = [play_target(recording, prompt, text.output, num_output=num_output)]
         if len(devices) > 1:
             programs.append(play_draft(recording, prompt, capacity=self._draft_slots))
-        return [(program, CountingOracle()) for program in programs]
+        return [(program, CountingOracle(sends_features=self._sends_features)) for program in programs]

@@ -38,9 +38,14 @@ _POLL, _RECEIVE = Poll(), Receive()
 
 
 class CountingOracle:
-    """Cache lengths of a replayed program; its answers are the numbers of rows."""
+    """Cache lengths of a replayed program; its answers are the numbers of rows.
 
-    def __init__(self) -> None:
+    sends_features: whether features go beside the target's messages.
+    """
+
+    def __init__(self, *, sends_features: bool = False) -> None:
+        self._sends_features = sends_features
+        self._num_sent = 0  # features
         self._prefix = dict.fromkeys(Role, 0)
         self._slots = dict.fromkeys(Role, 0)
 
@@ -71,6 +76,16 @@ class CountingOracle:
         """Compact."""
         self._prefix[role] += num_verified
         self._slots[role] = len(slots) - num_verified
+
+    def hear(self, message: Message) -> None:
+        """Take a message, which changes no length."""
+
+    def num_features(self, _: Message) -> int:
+        """Tokens in the target's prefix whose features were not sent before."""
+        if not self._sends_features:
+            return 0
+        sent, self._num_sent = self._num_sent, self._prefix[Role.TARGET]
+        return self._num_sent - sent
 
 
 def play_target(recording: Recording, prompt: tuple[int, ...], output: Sequence[int], *, num_output: int) -> Program:

@@ -14,6 +14,7 @@ import simpy
 from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy
+from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
 from swiftspec.policies.shared_outputs import num_searched
 from swiftspec.scheduler.admission import AdmissionLimits
@@ -107,7 +108,9 @@ class Serving:
         recordings = programs.recordings()
         if not recordings:
             return self.run(jobs, num_clients=num_clients, seed=seed, replicas=replicas, done=done)
-        replayed = ReplayedPrograms(recordings, draft_slots=self.policy.draft_rows)
+        replayed = ReplayedPrograms(
+            recordings, draft_slots=self.policy.draft_rows, sends_features=sends_features(self.policy)
+        )
         run = _Run(self, jobs, replicas, programs=replayed, seed=seed, done=done).served(num_clients)
         return replace(run, num_replayed=replayed.num_replayed)
 

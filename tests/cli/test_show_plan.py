@@ -49,6 +49,14 @@ def test_whose_engine_is_assumed_stands_in_the_first_three_lines(
         assert any(line.startswith(said) for line in lines[:3]), lines[:3]
 
 
+def test_what_a_choice_binds_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = Candidate.model_validate(SWIFTSPEC.model_dump() | {"policy": "ssd_head", "shape": {}})
+    made = plan(chosen=chosen).model_copy(update={"feature_bytes": 24576})
+    text = " ".join(printed(capsys, made))
+    assert "Binds: ssd_head sends the target's hidden states to the draft, 24.6 kB for each token" in text
+    assert "Binds:" not in " ".join(printed(capsys, plan()))
+
+
 def test_an_interval_says_what_it_includes_and_what_it_cannot(capsys: pytest.CaptureFixture[str]) -> None:
     errors = {"target forwards": 0.039, "acceptance": None}
     lines = printed(capsys, plan().model_copy(update={"known_errors": errors}))

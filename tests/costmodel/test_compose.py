@@ -4,6 +4,7 @@ import pytest
 
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.steps import hop_rows
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.costmodel.compose import compose_profile
 from swiftspec.costmodel.kernel_latency import Kernels, RooflineKernels
@@ -109,3 +110,25 @@ def test_a_further_sequence_costs_the_reading_of_its_cache(quant: str) -> None:
 def test_nothing_cannot_be_composed() -> None:
     with pytest.raises(ValueError, match="num_devices is 0"):
         _composed(num_devices=0)
+
+
+def test_features_take_a_hop_as_much_longer_as_they_take_on_a_devices_links(profile: Profile) -> None:
+    feature_bytes = 3 * 8192 * 2
+    device = named_device("h100-sxm")
+    with_head = compose_profile(
+        device=device,
+        num_devices=1,
+        target=known_model("llama-3-70b"),
+        draft=known_model("llama-3.2-3b"),
+        quant="bf16",
+        kernels=kernels_of(device.name),
+        max_context=64,
+        feature_bytes=feature_bytes,
+    )
+    assert (profile.feature_bytes, with_head.feature_bytes) == (0, feature_bytes)
+    plain, *longer = (with_head.host_latency(Phase.WAIT, rows=hop_rows(count)) for count in (0, 8, 8000))
+    assert plain == profile.host_latency(Phase.WAIT)
+    for count, hop in zip((8, 8000), longer, strict=True):
+        assert hop is not None
+        assert plain is not None
+        assert hop.mean_s - plain.mean_s == pytest.approx(count * feature_bytes / device.link_bandwidth_Bps)

@@ -116,6 +116,12 @@ def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
                 target_groups=target_groups,
             )
             engines[Layout.DISAGGREGATED, target_groups, DraftKind.PARALLEL] = stack.enter_context(apart)
+        if len(os.sched_getaffinity(0)) > 1:
+            groups = {Role.TARGET: (0,), Role.DRAFT: (1,)}
+            head_apart = start(
+                draft=ModelRef(model="demo/head", dtype="float32"), groups=groups, layout=Layout.DISAGGREGATED
+            )
+            engines[Layout.DISAGGREGATED, 1, DraftKind.HEAD] = stack.enter_context(head_apart)
         yield engines
 
 
@@ -150,15 +156,23 @@ def test_output_is_the_autoregressive_one(
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(DraftKind.HEAD, "head_chain"), (DraftKind.BLOCK, "parallel_chain"), (DraftKind.BLOCK, "parallel_tree")],
+    [
+        (DraftKind.HEAD, "head_chain"),
+        (DraftKind.HEAD, "ssd_head"),
+        (DraftKind.BLOCK, "parallel_chain"),
+        (DraftKind.BLOCK, "parallel_tree"),
+    ],
 )
 def test_a_draft_on_the_targets_features_proposes_what_the_target_writes(
     engines: Engines, undisturbed: list[tuple[int, ...]], kind: DraftKind, name: str
 ) -> None:
-    engine, num_rounds = engines[Layout.COLOCATED, 1, kind], 0
+    policy, num_rounds = make_policy(name), 0
+    engine = engines.get((policy.layout, 1, kind))
+    if engine is None:
+        pytest.skip("disaggregated policies need two cores")
     for prompt, expected in zip(prompts(), undisturbed, strict=True):
         request = Request(prompt=prompt, max_new_tokens=64, eos_token_ids=frozenset({0}))
-        generation = engine.generate(make_policy(name), request, request_id=name, sampler=Sampler())
+        generation = engine.generate(policy, request, request_id=name, sampler=Sampler())
         assert generation.tokens == expected
         num_rounds += len(generation.timeline.phase(Phase.VERIFY))
     assert num_rounds < 0.8 * sum(map(len, undisturbed))

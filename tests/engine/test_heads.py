@@ -69,11 +69,6 @@ def test_a_policy_for_another_draft_is_refused(engine: Launcher) -> None:
         tokens_of(engine, make_policy("serial_chain"), REQUESTS[0])
 
 
-def test_a_head_with_devices_of_its_own_is_refused(pair: tuple[ModelRef, ModelRef]) -> None:
-    with pytest.raises(ValueError, match="reads the target's hidden states; expected a co-located policy"):
-        start_engine(pair, Layout.DISAGGREGATED).close()
-
-
 def test_a_head_of_another_target_is_refused(pair: tuple[ModelRef, ModelRef], tmp_path: Path) -> None:
     target, _ = pair
     head = write_head(tmp_path / "head", Path(target.model), "eagle3", vocab_size=90)

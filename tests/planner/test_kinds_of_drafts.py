@@ -1,5 +1,7 @@
 """Plans with heads, block drafters and parallel drafts by name."""
 
+from dataclasses import replace
+
 import pytest
 
 from swiftspec.acceptance import GivenAcceptance
@@ -81,6 +83,19 @@ def test_classes_of_block_drafters_differ_by_what_they_compute() -> None:
     assert dspark["markov"] == pytest.approx(8 * draft_seconds("dspark", 1)["markov"])
 
 
-def test_a_head_cannot_be_on_devices_of_its_own() -> None:
+def test_a_head_on_devices_of_its_own_binds_what_the_plan_says() -> None:
+    two = replace(DEPLOYMENT, num_devices=2)
+    options = SearchOptions(policy="ssd_head", num_jobs=1)
+    plan = plan_for(two, target="qwen3-14b", draft="eagle3", options=options, progress=lambda *_: None).plan
+    assert (plan.chosen.policy, plan.chosen.split) == ("ssd_head", "1+1")
+    assert plan.feature_bytes == 3 * 5120 * 2
+    assert "sends the target's hidden states to the draft, 30.7 kB for each token" in plan.binds
+    assert plan.model_copy(update={"chosen": plan.alternatives[0]}).binds == ""
+    # Beside the time of ten long rounds, that of the prompt: the head reads it after the target.
+    metrics = plan.chosen.prediction.metrics
+    assert plan.chosen.patience_s >= 10 * metrics.figures.round_s.p95 + metrics.ttft_s - 1e-3
+
+
+def test_a_head_does_not_draft_for_other_policies() -> None:
     with pytest.raises(ValueError, match="not with a head draft"):
         chosen("eagle3", "serial_chain")

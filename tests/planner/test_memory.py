@@ -4,6 +4,7 @@ import pytest
 
 from swiftspec.devices import named_device
 from swiftspec.models import known_model, sharded, weight_bytes
+from swiftspec.models.heads import HEADS
 from swiftspec.planner.memory import GRAPHS_BYTES, MemoryModel
 from swiftspec.planner.option import Option
 from swiftspec.planner.space import feasible_options
@@ -111,3 +112,16 @@ def test_caches_of_all_requests_fill_the_fullest_device(policy: str, sizes: tupl
     ]
     assert all(tokens * bytes_each <= of_group for bytes_each, of_group in zip(each, free, strict=True))
     assert any((tokens + 1) * bytes_each > of_group for bytes_each, of_group in zip(each, free, strict=True))
+
+
+def test_a_head_on_devices_of_its_own_holds_the_targets_embedding() -> None:
+    head = HEADS["eagle3"].spec(TARGET)
+    pair = MemoryModel(
+        device=named_device("h100-sxm"),
+        specs={Role.TARGET: TARGET, Role.DRAFT: head},
+        quantisation=dict.fromkeys(Role, "bf16"),
+    )
+    _, apart = pair.groups(placed("ssd_head", 4, 1), context=100)
+    (together,) = pair.groups(placed("head_chain", 1), context=100)
+    missing = (TARGET.vocab_size - head.vocab_size) * TARGET.hidden_size * 2
+    assert apart.weights_bytes[Role.DRAFT] - together.weights_bytes[Role.DRAFT] == missing > 0

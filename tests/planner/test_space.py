@@ -17,6 +17,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.policies.mirror import Mirror
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.serial import SerialChain, SerialTree
+from swiftspec.policies.ssd_head import SsdHead
 from swiftspec.policies.swiftspec import SwiftSpec
 from tests.builders import OF_SERIAL_DRAFTS, constant_profile, divided_profile, machine_profile, with_guesses
 from tests.planner.pairs import DEVICE, PAIR, QUANTISATION, composed_profile
@@ -175,6 +176,17 @@ def test_no_forward_is_divided_over_nodes() -> None:
     assert {option.groups[Role.DRAFT] for option in split if option.sizes == (8, 3)} == {(8, 9, 10)}
     assert max(option.degree(role) for option in options for role in option.degrees) == 8
     assert rejected["autoregressive: one forward would be divided over nodes"] == 3
+
+
+def test_hidden_states_are_not_sent_between_nodes() -> None:
+    memory = MemoryModel(device=DEVICE, specs=PAIR, quantisation=QUANTISATION)
+    trace = replace(TRACE, draft_kind=DraftKind.HEAD)
+    profile = composed_profile(num_devices=8)
+    options, rejected = feasible_options(profile, trace, num_devices=9, memory=memory, policies=["ssd_head"])
+    assert {option.sizes for option in options}
+    assert all(max(device for group in option.groups.values() for device in group) < 8 for option in options)
+    reason = "ssd_head: hidden states would be sent between nodes, over links that are not known"
+    assert rejected[reason] == len(list(SsdHead.search_space()))  # 8+1
 
 
 def test_a_profile_without_halves_is_named() -> None:

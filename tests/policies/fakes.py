@@ -5,7 +5,7 @@ the policy's bounds, and a compaction keeps what the verified tokens allow and n
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -18,6 +18,16 @@ VOCAB_SIZE = 11
 MASK_TOKEN = -1  # a request's, where a test gives none
 
 Path = tuple[int, ...]  # tokens from the start of the prompt
+
+
+def continued(path: Path, length: int, target: Callable[[Path], int]) -> Path:
+    """The path with the target's own tokens behind it, up to this length at least.
+
+    It is what a target knows that keeps KV before it commits.
+    """
+    while len(path) < length:
+        path += (target(path),)
+    return path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +97,13 @@ class Slot:
 
 
 class FakeCache:
-    """[prefix | tree], as the engine's. `forgetful`: what may be verified some day may be thrown away all the same."""
+    """[prefix | tree], as the engine's. `forgetful`: what may be verified some day may be thrown away all the same.
 
-    def __init__(self, tree_slots: int, *, forgetful: bool = False) -> None:
-        self._forgetful = forgetful
+    rereads: what was drafted may be computed again, as heads do once it is verified.
+    """
+
+    def __init__(self, tree_slots: int, *, forgetful: bool = False, rereads: bool = False) -> None:
+        self._forgetful, self._rereads = forgetful, rereads
         self.prefix: list[Slot] = []
         self.tree: list[Slot] = []
         self._tree_slots = tree_slots
@@ -122,7 +135,7 @@ class FakeCache:
                     path = slot.path
             assert row.position == len(path)
             path = (*path, row.token)
-            assert all(slot.path != path for slot in self.tree), "nothing is computed twice"
+            assert self._rereads or all(slot.path != path for slot in self.tree), "nothing is computed twice"
             self.tree.append(Slot(path))
         assert len(self.tree) <= self._tree_slots
         return [slot.path for slot in self.tree[first:]]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from swiftspec.engine.channel.sequencing import Exchange, Header
 from swiftspec.policies import Policy, Request, make_policy
+from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import (
     CatchUp,
     Clock,
@@ -37,7 +38,7 @@ from swiftspec.policies.effects import (
     Verdict,
 )
 from swiftspec.policies.recovery import Recoverable, RecoveringDraft, RecoveringTarget
-from tests.policies.fakes import VOCAB_SIZE, FakeCache, FakeDraft, Path
+from tests.policies.fakes import VOCAB_SIZE, FakeCache, FakeDraft, Path, continued
 
 TICK_S = 0.01
 _MOST_STEPS = 20_000
@@ -136,7 +137,7 @@ class World:
         return Process(
             role=role,
             part=part,
-            cache=FakeCache(tree_slots, forgetful=True),
+            cache=FakeCache(tree_slots, forgetful=True, rereads=sends_features(self.policy)),
             known=self.request.prompt,
             exchange=Exchange(0, leads=role is Role.TARGET),
         )
@@ -208,7 +209,10 @@ class World:
     def _perform(self, process: Process, effect: Effect) -> Any:
         match effect:
             case KeepKV(_, slots, num_verified):
-                process.cache.keep(slots, num_verified, process.known)
+                known = process.known
+                if process.role is Role.TARGET and sends_features(self.policy):
+                    known = continued(known, len(process.cache.path) + num_verified + 1, self.model.target)
+                process.cache.keep(slots, num_verified, known)
             case Send(message):
                 self._send(process, message)
             case Poll():
@@ -275,6 +279,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "amusd": {"lookahead": 2, "verify_rows": 6},
     "mirror": {"num_draft_tokens": 2, "guesses": 2},
     "ssd": {"num_draft_tokens": 2, "branches": 4},
+    "ssd_head": {"num_draft_tokens": 2, "branches": 4},
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 from hypothesis import strategies as st
 
 from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import (
     Candidates,
     Commit,
@@ -29,7 +30,7 @@ from swiftspec.policies.effects import (
     TargetForward,
     Verdict,
 )
-from tests.policies.fakes import FakeCache, Path
+from tests.policies.fakes import FakeCache, Path, continued
 
 E = TypeVar("E", bound=Effect, covariant=True)
 Target = Callable[[Path], int]
@@ -78,9 +79,17 @@ class _Process:
     """One role's program, where it stands, and the caches it drives."""
 
     def __init__(
-        self, role: Role, program: Program, known: Path, caches: Mapping[Role, FakeCache], *, rank: int, num_peers: int
+        self,
+        role: Role,
+        program: Program,
+        known: Path,
+        caches: Mapping[Role, FakeCache],
+        *,
+        rank: int,
+        num_peers: int,
+        keeps_first: bool,
     ) -> None:
-        self.role, self.rank, self.caches = role, rank, caches
+        self.role, self.rank, self.caches, self.keeps_first = role, rank, caches, keeps_first
         self.program = program
         self.known = known
         self.inboxes = [deque[tuple[int, Message]]() for _ in range(num_peers)]  # (when it is there, message)
@@ -199,7 +208,7 @@ class _Driver:
                 paths = caches[Role.DRAFT].forward(rows)
                 return tuple(self._draft(path, num_candidates) for path in paths), paths
             case KeepKV(model, slots, num_verified):
-                caches[model].keep(slots, num_verified, process.known)
+                caches[model].keep(slots, num_verified, self._known(process, num_verified))
             case Send(message, peer):
                 self._deliver(process, message, peer)
             case Receive(peer) | Poll(peer):
@@ -207,6 +216,12 @@ class _Driver:
             case Commit(tokens):
                 process.known += tokens
         return None, ()
+
+    def _known(self, process: _Process, num_verified: int) -> Path:
+        if not (process.keeps_first and process.role is Role.TARGET):
+            return process.known
+        length = len(process.caches[Role.TARGET].path) + num_verified + 1
+        return continued(process.known, length, self._target)
 
     def _deliver(self, sender: _Process, message: Message, peer: int) -> None:
         others = [process for process in self._processes if process.role is not sender.role]
@@ -233,12 +248,22 @@ def _processes(policy: Policy, request: Request, *, forgetful: bool) -> Iterator
     groups = policy.target_groups
 
     def cache(role: Role) -> FakeCache:
-        return FakeCache(policy.target_rows if role is Role.TARGET else policy.draft_rows, forgetful=forgetful)
+        if role is Role.TARGET:
+            return FakeCache(policy.target_rows, forgetful=forgetful)
+        return FakeCache(policy.draft_rows, forgetful=forgetful, rereads=sends_features(policy))
 
     def start(role: Role, held: Iterable[Role], *, rank: int, num_peers: int) -> _Process:
         program = policy.programs(request)[role]
         caches = {model: cache(model) for model in held}
-        return _Process(role, program, request.prompt, caches, rank=rank, num_peers=num_peers)
+        return _Process(
+            role,
+            program,
+            request.prompt,
+            caches,
+            rank=rank,
+            num_peers=num_peers,
+            keeps_first=sends_features(policy),
+        )
 
     if policy.layout is not Layout.DISAGGREGATED:
         yield start(Role.TARGET, Role, rank=0, num_peers=0)

@@ -46,6 +46,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "dsi": {"num_draft_tokens": 1, "target_groups": 2, "verify_rows": 6},
     "mirror": {"num_draft_tokens": 2, "guesses": 1},
     "ssd": {"num_draft_tokens": 2, "branches": 4},
+    "ssd_head": {"num_draft_tokens": 2, "branches": 4},
     "swiftspec": {"verify_rows": 4, "expand_rows": 2, "num_candidates": 3, "tree_capacity": 12},
     "swiftspec_parallel": {
         "verify_rows": 4,

@@ -25,6 +25,7 @@ def test_policies_go_by_their_names_simplest_first() -> None:
         "amusd",
         "dsi",
         "ssd",
+        "ssd_head",
         "mirror",
         "swiftspec",
         "swiftspec_parallel",

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from swiftspec.policies import POLICIES, Layout, Request
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.policies.effects import Prefill, Receive, TargetExit, TargetForward
+from swiftspec.policies.base import sends_features
+from swiftspec.policies.effects import Prefill, Receive, Send, Stop, TargetExit, TargetForward
 from swiftspec.policies.prompt_lookup import PromptLookup
 from tests.policies.fakes import FakeDraft, FakeTarget, drafts, requests
 from tests.policies.faults import SHAPES, Fate, Faults, Outage, World, faults, small
@@ -17,6 +18,7 @@ GOOD_DRAFT = FakeDraft(target=FakeTarget(seed=1), ranks=(0, 0, 0, 1), steepness=
 LONG = Request(prompt=(3, 1, 4, 1, 5), max_new_tokens=200)
 # Until a draft that is there is taken back: the longest pause between two probes, and an exchange of messages.
 BACK_WITHIN = 80 + 60
+REJOINING = [name for name in SHAPES if not sends_features(small(name))]
 
 
 def test_every_policy_with_one_target_and_a_draft_of_its_own_is_tried() -> None:
@@ -52,7 +54,7 @@ def alone_at(world: World, tick: int) -> bool:
     return [moment.alone for moment in world.moments if moment.tick <= tick][-1]
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", REJOINING)
 @settings(max_examples=12, deadline=None)
 @given(start=st.integers(0, 150), ticks=st.integers(1, 250), forgets=st.booleans(), alone=st.booleans())
 def test_a_draft_that_is_back_is_soon_taken_back(name: str, start: int, ticks: int, forgets: bool, alone: bool) -> None:
@@ -67,7 +69,7 @@ def test_a_draft_that_is_back_is_soon_taken_back(name: str, start: int, ticks: i
     assert world.target_part.num_losses <= 1
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", REJOINING)
 @settings(max_examples=12, deadline=None)
 @given(faults=faults(until=300))
 def test_once_nothing_goes_wrong_any_more_both_are_together(name: str, faults: Faults) -> None:
@@ -80,7 +82,7 @@ def test_once_nothing_goes_wrong_any_more_both_are_together(name: str, faults: F
     assert not any(together)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", REJOINING)
 def test_nothing_is_computed_again_when_the_draft_was_only_slow(name: str) -> None:
     outage = Outage(start=60, ticks=100, forgets=False)
     world = World(small(name), LONG, GOOD_DRAFT, Faults(outages=(outage,)), Autoregressive()).run()
@@ -88,6 +90,19 @@ def test_nothing_is_computed_again_when_the_draft_was_only_slow(name: str) -> No
     assert [len(effect.tokens) for effect in prefills] == [len(LONG.prompt) - 1, 1]
     assert world.target_part.num_losses == 1
     assert not world.target_part.lost
+
+
+@pytest.mark.parametrize("name", SHAPES.keys() - set(REJOINING))
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_draft_whose_features_have_a_gap_stays_away(name: str, forgets: bool) -> None:
+    outage = Outage(start=60, ticks=100, forgets=forgets)
+    world = World(small(name), LONG, GOOD_DRAFT, Faults(outages=(outage,)), Autoregressive()).run()
+    assert world.output == GOOD_DRAFT.target.output(LONG)
+    assert world.target_part.num_losses == 1
+    assert not alone_at(world, outage.start)
+    assert world.target_part.lost
+    sent = [moment.effect.message for moment in world.moments if moment.alone and isinstance(moment.effect, Send)]
+    assert sent == [Stop()]
 
 
 def test_target_probes_less_and_less_at_a_draft_that_is_of_no_use() -> None:

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import (
     Clock,
     Commit,
@@ -31,7 +32,7 @@ from swiftspec.scheduler.asks import Grant, Step
 from swiftspec.scheduler.batching import BatchLimits, WaitUntil
 from swiftspec.scheduler.controller import Controller
 from swiftspec.scheduler.group import Group
-from tests.policies.fakes import FakeCache, FakeDraft, Path
+from tests.policies.fakes import FakeCache, FakeDraft, Path, continued
 
 __all__ = ["Served", "serve"]
 
@@ -54,7 +55,11 @@ class _Part:
         self.known = known
         # Forgetful: some policies throw away what they could use (see their own tests).
         self.caches = {
-            model: FakeCache(policy.target_rows if model is Role.TARGET else policy.draft_rows, forgetful=True)
+            model: FakeCache(
+                policy.target_rows if model is Role.TARGET else policy.draft_rows,
+                forgetful=True,
+                rereads=sends_features(policy),
+            )
             for model in held
         }
         self.inboxes = [deque[Message]() for _ in range(num_peers)]
@@ -238,7 +243,10 @@ class _Service:
     def _perform(self, part: _Part, program: int, effect: Effect) -> Any:
         match effect:
             case KeepKV(model, slots, num_verified):
-                part.caches[model].keep(slots, num_verified, part.known)
+                known = part.known
+                if part.role is Role.TARGET and sends_features(self._policy):
+                    known = continued(known, len(part.caches[model].path) + num_verified + 1, self._draft.target)
+                part.caches[model].keep(slots, num_verified, known)
             case Send(message, peer):
                 other, inbox = part.peers[peer]
                 other.inboxes[inbox].append(message)

@@ -5,7 +5,7 @@ import pytest
 
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.policies import DraftKind
-from swiftspec.policies.effects import Role, Row
+from swiftspec.policies.effects import Role, Row, Stop, Verdict
 from swiftspec.simulator.oracle import MASK_TOKEN, CandidatePool, SimulatedKVCache, TraceOracle
 from tools.iid_trace import synthesise_trace
 
@@ -177,3 +177,31 @@ def test_a_head_guesses_as_far_ahead_as_its_own_hidden_states_go() -> None:
     rows = (Row(0, 1, 0), Row(output[0], 2, 0b1), Row(output[1], 3, 0b11))
     known = trace.prompts[0].draft.tokens[:, 0].tolist()
     assert [candidates.tokens[0] for candidates in subject.draft(rows, 1)] == [known[0], 101, 202]
+
+
+def test_a_head_apart_knows_from_verdicts_what_is_verified() -> None:
+    trace = trace_ahead(DraftKind.HEAD)
+    subject, output = oracle(trace), trace.prompts[0].target_tokens.tolist()
+    known = trace.prompts[0].draft.tokens[:, 0].tolist()
+    subject.hear(Verdict(()))
+    subject.prefill(Role.DRAFT, (0,))
+    rows = (Row(0, 1, 0), Row(output[0], 2, 0b1))
+    assert [candidates.tokens[0] for candidates in subject.draft(rows, 1)] == [known[0], 101]
+    subject.hear(Verdict((output[0], output[1])))
+    subject.keep(Role.DRAFT, (0,), 1)
+    longer = (Row(output[0], 2, 0), Row(output[1], 3, 0b1), Row(output[2], 4, 0b11))
+    assert [candidates.tokens[0] for candidates in subject.draft(longer, 1)] == [known[1], known[2], 103]
+
+
+def test_a_verdict_carries_the_features_that_none_carried_before() -> None:
+    subject = oracle(trace_ahead(DraftKind.HEAD))
+    subject.prefill(Role.TARGET, (0,))
+    assert subject.num_features(Stop()) == 0
+    assert subject.num_features(Verdict(())) == 1
+    subject.target((Row(0, 1, 0),))
+    subject.keep(Role.TARGET, (0,), 1)
+    assert subject.num_features(Verdict((3,))) == 1
+    assert subject.num_features(Verdict(())) == 0
+    serial = oracle(small_trace(num_tokens=6))
+    serial.prefill(Role.TARGET, (0,))
+    assert serial.num_features(Verdict(())) == 0

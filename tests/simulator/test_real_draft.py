@@ -18,8 +18,10 @@ from safetensors.torch import load_file, save_file
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.metrics import measure
-from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.artifacts.trace import AcceptanceTrace, TracedPrompt
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
+from swiftspec.engine.model.head_runner import HeadRunner
+from swiftspec.engine.model.models import load_models
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import model_directory
@@ -29,7 +31,7 @@ from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Candidates, ForwardKind, Role, Row
 from swiftspec.profiler.acceptance import record_trace
 from swiftspec.simulator.driver import Simulator
-from swiftspec.simulator.oracle import MASK_TOKEN, TraceOracle
+from swiftspec.simulator.oracle import MASK_TOKEN, CandidatePool, TraceOracle
 from tests.builders import machine_profile
 
 NUM_PROMPTS = 16
@@ -49,6 +51,10 @@ TREES = {
 PARALLEL_TREES = {
     "parallel_tree": {"verify_rows": 12, "num_masks": 5},
     "swiftspec_parallel": {"verify_rows": 12, "expand_nodes": 6, "num_masks": 5},
+}
+HEADS: dict[str, dict[str, Any]] = {
+    "head_chain": {"num_draft_tokens": 4},
+    "ssd_head": {"num_draft_tokens": 4, "branches": 8},
 }
 
 
@@ -77,6 +83,41 @@ class RealDraft(TraceOracle):
         super().keep(role, slots, num_verified)
         if role is Role.DRAFT:
             self.model.keep(0, slots, num_verified)
+
+
+class RealHead(TraceOracle):
+    """As `RealDraft`, by the bundled head on the target's features of the traced text."""
+
+    head: ClassVar[HeadRunner]
+    tapped: ClassVar[ModelRunner]
+
+    def __init__(self, pool: CandidatePool, prompt: TracedPrompt, **kwargs: Any) -> None:
+        super().__init__(pool, prompt, **kwargs)
+        text = (*prompt.prompt_tokens.tolist(), *prompt.target_tokens.tolist())
+        self.tapped.reset(0)
+        self.tapped.forward(ForwardBatch(ForwardKind.EXACT, (Chunk(0, text),)))
+        self.head.reset(0)
+        self.head.target[0].features[: len(text)] = self.tapped.caches[0].features[: len(text)]
+
+    def prefill(self, role: Role, tokens: Sequence[int]) -> int | None:
+        answer = super().prefill(role, tokens)
+        if role is Role.DRAFT:
+            self._know()
+            self.head.forward(ForwardBatch(ForwardKind.EXACT, (Chunk(0, tuple(tokens)),)))
+        return answer
+
+    def draft(self, rows: Sequence[Row], num_candidates: int, *, fuzzy: bool = False) -> tuple[Candidates, ...]:
+        super().draft(rows, num_candidates, fuzzy=fuzzy)  # keeps count of the cache
+        self._know()
+        return self.head.forward(ForwardBatch(ForwardKind.EXACT, (Rows(0, tuple(rows)),), num_candidates)).candidates[0]
+
+    def keep(self, role: Role, slots: Sequence[int], num_verified: int) -> None:
+        super().keep(role, slots, num_verified)
+        if role is Role.DRAFT:
+            self.head.keep(0, slots, num_verified)
+
+    def _know(self) -> None:
+        self.head.target[0].prefix_length = self._mirrors[Role.TARGET].prefix_length
 
 
 def weakened(draft: Path, directory: Path) -> Path:
@@ -112,15 +153,38 @@ def parallel_trace() -> AcceptanceTrace:
     return record(model_directory("demo/parallel_draft"))
 
 
+@pytest.fixture(scope="module")
+def head_trace() -> AcceptanceTrace:
+    """Of the bundled head, on the same prompts; from now on `RealHead` answers by it."""
+    target, head = ModelRef(model="demo/target", dtype=DTYPE), ModelRef(model="demo/head", dtype=DTYPE)
+    models = {
+        role: load_models({role: model}, elsewhere={other: its}, max_context=512, tree_slots=256)[role]
+        for role, model, other, its in (
+            (Role.TARGET, target, Role.DRAFT, head),
+            (Role.DRAFT, head, Role.TARGET, target),
+        )
+    }
+    theirs, ours = models[Role.TARGET], models[Role.DRAFT]
+    assert isinstance(theirs, ModelRunner)
+    assert isinstance(ours, HeadRunner)
+    RealHead.tapped, RealHead.head = theirs, ours
+    return traced(head)
+
+
 def record(draft: Path) -> AcceptanceTrace:
     """A draft's trace; from now on `RealDraft` answers by it."""
+    reference = ModelRef(model=str(draft), dtype=DTYPE)
+    RealDraft.model = ModelRunner.load(reference, max_context=512, tree_slots=256)
+    RealDraft.mask_token = draft_facts(draft).mask_token
+    return traced(reference)
+
+
+def traced(reference: ModelRef) -> AcceptanceTrace:
+    """A draft's trace."""
     target = model_directory("demo/target")
     tokenizer = Tokenizer(target)
     lines = (target.parent / "prompts" / "validate.jsonl").read_text().splitlines()
     prompts = [json.loads(lines[number * len(lines) // NUM_PROMPTS]) for number in range(NUM_PROMPTS)]
-    reference = ModelRef(model=str(draft), dtype=DTYPE)
-    RealDraft.model = ModelRunner.load(reference, max_context=512, tree_slots=256)
-    RealDraft.mask_token = draft_facts(draft).mask_token
     return record_trace(
         target=ModelRef(model=str(target), dtype=DTYPE),
         draft=reference,
@@ -167,3 +231,12 @@ def test_trees_of_masks_are_accepted_as_the_real_drafts(parallel_trace: Acceptan
     shape = PARALLEL_TREES[name]
     replayed = sum(tokens_per_round(name, shape, parallel_trace, seed=seed) for seed in SEEDS) / len(SEEDS)
     assert replayed == pytest.approx(tokens_per_round(name, shape, parallel_trace, oracle=RealDraft), rel=0.05)
+
+
+@pytest.mark.parametrize(("name", "shape"), HEADS.items())
+def test_a_head_is_accepted_as_the_real_one(head_trace: AcceptanceTrace, name: str, shape: dict[str, Any]) -> None:
+    """In its target's process and apart from it, where it drafts farther ahead of what is verified."""
+    replayed = sum(tokens_per_round(name, shape, head_trace, seed=seed) for seed in SEEDS) / len(SEEDS)
+    real = tokens_per_round(name, shape, head_trace, oracle=RealHead)
+    assert replayed == pytest.approx(real, rel=0.02)
+    assert real > 1.5  # the draft is of use

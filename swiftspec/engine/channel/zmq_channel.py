@@ -1,4 +1,6 @@
-"""The channel between two roles: token ids only, over ZeroMQ. Messages are length-checked and parsed without pickle.
+"""The channel between two roles: token ids over ZeroMQ. Messages are length-checked and parsed without pickle.
+
+Beside a message may go a payload, as a second frame, where both ends of a request declare one; see `Payload`.
 
 Nothing received raises, and nothing sent waits: a message that cannot be sent is dropped, an invalid one ends its
 exchange (see `sequencing`), and the programs recover from either.
@@ -11,6 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import zmq
 
@@ -18,7 +21,7 @@ from swiftspec.engine.channel.curve import Curve, secure
 from swiftspec.engine.channel.sequencing import Exchange, Header
 from swiftspec.policies.effects import CatchUp, Message, PeerError, Probe, ProbeReply, Stop, Subtree, Verdict
 
-__all__ = ["Channel", "RequestChannel", "decode", "encode"]
+__all__ = ["NO_PAYLOAD", "Channel", "Payload", "RequestChannel", "decode", "encode"]
 
 # Little-endian: request, attempt, sequence number, kind; int32s.
 _HEAD = struct.Struct("<IIIB")
@@ -95,6 +98,27 @@ def _tokens(message: Message) -> Iterable[int]:
     return message.tokens if isinstance(message, Subtree | Verdict | CatchUp) else ()
 
 
+class Payload(Protocol):
+    """What goes beside one request's messages, as one end sees it."""
+
+    def outgoing(self, message: Message) -> bytes:
+        """What goes beside a message; nothing if empty."""
+
+    def takes(self, message: Message, payload: bytes) -> bool:
+        """Take what came beside a message that is to be delivered; False if the message is invalid with it."""
+
+
+class _NoPayload:
+    def outgoing(self, message: Message) -> bytes:  # noqa: ARG002 - of the protocol
+        return b""
+
+    def takes(self, message: Message, payload: bytes) -> bool:  # noqa: ARG002 - of the protocol
+        return not payload
+
+
+NO_PAYLOAD: Payload = _NoPayload()
+
+
 class Channel:
     """One end: a ZeroMQ DEALER socket; a PAIR would lock a new peer out until everything from a dead one is read.
 
@@ -112,10 +136,22 @@ class Channel:
         A message with a token outside it is invalid.
     curve : Curve, optional
         Rejects peers without the secret; for addresses that others can reach.
+    most_payload_bytes : int
+        Of the largest payload beside a message.
     """
 
-    def __init__(self, address: str, *, bind: bool, leads: bool, vocab_size: int, curve: Curve | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        bind: bool,
+        leads: bool,
+        vocab_size: int,
+        curve: Curve | None = None,
+        most_payload_bytes: int = 0,
+    ) -> None:
         self._address, self._binds, self._curve = address, bind, curve
+        self._most_bytes = max(_MAX_BYTES, most_payload_bytes)  # of a frame
         self._open_socket()
         self._leads = leads
         self._vocab_size = vocab_size
@@ -127,7 +163,7 @@ class Channel:
 
     def _open_socket(self) -> None:
         self._context = zmq.Context(io_threads=1)
-        self.socket = _socket(self._context)
+        self.socket = _socket(self._context, self._most_bytes)
         if self._curve:
             secure(self.socket, self._curve, server=self._binds)
         try:
@@ -157,7 +193,7 @@ class Channel:
             self._open_socket()
         except ValueError:  # not now: nobody can connect until the next try
             self._context = zmq.Context(io_threads=1)
-            self.socket = _socket(self._context)
+            self.socket = _socket(self._context, self._most_bytes)
             return
         self.socket.poll(_FOUND_AGAIN_MS, zmq.POLLOUT)
 
@@ -169,12 +205,12 @@ class Channel:
     ) -> None:
         self._close_socket()
 
-    def open(self, request: int) -> "RequestChannel":
+    def open(self, request: int, payload: Payload = NO_PAYLOAD) -> "RequestChannel":
         """A request's part. Numbers ascend: messages of a smaller one that is not open are dropped."""
         if not self.socket.poll(0, zmq.POLLOUT):  # no peer
             self._open_again_if_lost()
         self._last_opened = max(request, self._last_opened)
-        part = self._requests[request] = RequestChannel(self, request, leads=self._leads)
+        part = self._requests[request] = RequestChannel(self, request, leads=self._leads, payload=payload)
         early = [heard for number, heard in self._early if number == request]
         self._early = deque((entry for entry in self._early if entry[0] > self._last_opened), maxlen=_MAX_QUEUED)
         for heard in early:
@@ -185,7 +221,7 @@ class Channel:
         """End a request's part, if it is open: what still comes of it is dropped."""
         self._requests.pop(request, None)
 
-    def transmit(self, frame: bytes, *, is_probe: bool) -> None:
+    def transmit(self, frame: bytes, *, is_probe: bool, payload: bytes = b"") -> None:
         """Send; drop if there is no peer or its queue is full; the very first frame may wait briefly for the peer."""
         if is_probe:  # the peer has been silent
             self._open_again_if_lost()
@@ -193,7 +229,10 @@ class Channel:
             self.socket.poll(_FIRST_CONTACT_MS, zmq.POLLOUT)
             self._has_met_peer = True
         try:
-            self.socket.send(frame, zmq.NOBLOCK)
+            if payload:
+                self.socket.send_multipart((frame, payload), zmq.NOBLOCK)
+            else:
+                self.socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
             return
         # ZeroMQ's own thread shares this role's cores with a main thread that never rests: let it run now. A single
@@ -206,19 +245,19 @@ class Channel:
         os.sched_yield()
         for _ in range(_MAX_QUEUED):
             try:
-                frame = self.socket.recv(zmq.NOBLOCK)
+                frames = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self._hear(frame)
+            self._hear(*frames)
 
-    def _hear(self, frame: bytes) -> None:
+    def _hear(self, frame: bytes, payload: bytes = b"", *others: bytes) -> None:
         try:
             message, header = decode(frame)
         except PeerError:
             self._hear_nonsense(frame)
             return
-        is_valid = max(_tokens(message), default=0) < self._vocab_size
-        heard = (header, message) if is_valid else None
+        is_valid = max(_tokens(message), default=0) < self._vocab_size and not others
+        heard = (header, message, payload) if is_valid else None
         if (part := self._requests.get(header.request)) is not None:
             part.hear(heard)
         elif header.request > self._last_opened:
@@ -241,8 +280,9 @@ class RequestChannel:
         Messages not delivered so far: invalid ones, and those of broken exchanges.
     """
 
-    def __init__(self, channel: Channel, request: int, *, leads: bool) -> None:
+    def __init__(self, channel: Channel, request: int, *, leads: bool, payload: Payload) -> None:
         self._channel = channel
+        self._payload = payload
         self._exchange = Exchange(request, leads=leads)
         self._inbox: deque[_Heard] = deque(maxlen=_MAX_QUEUED)
 
@@ -253,7 +293,8 @@ class RequestChannel:
     def send(self, message: Message) -> None:
         """Send without waiting; see `Channel.transmit`."""
         frame = encode(message, self._exchange.header(message))
-        self._channel.transmit(frame, is_probe=isinstance(message, Probe))
+        payload = self._payload.outgoing(message)
+        self._channel.transmit(frame, is_probe=isinstance(message, Probe), payload=payload)
 
     def poll(self) -> Message | None:
         """The next message of the present exchange, if one is there."""
@@ -269,8 +310,12 @@ class RequestChannel:
             heard = self._inbox.popleft()
             if heard is None:
                 self._exchange.break_off()
-            elif self._exchange.admits(*heard):
-                return heard[1]
+                continue
+            header, message, payload = heard
+            if self._exchange.admits(header, message):
+                if self._payload.takes(message, payload):
+                    return message
+                self._exchange.break_off()
         return None
 
     def hear(self, heard: "_Heard") -> None:
@@ -278,14 +323,14 @@ class RequestChannel:
         self._inbox.append(heard)
 
 
-_Heard = tuple[Header, Message] | None
+_Heard = tuple[Header, Message, bytes] | None  # and the payload
 
 
-def _socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+def _socket(context: zmq.Context[zmq.Socket[bytes]], most_bytes: int) -> zmq.Socket[bytes]:
     """A socket that drops a peer after seconds of silence, so that another may take its place."""
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.MAXMSGSIZE, _MAX_BYTES)
+    socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
     socket.setsockopt(zmq.SNDHWM, _MAX_QUEUED)
     socket.setsockopt(zmq.RCVHWM, _MAX_QUEUED)
     socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from swiftspec.engine.model.batch_caches import cache_of
 from swiftspec.engine.model.block_layers import BlockLayers
+from swiftspec.engine.model.features import Features
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
 from swiftspec.engine.model.kv_cache import KVCache
-from swiftspec.engine.model.runner import Cache
 from swiftspec.engine.model.sampler import top_candidates
 from swiftspec.policies.effects import ForwardKind, Row
 
@@ -31,7 +31,7 @@ class _Sequence:
     """A sequence: keys and values of the tokens read so far, the target's cache, and the draft's own counts."""
 
     own: KVCache
-    target: Cache
+    target: Features
     num_read: int = 0
     prefix_length: int = 0
     tree_length: int = 0
@@ -52,7 +52,7 @@ class BlockRunner:
     Parameters
     ----------
     layers : BlockLayers
-    target : sequence of Cache
+    target : sequence of Features
         The target's cache of each sequence, with features.
     capacity : int
         Slots of a sequence's cache.
@@ -63,7 +63,7 @@ class BlockRunner:
     has_own_threads = False
     tenant_bytes: tuple[int, ...] = ()
 
-    def __init__(self, layers: BlockLayers, target: Sequence[Cache], *, capacity: int, dtype: torch.dtype) -> None:
+    def __init__(self, layers: BlockLayers, target: Sequence[Features], *, capacity: int, dtype: torch.dtype) -> None:
         self._layers = layers
         self._mask_token, self._block_size = layers.spec.mask_token, layers.spec.block_size
         self.vocab_size = layers.spec.layers.vocab_size

@@ -1,11 +1,30 @@
-"""Features: parts of a target's residual stream that a head reads; a cache holds them by slot, as it does keys."""
+"""Features: parts of a target's residual stream that a head reads; a cache holds them by slot, as it does keys.
+
+A head in another process has a store in the cache's place, which fills from what comes beside the target's verdicts.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-__all__ = ["FeatureTaps"]
+import numpy as np
+import torch
+
+from swiftspec.policies.effects import Message, Verdict
+
+__all__ = ["FeatureReceiver", "FeatureSender", "FeatureStore", "FeatureTaps", "Features", "most_payload_bytes"]
+
+_FIRST = struct.Struct("<I")  # position of the first feature of a payload; fp32 numbers follow, little-endian
+_NUMBER_BYTES = 4
+
+
+class Features(Protocol):
+    """What a head reads of its target: features fp32 [capacity, width], those of the prefix valid."""
+
+    features: torch.Tensor
+    prefix_length: int
 
 
 class FeatureTaps(NamedTuple):
@@ -38,3 +57,72 @@ class FeatureTaps(NamedTuple):
             first, end, cache = end, end + len(sequence.tokens), sequence.cache
             slots = slice(cache.length, cache.length + end - first)
             cache.features[slots, place : place + self.size] = forward.residual[first:end, : self.size]
+
+
+class FeatureStore:
+    """Features of one sequence whose target is in another process. Attributes: those of `Features`."""
+
+    def __init__(self, *, capacity: int, width: int) -> None:
+        self.features = torch.zeros(capacity, width)
+        self.prefix_length = 0
+
+
+class FeatureSender:
+    """Features of one request, on their way out: a verdict takes all that no verdict took before."""
+
+    def __init__(self, cache: Features) -> None:
+        self._cache = cache
+        self._num_sent = 0
+
+    def outgoing(self, message: Message) -> bytes:
+        """What goes beside a message; nothing beside any but a verdict."""
+        if not isinstance(message, Verdict):
+            return b""
+        first, self._num_sent = self._num_sent, self._cache.prefix_length
+        return _FIRST.pack(first) + self._cache.features[first : self._num_sent].numpy().tobytes()
+
+    def takes(self, message: Message, payload: bytes) -> bool:  # noqa: ARG002 - of the protocol
+        """Whether what came beside a message is as it should be: no features come back."""
+        return not payload
+
+
+class FeatureReceiver:
+    """Features of one request, on their way in.
+
+    Parameters
+    ----------
+    store : FeatureStore
+        Is emptied, and filled by verdicts.
+    num_prompt_tokens : int
+        Tokens of the prompt without its last one: as many features are due with the first verdict.
+    """
+
+    def __init__(self, store: FeatureStore, *, num_prompt_tokens: int) -> None:
+        store.prefix_length = 0
+        self._store = store
+        self._num_due = num_prompt_tokens
+
+    def outgoing(self, message: Message) -> bytes:  # noqa: ARG002 - of the protocol
+        """What goes beside a message: nothing."""
+        return b""
+
+    def takes(self, message: Message, payload: bytes) -> bool:
+        """Store what came beside a message; False if it is not just what was due."""
+        if not isinstance(message, Verdict):
+            return not payload
+        store, self._num_due = self._store, self._num_due + len(message.tokens)
+        capacity, width = store.features.shape
+        known, due = store.prefix_length, self._num_due
+        size = _FIRST.size + _NUMBER_BYTES * width * (due - known)
+        if due > capacity or len(payload) != size or _FIRST.unpack_from(payload)[0] != known:
+            return False
+        # Not by torch, whose threads would take turns with those of forwards for a copy.
+        numbers = np.frombuffer(payload, dtype="<f4", offset=_FIRST.size)
+        store.features.numpy()[known:due] = numbers.reshape(due - known, width)
+        store.prefix_length = due
+        return True
+
+
+def most_payload_bytes(store: Features) -> int:
+    """Bytes of the largest payload: the features of a whole cache."""
+    return _FIRST.size + _NUMBER_BYTES * store.features.numel()

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from swiftspec.artifacts.steps import PREFILL_CHUNK
 from swiftspec.engine.model.batch_caches import cache_of, checked_caches
+from swiftspec.engine.model.features import Features
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
 from swiftspec.engine.model.head_kernels import HeadKernels
 from swiftspec.engine.model.head_layers import HeadLayers
 from swiftspec.engine.model.kv_cache import KVCache
-from swiftspec.engine.model.runner import Cache
 from swiftspec.engine.model.sequence_input import SequenceInput, sequence_input
 from swiftspec.policies.effects import ForwardKind, Row
 
@@ -34,7 +34,7 @@ class _Sequence:
     """A sequence's cache, whose features are the head's own hidden states, and the target's."""
 
     own: KVCache
-    target: Cache
+    target: Features
     num_verified: int = 0  # tokens; the first one has no slot, unless it was a row
 
     @property
@@ -52,13 +52,13 @@ class _Input(NamedTuple):
 
 
 class HeadRunner:
-    """A head beside its target.
+    """A head beside its target, or in a process of its own.
 
     Parameters
     ----------
     layers : HeadLayers or HeadKernels
-    target : sequence of Cache
-        The target's cache of each sequence, with features.
+    target : sequence of Features
+        The target's cache of each sequence, or the store of what came from it.
     capacity : int
         Slots of a sequence's cache.
     dtype : torch.dtype
@@ -68,7 +68,7 @@ class HeadRunner:
     tenant_bytes: tuple[int, ...] = ()
 
     def __init__(
-        self, layers: HeadLayers | HeadKernels, target: Sequence[Cache], *, capacity: int, dtype: torch.dtype
+        self, layers: HeadLayers | HeadKernels, target: Sequence[Features], *, capacity: int, dtype: torch.dtype
     ) -> None:
         self._layers = layers
         spec = layers.spec.layer
@@ -79,6 +79,7 @@ class HeadRunner:
             for cache in target
         ]
         self._caches = [sequence.own for sequence in self._sequences]
+        self.target = target
 
     def warm_up(self, max_rows: int) -> None:
         """Run every size once: the first forward compiles its products."""

@@ -1,4 +1,4 @@
-"""The models of one process: a target, a draft, or both, of which the draft may be a head on the target's features."""
+"""The models of one process: a target, a draft, or both. The draft may be a head on the target's features."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.model.block_layers import BlockLayers, load_block_weights
 from swiftspec.engine.model.block_runner import BlockRunner
-from swiftspec.engine.model.features import FeatureTaps
+from swiftspec.engine.model.features import Features, FeatureStore, FeatureTaps
 from swiftspec.engine.model.head_kernels import HeadKernels
 from swiftspec.engine.model.head_layers import HeadLayers
 from swiftspec.engine.model.head_runner import HeadRunner
@@ -24,14 +24,16 @@ from swiftspec.models.spec import Inflation, ModelSpec, model_directory
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
 
-__all__ = ["Models", "head_of", "load_models"]
+__all__ = ["Models", "feature_bytes", "head_of", "load_models"]
 
 Models = Mapping[Role, ModelRunner | HeadRunner | BlockRunner]
+_NONE: Mapping[Role, ModelRef] = {}
 
 
 def load_models(
     references: Mapping[Role, ModelRef],
     *,
+    elsewhere: Mapping[Role, ModelRef] = _NONE,
     max_context: int,
     tree_slots: int,
     num_sequences: int = 1,
@@ -41,9 +43,10 @@ def load_models(
 ) -> Models:
     """Load the models of a process, with room as `ModelRunner.load` says.
 
-    ValueError, in one sentence, if one cannot be used, or a head not with this target.
+    elsewhere: as of `Setup`. ValueError, in one sentence, if a model cannot be used, or a head not with this target.
     """
-    spec = head_of(references, device=device)
+    pair = {**elsewhere, **references}
+    spec = head_of(pair, device=device, apart=bool(elsewhere))
     whole = {
         role: ModelRunner.load(
             reference,
@@ -53,17 +56,24 @@ def load_models(
             tenants=tenants if role is Role.TARGET else (),
             device=device,
             tp_group=tp_group,
-            taps=_taps(spec, reference) if spec else None,
+            taps=_taps(spec, reference) if spec and role is Role.TARGET else None,
         )
         for role, reference in references.items()
         if spec is None or role is Role.TARGET
     }
-    if spec is None:
+    if spec is None or Role.DRAFT not in references:
         return whole
-    draft, directory = references[Role.DRAFT], model_directory(references[Role.TARGET].model)
+    if Role.TARGET not in references and tp_group is not None and tp_group.size > 1:
+        raise ValueError(f"draft {pair[Role.DRAFT].model} is a head; it cannot be divided by {tp_group.size} ranks")
+    draft, directory = pair[Role.DRAFT], model_directory(pair[Role.TARGET].model)
     dtype = DTYPES["float32" if draft.dtype == "int8" else draft.dtype]
-    target, caches = ModelSpec.from_directory(directory), whole[Role.TARGET].caches
-    capacity = max_context + tree_slots
+    target, capacity = ModelSpec.from_directory(directory), max_context + tree_slots
+    width = _taps(spec, pair[Role.TARGET]).width
+    caches: Sequence[Features] = (
+        whole[Role.TARGET].caches
+        if Role.TARGET in whole
+        else [FeatureStore(capacity=capacity, width=width) for _ in range(num_sequences)]
+    )
     if isinstance(spec, BlockSpec):
         block = BlockLayers(spec, load_block_weights(spec, target, directory), dtype=dtype)
         return {**whole, Role.DRAFT: BlockRunner(block, caches, capacity=capacity, dtype=dtype)}
@@ -73,16 +83,18 @@ def load_models(
     return {**whole, Role.DRAFT: HeadRunner(head, caches, capacity=capacity, dtype=dtype)}
 
 
-def head_of(references: Mapping[Role, ModelRef], *, device: str = "cpu") -> HeadSpec | BlockSpec | None:
+def head_of(
+    references: Mapping[Role, ModelRef], *, device: str = "cpu", apart: bool = False
+) -> HeadSpec | BlockSpec | None:
     """The draft's shape if it reads the target's features.
 
-    ValueError unless its target is in the same process, on a CPU.
+    apart: whether the models are in processes of their own. ValueError unless the target is known, and on a CPU.
     """
     draft = references.get(Role.DRAFT)
     kind = draft_facts(draft.model).kind if draft else DraftKind.SERIAL
     if draft is None or not kind.reads_target:
         return None
-    if Role.TARGET not in references:
+    if Role.TARGET not in references or (apart and kind is DraftKind.BLOCK):
         raise ValueError(f"draft {draft.model} reads the target's hidden states; expected a co-located policy")
     if device != "cpu":
         raise ValueError(f"draft {draft.model} reads the target's hidden states, on CPUs only; the device is {device}")
@@ -90,6 +102,15 @@ def head_of(references: Mapping[Role, ModelRef], *, device: str = "cpu") -> Head
         raise ValueError(f"draft {draft.model} is a head; it cannot be inflated to {draft.inflate}")
     directory = model_directory(draft.model)
     return HeadSpec.from_directory(directory) if kind is DraftKind.HEAD else BlockSpec.from_directory(directory)
+
+
+def feature_bytes(head: ModelRef, target: ModelRef) -> int:
+    """Bytes of the features that a head reads for a token, as they are kept and sent.
+
+    ValueError if it is not one for this target.
+    """
+    spec = HeadSpec.from_directory(model_directory(head.model))
+    return torch.float32.itemsize * _taps(spec, target).width
 
 
 def _taps(head: HeadSpec | BlockSpec, target: ModelRef) -> FeatureTaps:

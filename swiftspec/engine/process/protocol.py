@@ -45,6 +45,9 @@ class Setup:
         Meeting place of a TP group of several ranks: `file:///path` or `tcp://host:port/name`.
     models : mapping
         By role; both if the policy is co-located.
+    elsewhere : mapping
+        The model in the other role's process, if the draft is a head: it has its target's embedding and output matrix,
+        and the target notes what it reads.
     tenants : tuple of str
         Directories of the target's fine-tunes and adapters, numbered from 1.
     devices : tuple of int
@@ -80,6 +83,7 @@ class Setup:
     channels: tuple[str, ...]
     max_context: int
     tree_slots: int
+    elsewhere: Mapping[Role, ModelRef] = field(default_factory=dict)
     max_running: int = 1
     batch: BatchLimits = field(default_factory=BatchLimits)
     tenants: tuple[str, ...] = ()

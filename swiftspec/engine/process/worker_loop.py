@@ -13,12 +13,14 @@ from multiprocessing.connection import Connection
 import zmq
 
 from swiftspec.artifacts.timeline import Span
-from swiftspec.engine.channel.zmq_channel import Channel
+from swiftspec.engine.channel.zmq_channel import NO_PAYLOAD, Channel, Payload
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
+from swiftspec.engine.model.features import FeatureReceiver, Features, FeatureSender, FeatureStore
 from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.process.protocol import Cancel, Committed, Finished, Generate, Report, Scored, Setup
 from swiftspec.policies import Layout
+from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Candidates, Program, Role
 from swiftspec.policies.recovery import Recoverable, recoverable
 from swiftspec.policies.shared_outputs import SharedOutputs
@@ -40,10 +42,17 @@ class WorkerLoop:
         By role, with `setup.max_running` sequences each.
     channels : sequence of Channel
         One to every peer.
+    features : sequence of Features
+        Of each sequence, if they go beside verdicts: the target's, or the store of the draft's process.
     """
 
     def __init__(
-        self, connection: Connection, setup: Setup, models: Mapping[Role, Model], channels: Sequence[Channel]
+        self,
+        connection: Connection,
+        setup: Setup,
+        models: Mapping[Role, Model],
+        channels: Sequence[Channel],
+        features: Sequence[Features] = (),
     ) -> None:
         self._connection = connection
         self._commands = select.poll()
@@ -51,6 +60,7 @@ class WorkerLoop:
         self._setup = setup
         self._models = models
         self._channels = channels
+        self._features = features
         self._driver = GroupDriver(
             models=models,
             limits=setup.batch,
@@ -93,13 +103,22 @@ class WorkerLoop:
             sequence=sequence,
             tenant=command.tenant,
             models=self._models,
-            peers=[channel.open(number) for channel in self._channels],
+            peers=[channel.open(number, self._payload(command, sequence)) for channel in self._channels],
             commit=partial(self._report_commit, number),
             sampler=command.sampler,
             score=partial(self._report_scores, number),
         )
         program = self._program(command)
         self._driver.add(number, program, part, is_elastic=command.policy.elastic, tpot_s=command.tpot_s)
+
+    def _payload(self, command: Generate, sequence: int) -> Payload:
+        """What goes beside a request's messages."""
+        if not sends_features(command.policy):
+            return NO_PAYLOAD
+        features = self._features[sequence]
+        if isinstance(features, FeatureStore):
+            return FeatureReceiver(features, num_prompt_tokens=len(command.request.prompt) - 1)
+        return FeatureSender(features)
 
     def _program(self, command: Generate) -> Program:
         """The role's program, inside of its recovery if it has a peer to lose."""

@@ -9,7 +9,7 @@ import os
 import select
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from multiprocessing.connection import Connection
 
@@ -17,10 +17,12 @@ import torch
 
 from swiftspec.engine.channel.zmq_channel import Channel
 from swiftspec.engine.model.block_runner import BlockRunner
+from swiftspec.engine.model.features import Features, most_payload_bytes
 from swiftspec.engine.model.head_runner import HeadRunner
 from swiftspec.engine.model.memory import trim_memory
 from swiftspec.engine.model.models import Models, load_models
 from swiftspec.engine.model.protocol import Model
+from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.engine.process.clocks import TimedConnection
@@ -125,7 +127,8 @@ def _serve(connection: Connection, setup: Setup, loading: AbstractContextManager
                 for role, model in models.items()
             }
         vocab_size = min(model.vocab_size for model in models.values())
-        _lead(connection, setup, leading, ready, vocab_size=vocab_size)
+        features = _features_across(models) if setup.elsewhere else ()
+        _lead(connection, setup, leading, ready, vocab_size=vocab_size, features=features)
     else:
         connection.send(ready)
         with torch.inference_mode():
@@ -137,6 +140,7 @@ def _loaded(setup: Setup, tp_group: TPGroup, device: str) -> Models:
     """The models, after one warm-up run."""
     models = load_models(
         setup.models,
+        elsewhere=setup.elsewhere,
         max_context=setup.max_context,
         tree_slots=setup.tree_slots,
         num_sequences=setup.max_running,
@@ -151,7 +155,23 @@ def _loaded(setup: Setup, tp_group: TPGroup, device: str) -> Models:
     return models
 
 
-def _lead(connection: Connection, setup: Setup, models: Mapping[Role, Model], ready: Ready, *, vocab_size: int) -> None:
+def _features_across(models: Models) -> Sequence[Features]:
+    """Each sequence's features that are sent, or come, beside verdicts."""
+    (model,) = models.values()
+    if isinstance(model, BlockRunner):
+        return ()
+    return model.caches if isinstance(model, ModelRunner) else model.target
+
+
+def _lead(
+    connection: Connection,
+    setup: Setup,
+    models: Mapping[Role, Model],
+    ready: Ready,
+    *,
+    vocab_size: int,
+    features: Sequence[Features],
+) -> None:
     """Run role programs for as long as the launcher wants."""
     is_target = setup.role is Role.TARGET
     with ExitStack() as stack:
@@ -163,10 +183,11 @@ def _lead(connection: Connection, setup: Setup, models: Mapping[Role, Model], re
                     leads=is_target,
                     vocab_size=vocab_size,
                     curve=setup.curve if address.startswith("tcp:") else None,
+                    most_payload_bytes=max(map(most_payload_bytes, features), default=0),
                 )
             )
             for address in setup.channels
         ]
         connection.send(ready)
         with torch.inference_mode():
-            WorkerLoop(connection, setup, models, channels).run()
+            WorkerLoop(connection, setup, models, channels, features).run()

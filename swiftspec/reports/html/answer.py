@@ -88,6 +88,8 @@ def _warning(view: View) -> Iterator[Markup]:
         advice = " They are not based on measurements. "
         where = element("a", "What the prediction rests on", href="#provenance")
         yield element("p", element("strong", text), advice, where, class_="warning", role="note")
+    if plan.binds:
+        yield element("p", element("strong", "More than token ids:"), f" {plan.binds}.", class_="warning", role="note")
     known = plan.acceptance
     if known is not None and (known.warning or known.provenance in WEAK):
         text = f"Acceptance is {known.warning or known.provenance}."

@@ -7,7 +7,7 @@ from types import TracebackType
 
 import zmq
 
-from swiftspec.engine.channel.zmq_channel import Channel
+from swiftspec.engine.channel.zmq_channel import NO_PAYLOAD, Channel, Payload
 from swiftspec.policies.effects import Message
 
 __all__ = ["End"]
@@ -18,13 +18,15 @@ _IDLE_POLL_MS = 50
 class End:
     """A channel's end; request 0 is open."""
 
-    def __init__(self, address: str, *, target: bool, vocab_size: int) -> None:
-        self.channel = Channel(address, bind=target, leads=target, vocab_size=vocab_size)
+    def __init__(self, address: str, *, target: bool, vocab_size: int, most_payload_bytes: int = 0) -> None:
+        self.channel = Channel(
+            address, bind=target, leads=target, vocab_size=vocab_size, most_payload_bytes=most_payload_bytes
+        )
         self.begin(0)
 
-    def begin(self, request: int) -> None:
+    def begin(self, request: int, payload: Payload = NO_PAYLOAD) -> None:
         """Go over to another request."""
-        self._part = self.channel.open(request)
+        self._part = self.channel.open(request, payload)
 
     def __enter__(self) -> End:
         return self

@@ -139,7 +139,7 @@ def test_an_mtp_layer_of_experts_is_refused(target: Path, tmp_path: Path) -> Non
         load(target, head)
 
 
-def test_a_head_apart_from_its_target_is_refused(target: Path, tmp_path: Path) -> None:
+def test_a_head_without_a_target_is_refused(target: Path, tmp_path: Path) -> None:
     head = write_head(tmp_path / "head", target, "eagle3")
     assert json.loads((head / "config.json").read_text())["architectures"] == ["LlamaForCausalLMEagle3"]
     with pytest.raises(ValueError, match="reads the target's hidden states; expected a co-located policy"):
