@@ -16,6 +16,7 @@ from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_mode
 from swiftspec.models.draft_kinds import check_pair, draft_facts
 from swiftspec.models.heads import HEADS, Product
 from swiftspec.models.names import unknown
+from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
@@ -65,7 +66,7 @@ class PlannedModel:
             raise unknown(role, name, model_names(), otherwise=NOT_LISTED)
         directory = model_directory(name)
         kind = draft_facts(directory).kind if role is Role.DRAFT else DraftKind.SERIAL
-        spec = ModelSpec.from_directory(directory)
+        spec = read_spec(directory)
         return cls(name=model_name(name), spec=spec, vocabulary=None, directory=directory, kind=kind)
 
     def draft(self, name: str) -> "PlannedModel":

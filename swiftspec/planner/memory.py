@@ -55,7 +55,7 @@ class MemoryModel:
             GroupMemory(
                 devices=devices,
                 weights_bytes={role: held.weights_bytes for role, held in shards.items()},
-                kv_bytes={role: held.kv_bytes(context + _slots(option, role)) for role, held in shards.items()},
+                kv_bytes={role: held.kv_bytes(context, rows=_slots(option, role)) for role, held in shards.items()},
                 reserve_bytes=_reserve_bytes(shards),
                 usable_bytes=self.usable_bytes,
             )
@@ -65,7 +65,7 @@ class MemoryModel:
     def deficit(self, option: Option, *, context: int) -> int:
         """Bytes that the fullest device lacks; 0 or less if the option fits."""
         needed = (
-            sum(held.weights_bytes + held.kv_bytes(context + _slots(option, role)) for role, held in shards.items())
+            sum(held.weights_bytes + held.kv_bytes(context, rows=_slots(option, role)) for role, held in shards.items())
             + _reserve_bytes(shards)
             for _, shards in self._groups(option, context)
         )
@@ -80,7 +80,7 @@ class MemoryModel:
         return min(
             int(
                 (self.usable_bytes - sum(held.weights_bytes for held in shards.values()) - _reserve_bytes(shards))
-                // sum(held.kv_bytes_per_token for held in shards.values())
+                // sum(held.bytes_per_token(context, rows=_slots(option, role)) for role, held in shards.items())
                 / (targets_per_draft if Role.TARGET not in shards else 1)
             )
             for _, shards in self._groups(option, context)
@@ -130,12 +130,19 @@ class MemoryModel:
 class _Shard(NamedTuple):
     """One device's part of one model."""
 
+    spec: ModelSpec
     weights_bytes: int
-    kv_bytes_per_token: int
     activation_bytes: int
 
-    def kv_bytes(self, num_tokens: int) -> int:
-        return self.kv_bytes_per_token * num_tokens
+    def kv_bytes(self, context: int, *, rows: int) -> int:
+        """Of a sequence of `context` tokens and a tree of `rows`, windows and states included."""
+        growing = self.spec.kv_bytes_per_token(_KV_DTYPE) * (context + rows)
+        return growing + self.spec.fixed_bytes(_KV_DTYPE, context=context, rows=rows)
+
+    def bytes_per_token(self, context: int, *, rows: int) -> float:
+        """Of each token of sequences of `context` tokens, their windows and states spread over them."""
+        fixed = self.spec.fixed_bytes(_KV_DTYPE, context=context, rows=rows)
+        return self.spec.kv_bytes_per_token(_KV_DTYPE) + fixed / context
 
 
 @cache
@@ -144,8 +151,8 @@ def _shard(spec: ModelSpec, quantisation: str, degree: int, context: int) -> _Sh
     # The residual stream and a layer's widest results, twice each: a layer's input and its output.
     widest = held.hidden_size + held.query_size + 2 * held.kv_size + 2 * held.intermediate_size
     return _Shard(
+        spec=held,
         weights_bytes=weight_bytes(held, quantisation) + _undivided_bytes(spec, held),
-        kv_bytes_per_token=held.kv_bytes_per_token(_KV_DTYPE),
         activation_bytes=2 * min(context, _PREFILL_CHUNK) * widest * BF16_BYTES,
     )
 
