@@ -19,6 +19,8 @@ _SNAKE = (
     "draft_quant",
     "duration_s",
     "end_marker",
+    "expert_correlation",
+    "expert_parallel",
     "format_name",
     "max_new_tokens",
     "max_sequences",

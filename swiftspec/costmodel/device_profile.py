@@ -13,8 +13,10 @@ from swiftspec.costmodel.engines import SERVING_ENGINES
 from swiftspec.costmodel.forward import Host
 from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.published import PublishedForwards, StandardInt4Kernels, SwiftSpecKernels, published_tables
+from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
 from swiftspec.costmodel.shipped import kernels_of, source_of, tables_of
 from swiftspec.devices import DeviceSpec, named_device
+from swiftspec.models.sparse_spec import SparseSpec
 
 __all__ = ["Int4Forwards", "device_profile", "engine_kernels"]
 
@@ -35,6 +37,7 @@ def device_profile(
     collective: str | None = None,
     int4_forwards: Int4Forwards | None = None,
     draft_kv_budget: int | None = None,
+    routing: Routing = ASSUMED_ROUTING,
 ) -> Profile:
     """Every forward of both roles at every TP degree, and the sources of their times.
 
@@ -59,6 +62,8 @@ def device_profile(
         From a device to whole forwards with int4 weights, to replace the engine's.
     draft_kv_budget : int, optional
         As for `compose_profile`.
+    routing : Routing, optional
+        As for `compose_profile`.
 
     Raises
     ------
@@ -81,10 +86,13 @@ def device_profile(
         published=published,
         collective=collective,
         draft_kv_budget=draft_kv_budget,
+        routing=routing,
     )
     sources = [source_of(device, op_tables)]
     if published is not None and "int4" in (quant, draft_quant):
         sources.append(f"forwards in int4 by published figures: {published_tables()['source']}")
+    if any(isinstance(model.spec, SparseSpec) and model.spec.experts for model in (target, draft)):
+        sources.append(f"experts of consecutive tokens agree with c = {routing.correlation:g}, {routing.source}")
     if draft_kv_budget is not None:
         sources.append(f"a draft whose cache keeps {draft_kv_budget} tokens, which is assumed")
     return profile.model_copy(update={"sources": tuple(sources)})
