@@ -10,7 +10,8 @@ from swiftspec.backtest.acceptance import acceptance_rows
 from swiftspec.backtest.adaptive_verification import adaptive_verification_rows
 from swiftspec.backtest.decoupled import decoupled_rows
 from swiftspec.backtest.rows import Backtest, Section
-from swiftspec.backtest.serving import POINTS, read_points, serving_rows
+from swiftspec.backtest.serving import SPARSE_POINTS, read_points, serving_rows
+from swiftspec.backtest.sparse_systems import sparse_system_rows
 from swiftspec.backtest.swiftspec_paper import paper_constants, paper_rows
 from swiftspec.backtest.systems import system_rows
 from swiftspec.progress import Progress
@@ -33,7 +34,7 @@ def run(*, e2e: Path | None, num_jobs: int, done: Progress) -> Backtest:
         section = Section(title=f"Serving points of {e2e}", rows=tuple(rows), constants=tuple(constants))
         return Backtest(sections=(section,), skipped=read_points(e2e).skipped)
     # The longest first, so that cores finish together.
-    makers = (_paper, _acceptance, _systems, _decoupled, _serving, _adaptive_verification)
+    makers = (_paper, _acceptance, _systems, _decoupled, _serving, _sparse, _adaptive_verification)
     sections = []
     # Its processes ignore Ctrl-C, which a terminal sends to them, too: each would print a traceback.
     resource_tracker.ensure_running()  # starting it later would unblock the signals
@@ -43,7 +44,7 @@ def run(*, e2e: Path | None, num_jobs: int, done: Progress) -> Backtest:
     for section in made:
         sections.append(section)
         done(len(sections), len(makers), section.title)
-    return Backtest(sections=tuple(sections), skipped=read_points(POINTS).skipped)
+    return Backtest(sections=tuple(sections), skipped=read_points(SPARSE_POINTS).skipped)
 
 
 def _paper() -> Section:
@@ -62,6 +63,11 @@ def _systems() -> Section:
 def _serving() -> Section:
     rows, constants = serving_rows()
     return Section(title="Serving points", rows=tuple(rows), constants=tuple(constants))
+
+
+def _sparse() -> Section:
+    rows, _ = serving_rows(SPARSE_POINTS)
+    return Section(title="Sparse targets", rows=(*rows, *sparse_system_rows()))
 
 
 def _adaptive_verification() -> Section:

@@ -101,7 +101,9 @@ def _of_system(path: Path, kinds: Mapping[str, type], system: str) -> list[Recor
     return [row for row in rows if row["system"] == system]
 
 
-def read_rows(path: Path, kinds: Mapping[str, type], *, optional: Sequence[str] = ()) -> Iterator[Record]:
+def read_rows(
+    path: Path, kinds: Mapping[str, type], *, optional: Sequence[str] = (), absent: Sequence[str] = ()
+) -> Iterator[Record]:
     """Typed rows of a CSV file: texts, positive integers, positive numbers.
 
     Parameters
@@ -111,13 +113,15 @@ def read_rows(path: Path, kinds: Mapping[str, type], *, optional: Sequence[str] 
         Column name to str, int or float; other columns are ignored.
     optional : sequence of str
         Columns that may be blank, and are then left out of the row.
+    absent : sequence of str
+        Optional columns that the file may lack altogether.
 
     Raises
     ------
     ValueError
         Naming file and line, column and value.
     """
-    for where, cells in read_cells(path, [*kinds]):
+    for where, cells in read_cells(path, [name for name in kinds if name not in absent], optional=absent):
         yield {
             name: _READ[kind](cells[name], name, where)
             for name, kind in kinds.items()
