@@ -38,6 +38,7 @@ _WORDS = (
     "backend",
     "context",
     "dataset",
+    "degrees",
     "device",
     "draft",
     "dtype",

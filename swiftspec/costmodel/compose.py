@@ -149,6 +149,7 @@ def priced_degrees(role: Role, model: Named, *, kernels: Kernels, quant: str, de
         return list(degrees)
     priced: list[int] = []
     objections: list[str] = []
+    unknown: list[str] = []
     for degree in degrees:
         if (objection := model.spec.objection(degree)) is not None:
             objections.append(objection)
@@ -157,9 +158,9 @@ def priced_degrees(role: Role, model: Named, *, kernels: Kernels, quant: str, de
             forward_parts(model.spec, kernels=kernels, quant=quant, degree=degree, rows=1, context=1)
             priced.append(degree)
         except UnknownShapeError as error:
-            objections.append(str(error))
+            unknown.append(str(error))
     if not priced:
-        raise ValueError(f"{role} is {model.name}; {objections[0]}")
+        raise ValueError(f"{role} is {model.name}; {(unknown or objections)[-1]}")
     return priced
 
 

@@ -61,6 +61,7 @@ def plan_for(
     """
     options.check(num_devices=deployment.num_devices)
     models = planned_pair(target, draft, expert_parallel=deployment.expert_parallel)
+    _check_degrees(options, models[0])
     _check_acceptance(dataset, trace, acceptance)
     load = options.load
     if load is not None:
@@ -143,6 +144,14 @@ def _independently_routed(
 
 def _most_positions(target: PlannedModel, draft: PlannedModel) -> int:
     return min(target.spec.max_position, draft.spec.max_position)
+
+
+def _check_degrees(options: SearchOptions, target: PlannedModel) -> None:
+    """ValueError if the target cannot be divided by any of the degrees to consider."""
+    objections = {degree: target.spec.objection(degree) for degree in sorted(options.degrees or (1,))}
+    if all(objections.values()):
+        stated = ", ".join(map(str, objections))
+        raise ValueError(f"degrees is {stated}; of {target.name}, {next(iter(objections.values()))}")
 
 
 def _check_acceptance(dataset: str | None, trace: Path | None, given: "GivenAcceptance | None") -> None:

@@ -10,6 +10,7 @@ from swiftspec.artifacts.plan import GroupMemory
 from swiftspec.devices import DeviceSpec
 from swiftspec.models import QUANTISATIONS, sharded, weight_bytes
 from swiftspec.models.quantisation import BF16_BYTES
+from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.option import Option
 from swiftspec.policies import Layout
@@ -45,9 +46,20 @@ class MemoryModel:
     quantisation: Mapping[Role, str]
 
     @property
+    def is_recurrent(self) -> bool:
+        """Whether the target keeps a state beside its KV cache."""
+        target = self.specs[Role.TARGET]
+        return isinstance(target, SparseSpec) and target.is_recurrent
+
+    @property
     def usable_bytes(self) -> int:
         """Usable bytes of one device."""
         return int(self.device.memory_bytes * USABLE_SHARE)
+
+    def most_devices(self, num_devices: int) -> int:
+        """Devices of a node, at most `num_devices`, that the target can be divided over."""
+        most = min(num_devices, self.device.devices_per_node)
+        return next(count for count in range(most, 0, -1) if self.specs[Role.TARGET].objection(count) is None)
 
     def groups(self, option: Option, *, context: int) -> tuple[GroupMemory, ...]:
         """Memory in use on the devices of each group, for a request of `context` tokens, output included."""
@@ -115,6 +127,8 @@ class MemoryModel:
         """Remedies: more devices of a node, or fewer bits."""
         present = len(option.groups[Role.TARGET])
         for count in range(present + 1, self.device.devices_per_node + 1):
+            if self.specs[Role.TARGET].objection(count) is not None:
+                continue
             wider = dataclasses.replace(option, groups={Role.TARGET: tuple(range(count))})
             if self.deficit(wider, context=context) <= 0:
                 yield f"{count} devices"

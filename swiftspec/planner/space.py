@@ -26,6 +26,11 @@ MAX_ROWS_FACTOR = 2
 MAX_CONTEXT_FACTOR = 4
 
 _OTHER_SPLIT = "not on the split that was asked for"
+# Policies whose verifications are trees. Recurrent layers compute them as chains only: each row follows the one before.
+_TREES = frozenset(
+    {"serial_tree", "eagle2_tree", "sequoia_tree", "easyspec", "head_tree", "parallel_tree", "swiftspec"}
+    | {"swiftspec_parallel"}
+)
 _Steps = tuple[Role, Phase, int, int]  # degree and ranks
 
 
@@ -145,12 +150,8 @@ class _Checks:
         policy = option.policy
         if self._memory is not None and self._memory.deficit(option, context=self._longest) > 0:
             return self._does_not_fit(option, self._memory)
-        if policy.quotes and not self._has_text:
-            return f"{policy.name}: a synthesised trace has no text to draft from"
-        if self._draft_kind not in policy.drafts:
-            return f"{policy.name}: not with a {self._draft_kind} draft"
-        if missing := _guessers(policy) - self._guessers:
-            return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses; record it again"
+        if (reason := self._unsuited(policy)) is not None:
+            return reason
         for role, forward, most_rows in _forwards(policy):
             for phase in (Phase.PREFILL, forward):
                 if (steps := _steps(option, role, phase)) not in self._grids:
@@ -162,6 +163,18 @@ class _Checks:
                 )
             if self._longest > (limit := MAX_CONTEXT_FACTOR * farthest_context) > 0:
                 return f"{policy.name}: the trace's context of {self._longest} is over {limit}, {_CONTEXT_RULE}"
+        return None
+
+    def _unsuited(self, policy: Policy) -> str | None:
+        """Reason why a policy does not work with these models and this trace, whatever its split."""
+        if self._memory is not None and self._memory.is_recurrent and policy.name in _TREES:
+            return f"{policy.name}: the target keeps a state, of which a tree needs one for every branch"
+        if policy.quotes and not self._has_text:
+            return f"{policy.name}: a synthesised trace has no text to draft from"
+        if self._draft_kind not in policy.drafts:
+            return f"{policy.name}: not with a {self._draft_kind} draft"
+        if missing := _guessers(policy) - self._guessers:
+            return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses; record it again"
         return None
 
     def _does_not_fit(self, option: Option, memory: MemoryModel) -> str:
