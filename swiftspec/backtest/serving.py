@@ -248,7 +248,7 @@ def read_points(path: Path) -> Points:
             continue
         point = _point(row)
         if points.setdefault(replace(point, name=""), point) is not point:
-            skipped["that repeats the measurement of another row"] += 1
+            skipped["repeating the measurement of another row"] += 1
     return Points(points=tuple(points.values()), skipped=dict(skipped))
 
 

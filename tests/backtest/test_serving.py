@@ -141,5 +141,5 @@ def test_sparse_rows_are_read_by_what_their_id_says(tmp_path: Path) -> None:
     assert by_width.spec != whole.spec
     assert found.skipped == {
         "with data-parallel attention, which is not planned": 1,
-        "that repeats the measurement of another row": 1,
+        "repeating the measurement of another row": 1,
     }
