@@ -10,7 +10,7 @@ from swiftspec.policies.effects import Role
 
 __all__ = ["not_expressed", "remarks"]
 
-_OTHER_WEIGHTS = ("int8", "int4")
+_OTHER_WEIGHTS = ("int8", "int4", "mxfp4")
 
 
 def not_expressed(plan: Plan, planned: Candidate, engine: Engine) -> Iterator[str]:
@@ -23,6 +23,8 @@ def not_expressed(plan: Plan, planned: Candidate, engine: Engine) -> Iterator[st
         yield f"Decoding alone when the draft is late (after {planned.patience_s:g} s): {name} waits for its draft."
     if not has_policy(engine, policy):
         yield from _shape(policy, engine)
+    if plan.expert_parallel:
+        yield f"Whole experts on each device: the command leaves it to {name} how experts are divided."
     control = _control(plan, planned)
     if control is not None:
         yield f"The control {control}, which changes how much is verified under load: {name} has no such one."

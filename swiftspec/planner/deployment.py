@@ -199,7 +199,8 @@ class Deployment:
             raise ValueError(f"output_tokens is {self.output_tokens}; expected 1 to {MOST_OUTPUT_TOKENS}")
         if self.draft_kv_budget is not None and self.draft_kv_budget < 1:
             raise ValueError(f"draft_kv_budget is {self.draft_kv_budget}; expected at least 1")
-        self.routing  # noqa: B018  # which checks the correlation
+        if self.expert_correlation is not None and not 0 <= self.expert_correlation <= 1:
+            raise ValueError(f"expert_correlation is {self.expert_correlation:g}; expected 0 to 1")
         for field, quant in (("quant", self.quant), ("draft_quant", self.draft_quant)):
             if quant not in QUANTISATIONS:
                 raise unknown(field, quant, QUANTISATIONS)

@@ -113,6 +113,8 @@ def plan_for(
         load=load,
         fleet=options.fleet,
     )
+    if deployment.expert_parallel:
+        plan = plan.model_copy(update={"expert_parallel": True})
     workload, workload_path = planned_workload(load, plan)
     return Planned(
         plan=plan,

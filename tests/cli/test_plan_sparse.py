@@ -34,11 +34,14 @@ def _little_text() -> Iterator[None]:
         yield
 
 
-def test_a_mixture_with_a_head_is_planned_by_name(tmp_path: Path) -> None:
+def test_a_mixture_with_a_head_is_planned_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plan.json"
     pair = ["--target", "Qwen/Qwen3-30B-A3B", "--draft", "eagle3", "--quant", "fp8"]
-    assert main(["plan", *pair, *ON_TWO, "--policy", "head_chain", "--context", "96", "--out", str(out)]) == 0
+    more = ["--policy", "head_chain", "--context", "96", "--expert-parallel", "--out", str(out)]
+    assert main(["plan", *pair, *ON_TWO, *more]) == 0
+    assert "each device holds whole experts" in " ".join(capsys.readouterr().out.split())
     plan = Plan.load(out)
+    assert plan.expert_parallel
     assert (plan.target.model, plan.draft.model) == ("qwen3-30b-a3b", "eagle3")
     assert plan.chosen.shape
     assert "experts chosen independently" in [row.change for row in plan.sensitivities]
