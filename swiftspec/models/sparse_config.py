@@ -78,6 +78,14 @@ class _SparseConfig(ConfigJson):
             layers=layers,
         )
 
+    def require_experts_everywhere(self) -> None:
+        """Refuse experts in some layers only, unless all after the first few: they would be counted wrongly."""
+        for field in ("decoder_sparse_step", "moe_layer_freq"):
+            if self.values.get(field, 1) != 1:
+                raise self.fail(field, self.values[field], "1")
+        if self.values.get("mlp_only_layers"):
+            raise self.fail("mlp_only_layers", self.values["mlp_only_layers"], "none")
+
     def first(self, fields: tuple[str, ...]) -> int:
         """The integer of the first of these fields that is there."""
         return self.integer(next((field for field in fields if self.values.get(field) is not None), fields[0]))
@@ -195,6 +203,7 @@ def _mixture(size: str, *, has_biases: bool = False) -> Callable[[_SparseConfig,
     def feed_forward(config: _SparseConfig, index: int) -> FeedForward:
         if index < config.count("first_k_dense_replace"):
             return _dense(config, index)
+        config.require_experts_everywhere()
         width, active, total = config.integer(size), config.first(_ACTIVE), config.first(_EXPERTS)
         if active > total:
             raise config.fail(_ACTIVE[0], active, f"at most the {total} experts of {_present(config, _EXPERTS)}")

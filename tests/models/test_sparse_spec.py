@@ -115,6 +115,8 @@ def test_layers_alone_and_a_dense_one_beside_them() -> None:
         ({"num_experts_per_tok": 8}, "num_experts_per_tok is 8; expected at most the 4 experts of num_local_experts"),
         ({"num_local_experts": 0}, "num_local_experts is 0; expected a positive integer"),
         ({"num_experts_per_tok": None}, "num_experts_per_tok is None; expected a positive integer"),
+        ({"decoder_sparse_step": 2}, "decoder_sparse_step is 2; expected 1"),
+        ({"mlp_only_layers": [1]}, "mlp_only_layers is [1]; expected none"),
         ({"hidden_size": "big"}, "hidden_size is 'big'; expected a positive integer"),
         ({"model_type": "rwkv"}, "model_type is 'rwkv'; expected one of llama, mistral, qwen2, qwen3"),
     ],
