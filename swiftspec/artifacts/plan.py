@@ -205,6 +205,8 @@ class Plan(Document):
         Available devices; the chosen candidate may use fewer.
     engine : str, optional
         Engine whose forwards were composed; None if they were measured with this project's engine.
+    expert_parallel : bool
+        Whether each device of a group holds whole experts of the target.
     target, draft : ModelRef
     profile, trace : Basis
         Files that the plan was computed from, with their SHA-256.
@@ -251,6 +253,7 @@ class Plan(Document):
 
     device: str
     engine: str | None = None
+    expert_parallel: bool = False
     num_devices: int = Field(ge=1, le=MOST_DEVICES)
     target: ModelRef
     draft: ModelRef

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist, mean
 
-from swiftspec.backtest.rows import Row
-from swiftspec.simulator.forward_errors import COMPOSED
+from swiftspec.backtest.rows import SPARSE_RATIO, SPARSE_TOKENS, SPARSE_TPOT, Row
+from swiftspec.simulator.forward_errors import COMPOSED, SPARSE
 
 __all__ = ["LEVEL", "Coverage", "Kind", "coverage", "known_error", "source_of"]
 
@@ -25,12 +25,16 @@ class Kind(StrEnum):
     """Kind of quantity in a row."""
 
     FORWARD = "forwards"
+    SPARSE_FORWARD = "forwards of sparse models"
     ACCEPTANCE = "tokens per round"
-    SPEED = "speeds"  # these depend on both of the others
+    SPEED = "speeds"  # these depend on forwards and tokens per round
+    SPARSE_SPEED = "speeds of sparse models"
 
 
 _KINDS = {
     **dict.fromkeys(("forward, ms", "step, ms", "TPOT, ms"), Kind.FORWARD),
+    SPARSE_TPOT: Kind.SPARSE_FORWARD,
+    **dict.fromkeys((SPARSE_TOKENS, SPARSE_RATIO), Kind.SPARSE_SPEED),
     "tokens per round": Kind.ACCEPTANCE,
 }
 
@@ -72,16 +76,19 @@ def known_error(kind: Kind, rows: Iterable[Row], *, but: str | None = None) -> f
 def source_of(row: Row) -> str:
     """Publisher of a row; for serving points also the model, since models are fitted separately."""
     publisher = row.source.partition(",")[0]
-    return f"{publisher}, {row.name.split()[0]}" if row.quantity.startswith("TPOT") else publisher
+    return f"{publisher}, {row.name.split()[0]}" if "TPOT" in row.quantity else publisher
 
 
 def _is_inside(row: Row, rows: Sequence[Row]) -> bool:
-    errors = [known_error(kind, rows, but=source_of(row)) for kind in (Kind.FORWARD, Kind.ACCEPTANCE)]
-    of_forwards, of_acceptance = errors[0] or COMPOSED, errors[1] or 0.0
+    kinds = (Kind.FORWARD, Kind.SPARSE_FORWARD, Kind.ACCEPTANCE)
+    errors = [known_error(kind, rows, but=source_of(row)) for kind in kinds]
+    of_forwards, of_sparse, of_acceptance = errors[0] or COMPOSED, errors[1] or SPARSE, errors[2] or 0.0
     by_kind = {
         Kind.FORWARD: of_forwards,
+        Kind.SPARSE_FORWARD: of_sparse,
         Kind.ACCEPTANCE: of_acceptance,
         Kind.SPEED: math.hypot(of_forwards, of_acceptance),
+        Kind.SPARSE_SPEED: math.hypot(of_sparse, of_acceptance),
     }
     return abs(_log_error(row)) <= _DEVIATIONS * by_kind[_kind(row)]
 

@@ -4,7 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-__all__ = ["Backtest", "Constant", "Row", "Section", "mean_error", "median_error"]
+__all__ = [
+    "SPARSE_RATIO",
+    "SPARSE_TOKENS",
+    "SPARSE_TPOT",
+    "Backtest",
+    "Constant",
+    "Row",
+    "Section",
+    "mean_error",
+    "median_error",
+]
+
+# Quantities of sparse models, whose errors are larger than those of dense ones.
+SPARSE_TPOT, SPARSE_TOKENS, SPARSE_RATIO = "TPOT of a sparse model, ms", "tokens/s of a sparse model", "times"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ from swiftspec.backtest.head_speeds import head_speed_rows
 from swiftspec.backtest.losses import loss_rows
 from swiftspec.backtest.nano_pearl import batch_rows, single_rows, windows
 from swiftspec.backtest.rows import Backtest, Section
-from swiftspec.backtest.serving import POINTS, read_points, serving_rows
+from swiftspec.backtest.serving import SPARSE_POINTS, read_points, serving_rows
+from swiftspec.backtest.sparse_systems import sparse_system_rows
 from swiftspec.backtest.swiftspec_paper import paper_constants, paper_rows
 from swiftspec.backtest.systems import system_rows
 from swiftspec.progress import Progress
@@ -44,6 +45,7 @@ def run(*, e2e: Path | None, num_jobs: int, done: Progress) -> Backtest:
         _systems,
         _decoupled,
         _serving,
+        _sparse,
         _head_speeds,
         _adaptive_verification,
         _pearl_batches,
@@ -58,7 +60,7 @@ def run(*, e2e: Path | None, num_jobs: int, done: Progress) -> Backtest:
     for section in made:
         sections.append(section)
         done(len(sections), len(makers), section.title)
-    return Backtest(sections=tuple(sections), skipped=read_points(POINTS).skipped)
+    return Backtest(sections=tuple(sections), skipped=read_points(SPARSE_POINTS).skipped)
 
 
 def _paper() -> Section:
@@ -77,6 +79,11 @@ def _systems() -> Section:
 def _serving() -> Section:
     rows, constants = serving_rows()
     return Section(title="Serving points", rows=tuple(rows), constants=tuple(constants))
+
+
+def _sparse() -> Section:
+    rows, _ = serving_rows(SPARSE_POINTS)
+    return Section(title="Sparse targets", rows=(*rows, *sparse_system_rows()))
 
 
 def _adaptive_verification() -> Section:

@@ -10,9 +10,10 @@ Steps and prefills are composed from op tables; host times and the share are fit
 constants for all of them.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import log2
 from pathlib import Path
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from swiftspec.backtest.rows import Constant, Row
+from swiftspec.backtest.rows import SPARSE_TPOT, Constant, Row
 from swiftspec.costmodel.constants import CONSTANTS, fitted_constants
 from swiftspec.costmodel.forward import forward_parts
 from swiftspec.costmodel.importing import Record, read_rows
@@ -29,21 +30,34 @@ from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.shipped import kernels_of
 from swiftspec.devices import DEVICES
 from swiftspec.models import QUANTISATIONS, known_model, model_names
+from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["FITTED", "Points", "ServingPoint", "fit_constants", "read_points", "serving_rows"]
+__all__ = [
+    "FITTED",
+    "POINTS",
+    "SPARSE_POINTS",
+    "Points",
+    "ServingPoint",
+    "fit_constants",
+    "read_points",
+    "serving_rows",
+]
 
-POINTS = Path(__file__).with_name("data") / "serving.csv"
+POINTS, SPARSE_POINTS = (Path(__file__).with_name("data") / name for name in ("serving.csv", "serving_sparse.csv"))
 FITTED = ("host_vllm_s", "host_trtllm_s", "host_group_s", "prefill_share")
 _SOURCE = "NVIDIA, in aiconfigurator-core 0.12.0"
 _COLLECTIVES = {"vllm": "vllm_custom", "sglang": "sglang_custom", "trtllm": "trtllm"}
 _ROBUST = 0.04  # relative residuals beyond this have less than quadratic weight
 _COLUMNS: Mapping[str, type] = {
     **dict.fromkeys(("system", "model", "framework", "quant", "gemm_quant", "id"), str),
-    **dict.fromkeys(("batch", "tp", "concurrency", "isl", "osl"), int),
+    **dict.fromkeys(("batch", "tp", "attention_dp", "moe_tp", "moe_ep", "concurrency", "isl", "osl"), int),
     "tpot_ms": float,
 }
-_OPTIONAL = ("concurrency", "quant", "gemm_quant", "id")
+_OF_EXPERTS = ("attention_dp", "moe_tp", "moe_ep")  # which a file of dense models may lack
+_OPTIONAL = (*_OF_EXPERTS, "concurrency", "quant", "gemm_quant", "id")
+_DEGREES_IN_ID = re.compile(r"_tp(\d+)(?:_\d+)?_ep(\d+)")
+_FORMATS = {"bfloat16": "bf16", "float16": "bf16", "fp16": "bf16", "int8_wo": "int8", "int4_wo": "int4"}
 _Array = npt.NDArray[np.float64]
 
 
@@ -104,7 +118,7 @@ def serving_rows(path: Path | None = None) -> tuple[list[Row], list[Constant]]:
         raise ValueError(f"{path}: no row can be predicted: {reasons or 'it has none'}")
     fitted = [_Terms.of(point) for point in read_points(POINTS).points]
     values = np.array([CONSTANTS[name] for name in FITTED])
-    source = _SOURCE if path is None else path.name
+    source = _SOURCE if path in (None, SPARSE_POINTS) else path.name
     rows = [_row(point, fitted, values, source=source) for point in found.points]
     return rows, [
         Constant(name=fact.name, value=fact.value, unit=fact.unit, fitted_on=fact.fitted_on)
@@ -118,7 +132,7 @@ def _row(point: ServingPoint, fitted: Sequence["_Terms"], values: _Array, *, sou
     return Row(
         name=f"{point.model} {point.quant}, {point.framework}, {point.degree} x {point.device}, batch {point.batch}, "
         f"{point.input_length}/{point.output_length}",
-        quantity="TPOT, ms",
+        quantity=SPARSE_TPOT if isinstance(point.spec, SparseSpec) else "TPOT, ms",
         published=point.tpot_s * 1e3,
         predicted=terms.predict(values) * 1e3,
         error_leave_one_out=terms.predict(left) / point.tpot_s - 1,
@@ -215,7 +229,10 @@ def read_points(path: Path) -> Points:
     """Points of a CSV file with the columns of the shipped one; further columns are ignored.
 
     A row without a quantisation is in bf16; one without a concurrency has as many requests as its batch. Rows of
-    unknown models (such as mixtures of experts), devices or engines are only counted.
+    unknown models, devices or engines are only counted, as are those of attention that is data-parallel, and those that
+    repeat a measurement under another id.
+
+    A row's id, where it has the degrees, counts rather than its columns: some of these are products of both.
 
     Raises
     ------
@@ -223,14 +240,16 @@ def read_points(path: Path) -> Points:
         One sentence naming file and line for a row that cannot be read.
     """
     skipped: Counter[str] = Counter()
-    points = []
-    for row in read_rows(path, _COLUMNS, optional=_OPTIONAL):
+    points: dict[ServingPoint, ServingPoint] = {}
+    for row in read_rows(path, _COLUMNS, optional=_OPTIONAL, absent=_OF_EXPERTS):
         reason = _unpriced(row)
         if reason:
             skipped[reason] += 1
-        else:
-            points.append(_point(row))
-    return Points(points=tuple(points), skipped=dict(skipped))
+            continue
+        point = _point(row)
+        if points.setdefault(replace(point, name=""), point) is not point:
+            skipped["repeating the measurement of another row"] += 1
+    return Points(points=tuple(points.values()), skipped=dict(skipped))
 
 
 def _unpriced(row: Record) -> str | None:
@@ -241,8 +260,29 @@ def _unpriced(row: Record) -> str | None:
     if _quant(row) is None:
         return "of a weight format that is not in the registry"
     if _model_name(str(row["model"])) is None:
-        return "of a model that is not in the registry, as mixtures of experts are not"
+        return "of a model that is not in the registry"
+    if _is_data_parallel(row):
+        return "with data-parallel attention, which is not planned"
     return None
+
+
+def _is_data_parallel(row: Record) -> bool:
+    """Whether devices attend to different requests: stated, or from experts on more devices than attention."""
+    on_experts = int(row.get("moe_tp", 1)) * int(row.get("moe_ep", 1))
+    stated = int(row.get("attention_dp", 1))
+    if int(row["tp"]) == 1:
+        return max(stated, on_experts) > 1
+    return not _DEGREES_IN_ID.search(str(row.get("id", ""))) and int(row["tp"]) < on_experts
+
+
+def _degrees(row: Record) -> tuple[int, bool]:
+    """Devices of a group, and whether they hold whole experts."""
+    degree, whole = int(row["tp"]), int(row.get("moe_ep", 1))
+    if found := _DEGREES_IN_ID.search(str(row.get("id", ""))):
+        degree, whole = int(found[1]), int(found[2])
+    elif degree == int(row.get("moe_tp", 1)) * whole and degree > whole > 1:
+        degree = whole
+    return degree, whole > 1
 
 
 def _point(row: Record) -> ServingPoint:
@@ -250,14 +290,16 @@ def _point(row: Record) -> ServingPoint:
     quant = _quant(row)
     assert model is not None, "checked before"
     assert quant is not None, "checked before"
+    degree, whole = _degrees(row)
+    spec = known_model(model).spec
     return ServingPoint(
         name=str(row.get("id", "")),
         device=str(row["system"]).replace("_", "-"),
         model=model,
-        spec=known_model(model).spec,
+        spec=spec.with_whole_experts() if whole and isinstance(spec, SparseSpec) and spec.experts else spec,
         framework=str(row["framework"]),
         quant=quant,
-        degree=int(row["tp"]),
+        degree=degree,
         batch=int(row.get("concurrency") or row["batch"]),
         input_length=int(row["isl"]),
         output_length=int(row["osl"]),
@@ -270,9 +312,9 @@ def _quant(row: Record) -> str | None:
     stated = str(row.get("gemm_quant") or row.get("quant") or "bf16")
     if stated.startswith("fp8"):
         return "fp8"
-    name = {"bfloat16": "bf16", "float16": "bf16", "fp16": "bf16", "int8_wo": "int8", "int4_wo": "int4"}.get(
-        stated, stated
-    )
+    name = _FORMATS.get(stated, stated)
+    if "gpt-oss" in str(row["model"]):
+        name = "mxfp4"  # its checkpoint's only format, whatever the column says
     return name if name in QUANTISATIONS else None
 
 

@@ -206,6 +206,8 @@ def plan(
     context: flags.Context = None,
     output_tokens: flags.OutputTokens = None,
     draft_kv_budget: flags.DraftKvBudget = None,
+    expert_parallel: flags.ExpertParallel = False,
+    expert_correlation: flags.ExpertCorrelation = None,
     dataset: flags.Dataset = None,
     acceptance: flags.Acceptance = None,
     objective: flags.ObjectiveName = None,
@@ -271,6 +273,8 @@ def plan(
         context=context,
         output_tokens=output_tokens,
         draft_kv_budget=draft_kv_budget,
+        expert_parallel=expert_parallel,
+        expert_correlation=expert_correlation,
         op_tables=op_tables,
     )
     goal = make_goal(

@@ -19,6 +19,8 @@ def named_deployment(
     op_tables: Path | None,
     output_tokens: int | None = None,
     draft_kv_budget: int | None = None,
+    expert_parallel: bool = False,
+    expert_correlation: float | None = None,
 ) -> Deployment | None:
     """Deployment on a named device, None without a name; arguments not given take the defaults of `Deployment`.
 
@@ -34,6 +36,8 @@ def named_deployment(
         "context": context,
         "output_tokens": output_tokens,
         "draft_kv_budget": draft_kv_budget,
+        "expert_parallel": expert_parallel or None,
+        "expert_correlation": expert_correlation,
         "op_tables": op_tables,
     }
     given = {field: value for field, value in fields.items() if value is not None}

@@ -21,6 +21,8 @@ __all__ = [
     "Drafts",
     "Dtype",
     "Engine",
+    "ExpertCorrelation",
+    "ExpertParallel",
     "FleetSize",
     "GatherMs",
     "Inflate",
@@ -163,7 +165,7 @@ DeviceName = Annotated[
 ]
 Quant = Annotated[
     str | None,
-    typer.Option(metavar="FORMAT", help="With --device: weight format, bf16 (default), fp8, int8 or int4."),
+    typer.Option(metavar="FORMAT", help="With --device: weight format, bf16 (default), fp8, int8, int4 or mxfp4."),
 ]
 DraftQuant = Annotated[
     str | None, typer.Option(metavar="FORMAT", help="With --device: the draft's weight format. Default: the target's.")
@@ -206,6 +208,20 @@ DraftKvBudget = Annotated[
         min=1,
         metavar="N",
         help="With --device: predict for a draft whose KV cache keeps N tokens. The engine has none such.",
+    ),
+]
+ExpertParallel = Annotated[
+    bool,
+    typer.Option(
+        "--expert-parallel", help="With --device: whole experts on each device, not a part of every one's width."
+    ),
+]
+ExpertCorrelation = Annotated[
+    float | None,
+    typer.Option(
+        metavar="C",
+        help="With --device: 1 if consecutive tokens choose experts independently, 0 if they share them. Default: "
+        "0.57, which is assumed.",
     ),
 ]
 OutputTokens = Annotated[

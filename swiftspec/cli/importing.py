@@ -31,6 +31,7 @@ def import_tables(*, source: str, device: str, out: Path, json_path: Path | None
         "device": tables.device,
         "licence": tables.licence,
         "attribution": tables.attribution,
+        "left_out": list(tables.left_out),
         "measurements": {name: len(tables.tables[name]["latency_s"]) for name in COLUMNS},
         "sources": [source.model_dump() for source in tables.sources],
     }
@@ -49,4 +50,6 @@ def show_tables(tables: OpTables) -> None:
         for name in COLUMNS
     ]
     console.table(f"Op tables of {tables.device}", ("table", "measurements", "measured with"), rows, last_is_text=True)
+    if tables.left_out:
+        console.paragraph("Left out as implausible: " + "; ".join(tables.left_out) + ".")
     console.paragraph(f"Licence: {tables.licence}. {tables.attribution}")

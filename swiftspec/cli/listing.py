@@ -35,7 +35,8 @@ def list_models(*, json_path: Path | None = None) -> None:
     console.table("Models known by name", columns, rows, num_text_columns=2, last_is_text=True)
     console.paragraph()
     console.paragraph(
-        "For other models of the architectures llama, mistral, qwen2 and qwen3, give a directory with a config.json. "
+        "For other models of the same architectures, give a directory with a config.json; what is not of the "
+        "architecture llama, mistral, qwen2 or qwen3 can be planned for, but not run. "
         "A draft needs the vocabulary of its target. A pair without published acceptance is planned with that of the "
         "most similar pair, or with `swiftspec plan --acceptance`."
     )

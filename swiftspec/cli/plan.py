@@ -114,7 +114,7 @@ def _plan_each(
 
     found: dict[str, Planned | ValueError] = {}
     for draft in drafts:
-        planned_pair(target, draft.name)
+        planned_pair(target, draft.name, expert_parallel=deployment.expert_parallel)
     for draft in drafts:
         with console.progress(f"plan with {draft.name}" if len(drafts) > 1 else "plan") as progress:
             try:

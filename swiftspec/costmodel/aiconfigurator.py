@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from swiftspec.costmodel.aiconfigurator_sparse import read_experts, read_latent, read_linear
 from swiftspec.costmodel.importing import Measurements, Record, select
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import named_device
@@ -44,6 +45,9 @@ def from_package(*, device: str) -> OpTables:
                 "attention.csv": list(_attentions(system)),
                 "all_reduce.csv": list(_collectives(system)),
                 "elementwise.csv": list(_quantisations(system)),
+                "experts.csv": list(read_experts(_read, system)),
+                "latent_attention.csv": list(read_latent(_read, system)),
+                "linear_attention.csv": list(read_linear(_read, system)),
             },
             licence="Apache-2.0",
             attribution=(

@@ -1,6 +1,5 @@
 """Composed profile of a pair on hardware that is not installed here: every forward, at every TP degree."""
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,12 +11,14 @@ from swiftspec.artifacts.sharing import Sharing, SharingCost
 from swiftspec.artifacts.steps import hop_rows
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.costmodel.forward import Host, all_reduce_times, fastest, forward_parts, fuzzy_parts
-from swiftspec.costmodel.kernel_latency import Kernels
+from swiftspec.costmodel.kernel_latency import Kernels, UnknownShapeError
 from swiftspec.costmodel.published import PublishedForwards
+from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
 from swiftspec.costmodel.sharing import composed_cost
 from swiftspec.devices import DeviceSpec
 from swiftspec.models.heads import Product
 from swiftspec.models.layers import halves
+from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
 
@@ -68,8 +69,11 @@ def compose_profile(
     collective: str | None = None,
     draft_kv_budget: int | None = None,
     feature_bytes: int = 0,
+    routing: Routing = ASSUMED_ROUTING,
 ) -> Profile:
     """Steps of both roles at every degree that fits a node, whether the weights fit or not.
+
+    Sparse models have steps at those degrees only that divide them, and whose experts are in the tables.
 
     Parameters
     ----------
@@ -93,6 +97,8 @@ def compose_profile(
         if not given. Its prefill reads the whole prompt.
     feature_bytes : int
         Bytes of a token's features, if the draft reads any. With devices of its own it gets them over a device's links.
+    routing : Routing, optional
+        Agreement between the experts of a sequence's rows.
 
     Composed steps have no spread: all their quantiles are the same. Steps of several sequences have composed sharing
     costs, those of published forwards too.
@@ -107,8 +113,10 @@ def compose_profile(
     costs: list[SharingCost] = []
     for role, model, weights in ((Role.TARGET, target, quant), (Role.DRAFT, draft, draft_quant or quant)):
         budget = draft_kv_budget if role is Role.DRAFT else None
-        for degree in range(1, min(num_devices, device.devices_per_node) + 1):
-            forwards = published if weights == "int4" and not model.products else None
+        is_sparse = isinstance(model.spec, SparseSpec)
+        degrees = range(1, min(num_devices, device.devices_per_node) + 1)
+        for degree in priced_degrees(role, model, kernels=kernels, quant=weights, degrees=degrees):
+            forwards = published if weights == "int4" and not model.products and not is_sparse else None
             choice = _collective(role, model.spec, kernels=kernels, degree=degree, published=forwards, named=collective)
             collectives += [choice] if choice else []
             group = _Group(
@@ -121,6 +129,7 @@ def compose_profile(
                 collective=choice.implementation if choice else None,
                 host=host,
                 published=forwards,
+                routing=routing,
             )
             steps += group.steps(max_context, most_cached=min(max_context, budget or max_context))
             costs.append(composed_cost(role, model.spec, device=device, degree=degree, most_slots=budget))
@@ -137,6 +146,27 @@ def compose_profile(
         collectives=tuple(collectives),
         sharing=Sharing(costs=tuple(costs)),
     )
+
+
+def priced_degrees(role: Role, model: Named, *, kernels: Kernels, quant: str, degrees: Iterable[int]) -> Sequence[int]:
+    """Degrees that can hold a model and whose forwards can be priced. ValueError, one sentence, if there are none."""
+    if not isinstance(model.spec, SparseSpec):
+        return list(degrees)
+    priced: list[int] = []
+    objections: list[str] = []
+    unknown: list[str] = []
+    for degree in degrees:
+        if (objection := model.spec.objection(degree)) is not None:
+            objections.append(objection)
+            continue
+        try:
+            forward_parts(model.spec, kernels=kernels, quant=quant, degree=degree, rows=1, context=1)
+            priced.append(degree)
+        except UnknownShapeError as error:
+            unknown.append(str(error))
+    if not priced:
+        raise ValueError(f"{role} is {model.name}; {(unknown or objections)[-1]}")
+    return priced
 
 
 def _collective(
@@ -174,6 +204,7 @@ class _Group:
     collective: str | None
     host: Host
     published: PublishedForwards | None
+    routing: Routing
 
     def steps(self, max_context: int, *, most_cached: int) -> Iterator[StepPoint]:
         """Prefills, and forwards that read at most `most_cached` tokens of their context."""
@@ -190,12 +221,14 @@ class _Group:
         whole = self._whole(self.spec, rows, context)
         if self.role is Role.DRAFT:
             yield Phase.EXPAND, whole
-            # No forwards with layers in groups are published: a fuzzy forward then costs as much as an exact one.
-            yield Phase.FUZZY, self._fuzzy(rows, context) if self.degree > 1 and not self.published else whole
+            # No forwards with layers in groups are published, nor are sparse ones composed: a fuzzy forward then costs
+            # as much as an exact one.
+            has_groups = self.degree > 1 and not self.published and not isinstance(self.spec, SparseSpec)
+            yield Phase.FUZZY, self._fuzzy(rows, context) if has_groups else whole
             return
         yield Phase.VERIFY, whole
         for phase, layers in zip((Phase.EXIT, Phase.FINISH), halves(range(self.spec.num_layers)), strict=True):
-            half = dataclasses.replace(self.spec, num_layers=max(1, len(layers)))
+            half = self.spec.of_layers(layers[0], layers[-1] + 1) if layers else self.spec.one_layer()
             yield phase, self._whole(half, rows, context)
 
     def _whole(self, spec: ModelSpec, rows: int, context: int) -> tuple[Part, ...]:
@@ -217,6 +250,7 @@ class _Group:
             answers=answers,
             host=self.host,
             products=self.products,
+            routing=self.routing,
         )
 
     def _fuzzy(self, rows: int, context: int) -> tuple[Part, ...]:

@@ -13,8 +13,10 @@ from swiftspec.costmodel.engines import SERVING_ENGINES
 from swiftspec.costmodel.forward import Host
 from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.published import PublishedForwards, StandardInt4Kernels, SwiftSpecKernels, published_tables
+from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
 from swiftspec.costmodel.shipped import kernels_of, source_of, tables_of
 from swiftspec.devices import DeviceSpec, named_device
+from swiftspec.models.sparse_spec import SparseSpec
 
 __all__ = ["Int4Forwards", "device_profile", "engine_kernels"]
 
@@ -36,6 +38,7 @@ def device_profile(
     int4_forwards: Int4Forwards | None = None,
     draft_kv_budget: int | None = None,
     feature_bytes: int = 0,
+    routing: Routing = ASSUMED_ROUTING,
 ) -> Profile:
     """Every forward of both roles at every TP degree, and the sources of their times.
 
@@ -60,6 +63,8 @@ def device_profile(
         From a device to whole forwards with int4 weights, to replace the engine's.
     draft_kv_budget, feature_bytes : int, optional
         As for `compose_profile`.
+    routing : Routing, optional
+        As for `compose_profile`.
 
     Raises
     ------
@@ -83,10 +88,13 @@ def device_profile(
         collective=collective,
         draft_kv_budget=draft_kv_budget,
         feature_bytes=feature_bytes,
+        routing=routing,
     )
     sources = [source_of(device, op_tables)]
     if published is not None and "int4" in (quant, draft_quant):
         sources.append(f"forwards in int4 by published figures: {published_tables()['source']}")
+    if any(isinstance(model.spec, SparseSpec) and model.spec.experts for model in (target, draft)):
+        sources.append(f"experts of consecutive tokens agree with c = {routing.correlation:g}, {routing.source}")
     if draft_kv_budget is not None:
         sources.append(f"a draft whose cache keeps {draft_kv_budget} tokens, which is assumed")
     return profile.model_copy(update={"sources": tuple(sources)})

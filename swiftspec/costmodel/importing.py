@@ -1,7 +1,8 @@
 """Op tables from measurements of others: a folder of CSV files, one row per measurement.
 
 The columns are those of the extract of AIConfigurator's tables from which the shipped profiles are made: gemm.csv,
-all_reduce.csv, attention.csv and elementwise.csv, each with the rows of several systems, libraries and versions. Only
+all_reduce.csv, attention.csv and elementwise.csv, and of sparse models experts.csv, latent_attention.csv and
+linear_attention.csv, each with the rows of several systems, libraries and versions. Only
 what composition uses is kept: GEMMs in bf16 and fp8, decoding attention, quantisation, and of each collective the
 newest version, the median of its runs, without a host between launches.
 """
@@ -15,6 +16,7 @@ import numpy as np
 
 from swiftspec.artifacts.document import Origin
 from swiftspec.costmodel.op_tables import COLUMNS, Columns, OpTables, Source
+from swiftspec.costmodel.sparse_selection import select_experts
 from swiftspec.devices import named_device
 from swiftspec.files.csv_rows import read_cells
 from swiftspec.files.reading import shown
@@ -40,6 +42,23 @@ _FILES: Mapping[str, Mapping[str, type]] = {
     "attention.csv": _ATTENTION,
     "all_reduce.csv": _COLLECTIVE,
     "elementwise.csv": _ELEMENTWISE,
+}
+_EXPERTS: Mapping[str, type] = {
+    **dict.fromkeys(("framework", "version", "kernel", "dtype"), str),
+    **dict.fromkeys(("rows", "hidden", "size", "active", "experts", "parts", "holders"), int),
+}
+_LATENT: Mapping[str, type] = {
+    **dict.fromkeys(("framework", "version", "kv_dtype"), str),
+    **dict.fromkeys(("sequences", "context", "heads"), int),
+}
+_LINEAR: Mapping[str, type] = {
+    **dict.fromkeys(("framework", "version", "kind"), str),
+    **dict.fromkeys(("sequences", "rows", "key_heads", "value_heads"), int),
+}
+_SPARSE_FILES: Mapping[str, Mapping[str, type]] = {  # which a folder may lack
+    "experts.csv": _EXPERTS,
+    "latent_attention.csv": _LATENT,
+    "linear_attention.csv": _LINEAR,
 }
 _COLLECTIVE_OPS = ("all_reduce", "all_gather")
 _CAPTURED = ("graph", "stream")  # launched without a host in between
@@ -68,7 +87,8 @@ def from_directory(directory: Path, *, device: str) -> OpTables:
     """
     named_device(device)
     system = device.replace("-", "_")
-    files = {name: _of_system(directory / name, kinds, system) for name, kinds in _FILES.items()}
+    present = {name: kinds for name, kinds in _SPARSE_FILES.items() if (directory / name).exists()}
+    files = {name: _of_system(directory / name, kinds, system) for name, kinds in ({**_FILES, **present}).items()}
     if not files["gemm.csv"]:
         raise ValueError(f"{directory / 'gemm.csv'}: no row has system {system!r}")
     about = directory / "README.md"
@@ -81,7 +101,9 @@ def _of_system(path: Path, kinds: Mapping[str, type], system: str) -> list[Recor
     return [row for row in rows if row["system"] == system]
 
 
-def read_rows(path: Path, kinds: Mapping[str, type], *, optional: Sequence[str] = ()) -> Iterator[Record]:
+def read_rows(
+    path: Path, kinds: Mapping[str, type], *, optional: Sequence[str] = (), absent: Sequence[str] = ()
+) -> Iterator[Record]:
     """Typed rows of a CSV file: texts, positive integers, positive numbers.
 
     Parameters
@@ -91,13 +113,15 @@ def read_rows(path: Path, kinds: Mapping[str, type], *, optional: Sequence[str] 
         Column name to str, int or float; other columns are ignored.
     optional : sequence of str
         Columns that may be blank, and are then left out of the row.
+    absent : sequence of str
+        Optional columns that the file may lack altogether.
 
     Raises
     ------
     ValueError
         Naming file and line, column and value.
     """
-    for where, cells in read_cells(path, [*kinds]):
+    for where, cells in read_cells(path, [name for name in kinds if name not in absent], optional=absent):
         yield {
             name: _READ[kind](cells[name], name, where)
             for name, kind in kinds.items()
@@ -135,11 +159,15 @@ def select(measurements: Measurements) -> OpTables:
     rows = measurements.rows
     gemms = [row for row in rows["gemm.csv"] if row["dtype"] in _WEIGHTS]
     decoding = [row for row in rows["attention.csv"] if row["kind"] == "generation"]
-    kept = {
+    experts = select_experts(rows.get("experts.csv", ()), device=measurements.device)
+    kept: dict[str, Sequence[Record]] = {
         "gemm": _newest(gemms, "framework", "dtype"),
         "attention": _newest(decoding, "framework", "kv_dtype"),
         "collective": _newest(_medians(rows["all_reduce.csv"]), "op", "implementation"),
         "quantisation": _newest(_quantising(rows["elementwise.csv"]), "framework"),
+        "experts": experts.rows,
+        "latent_attention": _newest(rows.get("latent_attention.csv", ()), "framework", "kv_dtype"),
+        "linear_attention": _newest(rows.get("linear_attention.csv", ()), "framework", "kind"),
     }
     return OpTables(
         origin=Origin.here(),
@@ -148,6 +176,7 @@ def select(measurements: Measurements) -> OpTables:
         licence=measurements.licence,
         attribution=measurements.attribution,
         tables={name: _columns(name, rows) for name, rows in kept.items()},
+        left_out=experts.left_out,
     )
 
 
@@ -199,7 +228,8 @@ def _columns(table: str, rows: Sequence[Record]) -> Columns:
             columns[name] = (np.array([row["latency_us"] for row in rows], float) * _US).astype(np.float32)
         else:
             dtype = np.int64 if kind == "count" else np.str_
-            columns[name] = np.array([row[original.get(name, name)] for row in rows], dtype=dtype)
+            own = original.get(name, name)
+            columns[name] = np.array([row[own] if own in row else row[name] for row in rows], dtype=dtype)
     return columns
 
 

@@ -6,13 +6,15 @@ from swiftspec.artifacts.latency import Provenance
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.devices import DeviceSpec
 from swiftspec.models import QUANTISATIONS
+from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
 from swiftspec.models.quantisation import BF16_BYTES
 
-__all__ = ["NCCL", "KernelTime", "Kernels", "RooflineKernels"]
+__all__ = ["NCCL", "KernelTime", "Kernels", "RooflineKernels", "UnknownShapeError"]
 
 NCCL = "nccl"
 ONE_SHOT = "one_shot"
 _KV_BYTES = {"bf16": 2, "fp8": 1}
+_STATE_BYTES = 4
 
 
 class KernelTime(NamedTuple):
@@ -20,6 +22,10 @@ class KernelTime(NamedTuple):
 
     seconds: float
     provenance: Provenance
+
+
+class UnknownShapeError(ValueError):
+    """Tables that lack a model's shape, in one sentence."""
 
 
 class Kernels(Protocol):
@@ -58,6 +64,21 @@ class Kernels(Protocol):
 
     def elementwise(self, *, num_bytes: float) -> KernelTime:
         """A small kernel (norm, rotary embedding, activation) that moves `num_bytes` in all."""
+        ...
+
+    def experts(self, part: Experts, *, rows: int, touched: float, hidden_size: int, quant: str) -> KernelTime:
+        """Routed experts of one layer on one device, for rows that touch `touched` of all devices' experts.
+
+        UnknownShapeError if there are tables, but none of such experts.
+        """
+        ...
+
+    def latent_attention(self, part: LatentAttention, *, rows: int, context: int, sequences: int) -> KernelTime:
+        """Latent attention as `attention`, without its projections."""
+        ...
+
+    def linear_attention(self, part: LinearAttention, *, rows: int, sequences: int) -> KernelTime:
+        """Convolution and recurrence over the rows of every sequence, without projections."""
         ...
 
 
@@ -105,6 +126,30 @@ class RooflineKernels:
     def elementwise(self, *, num_bytes: float) -> KernelTime:
         seconds = CONSTANTS["small_kernel_s"] + num_bytes / self._bandwidth_Bps
         return KernelTime(seconds, Provenance.ROOFLINE)
+
+    def experts(self, part: Experts, *, rows: int, touched: float, hidden_size: int, quant: str) -> KernelTime:
+        read_bytes = touched / part.num_experts * part.routed_parameters(hidden_size)
+        reading_s = read_bytes * QUANTISATIONS[quant].bytes_per_weight / self._bandwidth_Bps
+        computing_s = self.experts_computing_s(part, rows=rows, hidden_size=hidden_size, quant=quant)
+        return self._roofline(max(reading_s, computing_s))
+
+    def experts_computing_s(self, part: Experts, *, rows: int, hidden_size: int, quant: str) -> float:
+        """Seconds in which the rows' experts cannot be computed faster, however few they are."""
+        computed = part.num_active / part.num_experts * part.routed_parameters(hidden_size)
+        return 2.0 * rows * computed / self._flops(quant)
+
+    def latent_attention(self, part: LatentAttention, *, rows: int, context: int, sequences: int) -> KernelTime:
+        attended = context + (rows / sequences + 1) / 2
+        width = part.kv_rank + part.rotary_dim
+        reading_s = sequences * (context + rows / sequences) * width * BF16_BYTES / self._bandwidth_Bps
+        computing_s = 2.0 * rows * attended * part.num_heads * (width + part.kv_rank) / self._flops("bf16")
+        return self._roofline(max(reading_s, computing_s))
+
+    def linear_attention(self, part: LinearAttention, *, rows: int, sequences: int) -> KernelTime:
+        # A state is read and written; every row updates it, and reads a result from it.
+        moving_s = 2 * sequences * part.state_values * _STATE_BYTES / self._bandwidth_Bps
+        updating = rows * part.num_value_heads * part.key_dim * part.value_dim
+        return self._roofline(max(moving_s, 6.0 * updating / self._flops("bf16")))
 
     def _exchange(self, received_bytes: float) -> KernelTime:
         wire_s = received_bytes / (self._device.link_bandwidth_Bps * CONSTANTS["link_share"])

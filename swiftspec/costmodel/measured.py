@@ -9,9 +9,11 @@ from swiftspec.artifacts.latency import Provenance, weakest
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.grid import Found, Grid
 from swiftspec.costmodel.kernel_latency import NCCL, KernelTime, RooflineKernels
+from swiftspec.costmodel.measured_sparse import SparseTables
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.row_curve import RowCurve
 from swiftspec.devices import DeviceSpec, named_device
+from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
 
 __all__ = ["TableKernels"]
 
@@ -50,6 +52,7 @@ class TableKernels:
         self._device = device or self._of_tables
         self._roofline = RooflineKernels(self._device)
         self._implementations = tuple(tables.values("collective", "implementation"))
+        self._sparse = SparseTables(tables, framework=framework, roofline=self._roofline)
         # Composing a profile requests every operation dozens of times.
         self._gemm = cache(self._find_gemm)
         self._curve = cache(self._row_curve)
@@ -91,6 +94,15 @@ class TableKernels:
     def elementwise(self, *, num_bytes: float) -> KernelTime:
         seconds, _ = self._roofline.elementwise(num_bytes=num_bytes)
         return KernelTime(seconds, Provenance.INTERPOLATED)
+
+    def experts(self, part: Experts, *, rows: int, touched: float, hidden_size: int, quant: str) -> KernelTime:
+        return self._sparse.experts(part, rows=rows, touched=touched, hidden_size=hidden_size, quant=quant)
+
+    def latent_attention(self, part: LatentAttention, *, rows: int, context: int, sequences: int) -> KernelTime:
+        return self._sparse.latent_attention(part, rows=rows, context=context, sequences=sequences)
+
+    def linear_attention(self, part: LinearAttention, *, rows: int, sequences: int) -> KernelTime:
+        return self._sparse.linear_attention(part, rows=rows, sequences=sequences)
 
     def _find_gemm(self, rows: int, n: int, k: int, quant: str) -> KernelTime:
         curve = self._curve(n, k, quant)

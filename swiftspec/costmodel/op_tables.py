@@ -12,7 +12,7 @@ from swiftspec.files.archives import archive_bytes, read_archive
 from swiftspec.files.reading import parse_json, shown
 from swiftspec.files.writing import write_output
 
-__all__ = ["COLUMNS", "Columns", "OpTables", "Source"]
+__all__ = ["COLUMNS", "Columns", "OpTables", "Source", "empty"]
 
 Columns = Mapping[str, np.ndarray]
 
@@ -42,7 +42,42 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     },
     # x[rows, k] to fp8 with a given or a computed scale, as the library's fp8 GEMMs include it
     "quantisation": {"framework": _TEXT, "scale": _TEXT, "rows": _COUNT, "k": _COUNT, "latency_s": _SECONDS},
+    # routed experts of one layer on one device, `active` of them for each row: `size` wide before they are divided,
+    # into `parts` of their width or over `holders` of whole ones
+    "experts": {
+        "framework": _TEXT,
+        "kernel": _TEXT,
+        "dtype": _TEXT,
+        "rows": _COUNT,
+        "hidden": _COUNT,
+        "size": _COUNT,
+        "active": _COUNT,
+        "experts": _COUNT,
+        "parts": _COUNT,
+        "holders": _COUNT,
+        "latency_s": _SECONDS,
+    },
+    # multi-head latent attention of one new token in each of `sequences`, without its projections
+    "latent_attention": {
+        "framework": _TEXT,
+        "kv_dtype": _TEXT,
+        "sequences": _COUNT,
+        "context": _COUNT,
+        "heads": _COUNT,
+        "latency_s": _SECONDS,
+    },
+    # convolution and recurrence of `rows` tokens in each of `sequences`
+    "linear_attention": {
+        "framework": _TEXT,
+        "kind": _TEXT,
+        "sequences": _COUNT,
+        "rows": _COUNT,
+        "key_heads": _COUNT,
+        "value_heads": _COUNT,
+        "latency_s": _SECONDS,
+    },
 }
+_SPARSE = ("experts", "latent_attention", "linear_attention")  # which files written before them lack
 _KINDS = {_TEXT: "U", _COUNT: "iu", _SECONDS: "f"}
 _NAMES = {"about", *(f"{table}.{name}" for table, kinds in COLUMNS.items() for name in kinds)}
 
@@ -68,8 +103,11 @@ class OpTables:
     sources : tuple of Source
     licence, attribution : str
         Of the measurements.
+    left_out : tuple of str
+        Measurements that were implausible, a line for each kernel.
     tables : mapping
-        Columns of every table in `COLUMNS`, all of one length. A table may be empty, but none is missing.
+        Columns of every table in `COLUMNS`, all of one length. A table may be empty; only those of sparse layers may be
+        missing, and are then empty.
     """
 
     origin: Origin
@@ -78,8 +116,10 @@ class OpTables:
     licence: str
     attribution: str
     tables: Mapping[str, Columns]
+    left_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "tables", {name: empty(name) for name in _SPARSE} | dict(self.tables))
         for name, kinds in COLUMNS.items():
             if name not in self.tables:
                 raise ValueError(f"{name} is missing")
@@ -111,6 +151,7 @@ class OpTables:
             sources=self.sources,
             licence=self.licence,
             attribution=self.attribution,
+            left_out=self.left_out,
         )
         arrays: dict[str, Any] = {
             f"{table}.{name}": column for table, columns in self.tables.items() for name, column in columns.items()
@@ -138,7 +179,9 @@ class OpTables:
                 tables={
                     table: {name: _column(arrays, f"{table}.{name}") for name in kinds}
                     for table, kinds in COLUMNS.items()
+                    if table not in _SPARSE or any(name.startswith(f"{table}.") for name in arrays)
                 },
+                left_out=about.left_out,
             )
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
@@ -154,6 +197,13 @@ class _About(Document):
     sources: tuple[Source, ...]
     licence: str
     attribution: str
+    left_out: tuple[str, ...] = ()
+
+
+def empty(table: str) -> Columns:
+    """Columns of a table without rows."""
+    dtypes = {_TEXT: np.str_, _COUNT: np.int64, _SECONDS: np.float32}
+    return {name: np.array([], dtypes[kind]) for name, kind in COLUMNS[table].items()}
 
 
 def _column(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:

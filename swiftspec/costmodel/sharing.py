@@ -5,7 +5,6 @@ from swiftspec.artifacts.sharing import SharingCost
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.devices import DeviceSpec
 from swiftspec.models import sharded
-from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
 
@@ -24,7 +23,7 @@ def composed_cost(
     sequence of 2048 slots of a 70B model costs 1.2 times as much on one device, and half as much on each of four.
     """
     shard = sharded(spec, degree)
-    slot_bytes = 2 * shard.kv_size * spec.num_layers * BF16_BYTES  # keys and values
+    slot_bytes = shard.kv_bytes_per_token("bf16")
     slot_s = slot_bytes / (device.memory_bandwidth_Bps * CONSTANTS["bandwidth_share"])
     return SharingCost(
         role=role,

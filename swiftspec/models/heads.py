@@ -39,6 +39,8 @@ class Head:
         Hidden states of the target that are read for each token, side by side, and its embedding if it is among them.
     num_hidden_states : int
         Hidden states alone: what goes to a head with devices of its own.
+    is_own_layer : bool
+        Whether its layer is like the target's last one, experts included, rather than a dense one of its width.
     is_doubled : bool
         Whether the first layer reads the token's embedding beside its features.
     most_tokens : int, optional
@@ -53,6 +55,7 @@ class Head:
     num_layers: int
     num_features: int
     num_hidden_states: int
+    is_own_layer: bool = False
     is_doubled: bool = False
     most_tokens: int | None = None
     markov_rank: int = 0
@@ -61,8 +64,9 @@ class Head:
     def spec(self, target: ModelSpec) -> ModelSpec:
         """Its shape with this target."""
         vocab_size = min(target.vocab_size, self.most_tokens or target.vocab_size)
+        layer = target.one_layer() if self.is_own_layer else target.dense_layer()
         return dataclasses.replace(
-            target, num_layers=self.num_layers, vocab_size=vocab_size, tie_word_embeddings=False, eos_token_ids=()
+            layer, num_layers=self.num_layers, vocab_size=vocab_size, tie_word_embeddings=False, eos_token_ids=()
         )
 
     def products(self, target: ModelSpec) -> Iterator[Product]:
@@ -94,7 +98,8 @@ HEADS = {
         num_layers=1,
         num_hidden_states=1,
         num_features=2,  # the embedding and the last hidden state go through one product
-        source="DeepSeek-V3 (arXiv 2412.19437), section 2.2; here with a dense layer",
+        is_own_layer=True,
+        source="DeepSeek-V3 (arXiv 2412.19437), section 2.2",
     ),
     "p-eagle": Head(
         kind=DraftKind.BLOCK,

@@ -1,7 +1,8 @@
 """Models by name: shapes from their config.json, for planning without the files.
 
 `published.json` holds everything that sizes and costs depend on (nothing of rotary embeddings or norms' eps), the
-repository of the shape, its number of parameters, and the vocabulary: drafts need their target's.
+repository of the shape, its number of parameters, and the vocabulary: drafts need their target's. The same of models
+that can be planned for, but not run, with the rounded number of parameters on their cards, is `published_sparse.json`.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any
 
 from swiftspec.models.heads import Product
 from swiftspec.models.names import out_of_scope, resolve, unknown
+from swiftspec.models.sparse_config import spec_from_config
 from swiftspec.models.spec import ModelSpec
 
 __all__ = [
@@ -25,10 +27,10 @@ __all__ = [
 ]
 
 NOT_LISTED = (
-    "`swiftspec models` lists those that are known by name; another llama, mistral, qwen2 or qwen3 model can be named "
-    "by a directory with its config.json"
+    "`swiftspec models` lists those that are known by name; another model of the same architectures can be named by a "
+    "directory with its config.json"
 )
-_TABLE = Path(__file__).with_name("published.json")
+_TABLES = tuple(Path(__file__).with_name(name) for name in ("published.json", "published_sparse.json"))
 # Vocabularies whose sizes differ by no more are taken as the same one with different padding, as Qwen2's of 151,936 and
 # 152,064 tokens.
 MOST_PADDING = 128
@@ -50,7 +52,9 @@ class NamedModel:
 
 @cache
 def _table() -> dict[str, dict[str, Any]]:
-    table: dict[str, dict[str, Any]] = json.loads(_TABLE.read_text(encoding="utf-8"))
+    table: dict[str, dict[str, Any]] = {}
+    for path in _TABLES:
+        table |= json.loads(path.read_text(encoding="utf-8"))
     return table
 
 
@@ -67,9 +71,10 @@ def registered_name(name: str, *, field: str = "model") -> str | None:
     ValueError
         If several names match, or the name shows that such models are out of scope.
     """
-    if name not in _table() and (reason := out_of_scope(name)) is not None:
+    found = resolve(field, name, {known: (entry["source"],) for known, entry in _table().items()})
+    if found is None and (reason := out_of_scope(name)) is not None:
         raise ValueError(f"{field} is {name!r}; that {reason}")
-    return resolve(field, name, {known: (entry["source"],) for known, entry in _table().items()})
+    return found
 
 
 def known_model(name: str) -> NamedModel:
@@ -77,7 +82,7 @@ def known_model(name: str) -> NamedModel:
     if name not in _table():
         raise unknown("model", name, _table(), otherwise=NOT_LISTED)
     entry = _table()[name]
-    spec = ModelSpec.from_config(entry["config"], source=name)
+    spec = spec_from_config(entry["config"], source=name)
     return NamedModel(name=name, spec=spec, vocabulary=entry["vocabulary"], source=entry["source"])
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from swiftspec.models.names import unknown
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["BF16_BYTES", "QUANTISATIONS", "Quantisation", "weight_bytes"]
+__all__ = ["BF16_BYTES", "QUANTISATIONS", "Quantisation", "dense_format", "weight_bytes"]
 
 BF16_BYTES = 2
 
@@ -14,13 +14,15 @@ BF16_BYTES = 2
 class Quantisation:
     """Bits of a weight in a layer's matrix, and of its scales: `scale_bits` for every `group_size` weights.
 
-    A group of 0 is a whole output row, whose scale is too small to count.
+    A group of 0 is a whole output row, whose scale is too small to count. experts_only: all matrices but those of
+    routed experts stay in bf16.
     """
 
     name: str
     weight_bits: int
     group_size: int = 0
     scale_bits: int = 0
+    experts_only: bool = False
 
     @property
     def bytes_per_weight(self) -> float:
@@ -36,14 +38,23 @@ QUANTISATIONS: dict[str, Quantisation] = {
         Quantisation(name="int8", weight_bits=8),
         # AWQ (arXiv 2306.00978): an fp16 scale and a 4-bit zero for every 128 weights.
         Quantisation(name="int4", weight_bits=4, group_size=128, scale_bits=20),
+        # OCP Microscaling formats 1.0: an 8-bit exponent for every 32 weights; as in gpt-oss (arXiv 2508.10925).
+        Quantisation(name="mxfp4", weight_bits=4, group_size=32, scale_bits=8, experts_only=True),
     )
 }
+
+
+def dense_format(quantisation: str) -> str:
+    """Format of the matrices other than routed experts'."""
+    return "bf16" if QUANTISATIONS[quantisation].experts_only else quantisation
 
 
 def weight_bytes(spec: ModelSpec, quantisation: str) -> int:
     """Memory of a model's weights. ValueError for a quantisation that is not in the table."""
     if quantisation not in QUANTISATIONS:
         raise unknown("quant", quantisation, QUANTISATIONS)
-    matrices = spec.num_layers * spec.layer_matrix_parameters
+    experts, matrices = spec.expert_parameters, spec.matrix_parameters
     rest = spec.num_parameters - matrices
-    return round(matrices * QUANTISATIONS[quantisation].bytes_per_weight) + rest * BF16_BYTES
+    dense = QUANTISATIONS[dense_format(quantisation)]
+    num_bytes = experts * QUANTISATIONS[quantisation].bytes_per_weight + (matrices - experts) * dense.bytes_per_weight
+    return round(num_bytes) + rest * BF16_BYTES

@@ -3,6 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 
+from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 
 __all__ = ["Shard", "shard_of", "sharded"]
@@ -41,17 +42,20 @@ def sharded(spec: ModelSpec, degree: int) -> ModelSpec:
 
     Whole groups of heads go to a device, zero-padded to equal numbers. Beyond one device per KV head, groups are cut
     into pieces of query heads, each with its own copy of the KV head, such that a device's attention has the fewest
-    weights. Neurons and vocabulary are padded to equal multiples of 16.
+    weights. Neurons and vocabulary are padded to equal multiples of 16. Sparse models are divided into
+    equal parts only.
 
     Raises
     ------
     ValueError
-        If the degree is below 1.
+        If the degree is below 1, or cannot divide a sparse model.
     """
     if degree < 1:
         raise ValueError(f"degree is {degree}; expected at least 1")
     if degree == 1:
         return spec
+    if isinstance(spec, SparseSpec):
+        return spec.divided(degree)
     num_pieces, piece_size = _pieces(spec, degree)
     return dataclasses.replace(
         spec,

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from swiftspec.files.reading import read_json, shown
+from swiftspec.files.reading import shown
+from swiftspec.models.config_json import ConfigJson
 
 __all__ = [
+    "PLANNED_ONLY",
     "Inflation",
     "ModelSpec",
     "RopeScaling",
@@ -25,12 +27,28 @@ __all__ = [
 
 _DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "int8": 1}
 _ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3")
+# Architectures with other than dense layers: see sparse_config.
+PLANNED_ONLY: Final = (
+    "mixtral",
+    "qwen3_moe",
+    "glm4_moe",
+    "gpt_oss",
+    "minimax_m2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "kimi_k2",
+    "glm_moe_dsa",
+    "kimi_linear",
+    "qwen3_next",
+    "qwen3_5_moe_text",
+    "qwen3_5_text",
+    "gemma3_text",
+)
 # Transformers' defaults for fields that a config.json leaves out.
 _DEFAULT_MAX_POSITION: Final = {"llama": 2048, "mistral": 131072, "qwen2": 32768, "qwen3": 32768}
 _DEFAULT_HEAD_DIM: Final = {"qwen3": 128}
 _DEFAULT_EPS: Final = 1e-6
 _DEFAULT_ROPE_THETA: Final = 10000.0
-_MOST: Final = 2**53  # an integer that is exact as a float, and far beyond any model
 _MOST_DIGITS: Final = 9  # of a dimension that a user requests
 
 
@@ -110,8 +128,16 @@ class ModelSpec:
         return _Config(Path(source), values).spec()
 
     def one_layer(self) -> ModelSpec:
-        """The shape of one of its layers, alone."""
-        return dataclasses.replace(self, num_layers=1, num_mtp_layers=0)
+        """The shape of its last layer, alone."""
+        return self.of_layers(self.num_layers - 1, self.num_layers)
+
+    def of_layers(self, first: int, last: int) -> ModelSpec:
+        """The shape of its layers from `first` to before `last`, alone."""
+        return dataclasses.replace(self, num_layers=last - first, num_mtp_layers=0)
+
+    def dense_layer(self) -> ModelSpec:
+        """A dense layer as wide as this model."""
+        return self.one_layer()
 
     @property
     def query_size(self) -> int:
@@ -135,6 +161,16 @@ class ModelSpec:
         return attention + 3 * self.hidden_size * self.intermediate_size
 
     @property
+    def matrix_parameters(self) -> int:
+        """Weights of all layers' projections."""
+        return self.num_layers * self.layer_matrix_parameters
+
+    @property
+    def expert_parameters(self) -> int:
+        """Those of routed experts, which some formats quantise alone."""
+        return 0
+
+    @property
     def num_parameters(self) -> int:
         """Weights of the whole model; a tied head counts once."""
         biases = self.qkv_bias * (self.query_size + 2 * self.kv_size) + self.output_bias * self.hidden_size
@@ -150,6 +186,16 @@ class ModelSpec:
     def kv_bytes_per_token(self, dtype: str) -> int:
         """Memory of one token's keys and values, all layers."""
         return 2 * self.num_layers * self.kv_size * dtype_bytes(dtype)
+
+    def fixed_bytes(self, dtype: str, *, context: int, rows: int) -> int:
+        """Memory of a sequence that does not grow with it: nothing. As in a model with windows or states."""
+        del dtype, context, rows
+        return 0
+
+    def objection(self, degree: int) -> str | None:
+        """Reason why a group of `degree` devices cannot hold it: none, since its shards are padded."""
+        del degree
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -230,47 +276,8 @@ class Inflation:
         )
 
 
-class _Config:
-    """A config.json with typed access; every error names the directory, the field and its value."""
-
-    def __init__(self, directory: Path, values: Mapping[str, Any]) -> None:
-        self.directory = directory
-        self.values = values
-
-    @classmethod
-    def read(cls, directory: Path) -> _Config:
-        path = directory / "config.json"
-        values = read_json(path)
-        if not isinstance(values, dict):
-            raise ValueError(f"{path}: holds {type(values).__name__}; expected an object")
-        inner = values.get("transformer_layer_config")  # the layers' own fields, in a draft written by speculators
-        return cls(directory, inner if isinstance(inner, dict) else values)
-
-    def fail(self, field: str, value: object, expected: str) -> ValueError:
-        return ValueError(f"{self.directory}: config.json {field} is {shown(value)}; expected {expected}")
-
-    def integer(self, field: str, default: int | None = None) -> int:
-        value = self.values.get(field)
-        value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
-            raise self.fail(field, value, "a positive integer")
-        return value
-
-    def count(self, field: str) -> int:
-        return self.integer(field) if self.values.get(field) else 0
-
-    def number(self, field: str, default: float | None = None, *, source: Mapping[str, Any] | None = None) -> float:
-        value = (self.values if source is None else source).get(field)
-        value = default if value is None else value
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-            raise self.fail(field, value, "a positive number")
-        return float(value)
-
-    def flag(self, field: str, default: bool) -> bool:
-        value = self.values.get(field, default)
-        if not isinstance(value, bool):
-            raise self.fail(field, value, "true or false")
-        return value
+class _Config(ConfigJson):
+    """A config.json of a dense model."""
 
     def architecture(self) -> str:
         model_type = self.values.get("model_type")
@@ -278,6 +285,9 @@ class _Config:
             names = self.values.get("architectures")
             first = names[0] if isinstance(names, list) and names else None
             model_type = str(first).removesuffix("ForCausalLM").lower() if first else None
+        if model_type in PLANNED_ONLY:
+            expected = f"one of {', '.join(_ARCHITECTURES)}: its layers can be planned for, but not run"
+            raise self.fail("model_type", model_type, expected)
         if model_type not in _ARCHITECTURES:
             raise self.fail("model_type", model_type, f"one of {', '.join(_ARCHITECTURES)}")
         return str(model_type)
@@ -323,13 +333,6 @@ class _Config:
             high_freq_factor=self.number("high_freq_factor", source=rope),
             original_max_position=int(self.number("original_max_position_embeddings", source=rope)),
         )
-
-    def eos_token_ids(self) -> tuple[int, ...]:
-        value = self.values.get("eos_token_id")
-        ids = [] if value is None else value if isinstance(value, list) else [value]
-        if any(not isinstance(token, int) or isinstance(token, bool) or token < 0 for token in ids):
-            raise self.fail("eos_token_id", value, "a token id or a list of them")
-        return tuple(ids)
 
     def spec(self) -> ModelSpec:
         architecture = self.architecture()

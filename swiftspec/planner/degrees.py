@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.option import Option
 from swiftspec.policies import Layout
@@ -24,7 +25,7 @@ class AllowedDegrees:
         A serving engine, for messages. If given, a degree must divide the model's attention heads and neurons, and
         divide, or be a multiple of, its KV heads; vLLM, SGLang and TensorRT-LLM refuse to load a model otherwise.
     specs : mapping
-        Shapes of the models, needed with `engine`.
+        Shapes of the models, needed with `engine`. Sparse ones can be divided into equal parts only.
     """
 
     sizes: frozenset[int] | None = None
@@ -38,6 +39,8 @@ class AllowedDegrees:
             if self.sizes is not None and degree not in self.sizes:
                 allowed = ", ".join(map(str, sorted(self.sizes)))
                 return f"{option.policy.name}: a group's size is not one of those allowed, {allowed}"
+            if role in self.specs and (reason := self.specs[role].objection(degree)) is not None:
+                return f"{option.policy.name}: of the {role}, {reason}"
             if self.engine is not None and not _divides(self.specs[role], degree):
                 return f"{option.policy.name}: {self.engine} cannot divide the {role}'s heads by {degree}"
         return None
@@ -47,5 +50,7 @@ ANY_DEGREES: Final = AllowedDegrees()
 
 
 def _divides(spec: ModelSpec, degree: int) -> bool:
+    if isinstance(spec, SparseSpec):
+        return spec.objection(degree) is None
     whole_kv_heads = spec.num_kv_heads % degree == 0 or degree % spec.num_kv_heads == 0
     return whole_kv_heads and not spec.num_heads % degree and not spec.intermediate_size % degree

@@ -19,12 +19,15 @@ from swiftspec.models.head_spec import HeadFormat, HeadSpec
 from swiftspec.models.heads import HEADS, Product
 from swiftspec.models.names import unknown
 from swiftspec.models.quantisation import BF16_BYTES
+from swiftspec.models.sparse_config import read_spec
+from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
 
 if TYPE_CHECKING:
     from swiftspec.costmodel.kernel_latency import Kernels
+    from swiftspec.costmodel.routing import Routing
 
 __all__ = ["Deployment", "PlannedModel", "planned_pair"]
 
@@ -70,8 +73,14 @@ class PlannedModel:
             raise unknown(role, name, model_names(), otherwise=NOT_LISTED)
         directory = model_directory(name)
         kind = draft_facts(directory).kind if role is Role.DRAFT else DraftKind.SERIAL
-        spec = ModelSpec.from_directory(directory)
+        spec = read_spec(directory)
         return cls(name=model_name(name), spec=spec, vocabulary=None, directory=directory, kind=kind)
+
+    def with_whole_experts(self) -> "PlannedModel":
+        """The same model with whole experts on each device. ValueError if it has no experts."""
+        if not isinstance(self.spec, SparseSpec) or self.spec.experts is None:
+            raise ValueError(f"expert_parallel is true; {self.name} has no experts")
+        return replace(self, spec=self.spec.with_whole_experts())
 
     def draft(self, name: str) -> "PlannedModel":
         """A draft for this target: one of `HEADS` by its name, `pard:MODEL`, or a model as `of` takes it."""
@@ -110,9 +119,13 @@ class PlannedModel:
         return replace(found, spec=spec, products=products, feature_bytes=sent)
 
 
-def planned_pair(target: str, draft: str) -> tuple[PlannedModel, PlannedModel]:
-    """Both models; ValueError unless they share a vocabulary and the draft is the smaller one."""
+def planned_pair(target: str, draft: str, *, expert_parallel: bool = False) -> tuple[PlannedModel, PlannedModel]:
+    """Both models; ValueError unless they share a vocabulary and the draft is the smaller one.
+
+    expert_parallel: each device holds whole experts of the target, and of a head of its kind.
+    """
     theirs = PlannedModel.of(Role.TARGET, target)
+    theirs = theirs.with_whole_experts() if expert_parallel else theirs
     ours = theirs.draft(draft)
     if not ours.products:  # a head's vocabulary is a part of its target's
         _check_vocabularies(theirs, ours)
@@ -165,6 +178,11 @@ class Deployment:
     draft_kv_budget : int, optional
         Tokens that the draft's KV cache keeps, the first ones and the latest, so that its forwards cost no more behind
         a longer context. For predictions: the engine has no such draft, and acceptance is taken as it is without.
+    expert_parallel : bool, optional
+        Whether each device of a group holds whole experts of the target, rather than a part of every one's width.
+    expert_correlation : float, optional
+        How independently consecutive tokens choose their experts: 1 independently, 0 all the same ones. Measured in
+        traces of routed experts; an assumed one if not given.
     op_tables : Path, optional
         Op tables as `swiftspec import` writes them; the packaged ones if not given.
 
@@ -188,6 +206,8 @@ class Deployment:
     context: int = _CONTEXT
     output_tokens: int | None = None
     draft_kv_budget: int | None = None
+    expert_parallel: bool = False
+    expert_correlation: float | None = None
     op_tables: Path | None = None
 
     def __post_init__(self) -> None:
@@ -203,6 +223,8 @@ class Deployment:
             raise ValueError(f"output_tokens is {self.output_tokens}; expected 1 to {MOST_OUTPUT_TOKENS}")
         if self.draft_kv_budget is not None and self.draft_kv_budget < 1:
             raise ValueError(f"draft_kv_budget is {self.draft_kv_budget}; expected at least 1")
+        if self.expert_correlation is not None and not 0 <= self.expert_correlation <= 1:
+            raise ValueError(f"expert_correlation is {self.expert_correlation:g}; expected 0 to 1")
         for field, quant in (("quant", self.quant), ("draft_quant", self.draft_quant)):
             if quant not in QUANTISATIONS:
                 raise unknown(field, quant, QUANTISATIONS)
@@ -215,6 +237,15 @@ class Deployment:
     def serving_engine(self) -> str | None:
         """The engine, if it is one that people serve models with; None otherwise."""
         return self.engine if self.engine in SERVING_ENGINES else None
+
+    @property
+    def routing(self) -> "Routing":
+        """Agreement between the experts of consecutive tokens."""
+        from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
+
+        if self.expert_correlation is None:
+            return ASSUMED_ROUTING
+        return Routing(correlation=self.expert_correlation, source="given")
 
     @property
     def spec(self) -> DeviceSpec:
@@ -259,4 +290,5 @@ class Deployment:
             op_tables=self.op_tables,
             draft_kv_budget=self.draft_kv_budget,
             feature_bytes=draft.feature_bytes,
+            routing=self.routing,
         )

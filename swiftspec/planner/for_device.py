@@ -1,6 +1,7 @@
 """Plans for devices that are not installed here: composed profile, synthesised acceptance, and the search."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -13,6 +14,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.models import NamedModel, known_model, model_names
 from swiftspec.models.names import unknown
+from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.options import SearchOptions
 from swiftspec.policies import DraftKind
@@ -58,7 +60,8 @@ def plan_for(
         One sentence naming field and value.
     """
     options.check(num_devices=deployment.num_devices)
-    models = planned_pair(target, draft)
+    models = planned_pair(target, draft, expert_parallel=deployment.expert_parallel)
+    _check_degrees(options, models[0])
     check_acceptance(dataset, trace, acceptance)
     load = options.load
     if load is not None:
@@ -99,7 +102,10 @@ def plan_for(
             specs=specs,
             quantisation=dict(zip(Role, (deployment.quant, deployment.draft_quant), strict=True)),
         ),
-        changes=Changes(at_context=lambda context: _profile_for(context, deployment, *models)),
+        changes=Changes(
+            at_context=lambda context: _profile_for(context, deployment, *models),
+            with_independent_routing=_independently_routed(inputs.profile, deployment, *models),
+        ),
         acceptance=inputs.acceptance,
         backend=options.backend,
         degrees=AllowedDegrees(sizes=options.degrees, engine=deployment.serving_engine, specs=specs),
@@ -107,6 +113,8 @@ def plan_for(
         load=load,
         fleet=options.fleet,
     )
+    if deployment.expert_parallel:
+        plan = plan.model_copy(update={"expert_parallel": True})
     workload, workload_path = planned_workload(load, plan)
     return Planned(
         plan=plan,
@@ -125,8 +133,27 @@ def _profile_for(context: int, deployment: Deployment, target: PlannedModel, dra
     return deployment.profile(target, draft, max_context=context)
 
 
+def _independently_routed(
+    profile: Profile, deployment: Deployment, target: PlannedModel, draft: PlannedModel
+) -> Callable[[], Profile] | None:
+    """Source of the profile with experts chosen independently; None if the plan's own is that."""
+    has_experts = any(isinstance(model.spec, SparseSpec) and model.spec.experts for model in (target, draft))
+    if not has_experts or deployment.routing.correlation == 1:
+        return None
+    longest = max(step.context for step in profile.steps)
+    return lambda: replace(deployment, expert_correlation=1.0).profile(target, draft, max_context=longest)
+
+
 def _most_positions(target: PlannedModel, draft: PlannedModel) -> int:
     return min(target.spec.max_position, draft.spec.max_position)
+
+
+def _check_degrees(options: SearchOptions, target: PlannedModel) -> None:
+    """ValueError if the target cannot be divided by any of the degrees to consider."""
+    objections = {degree: target.spec.objection(degree) for degree in sorted(options.degrees or (1,))}
+    if all(objections.values()):
+        stated = ", ".join(map(str, objections))
+        raise ValueError(f"degrees is {stated}; of {target.name}, {next(iter(objections.values()))}")
 
 
 def check_acceptance(dataset: str | None, trace: Path | None, given: "GivenAcceptance | None") -> None:

@@ -10,6 +10,7 @@ from swiftspec.artifacts.plan import GroupMemory
 from swiftspec.devices import DeviceSpec
 from swiftspec.models import QUANTISATIONS, sharded, weight_bytes
 from swiftspec.models.quantisation import BF16_BYTES
+from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.option import Option
 from swiftspec.policies import Layout
@@ -46,9 +47,20 @@ class MemoryModel:
     quantisation: Mapping[Role, str]
 
     @property
+    def is_recurrent(self) -> bool:
+        """Whether the target keeps a state beside its KV cache."""
+        target = self.specs[Role.TARGET]
+        return isinstance(target, SparseSpec) and target.is_recurrent
+
+    @property
     def usable_bytes(self) -> int:
         """Usable bytes of one device."""
         return int(self.device.memory_bytes * USABLE_SHARE)
+
+    def most_devices(self, num_devices: int) -> int:
+        """Devices of a node, at most `num_devices`, that the target can be divided over."""
+        most = min(num_devices, self.device.devices_per_node)
+        return next(count for count in range(most, 0, -1) if self.specs[Role.TARGET].objection(count) is None)
 
     def groups(self, option: Option, *, context: int) -> tuple[GroupMemory, ...]:
         """Memory in use on the devices of each group, for a request of `context` tokens, output included."""
@@ -56,7 +68,7 @@ class MemoryModel:
             GroupMemory(
                 devices=devices,
                 weights_bytes={role: held.weights_bytes for role, held in shards.items()},
-                kv_bytes={role: held.kv_bytes(context + _slots(option, role)) for role, held in shards.items()},
+                kv_bytes={role: held.kv_bytes(context, rows=_slots(option, role)) for role, held in shards.items()},
                 reserve_bytes=_reserve_bytes(shards),
                 usable_bytes=self.usable_bytes,
             )
@@ -66,7 +78,7 @@ class MemoryModel:
     def deficit(self, option: Option, *, context: int) -> int:
         """Bytes that the fullest device lacks; 0 or less if the option fits."""
         needed = (
-            sum(held.weights_bytes + held.kv_bytes(context + _slots(option, role)) for role, held in shards.items())
+            sum(held.weights_bytes + held.kv_bytes(context, rows=_slots(option, role)) for role, held in shards.items())
             + _reserve_bytes(shards)
             for _, shards in self._groups(option, context)
         )
@@ -81,7 +93,7 @@ class MemoryModel:
         return min(
             int(
                 (self.usable_bytes - sum(held.weights_bytes for held in shards.values()) - _reserve_bytes(shards))
-                // sum(held.kv_bytes_per_token for held in shards.values())
+                // sum(held.bytes_per_token(context, rows=_slots(option, role)) for role, held in shards.items())
                 / (targets_per_draft if Role.TARGET not in shards else 1)
             )
             for _, shards in self._groups(option, context)
@@ -122,6 +134,8 @@ class MemoryModel:
         """Remedies: more devices of a node, or fewer bits."""
         present = len(option.groups[Role.TARGET])
         for count in range(present + 1, self.device.devices_per_node + 1):
+            if self.specs[Role.TARGET].objection(count) is not None:
+                continue
             wider = dataclasses.replace(option, groups={Role.TARGET: tuple(range(count))})
             if self.deficit(wider, context=context) <= 0:
                 yield f"{count} devices"
@@ -137,12 +151,19 @@ class MemoryModel:
 class _Shard(NamedTuple):
     """One device's part of one model."""
 
+    spec: ModelSpec
     weights_bytes: int
-    kv_bytes_per_token: int
     activation_bytes: int
 
-    def kv_bytes(self, num_tokens: int) -> int:
-        return self.kv_bytes_per_token * num_tokens
+    def kv_bytes(self, context: int, *, rows: int) -> int:
+        """Of a sequence of `context` tokens and a tree of `rows`, windows and states included."""
+        growing = self.spec.kv_bytes_per_token(_KV_DTYPE) * (context + rows)
+        return growing + self.spec.fixed_bytes(_KV_DTYPE, context=context, rows=rows)
+
+    def bytes_per_token(self, context: int, *, rows: int) -> float:
+        """Of each token of sequences of `context` tokens, their windows and states spread over them."""
+        fixed = self.spec.fixed_bytes(_KV_DTYPE, context=context, rows=rows)
+        return self.spec.kv_bytes_per_token(_KV_DTYPE) + fixed / context
 
 
 @cache
@@ -152,10 +173,10 @@ def _shard(spec: ModelSpec, quantisation: str, degree: int, context: int, *, emb
     # The residual stream and a layer's widest results, twice each: a layer's input and its output.
     widest = held.hidden_size + held.query_size + 2 * held.kv_size + 2 * held.intermediate_size
     return _Shard(
+        spec=held,
         weights_bytes=weight_bytes(held, quantisation)
         + _undivided_bytes(spec, held)
         + max(0, embedded - spec.vocab_size) * spec.hidden_size * BF16_BYTES,
-        kv_bytes_per_token=held.kv_bytes_per_token(_KV_DTYPE),
         activation_bytes=2 * min(context, _PREFILL_CHUNK) * widest * BF16_BYTES,
     )
 

@@ -316,7 +316,7 @@ def _nothing_feasible(
     policy: str | None, rejected: Mapping[str, int], num_devices: int, memory: MemoryModel | None, context: int
 ) -> str:
     if memory is not None:
-        widest = Option.placed(Autoregressive(), (min(num_devices, memory.device.devices_per_node),))
+        widest = Option.placed(Autoregressive(), (memory.most_devices(num_devices),))
         if memory.deficit(widest, context=context) > 0:
             return memory.too_big(widest, context=context)
     reasons = "; ".join(reason for reason in rejected if reason.startswith(policy or ""))

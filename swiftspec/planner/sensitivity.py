@@ -41,12 +41,15 @@ class Changes:
         Factor for the prompt's length.
     at_context : callable, optional
         The profile for requests of a given length, where the plan's own ends before; None where the models end, too.
+    with_independent_routing : callable, optional
+        The plan's profile, but with experts of consecutive tokens chosen independently, so that more of them are read.
     """
 
     weaker: float = 0.1
     slower: float = 0.2
     longer: int = 4
     at_context: Callable[[int], Profile | None] | None = None
+    with_independent_routing: Callable[[], Profile] | None = None
 
 
 class _Entry(NamedTuple):
@@ -163,6 +166,9 @@ def _scenarios(
         yield replace(planned, change=f"all-reduce {slower}", latencies=reduced)
     drafted = latencies.changed(lambda table, grid: grid.scaled(factor) if table.role is Role.DRAFT else grid)
     yield replace(planned, change=f"draft forwards {slower}", latencies=drafted)
+    if changes.with_independent_routing is not None:
+        independent = changes.with_independent_routing().latencies
+        yield replace(planned, change="experts chosen independently", latencies=independent)
     yield from _longer(planned, changes, memory)
     wider = [entry for planned_entry in planned.entries for entry in _wider(planned_entry, latencies, num_devices)]
     if wider := [entry for entry in wider if degrees.objection(entry.option) is None]:

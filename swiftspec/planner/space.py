@@ -27,6 +27,11 @@ MAX_ROWS_FACTOR = 2
 MAX_CONTEXT_FACTOR = 4
 
 _OTHER_SPLIT = "not on the split that was asked for"
+# Policies whose verifications are trees. Recurrent layers compute them as chains only: each row follows the one before.
+_TREES = frozenset(
+    {"serial_tree", "eagle2_tree", "sequoia_tree", "easyspec", "head_tree", "parallel_tree", "swiftspec"}
+    | {"swiftspec_parallel"}
+)
 _Steps = tuple[Role, Phase, int, int]  # degree and ranks
 
 
@@ -146,12 +151,8 @@ class _Checks:
         policy = option.policy
         if self._memory is not None and (reason := self._misplaced(option, self._memory)):
             return reason
-        if policy.quotes and not self._has_text:
-            return f"{policy.name}: a synthesised trace has no text to draft from"
-        if self._draft_kind not in policy.drafts:
-            return f"{policy.name}: not with a {self._draft_kind} draft{lacks_mask(policy, self._draft_kind)}"
-        if missing := _guessers(policy) - self._guessers:
-            return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses; record it again"
+        if (reason := self._unsuited(policy)) is not None:
+            return reason
         for role, forward, most_rows in _forwards(policy):
             for phase in (Phase.PREFILL, forward):
                 if (steps := _steps(option, role, phase)) not in self._grids:
@@ -173,6 +174,18 @@ class _Checks:
         num_nodes = len({device // memory.device.devices_per_node for device in devices})
         if num_nodes > 1 and sends_features(option.policy):
             return f"{option.policy.name}: hidden states would be sent between nodes, over links that are not known"
+        return None
+
+    def _unsuited(self, policy: Policy) -> str | None:
+        """Reason why a policy does not work with these models and this trace, whatever its split."""
+        if self._memory is not None and self._memory.is_recurrent and policy.name in _TREES:
+            return f"{policy.name}: the target keeps a state, of which a tree needs one for every branch"
+        if policy.quotes and not self._has_text:
+            return f"{policy.name}: a synthesised trace has no text to draft from"
+        if self._draft_kind not in policy.drafts:
+            return f"{policy.name}: not with a {self._draft_kind} draft{lacks_mask(policy, self._draft_kind)}"
+        if missing := _guessers(policy) - self._guessers:
+            return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses; record it again"
         return None
 
     def _does_not_fit(self, option: Option, memory: MemoryModel) -> str:

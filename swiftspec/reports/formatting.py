@@ -101,6 +101,8 @@ def engine(plan: Plan) -> str:
     if plan.engine is None:
         return "not stated in this plan" if plan.quantisation else "this project's own, as measured on this machine"
     text = _ENGINES.get(plan.engine, plan.engine)
+    if plan.expert_parallel:
+        text += "; each device holds whole experts"
     if plan.engine == "auto" and "int4" in plan.quantisation.values():
         return f"{text}; forwards in int4 are SwiftSpec's, as published"
     return text

@@ -9,6 +9,8 @@ The errors, relative standard deviations, come from published measurements:
 - `COMPOSED`: root mean square over sources of the errors, left out, of the 120 forwards in `swiftspec backtest`:
   serving points of two models (NVIDIA, in aiconfigurator-core), steps of vLLM (vllm-scripts' logs), forwards of
   SwiftSpec and vLLM in int4 (SwiftSpec's tables). `backtest/coverage.py` computes it.
+- `SPARSE`: the same of sparse models: serving points of seven (NVIDIA, in aiconfigurator-core), to which nothing is
+  fitted. Some were measured with kernels, or a multi-token prediction, that the figures do not tell.
 - `ROOFLINE`: error of rooflines, whose constants were fitted on H100 and H200, on a device that they were not fitted
   on: bf16 forwards on an A100, against those composed of its op tables.
 """
@@ -26,11 +28,13 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.policies.effects import Role
 
-__all__ = ["COMPOSED", "EXACT", "ROOFLINE", "ForwardErrors", "forward_errors"]
+__all__ = ["COMPOSED", "EXACT", "ROOFLINE", "SPARSE", "ForwardErrors", "forward_errors"]
 
 COMPOSED: Final = 0.039
+SPARSE: Final = 0.25
 ROOFLINE: Final = 0.2
 
+_SPARSE_PARTS = frozenset({"experts", "absorbed", "recurrence"})  # which no dense forward has
 _UNKNOWN = (Provenance.ROOFLINE,)
 _NORMAL = NormalDist()
 # Steps of an additive recurrence whose points fill the square evenly: powers of the inverse plastic number.
@@ -100,4 +104,6 @@ def _error_of(profile: Profile, role: Role) -> float:
             return 0.0
         total_s += sum(part.seconds for part in step.parts)
         unknown_s += sum(part.seconds for part in step.parts if part.provenance in _UNKNOWN)
-    return hypot(COMPOSED, ROOFLINE * unknown_s / total_s) if total_s else 0.0
+    is_sparse = any(part.name in _SPARSE_PARTS for step in profile.steps if step.role is role for part in step.parts)
+    composed = SPARSE if is_sparse else COMPOSED
+    return hypot(composed, ROOFLINE * unknown_s / total_s) if total_s else 0.0

@@ -2,7 +2,8 @@ import pytest
 
 from swiftspec.backtest.acceptance import acceptance_rows
 from swiftspec.backtest.rows import Constant, Row
-from swiftspec.backtest.serving import serving_rows
+from swiftspec.backtest.serving import SPARSE_POINTS, serving_rows
+from swiftspec.backtest.sparse_systems import sparse_system_rows
 from swiftspec.backtest.systems import system_rows
 
 Found = tuple[list[Row], list[Constant]]
@@ -22,3 +23,14 @@ def serving() -> Found:
 @pytest.fixture(scope="session")
 def systems() -> list[Row]:
     return system_rows()
+
+
+@pytest.fixture(scope="session")
+def sparse_points() -> list[Row]:
+    rows, _ = serving_rows(SPARSE_POINTS)
+    return rows
+
+
+@pytest.fixture(scope="session")
+def sparse_systems() -> list[Row]:
+    return sparse_system_rows()

@@ -9,7 +9,7 @@ from swiftspec.costmodel.shipped import kernels_of
 from swiftspec.devices import named_device
 from swiftspec.models import known_model
 from swiftspec.planner.known_errors import PUBLISHED_ACCEPTANCE
-from swiftspec.simulator.forward_errors import COMPOSED, ROOFLINE
+from swiftspec.simulator.forward_errors import COMPOSED, ROOFLINE, SPARSE
 from tests.backtest.conftest import Found
 
 
@@ -18,9 +18,11 @@ def row(quantity: str, error: float, source: str) -> Row:
 
 
 @pytest.fixture(scope="module")
-def shipped(acceptance: Found, serving: Found, systems: list[Row]) -> list[Row]:
+def shipped(
+    acceptance: Found, serving: Found, systems: list[Row], sparse_points: list[Row], sparse_systems: list[Row]
+) -> list[Row]:
     """All that do not take half a minute: the paper's speeds are left out."""
-    return [*serving[0], *acceptance[0], *systems, *swiftspec_paper._forwards()]
+    return [*serving[0], *acceptance[0], *systems, *swiftspec_paper._forwards(), *sparse_points, *sparse_systems]
 
 
 def test_a_source_is_judged_by_the_errors_of_the_others() -> None:
@@ -57,6 +59,7 @@ def test_ninety_percent_intervals_hold_about_nine_in_ten_published_figures(shipp
 
 def test_the_planner_states_the_errors_that_the_figures_show(shipped: list[Row]) -> None:
     assert known_error(Kind.FORWARD, shipped) == pytest.approx(COMPOSED, rel=0.2)
+    assert known_error(Kind.SPARSE_FORWARD, shipped) == pytest.approx(SPARSE, rel=0.2)
     assert known_error(Kind.ACCEPTANCE, shipped) == pytest.approx(PUBLISHED_ACCEPTANCE, rel=0.3)
 
 

@@ -6,8 +6,16 @@ from statistics import mean, median
 import pytest
 
 from swiftspec.backtest.rows import Row
-from swiftspec.backtest.serving import FITTED, POINTS, fit_constants, read_points, serving_rows
+from swiftspec.backtest.serving import (
+    FITTED,
+    POINTS,
+    SPARSE_POINTS,
+    fit_constants,
+    read_points,
+    serving_rows,
+)
 from swiftspec.costmodel.constants import CONSTANTS
+from swiftspec.files.csv_rows import read_cells
 from tests.backtest.conftest import Found
 
 HEADER = "system,model,framework,version,batch,tp,concurrency,isl,osl,quant,gemm_quant,tpot_ms,id"
@@ -59,7 +67,7 @@ def test_what_cannot_be_priced_is_counted(tmp_path: Path) -> None:
     path = _file(
         tmp_path / "points.csv",
         ROW,
-        ROW.replace("meta-llama/Llama-3.1-70B", "deepseek-ai/DeepSeek-R1"),
+        ROW.replace("meta-llama/Llama-3.1-70B", "mystery/Mystery-MoE"),
         ROW.replace("h200_sxm", "tpu"),
         ROW.replace("vllm", "tgi"),
         ROW.replace("fp8,fp8", ",nvfp4"),
@@ -92,3 +100,46 @@ def test_a_file_without_a_dense_row_is_refused(tmp_path: Path) -> None:
 def test_repositories_are_known_by_their_base_model(repository: str, model: str, tmp_path: Path) -> None:
     path = _file(tmp_path / "points.csv", ROW.replace("meta-llama/Llama-3.1-70B", repository))
     assert read_points(path).points[0].model == model
+
+
+def test_sparse_points_are_met_without_a_fit(sparse_points: list[Row]) -> None:
+    errors = [abs(row.error) for row in sparse_points]
+    assert len(errors) == 122
+    assert median(errors) < 0.12
+    assert mean(errors) < 0.16
+    # Where engine and kernels are those of the tables, on H100.
+    hopper = [abs(row.error) for row in sparse_points if "h100-sxm" in row.name]
+    assert len(hopper) == 48
+    assert mean(hopper) < 0.06
+
+
+def test_sparse_points_are_met_more_nearly_than_by_the_tables_own_planner(sparse_points: list[Row]) -> None:
+    ours = {row.source.split(", ")[-1]: abs(row.error) for row in sparse_points}
+    columns = ("id", "tpot_ms", "aiconfigurator_tpot_ms")
+    theirs = {
+        cells["id"]: abs(float(cells["aiconfigurator_tpot_ms"]) / float(cells["tpot_ms"]) - 1)
+        for _, cells in read_cells(SPARSE_POINTS, columns)
+        if cells["id"] in ours
+    }
+    assert theirs.keys() == ours.keys()
+    assert (mean(theirs.values()), median(theirs.values())) == pytest.approx((0.257, 0.177), abs=0.001)
+    assert mean(ours.values()) < mean(theirs.values())
+    assert median(ours.values()) < median(theirs.values())
+
+
+def test_sparse_rows_are_read_by_what_their_id_says(tmp_path: Path) -> None:
+    header = HEADER + ",attention_dp,moe_tp,moe_ep"
+    base = "h200_sxm,Qwen/Qwen3-235B-A22B,vllm,,8,4,8,1024,1024,fp8,fp8,10.1"
+    path = tmp_path / "points.csv"
+    products = base.replace(",8,4,8,", ",8,16,8,")
+    rows = [f"{base},one,1,4,1", f"{products},x_tp4_ep4_7,1,4,4", f"{base.replace(',8,4,8,', ',8,1,8,')},dp,4,1,4"]
+    path.write_text("\n".join((header, *rows, rows[0].replace("one", "again"))) + "\n")
+    found = read_points(path)
+    by_width, whole = found.points
+    assert (by_width.degree, whole.degree) == (4, 4)
+    assert by_width.spec.expert_parameters == whole.spec.expert_parameters
+    assert by_width.spec != whole.spec
+    assert found.skipped == {
+        "with data-parallel attention, which is not planned": 1,
+        "repeating the measurement of another row": 1,
+    }

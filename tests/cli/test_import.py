@@ -46,6 +46,9 @@ def test_a_folder_becomes_a_file_of_op_tables(folder: Path, tmp_path: Path, caps
         "attention": 1,
         "collective": 1,
         "quantisation": 0,
+        "experts": 0,
+        "latent_attention": 0,
+        "linear_attention": 0,
     }
     assert "vllm 0.24.0" in capsys.readouterr().out
 

@@ -21,6 +21,19 @@ ATTENTION = {
     "isl": 1,
     "latency": 0.011,
 }
+EXPERTS = {
+    "kernel_source": "triton",
+    "hidden_size": 7168,
+    "inter_size": 2048,
+    "topk": 8,
+    "num_experts": 256,
+    "distribution": "power_law_1.01",
+    "moe_dtype": "fp8_block",
+    "moe_tp_size": 8,
+    "moe_ep_size": 1,
+}
+LATENT = {"num_heads": 16, "kv_cache_dtype": "bfloat16", "step": 255, "isl": 1, "batch_size": 4}
+LINEAR = {"phase": "generation", "seq_len": 1, "num_k_heads": 2, "num_v_heads": 8, "batch_size": 1}
 EXCHANGE = {"kernel_source": "vLLM_custom_graph", "num_gpus": 2, "version": "0.24.0"}
 TABLES: dict[str, list[dict[str, Any]]] = {
     "gemm/vllm/0.24.0/gemm_perf": [
@@ -37,6 +50,27 @@ TABLES: dict[str, list[dict[str, Any]]] = {
     ],
     "comm/sglang/0.5.6/custom_allreduce_perf": [
         {**EXCHANGE, "version": "1.2.0rc5", "message_size": 128, "latency": 0.003},
+    ],
+    "moe/vllm/0.24.0/moe_perf": [
+        *({**EXPERTS, "num_tokens": rows, "latency": 0.04 + 0.01 * rows} for rows in (1, 2, 4, 8, 16)),
+        {**EXPERTS, "num_tokens": 1, "distribution": "balanced", "latency": 0.03},
+        {**EXPERTS, "num_tokens": 1, "moe_tp_size": 8, "moe_ep_size": 8, "latency": 0.02},
+    ],
+    "mla/sglang/0.5.14/generation_mla_perf": [
+        {**LATENT, "latency": 0.012},
+        {**LATENT, "latency": 0.011},
+        {**LATENT, "batch_size": 128, "latency": 0.5},
+    ],
+    "linear_attention/vllm/0.24.0/gdn_perf": [
+        {**LINEAR, "kernel_source": "causal_conv1d_update", "latency": 0.002},
+        {**LINEAR, "kernel_source": "fused_recurrent", "latency": 0.004},
+        {**LINEAR, "kernel_source": "chunk", "phase": "context", "latency": 0.012},
+        {**LINEAR, "kernel_source": "chunk", "phase": "context", "seq_len": 4, "latency": 0.012},
+        {**LINEAR, "kernel_source": "causal_conv1d_fn", "phase": "context", "seq_len": 4, "latency": 0.8},
+    ],
+    "kda/vllm/0.24.0/kda_perf": [
+        {**LINEAR, "kernel_source": "flash", "phase": "context", "seq_len": 4, "latency": 0.02},
+        {**LINEAR, "kernel_source": "recurrent", "phase": "verify", "seq_len": 4, "latency": 0.006},
     ],
     "comm/nccl/2.29.2/nccl_perf": [
         {"op_name": "all_gather", "num_gpus": 2, "nccl_dtype": "half", "message_size": 256, "latency": 0.005},
@@ -97,6 +131,30 @@ def test_messages_are_counted_in_bytes_captured_and_not_copied() -> None:
     columns = from_package(device="h200-sxm").tables["collective"]
     found = zip(columns["op"].tolist(), columns["implementation"].tolist(), columns["num_bytes"].tolist(), strict=True)
     assert sorted(found) == [("all_gather", "nccl", 512), ("all_reduce", "vllm_custom", 256)]
+
+
+def test_experts_are_read_for_one_routing_and_one_division() -> None:
+    columns = from_package(device="h200-sxm").tables["experts"]
+    assert columns["rows"].tolist() == [1, 2, 4, 8, 16]
+    assert set(zip(columns["dtype"].tolist(), columns["parts"].tolist(), columns["holders"].tolist(), strict=True)) == {
+        ("fp8", 8, 1)
+    }
+    assert columns["latency_s"].tolist()[0] == pytest.approx(50e-6)
+
+
+def test_latent_attention_is_its_fastest_kernel() -> None:
+    columns = from_package(device="h200-sxm").tables["latent_attention"]
+    assert columns["latency_s"].tolist() == pytest.approx([11e-6])
+    assert (columns["context"].tolist(), columns["sequences"].tolist()) == ([256], [4])
+
+
+def test_linear_attention_is_convolution_and_recurrence_where_no_host_was_timed() -> None:
+    columns = from_package(device="h200-sxm").tables["linear_attention"]
+    found = {
+        (kind, rows): seconds * 1e6
+        for kind, rows, seconds in zip(*(columns[name].tolist() for name in ("kind", "rows", "latency_s")), strict=True)
+    }
+    assert found == pytest.approx({("gdn", 1): 6.0, ("gdn", 4): 12.0, ("kda", 4): 6.0})
 
 
 def test_the_licence_comes_along() -> None:

@@ -69,7 +69,7 @@ def test_models_are_known_by_name_repository_and_directory(tmp_path: Path) -> No
     [
         ("/nowhere", "draft is '/nowhere'; there is no such directory"),
         ("Llama-3.2-4B", "draft is 'Llama-3.2-4B'; did you mean llama-3.2-3b"),
-        ("mixtral-8x7b", "draft is 'mixtral-8x7b'; that is a mixture of experts"),
+        ("grok-1", "draft is 'grok-1'; that is a mixture of experts"),
         ("llama-3.2", "draft is 'llama-3.2', which may be llama-3.2-1b or llama-3.2-3b; name one of them"),
         ("demo/none", "model 'demo/none': there is no directory "),
     ],

@@ -1,0 +1,157 @@
+"""Operations of a forward on a group of devices, with the number of times that each is run."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime
+from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
+from swiftspec.models import QUANTISATIONS, sharded
+from swiftspec.models.heads import Product
+from swiftspec.models.names import unknown
+from swiftspec.models.quantisation import BF16_BYTES, dense_format
+from swiftspec.models.spec import ModelSpec
+
+__all__ = ["FUSED", "Forward", "Timed", "all_reduce_times", "fastest"]
+
+FUSED = "fused"  # residual and norm in the same kernel
+Timed = tuple[str, KernelTime, float]  # name, time of one, count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """The operations of one forward, with their counts."""
+
+    spec: ModelSpec
+    kernels: Kernels
+    quant: str
+    degree: int
+    rows: int
+    context: int
+    sequences: int
+    collective: str | None
+    kv_dtype: str
+    routing: Routing = ASSUMED_ROUTING
+
+    def __post_init__(self) -> None:
+        if self.quant not in QUANTISATIONS:
+            raise unknown("quant", self.quant, QUANTISATIONS)
+        if not 1 <= self.sequences <= self.rows:
+            raise ValueError(f"sequences is {self.sequences}; expected 1 to {self.rows}, the number of rows")
+
+    @property
+    def shard(self) -> ModelSpec:
+        """The shard that one device computes with."""
+        return sharded(self.spec, self.degree)
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of the hidden states of all rows."""
+        return self.rows * self.spec.hidden_size * BF16_BYTES
+
+    def layers(self) -> Iterable[Timed]:
+        """All layers, with the all-reduces between them."""
+        count = self.spec.num_layers
+        yield from self.attention_block(count)
+        yield from self.feed_forward(count)
+        yield from self.exchanges(2 * count)
+
+    def attention_block(self, count: float) -> Iterable[Timed]:
+        """Attention of `count` layers with its projections and norm; the all-reduce after it is an `exchange`."""
+        shard = self.shard
+        return self.grouped_attention(
+            count, heads=shard.num_heads, kv_heads=shard.num_kv_heads, head_dim=shard.head_dim
+        )
+
+    def grouped_attention(
+        self, count: float, *, heads: int, kv_heads: int, head_dim: int, context: int | None = None, gated: bool = False
+    ) -> Iterable[Timed]:
+        """The same of any heads. context: if it is not this forward's. gated: by a product as wide as the queries."""
+        spec, kernels, rows = self.spec, self.kernels, self.rows
+        width, kv_width = heads * head_dim, 2 * kv_heads * head_dim
+        yield "norm", self.norm(), count
+        yield "qkv", self.gemm((1 + gated) * width + kv_width, spec.hidden_size), count
+        yield "rope_kv", kernels.elementwise(num_bytes=2 * rows * (width + kv_width) * BF16_BYTES), count
+        attention = kernels.attention(
+            rows=rows,
+            context=self.context if context is None else context,
+            sequences=self.sequences,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            kv_dtype=self.kv_dtype,
+        )
+        yield "attention", attention, count
+        if gated:
+            yield "gate", kernels.elementwise(num_bytes=3 * rows * width * BF16_BYTES), count
+        yield "o", self.gemm(spec.hidden_size, width), count
+
+    def feed_forward(self, count: float) -> Iterable[Timed]:
+        """Gated products of `count` layers with their norm; the all-reduce after them is an `exchange`."""
+        yield "norm", self.norm(), count
+        yield from self.network(count, self.shard.intermediate_size)
+
+    def network(self, count: float, size: int) -> Iterable[Timed]:
+        """Gated products of this width."""
+        yield "gate_up", self.gemm(2 * size, self.spec.hidden_size), count
+        yield "activation", self.kernels.elementwise(num_bytes=3 * self.rows * size * BF16_BYTES), count
+        yield "down", self.gemm(self.spec.hidden_size, size), count
+
+    def exchanges(self, count: float, *, times_as_large: int = 1) -> Iterable[Timed]:
+        """All-reduces of the hidden states."""
+        if self.degree > 1:
+            num_bytes = self.activation_bytes * times_as_large
+            times = all_reduce_times(self.kernels, num_bytes=num_bytes, degree=self.degree)
+            name = self.collective or fastest(times)
+            if name not in times:
+                raise unknown("collective", name, times)
+            yield "all_reduce", times[name], count
+
+    def products(self, products: Iterable[Product]) -> Iterable[Timed]:
+        """Products beside those of the layers, their columns divided over the group."""
+        for product in products:
+            rows, count = (1, self.rows) if product.is_serial else (self.rows, 1)
+            columns = -(-product.num_outputs // self.degree)
+            yield product.name, self.gemm(columns, product.num_inputs, rows=rows), count
+
+    def ends(self, answers: int) -> Iterable[Timed]:
+        """Embedding, last norm, and the LM head for `answers` rows, its columns divided over the group."""
+        spec, kernels = self.spec, self.kernels
+        yield from self.exchanges(1)  # the embedding's rows are divided over the group
+        yield "embedding", kernels.elementwise(num_bytes=2 * self.activation_bytes), 1
+        yield "norm", self.norm(), 1
+        head = kernels.gemm(rows=answers, n=self.shard.vocab_size, k=spec.hidden_size, quant="bf16")
+        yield "lm_head", head, 1
+        if self.degree > 1:
+            num_bytes = answers * self.shard.vocab_size * self.degree * BF16_BYTES
+            yield "gather", kernels.all_gather(num_bytes=num_bytes, degree=self.degree), 1
+
+    def gemm(self, n: int, k: int, *, rows: int | None = None) -> KernelTime:
+        """A product of all rows, or of so many, with weights in the format of the layers' matrices."""
+        return self.kernels.gemm(rows=rows or self.rows, n=n, k=k, quant=dense_format(self.quant))
+
+    def norm(self) -> KernelTime:
+        """A norm with its residual."""
+        # Reads the hidden states and the residual, writes both.
+        return self.kernels.elementwise(num_bytes=4 * self.activation_bytes)
+
+
+def all_reduce_times(kernels: Kernels, *, num_bytes: int, degree: int) -> dict[str, KernelTime]:
+    """Time of one all-reduce by every known implementation, and by the fused one.
+
+    The fused one is assumed to be the fastest one-step exchange, less the start of the norm that it absorbs.
+    """
+    times = {
+        name: kernels.all_reduce(num_bytes=num_bytes, degree=degree, implementation=name)
+        for name in kernels.collectives(degree)
+    }
+    one_shot = [time.seconds for name, time in times.items() if name != NCCL]
+    if one_shot:
+        saved_s = kernels.elementwise(num_bytes=0).seconds
+        times[FUSED] = KernelTime(max(0.0, min(one_shot) - saved_s), Provenance.ASSUMED)
+    return times
+
+
+def fastest(times: dict[str, KernelTime]) -> str:
+    """The fastest implementation that is known, not estimated."""
+    return min((name for name in times if name != FUSED), key=lambda name: times[name].seconds)

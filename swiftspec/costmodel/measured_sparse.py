@@ -1,0 +1,187 @@
+"""Mixtures, latent and linear attention from a device's tables: between row counts by the experts they touch."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import log
+
+import numpy as np
+import numpy.typing as npt
+
+from swiftspec.artifacts.latency import Provenance
+from swiftspec.costmodel.constants import CONSTANTS
+from swiftspec.costmodel.grid import Grid
+from swiftspec.costmodel.kernel_latency import KernelTime, RooflineKernels, UnknownShapeError
+from swiftspec.costmodel.op_tables import OpTables
+from swiftspec.costmodel.routing import independent
+from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
+
+__all__ = ["ExpertCurve", "SparseTables"]
+
+_HARNESS_CONTEXT = 2  # the shortest cache that attention was timed on, leaving only kernel start and replay
+_SATURATED = 0.01  # of the experts: row counts that differ by less are interpolated by rows
+_Shape = tuple[str, int, int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertCurve:
+    """Seconds of one layer's routed experts by rows: a start, and a time for each expert that the rows touch.
+
+    Parameters
+    ----------
+    kernel : str
+    num_experts, num_active : int
+    rows : tuple of int
+        Measured, ascending.
+    seconds : tuple of float
+        At these; more rows never take less, since a forward can be padded.
+    """
+
+    kernel: str
+    num_experts: int
+    num_active: int
+    rows: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @classmethod
+    def of(cls, kernel: str, seconds: Mapping[int, float], *, num_experts: int, num_active: int) -> "ExpertCurve":
+        rows = tuple(sorted(seconds))
+        least = np.minimum.accumulate([seconds[count] for count in reversed(rows)])[::-1]
+        return cls(
+            kernel=kernel,
+            num_experts=num_experts,
+            num_active=num_active,
+            rows=rows,
+            seconds=tuple(float(value) for value in least),
+        )
+
+    def at(self, rows: float) -> float:
+        """Seconds of this many rows with independent routing, which need not be whole: linear in experts touched."""
+        if rows <= self.rows[0]:
+            return self.seconds[0]
+        if rows >= self.rows[-1]:
+            return self.seconds[-1] * rows / self.rows[-1]
+        right = int(np.searchsorted(self.rows, rows))
+        touched = [self._touched(count) for count in (self.rows[right - 1], rows, self.rows[right])]
+        if touched[2] - touched[0] > _SATURATED * self.num_experts:
+            share = (touched[1] - touched[0]) / (touched[2] - touched[0])
+        else:
+            share = (rows - self.rows[right - 1]) / (self.rows[right] - self.rows[right - 1])
+        before, after = self.seconds[right - 1], self.seconds[right]
+        return before + share * (after - before)
+
+    def touching(self, experts: float) -> float:
+        """Seconds of the rows that touch this many experts."""
+        free = max(1e-12, 1 - experts / self.num_experts)
+        if self.num_active == self.num_experts:
+            return self.at(1)
+        return self.at(log(free) / log(1 - self.num_active / self.num_experts))
+
+    def _touched(self, rows: float) -> float:
+        return independent(rows, num_experts=self.num_experts, num_active=self.num_active)
+
+
+class SparseTables:
+    """The three tables of sparse layers, of one library where it has an entry, else of another one.
+
+    Parameters
+    ----------
+    tables : OpTables
+    framework : str
+    roofline : RooflineKernels
+        Of the same device.
+    """
+
+    def __init__(self, tables: OpTables, *, framework: str, roofline: RooflineKernels) -> None:
+        self._tables = tables
+        self._framework = framework
+        self._roofline = roofline
+        self._curves = cache(self._expert_curves)
+        self._latents = cache(self._latent_grid)
+        self._linears = cache(self._linear_grid)
+
+    def experts(self, part: Experts, *, rows: int, touched: float, hidden_size: int, quant: str) -> KernelTime:
+        """Routed experts of one layer. UnknownShapeError if no library's table has their shape."""
+        found = self._curves().get(_shape(part, hidden_size, quant))
+        if found is None:
+            raise UnknownShapeError(self._missing(part, hidden_size, quant))
+        own = self._framework in found
+        curve = found[self._framework] if own else min(found.values(), key=lambda one: one.at(8))
+        seconds = curve.touching(touched)
+        if touched >= independent(rows, num_experts=part.num_experts, num_active=part.num_active) - 1e-9:
+            seconds = curve.at(rows)
+        computing_s = self._roofline.experts_computing_s(part, rows=rows, hidden_size=hidden_size, quant=quant)
+        known = Provenance.INTERPOLATED if own else Provenance.COMPOSED
+        measured = own and rows in curve.rows and seconds == curve.at(rows)
+        return KernelTime(max(seconds, computing_s), Provenance.MEASURED if measured else known)
+
+    def latent_attention(self, part: LatentAttention, *, rows: int, context: int, sequences: int) -> KernelTime:
+        """As the dense attention of `TableKernels`: above the harness floor, but at least what the roofline says."""
+        roofline_s, _ = self._roofline.latent_attention(part, rows=rows, context=context, sequences=sequences)
+        grid = self._latents()
+        if grid is None:
+            return KernelTime(roofline_s, Provenance.ROOFLINE)
+        short_s = grid.at(sequences, _HARNESS_CONTEXT, part.num_heads).value
+        growing_s = grid.at(sequences, context + 1, part.num_heads).value - short_s + CONSTANTS["gemm_floor_s"]
+        # Rows of one sequence read one cache: what more of them cost is what more sequences cost without any.
+        more_s = max(0.0, grid.at(rows, _HARNESS_CONTEXT, part.num_heads).value - short_s)
+        seconds = growing_s + more_s
+        known = Provenance.INTERPOLATED if rows == sequences else Provenance.COMPOSED
+        return KernelTime(seconds, known) if seconds >= roofline_s else KernelTime(roofline_s, Provenance.COMPOSED)
+
+    def linear_attention(self, part: LinearAttention, *, rows: int, sequences: int) -> KernelTime:
+        """Convolution and recurrence: several rows in a chunk, or one after another if that takes less."""
+        grid = self._linears(part.kind)
+        if grid is None:
+            return self._roofline.linear_attention(part, rows=rows, sequences=sequences)
+        each = -(-rows // sequences)
+        together = grid.at(sequences, each, part.num_value_heads)
+        alone_s = grid.at(sequences, 1, part.num_value_heads).value * each
+        seconds = min(together.value, alone_s)
+        measured = together.exact and seconds == together.value
+        return KernelTime(seconds, Provenance.MEASURED if measured else Provenance.INTERPOLATED)
+
+    def _missing(self, part: Experts, hidden_size: int, quant: str) -> str:
+        dtype, hidden, size, active, experts, parts, holders = _shape(part, hidden_size, quant)
+        how = f"whole ones on each of {holders} devices" if part.is_divided_whole else f"divided by {parts}"
+        known = sorted({shape[0] for shape in self._curves() if shape[1:5] == (hidden, size, active, experts)})
+        other = f"; it has them in {', '.join(known)}" if known and quant not in known else ""
+        return (
+            f"the op tables of {self._tables.device} do not have {experts} experts of width {size}, {active} of them "
+            f"active over {hidden} values, in {dtype}, {how}{other}"
+        )
+
+    def _expert_curves(self) -> Mapping[_Shape, Mapping[str, ExpertCurve]]:
+        columns = self._tables.tables["experts"]
+        names = ("dtype", "hidden", "size", "active", "experts", "parts", "holders")
+        times: dict[tuple[_Shape, str, str], dict[int, float]] = defaultdict(dict)
+        lists = [columns[name].tolist() for name in (*names, "framework", "kernel", "rows", "latency_s")]
+        for *shape, framework, kernel, rows, seconds in zip(*lists, strict=True):
+            times[tuple(shape), framework, kernel][rows] = seconds
+        curves: dict[_Shape, dict[str, ExpertCurve]] = defaultdict(dict)
+        for (key, framework, kernel), seconds in times.items():
+            curves[key][framework] = ExpertCurve.of(kernel, seconds, num_experts=key[4], num_active=key[3])
+        return curves
+
+    def _latent_grid(self) -> Grid | None:
+        return self._grid("latent_attention", ("sequences", "context", "heads"), {"kv_dtype": "bf16"})
+
+    def _linear_grid(self, kind: str) -> Grid | None:
+        return self._grid("linear_attention", ("sequences", "rows", "value_heads"), {"kind": kind})
+
+    def _grid(self, table: str, axes: Sequence[str], wanted: Mapping[str, str]) -> Grid | None:
+        columns = self._tables.rows(table, **wanted)
+        libraries = sorted(set(columns["framework"].tolist()))
+        if not libraries:
+            return None
+        library = self._framework if self._framework in libraries else libraries[0]
+        chosen = columns["framework"] == library
+        points: npt.NDArray[np.float64] = np.stack([columns[name][chosen] for name in axes], axis=1).astype(float)
+        return Grid(points, columns["latency_s"][chosen], smooth_axis=0)
+
+
+def _shape(part: Experts, hidden_size: int, quant: str) -> _Shape:
+    parts, holders = (1, part.num_devices) if part.is_divided_whole else (part.num_devices, 1)
+    hidden = part.latent_size or hidden_size
+    return quant, hidden, part.size, part.num_active, part.num_experts, parts, holders

@@ -1,0 +1,138 @@
+"""Operations of a sparse model's forward: its layers by kind, each another list of operations."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from swiftspec.artifacts.latency import Provenance, weakest
+from swiftspec.costmodel.forward_ops import Forward, Timed
+from swiftspec.costmodel.kernel_latency import KernelTime
+from swiftspec.models.layer_parts import (
+    Attention,
+    DenseNetwork,
+    Experts,
+    FeedForward,
+    GroupedAttention,
+    LatentAttention,
+    LinearAttention,
+)
+from swiftspec.models.quantisation import BF16_BYTES
+from swiftspec.models.sparse_spec import SparseSpec
+
+__all__ = ["SparseForward"]
+
+# Rows of a sequence up to which its routing is taken as correlated: more are a prompt, on many subjects.
+_MOST_CORRELATED = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseForward(Forward):
+    """Layers with experts, latent, linear or windowed attention.
+
+    After attention and after the feed-forward network the hidden states are summed over the group, whether experts are
+    divided by width or whole: their outputs are on all devices either way.
+    """
+
+    def layers(self) -> Iterable[Timed]:
+        shard = self.shard
+        assert isinstance(shard, SparseSpec), "a sparse model's shard is sparse"
+        for attention, count in shard.attentions.items():
+            yield from self._attention(attention, count)
+        for network, count in shard.feed_forwards.items():
+            yield "norm", self.norm(), count
+            yield from self._network(network, count)
+        yield from self.exchanges(2 * self.spec.num_layers)
+
+    def _attention(self, part: Attention, count: int) -> Iterable[Timed]:
+        if isinstance(part, GroupedAttention):
+            context = min(self.context, part.window) if part.window else self.context
+            yield from self.grouped_attention(
+                count,
+                heads=part.num_heads,
+                kv_heads=part.num_kv_heads,
+                head_dim=part.head_dim,
+                context=context,
+                gated=part.is_gated,
+            )
+        elif isinstance(part, LatentAttention):
+            yield from self._latent_attention(part, count)
+        else:
+            yield from self._linear_attention(part, count)
+
+    def _latent_attention(self, part: LatentAttention, count: int) -> Iterable[Timed]:
+        """Queries and keys through their low ranks; the keys' upward product is absorbed into queries and outputs."""
+        hidden, rows, kernels = self.spec.hidden_size, self.rows, self.kernels
+        cached = part.kv_rank + part.rotary_dim
+        yield "norm", self.norm(), count
+        yield "qkv", self.gemm(part.query_rank + cached, hidden), count
+        yield "norm", kernels.elementwise(num_bytes=2 * rows * (part.query_rank + cached) * BF16_BYTES), count
+        yield "qkv", self.gemm(part.query_size, part.query_rank), count
+        yield "absorbed", self._batched(part.num_heads * part.plain_dim, part.kv_rank), count
+        rotated = part.num_heads * cached + cached
+        yield "rope_kv", kernels.elementwise(num_bytes=2 * rows * rotated * BF16_BYTES), count
+        context = self.context
+        if part.indexer:
+            yield from self._indexing(part, count)
+            context = min(context, part.indexer.num_tokens)
+        attention = kernels.latent_attention(part, rows=rows, context=context, sequences=self.sequences)
+        yield "attention", attention, count
+        yield "absorbed", self._batched(part.num_heads * part.value_dim, part.kv_rank), count
+        yield "o", self.gemm(hidden, part.num_heads * part.value_dim), count
+
+    def _batched(self, n: int, k: int) -> KernelTime:
+        """A product per head, in bf16: as much to read as one of this size, and as many operations."""
+        return self.kernels.gemm(rows=self.rows, n=n, k=k, quant="bf16")
+
+    def _indexing(self, part: LatentAttention, count: int) -> Iterable[Timed]:
+        """Products of the indexer, its scores of every token, and the selection; on each device alike."""
+        indexer, kernels = part.indexer, self.kernels
+        assert indexer is not None, "checked before"
+        yield "indexer", self.gemm(indexer.num_heads * indexer.head_dim, part.query_rank), count
+        yield "indexer", self.gemm(indexer.head_dim + indexer.num_heads, self.spec.hidden_size), count
+        scores = kernels.attention(
+            rows=self.rows,
+            context=self.context,
+            sequences=self.sequences,
+            heads=indexer.num_heads,
+            kv_heads=1,
+            head_dim=indexer.head_dim,
+            kv_dtype="fp8",
+        )
+        yield "indexer", scores, count
+        yield "indexer", kernels.elementwise(num_bytes=2 * self.rows * self.context * 4), count
+
+    def _linear_attention(self, part: LinearAttention, count: int) -> Iterable[Timed]:
+        hidden, rows = self.spec.hidden_size, self.rows
+        decays = part.num_key_heads * part.key_dim if part.kind == "kda" else part.num_value_heads
+        yield "norm", self.norm(), count
+        yield "qkv", self.gemm(part.mixed_size + part.query_size + decays + part.num_value_heads, hidden), count
+        yield "recurrence", self.kernels.linear_attention(part, rows=rows, sequences=self.sequences), count
+        yield "gate", self.kernels.elementwise(num_bytes=3 * rows * part.query_size * BF16_BYTES), count
+        yield "o", self.gemm(hidden, part.query_size), count
+
+    def _network(self, part: FeedForward, count: int) -> Iterable[Timed]:
+        if isinstance(part, DenseNetwork):
+            yield from self.network(count, part.size)
+            return
+        hidden, rows, kernels = self.spec.hidden_size, self.rows, self.kernels
+        yield "router", kernels.gemm(rows=rows, n=part.num_experts, k=hidden, quant="bf16"), count
+        yield "router", kernels.elementwise(num_bytes=2 * rows * part.num_experts * 4), count
+        if part.latent_size:
+            yield "latent", self.gemm(part.latent_size, hidden), count
+            yield "latent", self.gemm(hidden, part.latent_size), count
+        yield "experts", self._experts(part), count
+        if part.shared_size:
+            yield from self.network(count, DenseNetwork(size=part.shared_size).divided(part.num_devices).size)
+        yield "sum", kernels.elementwise(num_bytes=3 * self.activation_bytes), count
+
+    def _experts(self, part: Experts) -> KernelTime:
+        """Routed experts, fewer of which are read the more alike the routing of a sequence's rows is."""
+        each = self.rows / self.sequences
+        sequences = self.sequences if each <= _MOST_CORRELATED else self.rows
+        touched = self.routing.touched(
+            self.rows, sequences=sequences, num_experts=part.num_experts, num_active=part.num_active
+        )
+        hidden, quant = self.spec.hidden_size, self.quant
+        time = self.kernels.experts(part, rows=self.rows, touched=touched, hidden_size=hidden, quant=quant)
+        if sequences == self.rows or self.routing.correlation == 1:
+            return time
+        return KernelTime(time.seconds, weakest((time.provenance, self.routing.provenance, Provenance.INTERPOLATED)))

@@ -1,0 +1,269 @@
+"""Parts of a decoder layer other than dense ones: how it mixes tokens, and what it feeds their hidden states through.
+
+Sizes are numbers of values. Each part says how many weights, cached values and state it has, and what one of several
+devices holds of it. Sources: multi-head latent attention and routed experts, DeepSeek-V3 (arXiv 2412.19437); its sparse
+attention, DeepSeek-V3.2; the gated delta rule, arXiv 2412.06464; Kimi delta attention, arXiv 2510.26692.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+__all__ = [
+    "Attention",
+    "DenseNetwork",
+    "Experts",
+    "FeedForward",
+    "GroupedAttention",
+    "Indexer",
+    "LatentAttention",
+    "Layer",
+    "LinearAttention",
+]
+
+_ALIGNMENT = 16  # columns: the smallest tile of a tensor-core product
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupedAttention:
+    """Attention with key/value heads of their own, as in dense models.
+
+    Parameters
+    ----------
+    num_heads, num_kv_heads, head_dim : int
+    window : int
+        Latest tokens that it reads; 0 for all.
+    is_gated : bool
+        Whether a product as wide as the queries gates its output.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    window: int = 0
+    is_gated: bool = False
+
+    @property
+    def query_size(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_values(self) -> int:
+        """Cached values per token."""
+        return 2 * self.num_kv_heads * self.head_dim
+
+    @property
+    def state_values(self) -> int:
+        return 0
+
+    def num_parameters(self, hidden_size: int) -> int:
+        return hidden_size * ((2 + self.is_gated) * self.query_size + self.kv_values)
+
+    def fits(self, degree: int) -> bool:
+        """Whether `degree` devices can divide it into whole heads."""
+        whole_kv_heads = self.num_kv_heads % degree == 0 or degree % self.num_kv_heads == 0
+        return whole_kv_heads and not self.num_heads % degree
+
+    def divided(self, degree: int) -> GroupedAttention:
+        return dataclasses.replace(
+            self, num_heads=self.num_heads // degree, num_kv_heads=max(1, self.num_kv_heads // degree)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Indexer:
+    """Selection of the tokens that sparse attention reads: the `num_tokens` with the highest scores."""
+
+    num_heads: int
+    head_dim: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention: one compressed vector per token is cached, for all heads.
+
+    Parameters
+    ----------
+    num_heads : int
+    query_rank, kv_rank : int
+        Widths of the compressed queries, and of the compressed keys and values.
+    plain_dim, rotary_dim, value_dim : int
+        Of a head: parts of its keys without and with position, and its values.
+    indexer : Indexer, optional
+    """
+
+    num_heads: int
+    query_rank: int
+    kv_rank: int
+    plain_dim: int
+    rotary_dim: int
+    value_dim: int
+    indexer: Indexer | None = None
+
+    @property
+    def query_size(self) -> int:
+        return self.num_heads * (self.plain_dim + self.rotary_dim)
+
+    @property
+    def kv_values(self) -> int:
+        """Cached values per token; every device holds all of them."""
+        return self.kv_rank + self.rotary_dim + (self.indexer.head_dim if self.indexer else 0)
+
+    @property
+    def state_values(self) -> int:
+        return 0
+
+    def num_parameters(self, hidden_size: int) -> int:
+        compressing = hidden_size * (self.query_rank + self.kv_rank + self.rotary_dim)
+        per_head = self.kv_rank * (self.plain_dim + self.value_dim) + hidden_size * self.value_dim
+        indexing = 0
+        if self.indexer:
+            heads, width = self.indexer.num_heads, self.indexer.head_dim
+            indexing = self.query_rank * heads * width + hidden_size * (width + heads)
+        return compressing + self.query_rank * self.query_size + self.num_heads * per_head + indexing
+
+    def fits(self, degree: int) -> bool:
+        return not self.num_heads % degree
+
+    def divided(self, degree: int) -> LatentAttention:
+        return dataclasses.replace(self, num_heads=self.num_heads // degree)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinearAttention:
+    """A recurrence over a state of constant size: gated delta net, Kimi delta attention.
+
+    Parameters
+    ----------
+    kind : str
+        gdn or kda.
+    num_key_heads, num_value_heads, key_dim, value_dim : int
+    convolution : int
+        Tokens that its short convolution reads.
+    """
+
+    kind: str
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    convolution: int
+
+    @property
+    def mixed_size(self) -> int:
+        """Width of queries, keys and values together, which the convolution reads."""
+        return 2 * self.num_key_heads * self.key_dim + self.num_value_heads * self.value_dim
+
+    @property
+    def query_size(self) -> int:
+        return self.num_value_heads * self.value_dim
+
+    @property
+    def kv_values(self) -> int:
+        return 0
+
+    @property
+    def state_values(self) -> int:
+        """Values of one state, of which there is one for every verified row: a rejected row cannot be cut out of it."""
+        return self.num_value_heads * self.key_dim * self.value_dim + self.mixed_size * (self.convolution - 1)
+
+    def num_parameters(self, hidden_size: int) -> int:
+        gates = 2 * self.num_value_heads
+        if self.kind == "kda":  # a decay for every channel of the keys
+            gates = self.num_key_heads * self.key_dim + self.num_value_heads
+        return hidden_size * (self.mixed_size + 2 * self.query_size + gates) + self.mixed_size * self.convolution
+
+    def fits(self, degree: int) -> bool:
+        return not self.num_key_heads % degree and not self.num_value_heads % degree
+
+    def divided(self, degree: int) -> LinearAttention:
+        return dataclasses.replace(
+            self, num_key_heads=self.num_key_heads // degree, num_value_heads=self.num_value_heads // degree
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DenseNetwork:
+    """Gated feed-forward network of this width, as in dense models."""
+
+    size: int
+
+    def num_parameters(self, hidden_size: int) -> int:
+        return 3 * hidden_size * self.size
+
+    def fits(self, degree: int) -> bool:
+        return not self.size % degree
+
+    def divided(self, degree: int) -> DenseNetwork:
+        return DenseNetwork(size=_columns(self.size, degree))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experts:
+    """Routed experts, of which each token is computed by a few, and shared ones.
+
+    Parameters
+    ----------
+    num_experts, num_active : int
+        Routed experts, and those that compute one token.
+    size : int
+        Width of a routed expert's network.
+    shared_size : int
+        Width of all shared experts together; 0 without.
+    latent_size : int
+        Width of the hidden states that routed experts read, where the model's are projected first; 0 elsewhere.
+    has_biases : bool
+        Of the routed experts' products.
+    is_divided_whole : bool
+        Whether several devices hold whole experts each (expert parallelism), or a part of every one's width.
+    num_devices : int
+        Devices over which these experts are divided already: those of a shard.
+    """
+
+    num_experts: int
+    num_active: int
+    size: int
+    shared_size: int = 0
+    latent_size: int = 0
+    has_biases: bool = False
+    is_divided_whole: bool = False
+    num_devices: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_active > self.num_experts:
+            raise ValueError(f"num_active is {self.num_active}; expected at most the {self.num_experts} experts")
+
+    def routed_parameters(self, hidden_size: int) -> int:
+        """Weights of the routed experts that one device holds."""
+        whole, parts = (self.num_devices, 1) if self.is_divided_whole else (1, self.num_devices)
+        width = self.latent_size or hidden_size
+        return self.num_experts // whole * 3 * width * _columns(self.size, parts)
+
+    def num_parameters(self, hidden_size: int) -> int:
+        shared = 3 * hidden_size * _columns(self.shared_size, self.num_devices)
+        latent = 2 * hidden_size * self.latent_size
+        return self.routed_parameters(hidden_size) + shared + latent
+
+    def fits(self, degree: int) -> bool:
+        return not (self.num_experts if self.is_divided_whole else self.size) % degree
+
+    def divided(self, degree: int) -> Experts:
+        return dataclasses.replace(self, num_devices=self.num_devices * degree)
+
+
+Attention = GroupedAttention | LatentAttention | LinearAttention
+FeedForward = DenseNetwork | Experts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """One decoder layer."""
+
+    attention: Attention
+    feed_forward: FeedForward
+
+
+def _columns(size: int, degree: int) -> int:
+    return size if degree == 1 else -(-size // (degree * _ALIGNMENT)) * _ALIGNMENT

@@ -1,0 +1,147 @@
+"""Shape of a model whose layers are not all dense ones: mixtures of experts, latent, linear and windowed attention.
+
+It can be planned for, not run: the engine has the dense layers of `ModelSpec` only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from swiftspec.models.layer_parts import Attention, DenseNetwork, Experts, FeedForward, Layer
+from swiftspec.models.spec import ModelSpec, dtype_bytes
+
+__all__ = ["SparseSpec"]
+
+_STATE_BYTES = 4  # recurrent states are kept in fp32 (mamba_ssm_dtype in the models' config.json)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SparseSpec(ModelSpec):
+    """A decoder, layer by layer.
+
+    What it shares with a dense model has the same names. `num_heads`, `num_kv_heads` and `head_dim` are those of a
+    dense layer beside its own, such as a head's; `intermediate_size` is the width that computes one of its tokens.
+
+    Parameters
+    ----------
+    layers : tuple of Layer
+    """
+
+    layers: tuple[Layer, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.layers) != self.num_layers:
+            raise ValueError(f"layers has {len(self.layers)}; expected num_layers, {self.num_layers}")
+
+    @property
+    def attentions(self) -> Mapping[Attention, int]:
+        """Kinds of attention, and the number of layers with each."""
+        return Counter(layer.attention for layer in self.layers)
+
+    @property
+    def feed_forwards(self) -> Mapping[FeedForward, int]:
+        """Kinds of feed-forward networks, and the number of layers with each."""
+        return Counter(layer.feed_forward for layer in self.layers)
+
+    @property
+    def experts(self) -> Experts | None:
+        """Experts of its layers; None without any."""
+        return next((part for part in self.feed_forwards if isinstance(part, Experts)), None)
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether a layer keeps a state, so that rejected tokens cannot be cut out of what it remembers."""
+        return any(part.state_values for part in self.attentions)
+
+    @property
+    def matrix_parameters(self) -> int:
+        parts = [*self.attentions.items(), *self.feed_forwards.items()]
+        return sum(count * part.num_parameters(self.hidden_size) for part, count in parts)
+
+    @property
+    def expert_parameters(self) -> int:
+        return sum(
+            count * part.routed_parameters(self.hidden_size)
+            for part, count in self.feed_forwards.items()
+            if isinstance(part, Experts)
+        )
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights of the whole model without vectors other than norms, which are below a thousandth of them."""
+        routers = sum(
+            count * part.num_experts * self.hidden_size
+            for part, count in self.feed_forwards.items()
+            if isinstance(part, Experts)
+        )
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
+        norms = (2 * self.num_layers + 1) * self.hidden_size
+        return self.matrix_parameters + routers + embeddings + norms
+
+    def of_layers(self, first: int, last: int) -> SparseSpec:
+        chosen = self.layers[first:last]
+        return dataclasses.replace(self, layers=chosen, num_layers=len(chosen), num_mtp_layers=0)
+
+    def with_whole_experts(self) -> SparseSpec:
+        """The same model, of which each device of a group holds whole experts."""
+        return self._with(lambda part: part, _whole)
+
+    def dense_layer(self) -> ModelSpec:
+        """A dense layer as wide as this model, as heads have that read its hidden states."""
+        shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(ModelSpec)}
+        return ModelSpec(**{**shared, "num_layers": 1, "num_mtp_layers": 0})
+
+    def kv_bytes_per_token(self, dtype: str) -> int:
+        """Memory of what is kept of every token, all layers; windows and states, which do not grow, excepted."""
+        values = sum(count * part.kv_values for part, count in self.attentions.items() if not _window(part))
+        return values * dtype_bytes(dtype)
+
+    def fixed_bytes(self, dtype: str, *, context: int, rows: int) -> int:
+        """Memory of a sequence that does not grow with it: its windows, and its state after each of `rows` rows."""
+        kept = sum(
+            count * part.kv_values * min(_window(part), context)
+            for part, count in self.attentions.items()
+            if _window(part)
+        )
+        states = sum(count * part.state_values for part, count in self.attentions.items())
+        return kept * dtype_bytes(dtype) + states * _STATE_BYTES * (1 + rows)
+
+    def objection(self, degree: int) -> str | None:
+        """Reason why a group of `degree` devices cannot hold it; None if it can."""
+        for part in (*self.attentions, *self.feed_forwards):
+            if part.fits(degree):
+                continue
+            if not isinstance(part, Experts):
+                kind = "neurons" if isinstance(part, DenseNetwork) else "attention heads"
+                return f"its {kind} cannot be divided by {degree}"
+            if part.is_divided_whole:
+                return f"{part.num_experts} whole experts cannot be divided by {degree}"
+            return f"the {part.size} neurons of an expert cannot be divided by {degree}"
+        return None
+
+    def divided(self, degree: int) -> SparseSpec:
+        """Shape of what one of `degree` devices holds. ValueError if they cannot divide it."""
+        if (objection := self.objection(degree)) is not None:
+            raise ValueError(f"degree is {degree}; {objection}")
+        shard = self._with(lambda part: part.divided(degree), lambda part: part.divided(degree))
+        return dataclasses.replace(shard, vocab_size=DenseNetwork(size=self.vocab_size).divided(degree).size)
+
+    def _with(
+        self, attention: Callable[[Attention], Attention], feed_forward: Callable[[FeedForward], FeedForward]
+    ) -> SparseSpec:
+        layers = tuple(
+            Layer(attention=attention(layer.attention), feed_forward=feed_forward(layer.feed_forward))
+            for layer in self.layers
+        )
+        return dataclasses.replace(self, layers=layers)
+
+
+def _whole(part: FeedForward) -> FeedForward:
+    return dataclasses.replace(part, is_divided_whole=True) if isinstance(part, Experts) else part
+
+
+def _window(part: Attention) -> int:
+    return getattr(part, "window", 0)
