@@ -5,7 +5,7 @@ CASE = Case(
     target="llama-3.1-8b",
     draft="llama-3.2-1b",
     device="h100-sxm",
-    num_devices=1,
+    num_devices=2,
     quant="bf16",
     objective=Objective.TOKENS_PER_S,
 )
