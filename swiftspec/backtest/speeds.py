@@ -68,6 +68,7 @@ class Deployment:
 
 @cache
 def _composed(deployment: Deployment) -> Profile:
+    head = HEADS.get(deployment.draft)
     profile = device_profile(
         device=deployment.device,
         num_devices=deployment.num_devices,
@@ -77,6 +78,7 @@ def _composed(deployment: Deployment) -> Profile:
         max_context=_PROMPT_LENGTH + _NUM_TOKENS,
         int4_forwards=deployment.int4_forwards,
         collective=deployment.collective,
+        feature_bytes=head.feature_bytes(known_model(deployment.target).spec) if head else 0,
     )
     return _with_host(profile, deployment.target_host_s) if deployment.target_host_s else profile
 

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import DraftKind
 
@@ -68,6 +69,10 @@ class Head:
         return dataclasses.replace(
             layer, num_layers=self.num_layers, vocab_size=vocab_size, tie_word_embeddings=False, eos_token_ids=()
         )
+
+    def feature_bytes(self, target: ModelSpec) -> int:
+        """Bytes of the hidden states of one token, in bf16: what goes to a head with devices of its own."""
+        return BF16_BYTES * self.num_hidden_states * target.hidden_size
 
     def products(self, target: ModelSpec) -> Iterator[Product]:
         """Products of its forwards beside those of its layers.

@@ -93,7 +93,7 @@ class PlannedModel:
                 directory=None,
                 kind=head.kind,
                 products=tuple(head.products(self.spec)),
-                feature_bytes=BF16_BYTES * head.num_hidden_states * self.spec.hidden_size,
+                feature_bytes=head.feature_bytes(self.spec),
             )
         prefix, colon, model = name.partition(":")
         if colon and prefix.lower() == _PARALLEL:

@@ -35,7 +35,11 @@ WRONG: dict[str, tuple[str, dict[str, object], str]] = {
     ),
     "block's layers": (
         "demo/head",
-        {"architectures": ["DFlashDraftModel"], "dflash_config": {"target_layer_ids": [1, 30], "mask_token_id": 3}},
+        {
+            "architectures": ["DFlashDraftModel"],
+            "block_size": 8,
+            "dflash_config": {"target_layer_ids": [1, 30], "mask_token_id": 3},
+        },
         "target_layer_ids has 30; the target has 8 layers",
     ),
     "mask beyond the vocabulary": ("demo/parallel_draft", {"pard_token": 4096}, "pard_token is 4096; expected a token"),

@@ -84,12 +84,12 @@ def test_plan_says_what_it_chose_and_why(stage: Stage, capsys: pytest.CaptureFix
     files = ["--profile", str(stage.profile), "--trace", str(stage.trace), "--out", str(tmp_path / "plan.json")]
     assert main(["plan", *stage.pair(), *files, "--devices", "1", "--jobs", "1"]) == 0
     plan, text = Plan.load(tmp_path / "plan.json"), capsys.readouterr().out
-    assert text.splitlines()[1].startswith(f"Chosen: {plan.chosen.describe()}, for ")
+    assert f"Chosen: {plan.chosen.describe()}, for " in " ".join(text.split())  # lines are broken
     assert all(f"\n  {policy} " in text for policy in plan.candidates)
     assert "Speed of light" in text
     assert "measured" in text.split("Predicted time rests on: ")[1]
     assert f"Simulated {plan.num_simulated} candidates" in text
-    assert all(rejection.reason in " ".join(text.split()) for rejection in plan.rejections[:8])  # lines are broken
+    assert all(rejection.reason in " ".join(text.split()) for rejection in plan.rejections[:8])
 
 
 @pytest.mark.parametrize("policy", ["autoregressive", "serial_tree", pytest.param("swiftspec", marks=two_cores)])

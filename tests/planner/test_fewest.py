@@ -19,7 +19,7 @@ POLICY = "pearl"  # on three splits
 def fastest_by_devices() -> dict[int, float]:
     """Tokens/s of the best option that uses exactly this many devices, each simulated on the whole trace."""
     options, _ = feasible_options(PROFILE, TRACE, num_devices=NUM_DEVICES, memory=MEMORY)
-    whole = Budget(prompt_indices=(0, 1, 2, 3), max_new_tokens=32, seeds=(0,))
+    whole = Budget(prompt_indices=tuple(range(len(TRACE.prompts))), max_new_tokens=32, seeds=(0,))
     tried = [option for option in options if option.policy.name == POLICY]
     assert {option.split for option in tried} == {"1+1", "1+2", "2+1"}
     outcomes = Evaluator(PROFILE, TRACE, num_jobs=1, errors=known_errors(PROFILE, None).forwards).run(
