@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 
 import swiftspec
+from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.cli import console
@@ -128,7 +129,7 @@ def gain(args: argparse.Namespace) -> bool:
 
 
 def _rows(
-    chosen: Mapping[str, swiftspec.Candidate], speeds: Mapping[str, list[float]], ratios: Mapping[str, float]
+    chosen: Mapping[str, Candidate], speeds: Mapping[str, list[float]], ratios: Mapping[str, float]
 ) -> list[tuple[str, ...]]:
     return [(kind, chosen[kind].describe(), speed(median(speeds[kind])), f"{ratios[kind]:.2f}") for kind in speeds]
 
