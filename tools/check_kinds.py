@@ -10,14 +10,38 @@ import argparse
 import sys
 from statistics import median
 
-from swiftspec.planner.deployment import Deployment, planned_pair
+from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.kinds.clients import decode_together
 from swiftspec.planner.kinds.named import kinds_of
 from swiftspec.planner.kinds.shapes import MOST_ROWS, Shapes
+from swiftspec.planner.space import Option
 
 _CLIENTS = (1, 4, 16, 64)
 _LENGTHS = (3, 6)
+
+
+def shapes_of(draft: str, models: tuple[PlannedModel, PlannedModel], deployment: Deployment) -> Shapes:
+    """Shapes of a draft that shares the target's devices."""
+    inputs = prepare(deployment, target=models[0], draft=models[1])
+    kind = kinds_of(draft, models[1].kind, num_devices=deployment.num_devices)[0]
+    return Shapes(kind=kind, deployment=deployment, models=models, inputs=inputs, seed=0)
+
+
+def errors_of(shapes: Shapes, option: Option, clients: int) -> tuple[float, float]:
+    """Relative errors of priced rounds against simulated clients: of a round's time, and of a client's speed."""
+    point = shapes.point(option, clients)
+    served = decode_together(
+        option,
+        shapes.inputs.profile.latencies,
+        shapes.inputs.trace,
+        clients,
+        context=shapes.mean_context,
+        max_rows=MOST_ROWS,
+    )
+    simulated_s = served.tokens_per_round / served.tokens_per_s
+    round_error = point.tokens_per_round / point.user_tokens_per_s / simulated_s - 1
+    return round_error, point.user_tokens_per_s / served.tokens_per_s - 1
 
 
 def main() -> int:
@@ -32,25 +56,13 @@ def main() -> int:
     errors: dict[int, list[tuple[float, float]]] = {clients: [] for clients in _CLIENTS}
     for draft in asked.draft or ("llama-3.2-1b", "eagle3", "dspark"):
         models = planned_pair(asked.target, draft)
-        inputs = prepare(deployment, target=models[0], draft=models[1])
-        kind = kinds_of(draft, models[1].kind, num_devices=asked.devices)[0]
-        shapes = Shapes(kind=kind, deployment=deployment, models=models, inputs=inputs, seed=0)
+        shapes = shapes_of(draft, models, deployment)
         for option in (each for each in shapes.chains if each.policy.target_rows - 1 in _LENGTHS):
             for clients in _CLIENTS:
-                point = shapes.point(option, clients)
-                served = decode_together(
-                    option,
-                    inputs.profile.latencies,
-                    inputs.trace,
-                    clients,
-                    context=shapes.mean_context,
-                    max_rows=MOST_ROWS,
-                )
-                simulated_s = served.tokens_per_round / served.tokens_per_s
-                round_error = point.tokens_per_round / point.user_tokens_per_s / simulated_s - 1
-                speed_error = point.user_tokens_per_s / served.tokens_per_s - 1
+                round_error, speed_error = errors_of(shapes, option, clients)
                 errors[clients].append((round_error, speed_error))
-                print(f"{draft}, {point.candidate}, {clients}: round {round_error:+.1%}, speed {speed_error:+.1%}")
+                shape = option.policy
+                print(f"{draft}, {shape}, {clients}: round {round_error:+.1%}, speed {speed_error:+.1%}")
     for clients, pairs in errors.items():
         for what, found in zip(("round", "speed"), zip(*pairs, strict=True), strict=True):
             sizes = [abs(error) for error in found]

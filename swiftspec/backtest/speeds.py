@@ -108,16 +108,7 @@ def _with_host(profile: Profile, seconds: float) -> Profile:
 def _decoded(
     deployment: Deployment, acceptance_model: AcceptanceModel, policy: Policy, degrees: tuple[tuple[Role, int], ...]
 ) -> Metrics:
-    model = ModelRef(model="synthetic", dtype=deployment.quant)
-    trace = synthesise(
-        acceptance_model,
-        num_prompts=_NUM_PROMPTS,
-        prompt_length=_PROMPT_LENGTH,
-        num_tokens=_NUM_TOKENS,
-        seed=_SEED,
-        target=model,
-        draft=model,
-    )
+    trace = synthesise(acceptance_model, **_texts(deployment))
     return _simulated(deployment, trace, policy, degrees)
 
 
@@ -129,18 +120,21 @@ def _decoded_by_position(
     policy: Policy,
     degrees: tuple[tuple[Role, int], ...],
 ) -> Metrics:
-    model = ModelRef(model="synthetic", dtype=deployment.quant)
-    trace = synthesise_positions(
-        rates,
-        kind=kind,
-        num_prompts=_NUM_PROMPTS,
-        prompt_length=_PROMPT_LENGTH,
-        num_tokens=_NUM_TOKENS,
-        seed=_SEED,
-        target=model,
-        draft=model,
-    )
+    trace = synthesise_positions(rates, kind=kind, **_texts(deployment))
     return _simulated(deployment, trace, policy, degrees)
+
+
+def _texts(deployment: Deployment) -> dict[str, Any]:
+    """Sizes of the synthesised prompts, and the models that they are of."""
+    model = ModelRef(model="synthetic", dtype=deployment.quant)
+    return {
+        "num_prompts": _NUM_PROMPTS,
+        "prompt_length": _PROMPT_LENGTH,
+        "num_tokens": _NUM_TOKENS,
+        "seed": _SEED,
+        "target": model,
+        "draft": model,
+    }
 
 
 def _simulated(

@@ -6,15 +6,14 @@ from swiftspec.artifacts.kinds import KindComparison
 from swiftspec.artifacts.step_costs import ForwardCost, StepCosts
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.for_device import prepare
-from swiftspec.planner.kinds.clients import decode_together
 from swiftspec.planner.kinds.compare import last_gain
-from swiftspec.planner.kinds.named import asked_drafts, kinds_of
+from swiftspec.planner.kinds.named import asked_drafts
 from swiftspec.planner.kinds.rounds import Round, priced
 from swiftspec.planner.kinds.schedule import draft_schedule
-from swiftspec.planner.kinds.shapes import MOST_ROWS, Shapes
 from swiftspec.reports import kinds as said
 from swiftspec.reports.figures import kinds_by_load
 from swiftspec.stages import compare_kinds
+from tools.check_kinds import errors_of, shapes_of
 
 TARGET = "qwen3-14b"
 DEPLOYMENT = Deployment(device="h100", num_devices=2, output_tokens=48)
@@ -57,24 +56,12 @@ def test_requests_that_draft_nothing_do_not_share_a_draft_forward() -> None:
 
 @pytest.mark.parametrize("draft", ["qwen3-0.6b", "eagle3", "dflash"])
 def test_priced_rounds_are_those_of_simulated_clients(draft: str) -> None:
-    models = planned_pair(TARGET, draft)
-    inputs = prepare(DEPLOYMENT, target=models[0], draft=models[1])
-    (kind, *_) = kinds_of(draft, models[1].kind, num_devices=2)
-    shapes = Shapes(kind=kind, deployment=DEPLOYMENT, models=models, inputs=inputs, seed=0)
+    shapes = shapes_of(draft, planned_pair(TARGET, draft), DEPLOYMENT)
     option = next(each for each in shapes.chains if each.policy.target_rows == 4)
     for clients in (1, 8):
-        point = shapes.point(option, clients)
-        served = decode_together(
-            option,
-            inputs.profile.latencies,
-            inputs.trace,
-            clients,
-            context=shapes.mean_context,
-            max_rows=MOST_ROWS,
-        )
-        round_s = served.tokens_per_round / served.tokens_per_s
-        assert point.tokens_per_round / point.user_tokens_per_s == pytest.approx(round_s, rel=0.04)
-        assert point.user_tokens_per_s == pytest.approx(served.tokens_per_s, rel=0.08)
+        round_error, speed_error = errors_of(shapes, option, clients)
+        assert abs(round_error) < 0.04
+        assert abs(speed_error) < 0.08
 
 
 def test_kinds_are_all_there_and_say_where_acceptance_comes_from(compared: KindComparison) -> None:

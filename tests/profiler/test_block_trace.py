@@ -4,32 +4,17 @@ from pathlib import Path
 
 import numpy as np
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
+from swiftspec.artifacts.trace import Guesser
 from swiftspec.policies import DraftKind
-from swiftspec.profiler.acceptance import record_trace
 from tests.engine.blocks import NUM_MASKS, Reference, write_block_drafter
 from tests.engine.checkpoints import write_checkpoint
-
-PROMPTS = (("a", (5, 17, 30)), ("b", (9,)))
-NUM_TOKENS = 20
+from tests.profiler.recorded import record_small
 
 
 def test_guesses_are_those_of_the_definition(tmp_path: Path) -> None:
     target = write_checkpoint(tmp_path / "target", "llama")
     drafter = write_block_drafter(tmp_path / "block", target)
-    trace = record_trace(
-        target=ModelRef(model=str(target), dtype="float32"),
-        draft=ModelRef(model=str(drafter), dtype="float32"),
-        prompts=PROMPTS,
-        max_new_tokens=NUM_TOKENS,
-        num_candidates=3,
-        num_threads=1,
-        progress=lambda *_: None,
-    )
-    path = tmp_path / "trace.npz"
-    trace.save(path)
-    trace = AcceptanceTrace.load(path)
+    trace = record_small(target, drafter, tmp_path)
     assert (trace.draft_kind, trace.num_ahead) == (DraftKind.BLOCK, 8)
     assert trace.guessers == {Guesser.DRAFT, Guesser.EXIT}
     reference, prompt = Reference(drafter, target), trace.prompts[0]

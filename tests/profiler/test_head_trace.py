@@ -5,33 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
+from swiftspec.artifacts.trace import Guesser
 from swiftspec.policies import DraftKind
-from swiftspec.profiler.acceptance import record_trace
 from tests.engine.checkpoints import write_checkpoint
 from tests.engine.heads import Reference, write_head
-
-PROMPTS = (("a", (5, 17, 30)), ("b", (9,)))
-NUM_TOKENS = 20
+from tests.profiler.recorded import record_small
 
 
 @pytest.mark.parametrize("layout", ["speculators", "mtp"])
 def test_guesses_are_those_of_the_definition(tmp_path: Path, layout: str) -> None:
     target = write_checkpoint(tmp_path / "target", "llama")
     head = write_head(tmp_path / "head", target, layout)
-    trace = record_trace(
-        target=ModelRef(model=str(target), dtype="float32"),
-        draft=ModelRef(model=str(head), dtype="float32"),
-        prompts=PROMPTS,
-        max_new_tokens=NUM_TOKENS,
-        num_candidates=3,
-        num_threads=1,
-        progress=lambda *_: None,
-    )
-    path = tmp_path / "trace.npz"
-    trace.save(path)
-    trace = AcceptanceTrace.load(path)
+    trace = record_small(target, head, tmp_path)
     assert (trace.draft_kind, trace.num_ahead) == (DraftKind.HEAD, 8)
     assert trace.guessers == {Guesser.DRAFT, Guesser.EXIT}
     reference = Reference(head, target, layout)
