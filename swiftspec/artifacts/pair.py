@@ -7,7 +7,8 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.models.draft_kinds import check_pair
-from swiftspec.models.spec import Inflation, ModelSpec, model_directory
+from swiftspec.models.inflation import Inflation
+from swiftspec.models.spec import ModelSpec, model_directory
 
 __all__ = [
     "CPU_DTYPES",

@@ -5,7 +5,8 @@ from pathlib import Path
 from swiftspec.artifacts.pair import DTYPES, model_name
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.models.spec import Inflation, ModelSpec, model_directory
+from swiftspec.models.inflation import Inflation
+from swiftspec.models.spec import ModelSpec, model_directory
 
 __all__ = ["inflate"]
 

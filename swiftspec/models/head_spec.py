@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from swiftspec.files.reading import read_json, shown
-from swiftspec.models.spec import Inflation, ModelSpec
+from swiftspec.models.inflation import Inflation
+from swiftspec.models.spec import ModelSpec
 
 __all__ = ["HeadFormat", "HeadSpec", "check_equal", "head_format", "inflated_layers"]
 

@@ -6,7 +6,8 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.models.spec import Inflation, ModelSpec, is_model_directory, model_directory
+from swiftspec.models.inflation import Inflation
+from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.fleet.share import planned_workload
 from swiftspec.planner.load import Load

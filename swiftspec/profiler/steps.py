@@ -26,7 +26,8 @@ from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.models.draft_kinds import draft_facts
-from swiftspec.models.spec import ModelSpec, inflated_spec
+from swiftspec.models.inflation import inflated_spec
+from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import DraftKind, Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench, benches_of

@@ -10,7 +10,8 @@ from swiftspec.artifacts.prompts import Prompt, read_prompts, spread
 from swiftspec.artifacts.workload import Workload
 from swiftspec.engine.checks import ContextLimit
 from swiftspec.models import known_model, model_names
-from swiftspec.models.spec import ModelSpec, inflated_spec, is_model_directory
+from swiftspec.models.inflation import inflated_spec
+from swiftspec.models.spec import ModelSpec, is_model_directory
 
 __all__ = ["Prompts", "check_context", "read_plan", "read_texts"]
 

@@ -22,7 +22,7 @@ from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
 from swiftspec.engine.parallel.tp_group import TPGroup
-from swiftspec.models.spec import Inflation
+from swiftspec.models.inflation import Inflation
 from swiftspec.policies.effects import ForwardKind, Role, Row
 from swiftspec.profiler.helper_processes import forkserver
 from tests.engine.forwards import prefill

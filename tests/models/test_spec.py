@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from swiftspec.models.spec import Inflation, ModelSpec, RopeScaling, dtype_bytes, model_directory
+from swiftspec.models.inflation import Inflation
+from swiftspec.models.spec import ModelSpec, RopeScaling, dtype_bytes, model_directory
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

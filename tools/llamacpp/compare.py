@@ -25,7 +25,8 @@ from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.inflate import write_inflated
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.tasks import EncodedPrompts
-from swiftspec.models.spec import Inflation, model_directory
+from swiftspec.models.inflation import Inflation
+from swiftspec.models.spec import model_directory
 from swiftspec.policies import Layout, Request, make_policy
 from swiftspec.policies.effects import Role
 from tools.llamacpp.peer import LlamaCpp, Run, UnavailableError

@@ -27,7 +27,8 @@ from swiftspec.engine.model.shared_weights import SharedWeights
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.layers import halves
-from swiftspec.models.spec import Inflation, ModelSpec
+from swiftspec.models.inflation import Inflation
+from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind, Row
 
 __all__ = ["CpuDecoder", "pads_prompts"]

@@ -30,7 +30,8 @@ from swiftspec.engine.model.input_batch import ancestor_words, capture_size_of, 
 from swiftspec.engine.model.loader import load_model, local_spec
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.layers import halves, layer_groups
-from swiftspec.models.spec import Inflation, ModelSpec
+from swiftspec.models.inflation import Inflation
+from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Candidates, ForwardKind, Row
 
 __all__ = ["GpuDecoder"]

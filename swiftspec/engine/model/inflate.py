@@ -24,7 +24,8 @@ from swiftspec.engine.model.low_rank import Adapters, LowRank
 from swiftspec.engine.model.memory import require_memory
 from swiftspec.engine.model.weight_sharding import EMBEDDING
 from swiftspec.files.reading import read_json
-from swiftspec.models.spec import Inflation, ModelSpec
+from swiftspec.models.inflation import Inflation
+from swiftspec.models.spec import ModelSpec
 
 __all__ = ["inflate_adapters", "inflate_weights", "write_inflated"]
 

@@ -20,7 +20,8 @@ from swiftspec.kernels.cpu_library import load_library
 from swiftspec.models.block_spec import BlockSpec
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.head_spec import HeadFormat, HeadSpec, inflated_layers
-from swiftspec.models.spec import Inflation, ModelSpec, model_directory
+from swiftspec.models.inflation import Inflation
+from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
 

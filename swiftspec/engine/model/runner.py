@@ -16,7 +16,8 @@ from swiftspec.engine.model.forward_batch import BatchResult, ForwardBatch
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_weights import FORMATS
 from swiftspec.engine.parallel.tp_group import TPGroup
-from swiftspec.models.spec import Inflation, ModelSpec, model_directory
+from swiftspec.models.inflation import Inflation
+from swiftspec.models.spec import ModelSpec, model_directory
 
 __all__ = ["DTYPES", "Cache", "Decoder", "ModelRunner"]
 

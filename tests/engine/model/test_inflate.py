@@ -8,7 +8,8 @@ import torch
 from swiftspec.engine.model.checkpoint import load_weights
 from swiftspec.engine.model.cpu_model import CpuDecoder
 from swiftspec.engine.model.inflate import inflate_weights, write_inflated
-from swiftspec.models.spec import Inflation, ModelSpec
+from swiftspec.models.inflation import Inflation
+from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind
 from tests.engine.checkpoints import VARIANTS, reference_logits, write_checkpoint
 from tests.engine.forwards import forward, prefill

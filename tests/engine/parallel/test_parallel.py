@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from swiftspec.engine.parallel.tp_group import TPGroup
-from swiftspec.models.spec import Inflation
+from swiftspec.models.inflation import Inflation
 from swiftspec.policies.effects import Role
 from tests.engine.checkpoints import write_checkpoint
 from tests.engine.ranks import Ranks, joined_ranks, last_logits, led, whole_request
