@@ -56,6 +56,7 @@ class BlockSpec:
         """Read config.json. ValueError names directory, field and value of what is missing or unsupported."""
         directory = Path(directory)
         spec = ModelSpec.from_directory(directory)
+        spec.require_dense(directory)
         values = read_json(directory / "config.json")
         if not is_block_drafter(values):
             found = shown(values.get("architectures"))

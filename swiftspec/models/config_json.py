@@ -53,6 +53,14 @@ class ConfigJson:
             raise self.fail(field, value, "true or false")
         return value
 
+    def require_experts_everywhere(self) -> None:
+        """Refuse experts in some layers only, unless all after the first few: they would be counted wrongly."""
+        for field in ("decoder_sparse_step", "moe_layer_freq"):
+            if self.values.get(field, 1) != 1:
+                raise self.fail(field, self.values[field], "1")
+        if self.values.get("mlp_only_layers"):
+            raise self.fail("mlp_only_layers", self.values["mlp_only_layers"], "none")
+
     def eos_token_ids(self) -> tuple[int, ...]:
         value = self.values.get("eos_token_id")
         ids = [] if value is None else value if isinstance(value, list) else [value]

@@ -79,6 +79,7 @@ class HeadSpec:
         """Read config.json. ValueError names directory, field and value of what is missing or unsupported."""
         directory = Path(directory)
         spec = ModelSpec.from_directory(directory)
+        spec.require_dense(directory)
         values = read_json(directory / "config.json")
         kind = head_format(values)
         if kind is None:

@@ -216,6 +216,8 @@ class Experts:
         Width of the hidden states that routed experts read, where the model's are projected first; 0 elsewhere.
     has_biases : bool
         Of the routed experts' products.
+    is_normalised : bool
+        Whether the weights of a token's experts add up to one.
     is_divided_whole : bool
         Whether several devices hold whole experts each (expert parallelism), or a part of every one's width.
     num_devices : int
@@ -228,6 +230,7 @@ class Experts:
     shared_size: int = 0
     latent_size: int = 0
     has_biases: bool = False
+    is_normalised: bool = True
     is_divided_whole: bool = False
     num_devices: int = 1
 

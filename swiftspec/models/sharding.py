@@ -42,7 +42,7 @@ def sharded(spec: ModelSpec, degree: int) -> ModelSpec:
 
     Whole groups of heads go to a device, zero-padded to equal numbers. Beyond one device per KV head, groups are cut
     into pieces of query heads, each with its own copy of the KV head, such that a device's attention has the fewest
-    weights. Neurons and vocabulary are padded to equal multiples of 16. Sparse models are divided into
+    weights. Neurons, of a layer or of each expert, and vocabulary are padded to equal multiples of 16. Sparse models are divided into
     equal parts only.
 
     Raises
@@ -57,11 +57,13 @@ def sharded(spec: ModelSpec, degree: int) -> ModelSpec:
     if isinstance(spec, SparseSpec):
         return spec.divided(degree)
     num_pieces, piece_size = _pieces(spec, degree)
+    intermediate = _columns(spec.intermediate_size, degree)
     return dataclasses.replace(
         spec,
         num_heads=num_pieces * piece_size,
         num_kv_heads=num_pieces,
-        intermediate_size=_columns(spec.intermediate_size, degree),
+        intermediate_size=intermediate,
+        experts=None if spec.experts is None else dataclasses.replace(spec.experts, size=intermediate),
         vocab_size=_columns(spec.vocab_size, degree),
     )
 

@@ -16,7 +16,7 @@ from swiftspec.models.layer_parts import (
     Layer,
     LinearAttention,
 )
-from swiftspec.models.sparse_spec import SparseSpec
+from swiftspec.models.sparse_spec import SparseSpec, experts_of
 from swiftspec.models.spec import ModelSpec
 
 __all__ = ["read_spec", "spec_from_config"]
@@ -40,7 +40,8 @@ def spec_from_config(values: Mapping[str, Any], *, source: str) -> ModelSpec:
     config = _SparseConfig(Path(source), own)
     kind = own.get("model_type")
     if kind not in _FAMILIES:
-        return ModelSpec.from_config(own, source=source)
+        spec = ModelSpec.from_config(own, source=source)
+        return SparseSpec.of_experts(spec) if spec.experts else spec
     return config.spec(str(kind))
 
 
@@ -76,15 +77,8 @@ class _SparseConfig(ConfigJson):
             eos_token_ids=self.eos_token_ids(),
             num_mtp_layers=self.count("num_nextn_predict_layers") or self.count("mtp_num_hidden_layers"),
             layers=layers,
+            experts=experts_of(layers),
         )
-
-    def require_experts_everywhere(self) -> None:
-        """Refuse experts in some layers only, unless all after the first few: they would be counted wrongly."""
-        for field in ("decoder_sparse_step", "moe_layer_freq"):
-            if self.values.get(field, 1) != 1:
-                raise self.fail(field, self.values[field], "1")
-        if self.values.get("mlp_only_layers"):
-            raise self.fail("mlp_only_layers", self.values["mlp_only_layers"], "none")
 
     def first(self, fields: tuple[str, ...]) -> int:
         """The integer of the first of these fields that is there."""
@@ -227,8 +221,6 @@ def _present(config: _SparseConfig, fields: tuple[str, ...]) -> str:
 _AttentionReader = Callable[[_SparseConfig, int], Attention]
 _FeedForwardReader = Callable[[_SparseConfig, int], FeedForward]
 _FAMILIES: Mapping[str, tuple[_AttentionReader, _FeedForwardReader]] = {
-    "mixtral": (_grouped, _mixture("intermediate_size")),
-    "qwen3_moe": (_grouped, _mixture("moe_intermediate_size")),
     "glm4_moe": (_grouped, _mixture("moe_intermediate_size")),
     "gpt_oss": (_grouped, _mixture("intermediate_size", has_biases=True)),
     "minimax_m2": (_grouped, _mixture("intermediate_size")),

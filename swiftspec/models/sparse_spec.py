@@ -1,6 +1,6 @@
 """Shape of a model whose layers are not all dense ones: mixtures of experts, latent, linear and windowed attention.
 
-It can be planned for, not run: the engine has the dense layers of `ModelSpec` only.
+It can be planned for, not run: the engine has the layers of `ModelSpec` only.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from swiftspec.models.layer_parts import Attention, DenseNetwork, Experts, FeedForward, Layer
+from swiftspec.models.layer_parts import Attention, DenseNetwork, Experts, FeedForward, GroupedAttention, Layer
 from swiftspec.models.spec import ModelSpec, dtype_bytes
 
-__all__ = ["SparseSpec"]
+__all__ = ["SparseSpec", "experts_of"]
 
 _STATE_BYTES = 4  # recurrent states are kept in fp32 (mamba_ssm_dtype in the models' config.json)
 
@@ -23,7 +23,8 @@ class SparseSpec(ModelSpec):
     """A decoder, layer by layer.
 
     What it shares with a dense model has the same names. `num_heads`, `num_kv_heads` and `head_dim` are those of a
-    dense layer beside its own, such as a head's; `intermediate_size` is the width that computes one of its tokens.
+    dense layer beside its own, such as a head's; `intermediate_size` is the width that computes one of its tokens, and
+    `experts` are those of the layers that have some.
 
     Parameters
     ----------
@@ -36,6 +37,18 @@ class SparseSpec(ModelSpec):
         if len(self.layers) != self.num_layers:
             raise ValueError(f"layers has {len(self.layers)}; expected num_layers, {self.num_layers}")
 
+    @classmethod
+    def of_experts(cls, spec: ModelSpec) -> SparseSpec:
+        """The same for a model whose layers all have experts and usual attention."""
+        assert spec.experts is not None, "it has experts"
+        attention = GroupedAttention(
+            num_heads=spec.num_heads, num_kv_heads=spec.num_kv_heads, head_dim=spec.head_dim
+        )
+        layer = Layer(attention=attention, feed_forward=spec.experts)
+        shared = {field.name: getattr(spec, field.name) for field in dataclasses.fields(ModelSpec)}
+        shared["intermediate_size"] = spec.experts.num_active * spec.experts.size
+        return cls(**shared, layers=(layer,) * spec.num_layers)
+
     @property
     def attentions(self) -> Mapping[Attention, int]:
         """Kinds of attention, and the number of layers with each."""
@@ -45,11 +58,6 @@ class SparseSpec(ModelSpec):
     def feed_forwards(self) -> Mapping[FeedForward, int]:
         """Kinds of feed-forward networks, and the number of layers with each."""
         return Counter(layer.feed_forward for layer in self.layers)
-
-    @property
-    def experts(self) -> Experts | None:
-        """Experts of its layers; None without any."""
-        return next((part for part in self.feed_forwards if isinstance(part, Experts)), None)
 
     @property
     def is_recurrent(self) -> bool:
@@ -83,7 +91,9 @@ class SparseSpec(ModelSpec):
 
     def of_layers(self, first: int, last: int) -> SparseSpec:
         chosen = self.layers[first:last]
-        return dataclasses.replace(self, layers=chosen, num_layers=len(chosen), num_mtp_layers=0)
+        return dataclasses.replace(
+            self, layers=chosen, experts=experts_of(chosen), num_layers=len(chosen), num_mtp_layers=0
+        )
 
     def with_whole_experts(self) -> SparseSpec:
         """The same model, of which each device of a group holds whole experts."""
@@ -92,7 +102,7 @@ class SparseSpec(ModelSpec):
     def dense_layer(self) -> ModelSpec:
         """A dense layer as wide as this model, as heads have that read its hidden states."""
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(ModelSpec)}
-        return ModelSpec(**{**shared, "num_layers": 1, "num_mtp_layers": 0})
+        return ModelSpec(**{**shared, "num_layers": 1, "num_mtp_layers": 0, "experts": None})
 
     def kv_bytes_per_token(self, dtype: str) -> int:
         """Memory of what is kept of every token, all layers; windows and states, which do not grow, excepted."""
@@ -136,7 +146,12 @@ class SparseSpec(ModelSpec):
             Layer(attention=attention(layer.attention), feed_forward=feed_forward(layer.feed_forward))
             for layer in self.layers
         )
-        return dataclasses.replace(self, layers=layers)
+        return dataclasses.replace(self, layers=layers, experts=experts_of(layers))
+
+
+def experts_of(layers: tuple[Layer, ...]) -> Experts | None:
+    """Experts of the first layer that has some."""
+    return next((layer.feed_forward for layer in layers if isinstance(layer.feed_forward, Experts)), None)
 
 
 def _whole(part: FeedForward) -> FeedForward:

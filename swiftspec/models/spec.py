@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from swiftspec.files.reading import shown
 from swiftspec.models.config_json import ConfigJson
+from swiftspec.models.layer_parts import Experts
 
 __all__ = [
     "PLANNED_ONLY",
@@ -24,11 +25,9 @@ __all__ = [
 ]
 
 _DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "int8": 1}
-_ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3")
-# Architectures with other than dense layers: see sparse_config.
+_ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
+# Architectures whose layers the engine does not have: see sparse_config.
 PLANNED_ONLY: Final = (
-    "mixtral",
-    "qwen3_moe",
     "glm4_moe",
     "gpt_oss",
     "minimax_m2",
@@ -43,10 +42,15 @@ PLANNED_ONLY: Final = (
     "gemma3_text",
 )
 # Transformers' defaults for fields that a config.json leaves out.
-_DEFAULT_MAX_POSITION: Final = {"llama": 2048, "mistral": 131072, "qwen2": 32768, "qwen3": 32768}
+_DEFAULT_MAX_POSITION: Final = {"llama": 2048, "mistral": 131072, "mixtral": 131072}
+_USUAL_MAX_POSITION: Final = 32768
 _DEFAULT_HEAD_DIM: Final = {"qwen3": 128}
-_DEFAULT_EPS: Final = 1e-6
-_DEFAULT_ROPE_THETA: Final = 10000.0
+_DEFAULT_ROPE_THETA: Final = {"mixtral": 1e6}
+_USUAL_ROPE_THETA: Final = 10000.0
+_USE_WINDOWS: Final = ("mistral", "mixtral")  # unless the window is null
+_DEFAULT_EXPERTS: Final = {"mixtral": (8, 2), "qwen3_moe": (128, 8)}  # of a layer, and of a token
+_DEFAULT_EPS: Final = {"mixtral": 1e-5}
+_USUAL_EPS: Final = 1e-6
 
 
 def dtype_bytes(dtype: str) -> int:
@@ -87,7 +91,17 @@ class RopeScaling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSpec:
-    """Shape of a Llama-family decoder, from its config.json."""
+    """Shape of a Llama-family decoder, from its config.json.
+
+    Parameters
+    ----------
+    intermediate_size : int
+        Width of a layer's feed-forward network, or of each of its experts.
+    num_mtp_layers : int
+        Multi-token prediction layers in the same checkpoint; no part of the model.
+    experts : Experts, optional
+        Routed experts that every layer has in place of one dense network.
+    """
 
     architecture: str
     hidden_size: int
@@ -106,7 +120,8 @@ class ModelSpec:
     output_bias: bool
     qk_norm: bool
     eos_token_ids: tuple[int, ...]
-    num_mtp_layers: int = 0  # multi-token prediction layers in the same checkpoint; no part of the model
+    num_mtp_layers: int = 0
+    experts: Experts | None = None
 
     @classmethod
     def from_directory(cls, directory: str | Path) -> ModelSpec:
@@ -117,6 +132,14 @@ class ModelSpec:
     def from_config(cls, values: Mapping[str, Any], *, source: str) -> ModelSpec:
         """The shape from the values of a config.json; `source` names their origin in errors."""
         return _Config(Path(source), values).spec()
+
+    def require_dense(self, directory: Path) -> None:
+        """ValueError, naming the field, if its layers have experts: those of heads and block drafters have none."""
+        if self.experts:
+            raise ValueError(
+                f"{directory}: config.json model_type is {self.architecture!r}; expected a dense one in a draft that "
+                "reads hidden states"
+            )
 
     def one_layer(self) -> ModelSpec:
         """The shape of its last layer, alone."""
@@ -149,7 +172,11 @@ class ModelSpec:
     def layer_matrix_parameters(self) -> int:
         """Weights of one layer's projections: attention and feed-forward, without biases and norms."""
         attention = self.hidden_size * 2 * (self.query_size + self.kv_size)
-        return attention + 3 * self.hidden_size * self.intermediate_size
+        return attention + self._networks * 3 * self.hidden_size * self.intermediate_size
+
+    @property
+    def _networks(self) -> int:
+        return self.experts.num_experts if self.experts else 1
 
     @property
     def matrix_parameters(self) -> int:
@@ -159,14 +186,15 @@ class ModelSpec:
     @property
     def expert_parameters(self) -> int:
         """Those of routed experts, which some formats quantise alone."""
-        return 0
+        return self.num_layers * self.experts.routed_parameters(self.hidden_size) if self.experts else 0
 
     @property
     def num_parameters(self) -> int:
         """Weights of the whole model; a tied head counts once."""
         biases = self.qkv_bias * (self.query_size + 2 * self.kv_size) + self.output_bias * self.hidden_size
         norms = 2 * self.hidden_size + self.qk_norm * 2 * self.head_dim
-        layer = self.layer_matrix_parameters + biases + norms
+        router = self.experts.num_experts * self.hidden_size if self.experts else 0
+        layer = self.layer_matrix_parameters + router + biases + norms
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
         return self.num_layers * layer + embeddings + self.hidden_size
 
@@ -211,12 +239,14 @@ class _Config(ConfigJson):
             raise self.fail("hidden_act", self.values["hidden_act"], "'silu'")
         if self.flag("mlp_bias", False):
             raise self.fail("mlp_bias", True, "false")
+        if architecture in _DEFAULT_EXPERTS:
+            self.require_experts_everywhere()
         layer_types = self.values.get("layer_types") or []
         if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
             raise self.fail("layer_types", layer_types, "'full_attention' in every layer")
         default_window = 4096 if architecture == "mistral" else None
         window = self.values.get("sliding_window", default_window)
-        if window is not None and not layer_types and self.flag("use_sliding_window", architecture == "mistral"):
+        if window is not None and not layer_types and self.flag("use_sliding_window", architecture in _USE_WINDOWS):
             expected = "null, since sliding-window attention is not supported"
             if "sliding_window" in self.values:
                 raise self.fail("sliding_window", window, expected)
@@ -225,14 +255,33 @@ class _Config(ConfigJson):
                 f"model; expected {expected}"
             )
 
-    def rope(self) -> tuple[float, RopeScaling | None]:
+    def experts(self, architecture: str) -> Experts | None:
+        """Experts of every layer. Mixtral's weights of a token's experts always add up to one."""
+        if architecture not in _DEFAULT_EXPERTS:
+            return None
+        total, active = _DEFAULT_EXPERTS[architecture]
+        is_mixtral = architecture == "mixtral"
+        # Transformers 5 writes num_local_experts in both.
+        field = "num_experts" if self.values.get("num_experts") is not None else "num_local_experts"
+        total, active = self.integer(field, total), self.integer("num_experts_per_tok", active)
+        if active > total:
+            raise self.fail("num_experts_per_tok", active, f"at most the {total} experts of {field}")
+        return Experts(
+            num_experts=total,
+            num_active=active,
+            size=self.integer("intermediate_size" if is_mixtral else "moe_intermediate_size"),
+            is_normalised=is_mixtral or self.flag("norm_topk_prob", False),
+        )
+
+    def rope(self, architecture: str) -> tuple[float, RopeScaling | None]:
         """Base and scaling, in the layout of transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`)."""
         field = "rope_parameters" if self.values.get("rope_parameters") is not None else "rope_scaling"
         rope = self.values.get(field) or {}
         if not isinstance(rope, dict):
             raise self.fail(field, rope, "an object")
         theta_source = rope if "rope_theta" in rope else self.values
-        theta = self.number("rope_theta", _DEFAULT_ROPE_THETA, source=theta_source)
+        usual = _DEFAULT_ROPE_THETA.get(architecture, _USUAL_ROPE_THETA)
+        theta = self.number("rope_theta", usual, source=theta_source)
         if self.number("partial_rotary_factor", 1.0, source=rope) != 1.0:
             raise self.fail("partial_rotary_factor", rope["partial_rotary_factor"], "1")
         kind = rope.get("rope_type", rope.get("type", "default"))
@@ -251,33 +300,36 @@ class _Config(ConfigJson):
         architecture = self.architecture()
         self.require_supported(architecture)
         hidden, heads = self.integer("hidden_size"), self.integer("num_attention_heads")
+        longest = _DEFAULT_MAX_POSITION.get(architecture, _USUAL_MAX_POSITION)
         kv_heads = self.integer("num_key_value_heads", heads)
         if heads % kv_heads:
             raise self.fail("num_key_value_heads", kv_heads, f"a divisor of the {heads} attention heads")
         head_dim = self.integer("head_dim", _DEFAULT_HEAD_DIM.get(architecture, hidden // heads))
         if head_dim % 2:
             raise self.fail("head_dim", head_dim, "an even number")
-        theta, scaling = self.rope()
-        attention_bias = architecture in ("llama", "qwen3") and self.flag("attention_bias", False)
+        theta, scaling = self.rope(architecture)
+        experts = self.experts(architecture)
+        attention_bias = architecture in ("llama", "qwen3", "qwen3_moe") and self.flag("attention_bias", False)
         return ModelSpec(
             architecture=architecture,
             hidden_size=hidden,
-            intermediate_size=self.integer("intermediate_size"),
+            intermediate_size=experts.size if experts else self.integer("intermediate_size"),
             num_layers=self.integer("num_hidden_layers"),
             num_heads=heads,
             num_kv_heads=kv_heads,
             head_dim=head_dim,
             vocab_size=self.integer("vocab_size"),
-            max_position=self.integer("max_position_embeddings", _DEFAULT_MAX_POSITION[architecture]),
-            rms_norm_eps=self.number("rms_norm_eps", _DEFAULT_EPS),
+            max_position=self.integer("max_position_embeddings", longest),
+            rms_norm_eps=self.number("rms_norm_eps", _DEFAULT_EPS.get(architecture, _USUAL_EPS)),
             rope_theta=theta,
             rope_scaling=scaling,
             tie_word_embeddings=self.flag("tie_word_embeddings", False),
             qkv_bias=architecture == "qwen2" or attention_bias,
             output_bias=attention_bias,
-            qk_norm=architecture == "qwen3",
+            qk_norm=architecture in ("qwen3", "qwen3_moe"),
             eos_token_ids=self.eos_token_ids(),
             num_mtp_layers=self.integer("num_nextn_predict_layers")
             if self.values.get("num_nextn_predict_layers")
             else 0,
+            experts=experts,
         )

@@ -105,8 +105,7 @@ class BlockLayers:
         positions = range(first, first + len(tokens))
         for index, layer in enumerate(self._layers):
             hidden = hidden + self._attended(layer, index, self._unit(hidden), positions, cache)
-            gate, up = layer.gate_up(self._unit(hidden).to(self._dtype)).chunk(2, -1)
-            hidden = hidden + layer.down(F.silu(gate) * up).float()
+            hidden = hidden + layer.feed(self._unit(hidden).to(self._dtype)).float()
         return self._head(self._unit(hidden).to(self._dtype)).float()
 
     def _attended(self, layer: Layer, index: int, inputs: Tensor, positions: range, cache: KVCache) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from swiftspec.engine.model.weight_names import ROUTER, canonical_name, network_names, stored_name
 from swiftspec.engine.model.weight_sharding import EMBEDDING, HEAD, cut
 from swiftspec.files.reading import brief, shown
 from swiftspec.files.safetensors import check_header, weight_files
@@ -46,10 +47,15 @@ def layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         "self_attn.v_proj.weight": (kv, hidden),
         "self_attn.o_proj.weight": (hidden, query),
         "post_attention_layernorm.weight": (hidden,),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.up_proj.weight": (inner, hidden),
-        "mlp.down_proj.weight": (hidden, inner),
     }
+    for network in network_names(spec):
+        shapes |= {
+            f"{network}.gate_proj.weight": (inner, hidden),
+            f"{network}.up_proj.weight": (inner, hidden),
+            f"{network}.down_proj.weight": (hidden, inner),
+        }
+    if spec.experts:
+        shapes[ROUTER] = (spec.experts.num_experts, hidden)
     if spec.qkv_bias:
         shapes |= {f"self_attn.{name}_proj.bias": (size,) for name, size in (("q", query), ("k", kv), ("v", kv))}
     if spec.output_bias:
@@ -74,6 +80,7 @@ def load_weights(directory: str | Path, spec: ModelSpec, shard: Shard | None = N
         weights |= _read(path, shapes, shard, spec)
     missing = next((name for name in shapes if name not in weights), None)
     if missing is not None:
+        missing = stored_name(missing, spec)
         raise ValueError(f"{directory}: tensor {missing} is missing from the checkpoint")
     if spec.tie_word_embeddings and shard.degree > 1:
         weights[HEAD] = cut(HEAD, weights[EMBEDDING], shard)
@@ -109,19 +116,20 @@ def _read(path: Path, shapes: Mapping[str, tuple[int, ...]], shard: Shard, spec:
     weights: dict[str, Tensor] = {}
     with opened(path) as file:
         names = file.keys()
-        for name in names:
+        for found in names:
+            name = canonical_name(found)
             if _is_redundant(name, spec):
                 continue
             if name not in shapes:
-                raise ValueError(f"{path}: unexpected tensor {shown(name)[1:-1]}; config.json does not describe it")
-            stored = file.get_slice(name)
+                raise ValueError(f"{path}: unexpected tensor {shown(found)[1:-1]}; config.json does not describe it")
+            stored = file.get_slice(found)
             shape = tuple(stored.get_shape())
             if shape != shapes[name]:
-                raise ValueError(f"{path}: tensor {name} has shape {shown(shape)}; expected {shapes[name]}")
+                raise ValueError(f"{path}: tensor {found} has shape {shown(shape)}; expected {shapes[name]}")
             weights[name] = cut(name, stored, shard)
             if not weights[name].is_floating_point():
                 dtype = weights[name].dtype
-                raise ValueError(f"{path}: tensor {name} has dtype {dtype}; expected floating point")
+                raise ValueError(f"{path}: tensor {found} has dtype {dtype}; expected floating point")
     return weights
 
 

@@ -6,14 +6,16 @@ G key/value heads, J query heads per key/value head, D head dimension.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from swiftspec.engine.model.packed_linear import Linear
 from swiftspec.engine.model.rope import interleaved
+from swiftspec.engine.model.weight_names import ROUTER, network_names
 from swiftspec.models.spec import ModelSpec
 
 __all__ = ["Layer", "build_head", "build_layer"]
@@ -21,19 +23,54 @@ __all__ = ["Layer", "build_head", "build_layer"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:
-    """One decoder layer. The inputs of `qkv` and `gate_up` are unit vectors: norm weights are folded into them.
+    """One decoder layer. The inputs of `qkv` and `feed` are unit vectors: norm weights are folded into them.
 
     qkv        [query + 2 kv, hidden]; rotary pairs interleaved, queries scaled by 1/sqrt(D)
     output     [hidden, J * G * D]: attention returns the heads of a group interleaved with the other groups'
-    gate_up    [2 * intermediate, hidden]
+    feed       of unit vectors [R, hidden]: the update of the residual stream, this rank's part of it
     qk_norm    [query heads + kv heads, D] weights of the head norms, scales included; None without head norms
     """
 
     qkv: Linear
     output: Linear
+    feed: Callable[[Tensor], Tensor]
+    qk_norm: Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Network:
+    """Gated feed-forward network.
+
+    gate_up    [2 * intermediate, hidden]
+    """
+
     gate_up: Linear
     down: Linear
-    qk_norm: Tensor | None
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        gate, up = self.gate_up(hidden).chunk(2, -1)
+        return self.down(F.silu(gate).mul_(up))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Experts:
+    """Routed experts: each row is computed by a few of these networks, and their weighted results are added up."""
+
+    router: Linear
+    networks: Sequence[_Network]
+    num_active: int
+    is_normalised: bool
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        weights, chosen = self.router(hidden).float().softmax(-1).topk(self.num_active)
+        if self.is_normalised:
+            weights /= weights.sum(-1, keepdim=True)
+        update = torch.zeros_like(hidden)
+        for expert in chosen.unique().tolist():
+            rows, places = (chosen == expert).nonzero(as_tuple=True)
+            result = self.networks[expert](hidden[rows])
+            update.index_add_(0, rows, result * weights[rows, places, None].to(result.dtype))
+        return update
 
 
 def build_layer(weights: Mapping[str, Tensor], index: int, spec: ModelSpec, *, dtype: torch.dtype) -> Layer:
@@ -48,7 +85,6 @@ def build_layer(weights: Mapping[str, Tensor], index: int, spec: ModelSpec, *, d
     if spec.qkv_bias:
         qkv_bias = torch.cat([_head_rows(get(f"self_attn.{name}_proj.bias"), name, spec) for name in "qkv"])
     output = get("self_attn.o_proj.weight").view(-1, spec.num_kv_heads, spec.group_size, spec.head_dim)
-    gate_up = torch.cat([get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")])
     return Layer(
         qkv=Linear(_fold_norm(qkv_weight, norm), qkv_bias, dtype=dtype),
         output=Linear(
@@ -56,11 +92,31 @@ def build_layer(weights: Mapping[str, Tensor], index: int, spec: ModelSpec, *, d
             get("self_attn.o_proj.bias") if spec.output_bias else None,
             dtype=dtype,
         ),
-        gate_up=Linear(_fold_norm(gate_up, get("post_attention_layernorm.weight")), None, dtype=dtype),
-        down=Linear(get("mlp.down_proj.weight"), None, dtype=dtype),
+        feed=_feed(get, spec, dtype=dtype),
         qk_norm=_head_norms(get("self_attn.q_norm.weight"), get("self_attn.k_norm.weight"), spec)
         if spec.qk_norm
         else None,
+    )
+
+
+def _feed(get: Callable[[str], Tensor], spec: ModelSpec, *, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    norm = get("post_attention_layernorm.weight")
+
+    def network(name: str) -> _Network:
+        gate_up = torch.cat([get(f"{name}.gate_proj.weight"), get(f"{name}.up_proj.weight")])
+        return _Network(
+            gate_up=Linear(_fold_norm(gate_up, norm), None, dtype=dtype),
+            down=Linear(get(f"{name}.down_proj.weight"), None, dtype=dtype),
+        )
+
+    networks = [network(name) for name in network_names(spec)]
+    if spec.experts is None:
+        return networks[0]
+    return _Experts(
+        router=Linear(_fold_norm(get(ROUTER), norm), None, dtype=dtype),
+        networks=networks,
+        num_active=spec.experts.num_active,
+        is_normalised=spec.experts.is_normalised,
     )
 
 

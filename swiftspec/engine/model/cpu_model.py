@@ -261,7 +261,7 @@ def _library_for(dtype: torch.dtype) -> Library | None:
 def _layers_of(
     spec: ModelSpec, models: Iterable[LoadedModel], *, is_shared: bool, dtype: torch.dtype, tp_group: TPGroup
 ) -> _Layers:
-    library, shared = _library_for(dtype), SharedWeights(is_shared=is_shared)
+    library, shared = _library_for(dtype) if spec.experts is None else None, SharedWeights(is_shared=is_shared)
     if library is not None:
         quantised = dtype == torch.int8
         return KernelLayers(spec, models, shared=shared, library=library, tp_group=tp_group, quantised=quantised)

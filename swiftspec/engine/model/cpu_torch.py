@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from swiftspec.artifacts.steps import padded_rows
@@ -207,8 +206,7 @@ class TorchLayers:
         return self._tp_group.all_reduce(layer.output(attended[0] if len(attended) == 1 else torch.cat(attended)))
 
     def _feed(self, forward: _Forward, layer: Layer) -> None:
-        gate, up = layer.gate_up(self._normalised(forward)).chunk(2, -1)
-        forward.residual.add_(self._tp_group.all_reduce(layer.down(F.silu(gate).mul_(up))))
+        forward.residual.add_(self._tp_group.all_reduce(layer.feed(self._normalised(forward))))
 
     def _normalised(self, forward: _Forward) -> Tensor:
         """Rows of length one; the norm's weight is folded into the next one. Three ops instead of rms_norm's eight.

@@ -95,8 +95,7 @@ class HeadLayers:
             residual = unit * self._residual_norm if self.spec.norm_before_residual else hidden
             rows = torch.cat([embedded, unit], 1)
         residual = residual + self._attended(rows, positions, inputs)
-        gate, up = self._layer.gate_up(self._unit(residual).to(self._dtype)).chunk(2, -1)
-        return residual + self._layer.down(F.silu(gate).mul_(up))
+        return residual + self._layer.feed(self._unit(residual).to(self._dtype))
 
     def carried(self, hidden: Tensor) -> Tensor:
         """Hidden states as the next rows read them."""

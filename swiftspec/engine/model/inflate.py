@@ -2,6 +2,9 @@
 
 Added weights are random where they cannot reach the output and zero where they could: added layers, heads and neurons
 compute real numbers; only the projections that would write their results to the residual stream are zero.
+
+Experts that take the place of a network are copies of it, each with its neurons in an order of its own. The router is
+random, and its weights of a token's experts add up to one, so that it does not matter which ones it chooses.
 """
 
 from __future__ import annotations
@@ -22,17 +25,20 @@ from torch import Tensor
 from swiftspec.engine.model.checkpoint import load_weights, weight_shapes
 from swiftspec.engine.model.low_rank import Adapters, LowRank
 from swiftspec.engine.model.memory import require_memory
+from swiftspec.engine.model.weight_names import stored_name
 from swiftspec.engine.model.weight_sharding import EMBEDDING
 from swiftspec.files.reading import read_json
 from swiftspec.models.inflation import Inflation
+from swiftspec.models.layer_parts import Experts
 from swiftspec.models.spec import ModelSpec
 
 __all__ = ["inflate_adapters", "inflate_weights", "write_inflated"]
 
 _LAYER = "model.layers."
+_EXPERT = re.compile(r"(.+\.experts\.\d+)\.(gate|up|down)_proj\.weight$")
 _MOST_LAYERS = 100_000  # whose names alone fill some 100 MB
 # Projections of a layer that add to the residual stream; zero in an added layer.
-_OUTPUTS = ("self_attn.o_proj.weight", "self_attn.o_proj.bias", "mlp.down_proj.weight")
+_OUTPUTS = ("self_attn.o_proj.weight", "self_attn.o_proj.bias", ".down_proj.weight")
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -94,6 +100,7 @@ class _Inflated(Mapping[str, Tensor]):
         self._source_of = _sources(spec, inflated)
         self._seed = seed
         self._device = device
+        self._has_copies = spec.experts is None and inflated.experts is not None
         self._matrix_dtype = weights[EMBEDDING].dtype
 
     def __getitem__(self, name: str) -> Tensor:
@@ -102,10 +109,19 @@ class _Inflated(Mapping[str, Tensor]):
         generator = torch.Generator(self._device).manual_seed(self._seed + zlib.crc32(name.encode()))
         original = self._weights.get(self._source_of(name))
         if original is None:
-            weight = _added_layer_weight(name, shape, generator)
+            weight = _added_weight(name, shape, generator)
         else:
             weight = _expand(name, original.to(self._device, torch.float32), shape, generator)
+        if self._has_copies and (expert := _EXPERT.match(name)):
+            weight = self._reordered(weight, expert)
         return weight.to(self._matrix_dtype) if len(shape) == 2 else weight
+
+    def _reordered(self, weight: Tensor, expert: re.Match[str]) -> Tensor:
+        """The neurons of a network in the order that this expert has them."""
+        generator = torch.Generator().manual_seed(self._seed + zlib.crc32(expert[1].encode()))
+        axis = 1 if expert[2] == "down" else 0
+        order = torch.randperm(weight.shape[axis], generator=generator).to(weight.device)
+        return weight.index_select(axis, order)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)
@@ -116,12 +132,15 @@ class _Inflated(Mapping[str, Tensor]):
 
 def _sources(spec: ModelSpec, inflated: ModelSpec) -> Callable[[str], str]:
     """Name of the small model's weight that a weight starts from; a name the small model lacks if there is none."""
+    is_copied = spec.experts is None and inflated.experts is not None
     index_of = {
         str((index + 1) * inflated.num_layers // spec.num_layers - 1): str(index) for index in range(spec.num_layers)
     }
 
     def source_of(name: str) -> str:
         head, dot, rest = name.removeprefix(_LAYER).partition(".")
+        if is_copied:
+            rest = re.sub(r"\.experts\.\d+", "", rest)
         return f"{_LAYER}{index_of.get(head, 'none')}{dot}{rest}" if name.startswith(_LAYER) else name
 
     return source_of
@@ -135,7 +154,7 @@ def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Te
     return noise / math.sqrt(shape[-1])
 
 
-def _added_layer_weight(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def _added_weight(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.zeros(shape, device=generator.device) if name.endswith(_OUTPUTS) else _random(name, shape, generator)
 
 
@@ -167,14 +186,14 @@ def write_inflated(
     source, out = Path(source_dir), Path(out_dir)
     spec = ModelSpec.from_directory(source)
     larger = inflation.inflated(spec)
-    config = _inflated_config(source, larger, dtype)
+    config = _inflated_config(source, spec, larger, dtype)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out}: already exists and is not an empty directory")
     num_bytes = larger.num_parameters * dtype.itemsize
     require_memory(num_bytes, f"inflation: the model of {inflation}")
     _require_disk(num_bytes, out, inflation)
     inflated = inflate_weights(load_weights(source, spec), spec, inflation, seed=seed)
-    weights = {name: tensor.to(dtype).contiguous() for name, tensor in inflated.items()}
+    weights = {stored_name(name, larger): tensor.to(dtype).contiguous() for name, tensor in inflated.items()}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
@@ -200,7 +219,7 @@ def _require_disk(num_bytes: int, out: Path, inflation: Inflation) -> None:
         )
 
 
-def _inflated_config(source: Path, inflated: ModelSpec, dtype: torch.dtype) -> dict[str, object]:
+def _inflated_config(source: Path, spec: ModelSpec, inflated: ModelSpec, dtype: torch.dtype) -> dict[str, object]:
     if inflated.architecture == "llama" and inflated.hidden_size % inflated.num_heads:
         # Llama's configuration class insists on this, although head_dim is given.
         raise ValueError(
@@ -219,8 +238,31 @@ def _inflated_config(source: Path, inflated: ModelSpec, dtype: torch.dtype) -> d
         "rms_norm_eps": inflated.rms_norm_eps,
         "max_position_embeddings": inflated.max_position,
     }
+    if spec.experts is None and inflated.experts is not None:
+        config |= _expert_fields(inflated, inflated.experts)
+    elif inflated.experts is not None and inflated.architecture == "qwen3_moe":
+        config["moe_intermediate_size"] = inflated.intermediate_size
     config.pop("torch_dtype", None)
     config["dtype"] = re.sub(r"^torch\.", "", str(dtype))
     if config.get("layer_types"):
         config["layer_types"] = ["full_attention"] * inflated.num_layers
     return config
+
+
+def _expert_fields(inflated: ModelSpec, experts: Experts) -> dict[str, object]:
+    """What config.json says of experts that the small model does not have."""
+    shared: dict[str, object] = {
+        "model_type": inflated.architecture,
+        "num_experts_per_tok": experts.num_active,
+        "rope_theta": inflated.rope_theta,  # else the small architecture's default would become another's
+    }
+    if inflated.architecture == "mixtral":
+        own = {"architectures": ["MixtralForCausalLM"], "num_local_experts": experts.num_experts}
+        return {**shared, **own, "sliding_window": None}
+    return {
+        **shared,
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "num_experts": experts.num_experts,
+        "moe_intermediate_size": experts.size,
+        "norm_topk_prob": experts.is_normalised,
+    }

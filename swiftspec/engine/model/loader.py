@@ -68,6 +68,8 @@ def load_tenants(
     comes.
     """
     spec, weights = load_model(directory, rank=rank, size=size, inflation=inflation, seed=seed)
+    if tenants and spec.experts is not None:
+        raise ValueError(f"tenant {tenants[0]}: tenants are served of dense models only; {directory} has experts")
 
     def models() -> Iterator[LoadedModel]:
         yield LoadedModel(weights, {})
