@@ -10,10 +10,14 @@ from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 VOCAB_SIZE = 83
@@ -21,6 +25,8 @@ _CLASSES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "mixtral": (MixtralConfig, MixtralForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
 }
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -31,7 +37,7 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 32,
 }
 # One per feature: GQA, tied head, QKV bias, head norms, explicit head dim, attention bias, rope scaling.
-VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-tied": ("llama", {"tie_word_embeddings": True}),
     "llama-bias": ("llama", {"attention_bias": True}),
@@ -43,11 +49,20 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 16}),
     "qwen3-tied-bias": ("qwen3", {"head_dim": 10, "tie_word_embeddings": True, "attention_bias": True}),
 }
+# Each with another share of its experts active, and weights of a row's experts that add up to one or do not.
+MIXTURES: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 40}),
+    "mixtral-one-active": ("mixtral", {"num_local_experts": 3, "num_experts_per_tok": 1, "tie_word_embeddings": True}),
+    "qwen3-moe": ("qwen3_moe", {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+                                "head_dim": 16}),
+    "qwen3-moe-normalised": ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 20,
+                                           "head_dim": 10, "norm_topk_prob": True, "attention_bias": True}),
+}  # fmt: skip
 
 
 def write_checkpoint(directory: Path, variant: str, *, seed: int = 0) -> Path:
-    """A random model of `variant` in `directory`, its norms and biases random too."""
-    architecture, overrides = VARIANTS[variant]
+    """A random model of `variant`, dense or a mixture, in `directory`; its norms and biases are random too."""
+    architecture, overrides = (VARIANTS | MIXTURES)[variant]
     config_class, model_class = _CLASSES[architecture]
     shape = {
         "vocab_size": VOCAB_SIZE,
