@@ -29,8 +29,15 @@ def inflate(*, target: str, inflate: str, dtype: str, out: Path, seed: int, json
         progress(0, 1, f"writing {out}")
         write_inflated(source, inflation, out, dtype=TORCH_DTYPES[DTYPES[dtype]], seed=seed)
         progress(1, 1, "done")
-    rows = [(name, f"{getattr(spec, name):,}", f"{getattr(larger, name):,}") for name in _SHAPE]
+    before, after = _shape(spec), _shape(larger)
+    rows = [(name, f"{before[name]:,}" if name in before else "-", f"{value:,}") for name, value in after.items()]
     console.table(f"{target} inflated to {inflate}", ("shape", "before", "after"), rows)
     console.say(f"\nSaved as {out}, in {DTYPES[dtype]}")
-    before, after = ({name: getattr(shape, name) for name in _SHAPE} for shape in (spec, larger))
     write_json(json_path, {"out": str(out), "dtype": DTYPES[dtype], "before": before, "after": after})
+
+
+def _shape(spec: ModelSpec) -> dict[str, int]:
+    shape = {name: getattr(spec, name) for name in _SHAPE}
+    if spec.experts is not None:
+        shape |= {"num_experts": spec.experts.num_experts, "num_active": spec.experts.num_active}
+    return shape

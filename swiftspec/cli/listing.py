@@ -36,7 +36,7 @@ def list_models(*, json_path: Path | None = None) -> None:
     console.paragraph()
     console.paragraph(
         "For other models of the same architectures, give a directory with a config.json; what is not of the "
-        "architecture llama, mistral, qwen2 or qwen3 can be planned for, but not run. "
+        "architecture llama, mistral, qwen2, qwen3, mixtral or qwen3_moe can be planned for, but not run. "
         "A draft needs the vocabulary of its target. A pair without published acceptance is planned with that of the "
         "most similar pair, or with `swiftspec plan --acceptance`."
     )

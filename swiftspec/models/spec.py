@@ -218,7 +218,7 @@ class ModelSpec:
 
 
 class _Config(ConfigJson):
-    """A config.json of a dense model."""
+    """A config.json of a model that the engine runs."""
 
     def architecture(self) -> str:
         model_type = self.values.get("model_type")

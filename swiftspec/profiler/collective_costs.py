@@ -158,12 +158,14 @@ class _Imitation:
 
     def __init__(self, spec: ModelSpec, tp_group: TPGroup, *, dtype: torch.dtype) -> None:
         held = sharded(spec, tp_group.size)
+        # One row's experts, as one network: what each rank computes between two sums, and how much it reads for that.
+        inner = held.intermediate_size * (spec.experts.num_active if spec.experts else 1)
         self._spec, self._tp_group, self._dtype = spec, tp_group, dtype
         sizes = (
             (held.query_size + 2 * held.kv_size, spec.hidden_size),
             (spec.hidden_size, held.query_size),
-            (2 * held.intermediate_size, spec.hidden_size),
-            (spec.hidden_size, held.intermediate_size),
+            (2 * inner, spec.hidden_size),
+            (spec.hidden_size, inner),
         )
         num_bytes = sum(width * depth for width, depth in sizes) * dtype.itemsize
         copies = min(spec.num_layers, num_copies(num_bytes, cache_bytes(torch.device("cpu"))))
