@@ -48,6 +48,11 @@ def test_more_ranks_than_heads_divide_by(size: int, directories: Mapping[str, Pa
         assert_as_alone(many, "packed", {Role.TARGET: directories["qwen3-tied-bias"]})
 
 
+@pytest.mark.parametrize("variant", ["mixtral", "qwen3-moe"])  # experts of 40 and 24 neurons
+def test_experts_are_divided_by_width(ranks: Ranks, variant: str, tmp_path: Path) -> None:
+    assert_as_alone(ranks, "packed", {Role.TARGET: write_checkpoint(tmp_path, variant)})
+
+
 def test_an_inflated_model_is_cut_after_it_was_made(ranks: Ranks, directories: Mapping[str, Path]) -> None:
     expected = last_logits(TPGroup(), directories["qwen3"], None)
     logits = ranks.run(last_logits, directories["qwen3"], Inflation(layers=5, hidden=80))[0]
