@@ -10,10 +10,14 @@ from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 VOCAB_SIZE = 83
@@ -21,6 +25,8 @@ _CLASSES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "mixtral": (MixtralConfig, MixtralForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
 }
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -43,11 +49,19 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 16}),
     "qwen3-tied-bias": ("qwen3", {"head_dim": 10, "tie_word_embeddings": True, "attention_bias": True}),
 }
+_FEW_EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "head_dim": 16}
+# Mixtures of experts, one per feature: both layouts of weights, a tied head, weights that do not add up to one.
+SPARSE_VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "mixtral": ("mixtral", {"intermediate_size": 37}),
+    "mixtral-tied": ("mixtral", {"num_local_experts": 4, "tie_word_embeddings": True}),
+    "qwen3-moe": ("qwen3_moe", {**_FEW_EXPERTS, "moe_intermediate_size": 41}),
+    "qwen3-moe-whole": ("qwen3_moe", {**_FEW_EXPERTS, "moe_intermediate_size": 64, "norm_topk_prob": True}),
+}
 
 
 def write_checkpoint(directory: Path, variant: str, *, seed: int = 0) -> Path:
     """A random model of `variant` in `directory`, its norms and biases random too."""
-    architecture, overrides = VARIANTS[variant]
+    architecture, overrides = {**VARIANTS, **SPARSE_VARIANTS}[variant]
     config_class, model_class = _CLASSES[architecture]
     shape = {
         "vocab_size": VOCAB_SIZE,
