@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 __all__ = [
     "Adapter",
+    "Expert",
     "Layer",
     "Library",
     "Matrix",
@@ -62,6 +63,12 @@ class Adapter(Structure):
     _fields_ = (("down", Matrix), ("up", Matrix))
 
 
+class Expert(Structure):
+    """A network among which a router chooses."""
+
+    _fields_ = (("gate_up", Matrix), ("down", Matrix))
+
+
 class Layer(Structure):
     """One layer's norms and matrices."""
 
@@ -74,6 +81,8 @@ class Layer(Structure):
         ("output", Matrix),
         ("gate_up", Matrix),
         ("down", Matrix),
+        ("router", Matrix),
+        ("experts", POINTER(Expert)),
     )
 
 
@@ -95,6 +104,9 @@ class Model(Structure):
         ("turns", c_void_p),
         ("layers", POINTER(Layer)),
         ("head", Matrix),
+        ("num_experts", c_int32),
+        ("num_active", c_int32),
+        ("is_normalised", c_int32),
     )
 
 
@@ -130,6 +142,9 @@ class Step(Structure):
         ("gated", c_void_p),
         ("shrunk", c_void_p),
         ("widest_adapter", c_int32),
+        ("routed", c_void_p),
+        ("shares", c_void_p),
+        ("chosen", c_void_p),
     )
 
 

@@ -13,12 +13,12 @@ from swiftspec.engine.model.gpu_weights import WeightFormat
 from swiftspec.engine.model.runner import Decoder
 
 
-def load_kernels(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
+def load_kernels(directory: Path, *, dtype: torch.dtype = torch.float32) -> CpuDecoder:
     """By compiled kernels in fp32, where there is a compiler."""
     return CpuDecoder.load(directory, dtype=dtype)
 
 
-def load_torch(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
+def load_torch(directory: Path, *, dtype: torch.dtype = torch.float32) -> CpuDecoder:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_model, "load_library", lambda: None)
         return CpuDecoder.load(directory, dtype=dtype)

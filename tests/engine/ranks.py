@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from swiftspec.engine.model import cpu_model
 from swiftspec.engine.model.cpu_model import CpuDecoder
 from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Rows
 from swiftspec.engine.model.gpu_model import GpuDecoder
@@ -95,7 +96,11 @@ def _with_tp_group(job: Job, arguments: tuple[Any, ...]) -> Any:
 
 
 def decoder_of(kind: str, directory: Path, tp_group: TPGroup, inflation: Inflation | None = None) -> Decoder:
-    """A `CpuDecoder` ("packed") or a `GpuDecoder` ("static"), in fp32 on the CPU."""
+    """A `CpuDecoder` ("packed"; "torch": without kernels) or a `GpuDecoder` ("static"), in fp32 on the CPU."""
+    if kind == "torch":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cpu_model, "load_library", lambda: None)
+            return CpuDecoder.load(directory, tp_group=tp_group, inflation=inflation)
     if kind == "packed":
         return CpuDecoder.load(directory, tp_group=tp_group, inflation=inflation)
     chosen = FORMATS["float32"]

@@ -42,18 +42,24 @@ class Workspace:
         self.tokens, self.positions = np.empty((2, num_rows), dtype=np.int32)
         self.sequences = (SequenceRows * num_rows)()  # a sequence has at least one row
         self.residual = torch.empty(num_rows, spec.hidden_size)
+        num_active = spec.experts.num_active if spec.experts else 0
+        num_networks = num_active or 1  # that compute a row
+        self.chosen = torch.empty(spec.num_layers, num_rows, num_active, dtype=torch.int32)
         self._scratch = {
             "normed": torch.empty(num_rows, spec.hidden_size),
             "qkv": torch.empty(num_rows, spec.query_size + 2 * spec.kv_size),
             "attended": torch.empty(num_rows, spec.query_size),
-            "gated": torch.empty(num_rows, spec.intermediate_size),
+            "gated": torch.empty(num_rows * num_networks, spec.intermediate_size),
             "shrunk": torch.empty(num_rows, widest_adapter),
+            "routed": torch.empty(num_rows * num_active, spec.hidden_size),
+            "shares": torch.empty(num_rows, num_active),
         }
         self.step = Step(
             sequences=ctypes.addressof(self.sequences),
             tokens=self.tokens.ctypes.data,
             positions=self.positions.ctypes.data,
             residual=self.residual.data_ptr(),
+            chosen=self.chosen.data_ptr(),
             widest_adapter=widest_adapter,
             **{name: buffer.data_ptr() for name, buffer in self._scratch.items()},
         )
@@ -73,6 +79,12 @@ class Workspace:
             ancestors = sequence.ancestors
             held.visible = None if ancestors is None else packed_visibility(ancestors, cache.tree_length)
         self.step.num_rows, self.step.num_sequences = end, len(inputs)
+
+    def routes(self) -> Tensor:
+        """Experts [layers, R, active] of the rows that are set, of the layers that have been run."""
+        num_layers, _, num_active = self.chosen.shape
+        num_rows: int = self.step.num_rows
+        return self.chosen.view(-1)[: num_layers * num_rows * num_active].view(num_layers, num_rows, num_active)
 
     def fill_rows(self, num_rows: int) -> None:
         """Set rows that are not attended to, each of which has an answer."""
@@ -174,6 +186,10 @@ class KernelLayers:
         logits = torch.empty(num_rows, self._spec.vocab_size)
         self._library.logits(forward.work.step_pointer, logits.data_ptr(), self._num_threads)
         return logits
+
+    def routes(self) -> Tensor | None:
+        """Experts [layers, R, active] of the last forward's rows; None without experts."""
+        return self._workspace.routes().clone() if self._spec.experts else None
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
         """As `sampler.top_candidates`; of equally likely tokens the first."""

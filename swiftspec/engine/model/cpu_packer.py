@@ -70,6 +70,11 @@ class Packer:
         made = self.shared.once("matrix", [weight, bias], lambda: self._packed(weight, bias, quantised=self.quantised))
         return Matrix.from_buffer_copy(made)
 
+    def router(self, weight: Tensor) -> Matrix:
+        """Weights [experts, in], which are never rounded: a row would be computed by other experts."""
+        made = self.shared.once("router", [weight], lambda: self._packed(weight, None, quantised=False))
+        return Matrix.from_buffer_copy(made)
+
     def adapter(self, down: Tensor, up: Tensor) -> int:
         """Address of an adapter, which is never rounded: down [rank, in], up [out, rank]."""
         made = Adapter(down=self._packed(down, None, quantised=False), up=self._packed(up, None, quantised=False))

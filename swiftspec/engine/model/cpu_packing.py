@@ -11,8 +11,9 @@ from torch import Tensor
 from swiftspec.engine.model.cpu_packer import Format, Packer, in_panels
 from swiftspec.engine.model.loader import LoadedModel
 from swiftspec.engine.model.rope import interleaved
+from swiftspec.engine.model.weight_names import ROUTER, network_names
 from swiftspec.engine.model.weight_sharding import EMBEDDING, HEAD
-from swiftspec.kernels.cpu_library import Layer, Matrix, Model
+from swiftspec.kernels.cpu_library import Expert, Layer, Matrix, Model
 from swiftspec.models.spec import ModelSpec
 
 __all__ = ["PackedModel"]
@@ -41,6 +42,7 @@ class PackedModel:
         self._packer = packer
         before = packer.num_bytes
         self._layers = (Layer * spec.num_layers)()  # which the model points to
+        self._experts: list[ctypes.Array[Expert]] = []  # to which the layers point
         self._fill()
         self.num_bytes = packer.num_bytes - before
         del self._weights, self._adapters
@@ -51,6 +53,9 @@ class PackedModel:
         model.num_heads, model.num_kv_heads, model.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
         model.norm_eps, model.vocab_size = spec.rms_norm_eps, len(weights[EMBEDDING])
         model.final_norm = packer.vector(weights["model.norm.weight"])
+        if spec.experts is not None:
+            model.num_experts, model.num_active = spec.experts.num_experts, spec.experts.num_active
+            model.is_normalised = spec.experts.is_normalised
         for index, layer in enumerate(self._layers):
             self._fill_layer(layer, index)
         model.layers = ctypes.cast(self._layers, type(model.layers))
@@ -83,8 +88,18 @@ class PackedModel:
         layer.qkv = product([f"self_attn.{name}" for name in "qkv"], qkv, bias)
         output_bias = get("self_attn.o_proj.bias") if spec.output_bias else None
         layer.output = product(["self_attn.o"], _only, output_bias)
-        layer.gate_up = product(["mlp.gate", "mlp.up"], _in_turns)
-        layer.down = product(["mlp.down"], _only)
+        networks = [
+            Expert(
+                gate_up=product([f"{name}.gate", f"{name}.up"], _in_turns), down=product([f"{name}.down"], _only)
+            )
+            for name in network_names(spec)
+        ]
+        if spec.experts is None:
+            layer.gate_up, layer.down = networks[0].gate_up, networks[0].down
+            return
+        layer.router = packer.router(get(ROUTER))
+        self._experts.append((Expert * len(networks))(*networks))
+        layer.experts = ctypes.cast(self._experts[-1], type(layer.experts))
 
     def _product(self, names: Sequence[str], arrange: _Arrange, bias: Tensor | None) -> Matrix:
         """Weights with common inputs as one matrix, and the adapters of some of them as one."""

@@ -7,9 +7,12 @@
 
 #include "attention.hpp"
 #include "candidates.hpp"
+#include "experts.hpp"
+#include "gates.hpp"
 #include "linear.hpp"
 #include "model.hpp"
 #include "runs.hpp"
+#include "stages.hpp"
 #include "workers.hpp"
 
 namespace {
@@ -38,33 +41,6 @@ void embed(const Model& model, int token, float* out) {
     }
 }
 
-// What a layer consists of. SHRINK stages are the first products of adapters, and left out where there are none.
-enum class Stage {
-    NORM, SHRINK_QKV, QKV, ROTATION, ATTENTION, SHRINK_OUTPUT, OUTPUT,
-    SECOND_NORM, SHRINK_GATE_UP, GATE_UP, SHRINK_DOWN, DOWN
-};
-
-enum class Part { ATTENTION, FEED_FORWARD, WHOLE };
-
-std::vector<Stage> stages_of(Part part, bool has_adapters) {
-    std::vector<Stage> stages;
-    const auto append = [&](Stage shrink, std::initializer_list<Stage> others) {
-        if (has_adapters) stages.push_back(shrink);
-        stages.insert(stages.end(), others);
-    };
-    if (part != Part::FEED_FORWARD) {
-        stages.push_back(Stage::NORM);
-        append(Stage::SHRINK_QKV, {Stage::QKV, Stage::ROTATION, Stage::ATTENTION});
-        append(Stage::SHRINK_OUTPUT, {Stage::OUTPUT});
-    }
-    if (part != Part::ATTENTION) {
-        stages.push_back(Stage::SECOND_NORM);
-        append(Stage::SHRINK_GATE_UP, {Stage::GATE_UP});
-        append(Stage::SHRINK_DOWN, {Stage::DOWN});
-    }
-    return stages;
-}
-
 constexpr int QUERIES_PER_TASK = 8;
 
 // Norms and rotations of a few rows take less time than sharing them out.
@@ -85,7 +61,7 @@ class Layers final : public Program {
     Layers(const Step& step, Part part, int first_layer, int end_layer, float* target)
         : step_(step),
           shape_(*step.sequences[0].model),
-          stages_(stages_of(part, step.widest_adapter > 0)),
+          stages_(stages_of(part, step.widest_adapter > 0, shape_.num_experts > 0)),
           first_layer_(first_layer),
           num_layers_(end_layer - first_layer),
           target_(target),
@@ -104,7 +80,12 @@ class Layers final : public Program {
             case Stage::ATTENTION: return shape_.num_kv_heads * int(blocks_.size());
             case Stage::NORM:
             case Stage::ROTATION:
-            case Stage::SECOND_NORM: return num_row_tasks(step_.num_rows);
+            case Stage::SECOND_NORM:
+            case Stage::ROUTE:
+            case Stage::GATHER: return num_row_tasks(step_.num_rows);
+            case Stage::GROUP: return 1;
+            case Stage::EXPERTS_GATE_UP: return int(routed_.groups.size()) * num_product_tasks(experts(layer)->gate_up);
+            case Stage::EXPERTS_DOWN: return num_product_tasks(experts(layer)->down);
             default: return runs_.size();
         }
     }
@@ -125,6 +106,11 @@ class Layers final : public Program {
             case Stage::GATE_UP: return gate_up(layer, task);
             case Stage::SHRINK_DOWN: return shrink(step_, runs_[task], weights<&Layer::down>(layer), step_.gated);
             case Stage::DOWN: return add<&Layer::down>(layer, step_.gated, task);
+            case Stage::ROUTE: return route(step_, shape_, layer, first, last);
+            case Stage::GROUP: return routed_.group(step_, shape_, layer);
+            case Stage::GATHER: return gather(first, last);
+            case Stage::EXPERTS_GATE_UP: return experts_gate_up(layer, task);
+            case Stage::EXPERTS_DOWN: return experts_down(layer, task);
         }
     }
 
@@ -252,25 +238,40 @@ class Layers final : public Program {
         });
     }
 
-    // silu(gate) * up
     void gate_up(int layer, int task) {
-        const float* gates = nullptr;  // the panel before: [rows from `first` on][32]
-        int first = 0;
-        multiply_pieces(
-            step_, runs_, weights<&Layer::gate_up>(layer), step_.normed, task,
-            [&](int row, int output, float* sums, int) {
-                const int panel = output / PANEL;
-                if (panel % 2 == 0) {
-                    if (!gates || row == first) gates = sums, first = row;
-                    return;
-                }
-                for (int n = 0; n < PANEL; n += LANES) {
-                    const Vec gate = load<Vec>(gates + (row - first) * PANEL + n);
-                    store(sums + n, gate / (1.0f + exponential(-gate)) * load<Vec>(sums + n));
-                }
-                const int neuron = panel / 2 * PANEL, width = std::min(PANEL, shape_.intermediate_size - neuron);
-                std::copy_n(sums, width, step_.gated + int64_t(row) * shape_.intermediate_size + neuron);
-            });
+        Gates gates(step_.gated, shape_.intermediate_size);
+        multiply_pieces(step_, runs_, weights<&Layer::gate_up>(layer), step_.normed, task,
+                        [&](int row, int output, float* sums, int) { gates.put(row, output, sums); });
+    }
+
+    const Expert* experts(int layer) const { return shape_.layers[layer].experts; }
+
+    void gather(int first, int last) const {
+        routed_.gather(step_, shape_.hidden_size, first * shape_.num_active, last * shape_.num_active);
+    }
+
+    void experts_gate_up(int layer, int task) {
+        const int num_tasks = num_product_tasks(experts(layer)->gate_up);
+        const RoutedRows::Group& group = routed_.groups[task / num_tasks];
+        Gates gates(step_.gated, shape_.intermediate_size);
+        multiply(
+            experts(layer)[group.expert].gate_up, step_.routed + int64_t(group.first) * shape_.hidden_size,
+            group.size(), task % num_tasks, [](int, int, float*) {},
+            [&](int row, int output, float* sums, int) { gates.put(group.first + row, output, sums); });
+    }
+
+    // Some outputs of all experts, so that those of a row are added up in one order.
+    void experts_down(int layer, int task) {
+        for (const RoutedRows::Group& group : routed_.groups)
+            multiply(
+                experts(layer)[group.expert].down, step_.gated + int64_t(group.first) * shape_.intermediate_size,
+                group.size(), task, [](int, int, float*) {},
+                [&](int row, int output, float* sums, int width) {
+                    const int routed = group.first + row;
+                    const float share = routed_.share_of[routed];
+                    float* const to = target_ + int64_t(routed_.row_of[routed]) * shape_.hidden_size + output;
+                    for (int n = 0; n < width; ++n) to[n] += share * sums[n];
+                });
     }
 
     const Step& step_;
@@ -280,6 +281,7 @@ class Layers final : public Program {
     float* const target_;
     const std::vector<Run> runs_;
     const std::vector<RowBlock> blocks_;
+    RoutedRows routed_;  // of the layer in progress; a model with experts has no tenants
 };
 
 // The final norm and the output embedding of the rows that are to have logits.

@@ -6,6 +6,12 @@
 
 #include "linear.hpp"
 
+// One of the networks among which a router chooses; all of a model have one shape.
+struct Expert {
+    Matrix gate_up;  // panels of 32 gates and of their 32 ups take turns
+    Matrix down;     // [hidden, intermediate]
+};
+
 struct Layer {
     const float* attention_norm;     // [hidden]
     const float* feed_forward_norm;  // [hidden]
@@ -13,8 +19,10 @@ struct Layer {
     const float* key_norm;           // [D]
     Matrix qkv;                      // [(H + 2 G) * D, hidden]; rotating pairs are adjacent
     Matrix output;                   // [hidden, H * D]
-    Matrix gate_up;                  // panels of 32 gates and of their 32 ups take turns
-    Matrix down;                     // [hidden, intermediate]
+    Matrix gate_up;                  // as of an expert; none where there are experts
+    Matrix down;
+    Matrix router;          // [experts, hidden]
+    const Expert* experts;  // [experts], or null
 };
 
 struct Model {
@@ -25,7 +33,10 @@ struct Model {
     const float* final_norm;  // [hidden]
     const float* turns;       // [num_positions, D / 2, 2]: cosine and sine
     const Layer* layers;
-    Matrix head;  // [vocabulary, hidden]
+    Matrix head;               // [vocabulary, hidden]
+    int32_t num_experts;       // of a layer; 0: one network, dense
+    int32_t num_active;        // experts that compute a row
+    int32_t is_normalised;     // whether the weights of a row's experts add up to one
 
     int group_size() const { return num_heads / num_kv_heads; }
     int query_size() const { return num_heads * head_dim; }
@@ -58,7 +69,10 @@ struct Step {
     float* normed;                  // [R, hidden]
     float* qkv;                     // [R, (H + 2 G) * D]
     float* attended;                // [R, H * D]
-    float* gated;                   // [R, intermediate]
+    float* gated;                   // [R, intermediate]; [R * active, intermediate] of experts
     float* shrunk;                  // [R, widest_adapter]
     int32_t widest_adapter;         // the largest rank of an adapter in any model; 0 if there is none
+    float* routed;                  // [R * active, hidden]: normed rows, those of an expert together
+    float* shares;                  // [R, active]: the weights of each row's experts
+    int32_t* chosen;                // [layers, R, active]: each row's experts
 };

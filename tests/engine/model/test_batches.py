@@ -16,7 +16,7 @@ from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.kernels.cpu_library import load_library
 from swiftspec.policies.effects import ForwardKind, Row
-from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, write_checkpoint
+from tests.engine.checkpoints import MIXTURES, VARIANTS, VOCAB_SIZE, write_checkpoint
 from tests.engine.decoders import load_kernels, load_static, load_torch
 
 NUM_SEQUENCES = 5
@@ -116,7 +116,7 @@ needs_kernels = pytest.mark.skipif(load_library() is None, reason="no C++ compil
 
 
 @needs_kernels
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS, *MIXTURES])
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
 def test_kernels_answer_the_same_bits(variant: str, num_threads: int, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, variant)

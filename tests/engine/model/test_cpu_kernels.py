@@ -21,7 +21,7 @@ from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.sampler import top_candidates
 from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.spec import ModelSpec
-from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
+from tests.engine.checkpoints import MIXTURES, VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
 from tests.engine.forwards import forward, prefill
 
 NUM_TOKENS = 40
@@ -212,7 +212,7 @@ def test_without_a_compiler_torch_computes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("capability", ["default", "avx2"])
 def test_older_instructions_give_the_same_tokens(capability: str, tmp_path: Path, library: Library) -> None:
     """Not the same bits: vectors are of other widths. On this machine, `ATEN_CPU_CAPABILITY` limits them."""
-    directories = [write_checkpoint(tmp_path / variant, variant) for variant in VARIANTS]
+    directories = [write_checkpoint(tmp_path / variant, variant) for variant in (*VARIANTS, *MIXTURES)]
     text = tokens(NUM_TOKENS)
     program = (
         "import sys, torch\n"
