@@ -175,6 +175,10 @@ class KernelLayers:
         self._library.logits(forward.work.step_pointer, logits.data_ptr(), self._num_threads)
         return logits
 
+    def routes(self) -> Tensor | None:
+        """None: models with experts are torch's."""
+        return None
+
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
         """As `sampler.top_candidates`; of equally likely tokens the first."""
         return best_candidates(self._library, logits, k)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from swiftspec.engine.model.rope import interleaved
 from swiftspec.engine.model.weight_names import ROUTER, network_names
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["Layer", "build_head", "build_layer"]
+__all__ = ["Experts", "Layer", "build_head", "build_layer"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,17 +52,25 @@ class _Network:
         return self.down(F.silu(gate).mul_(up))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Experts:
-    """Routed experts: each row is computed by a few of these networks, and their weighted results are added up."""
+@dataclass(kw_only=True, slots=True)
+class Experts:
+    """Routed experts: each row is computed by a few of these networks, and their weighted results are added up.
+
+    chosen     [R, active] of the last call, the likeliest first
+    """
 
     router: Linear
     networks: Sequence[_Network]
     num_active: int
     is_normalised: bool
+    chosen: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.chosen = torch.empty(0, self.num_active, dtype=torch.int64)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         weights, chosen = self.router(hidden).float().softmax(-1).topk(self.num_active)
+        self.chosen = chosen
         if self.is_normalised:
             weights /= weights.sum(-1, keepdim=True)
         update = torch.zeros_like(hidden)
@@ -112,7 +120,7 @@ def _feed(get: Callable[[str], Tensor], spec: ModelSpec, *, dtype: torch.dtype) 
     networks = [network(name) for name in network_names(spec)]
     if spec.experts is None:
         return networks[0]
-    return _Experts(
+    return Experts(
         router=Linear(_fold_norm(get(ROUTER), norm), None, dtype=dtype),
         networks=networks,
         num_active=spec.experts.num_active,

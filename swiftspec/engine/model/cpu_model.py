@@ -68,6 +68,9 @@ class _Layers(Protocol):
     def logits(self, forward: Any) -> Tensor:
         """Logits [rows, V] of the rows that are to have them; V of this rank's shard."""
 
+    def routes(self) -> Tensor | None:
+        """Experts [layers, R, active] of the last forward's rows; None without experts."""
+
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
         """The `k` most likely tokens of each row, and their log-probs."""
 
@@ -197,6 +200,15 @@ class CpuDecoder:
                 _extend(sequence)
         result = self._result(forward, batch.top_k)
         return result if isinstance(order, range) else _in_order(result, order)
+
+    def routes(self) -> Tensor | None:
+        """Experts [layers, R, active] that computed the rows of the last forward, the likeliest first; None without
+        experts.
+
+        Rows are in the order of the batch's entries; of a chunk in several pieces they are those of the last piece.
+        After the first half of a forward, only its layers count.
+        """
+        return self._layers.routes()
 
     def _run(self, forward: Any, layers: Sequence[int]) -> None:
         if self._taps is None:

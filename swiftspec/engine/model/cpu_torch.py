@@ -17,7 +17,7 @@ from torch import Tensor
 
 from swiftspec.artifacts.steps import padded_rows
 from swiftspec.engine.model.attention import TreeAttention, causal_visibility, tree_visibility
-from swiftspec.engine.model.cpu_layers import Layer, build_head, build_layer
+from swiftspec.engine.model.cpu_layers import Experts, Layer, build_head, build_layer
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.sampler import top_candidates
 from swiftspec.engine.model.sequence_input import SequenceInput
@@ -120,6 +120,7 @@ class TorchLayers:
         self._head_norm_floor = torch.tensor(math.sqrt(spec.head_dim * spec.rms_norm_eps))
         self._rotations = rotations(spec, 1)
         self._workspaces: dict[int, _Workspace] = {}
+        self._num_rows = 0  # of the last forward, without padding
 
     @torch.inference_mode()
     def begin(self, inputs: Sequence[SequenceInput]) -> _Forward:
@@ -128,7 +129,7 @@ class TorchLayers:
         With a prompt among them the rows are padded to one of a few sizes with copies of the last one, never cached:
         products of each other size would be compiled when first needed, and stay in memory.
         """
-        num_rows = sum(len(sequence.tokens) for sequence in inputs)
+        self._num_rows = num_rows = sum(len(sequence.tokens) for sequence in inputs)
         has_prompt = any(sequence.ancestors is None for sequence in inputs)
         num_padding = padded_rows(num_rows) - num_rows if has_prompt else 0
         work = self._workspace(num_rows + num_padding)
@@ -190,6 +191,11 @@ class TorchLayers:
         if any(sequence.ancestors is None for sequence in forward.inputs):
             hidden = hidden.index_select(0, torch.tensor(rows_with_logits(forward.inputs)))
         return self._head(hidden)
+
+    def routes(self) -> Tensor | None:
+        """Experts [layers, R, active] of the last forward's rows; None without experts."""
+        chosen = [layer.feed.chosen[: self._num_rows] for layer in self._layers if isinstance(layer.feed, Experts)]
+        return torch.stack(chosen).int() if chosen else None
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
         """As `sampler.top_candidates`."""

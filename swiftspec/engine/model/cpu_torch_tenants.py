@@ -76,6 +76,10 @@ class TorchTenants:
         """Logits [rows, V] of the rows that are to have them."""
         return torch.cat([tenant.logits(own) for tenant, own in forward.parts])
 
+    def routes(self) -> Tensor | None:
+        """Experts [layers, R, active] of the last forward's rows; None without experts, which a model alone has."""
+        return self._tenants[0].routes()
+
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
         """As `sampler.top_candidates`."""
         return top_candidates(logits, k)
