@@ -41,7 +41,9 @@ class SparseSpec(ModelSpec):
     def of_experts(cls, spec: ModelSpec) -> SparseSpec:
         """The same for a model whose layers all have experts and usual attention."""
         assert spec.experts is not None, "it has experts"
-        attention = GroupedAttention(num_heads=spec.num_heads, num_kv_heads=spec.num_kv_heads, head_dim=spec.head_dim)
+        attention = GroupedAttention(
+            num_heads=spec.num_heads, num_kv_heads=spec.num_kv_heads, head_dim=spec.head_dim
+        )
         layer = Layer(attention=attention, feed_forward=spec.experts)
         shared = {field.name: getattr(spec, field.name) for field in dataclasses.fields(ModelSpec)}
         shared["intermediate_size"] = spec.experts.num_active * spec.experts.size

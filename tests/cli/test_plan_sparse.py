@@ -80,10 +80,10 @@ def test_experts_that_devices_cannot_hold_whole(fails: Fails, tmp_path: Path) ->
     assert found.endswith(", 7 whole experts cannot be divided by 2")
 
 
-def test_a_sparse_target_cannot_be_run(fails: Fails, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
+def test_a_target_of_other_layers_cannot_be_run(fails: Fails, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MIXTRAL | {"model_type": "gpt_oss"}))
     found = fails(
         "profile", "--target", str(tmp_path), "--draft", "demo/draft", "--out", str(tmp_path / "profile.json")
     )
-    assert "config.json model_type is 'mixtral'; expected one of llama, mistral, qwen2, qwen3" in found
+    assert "config.json model_type is 'gpt_oss'; expected one of llama, mistral, qwen2, qwen3" in found
     assert found.endswith("its layers can be planned for, but not run")
