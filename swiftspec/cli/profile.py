@@ -78,7 +78,7 @@ def profile(
         from swiftspec.reports.figures import save_figure, step_latency
 
         save_figure(plot, step_latency(measured))
-    content = {"profile": str(out), "device": measured.origin.device, "steps": _summaries(measured)}
+    content: dict[str, Any] = {"profile": str(out), "device": measured.origin.device, "steps": _summaries(measured)}
     if measured.sharing is not None:
         content["sharing"] = measured.sharing.model_dump(mode="json")["costs"]
     if measured.experts_touched is not None:

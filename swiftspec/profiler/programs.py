@@ -282,7 +282,7 @@ def verified_rows(request: Request, num_rows: int) -> tuple[Row, ...]:
 
 
 def _drafted_rows(request: Request, num_rows: int) -> tuple[Row, ...]:
-    """The same for a draft. If it has a mask token, all rows but the first are masks: a block drafter computes no others."""
+    """The same for a draft. With a mask token all rows but the first are masks: a block drafter computes no others."""
     root, *others = verified_rows(request, num_rows)
     if request.mask_token >= 0:
         others = [row._replace(token=request.mask_token) for row in others]
