@@ -37,7 +37,7 @@ def check_routes(arrays: Mapping[str, np.ndarray], *, rows: int, num_experts: in
         raise ValueError(f"{ROUTES} has type {routes.dtype}; expected whole numbers")
     if routes.ndim != 3 or len(routes) != rows or not 1 <= routes.shape[2] <= num_experts or not routes.shape[1]:
         raise ValueError(
-            f"{ROUTES} has shape {routes.shape}; expected {rows} tokens, a layer or more, and 1 to {num_experts} experts"
+            f"{ROUTES} has shape {routes.shape}; expected {rows} tokens, layers, and 1 to {num_experts} experts"
         )
     if routes.size and not 0 <= routes.min() <= routes.max() < num_experts:
         wrong = routes.min() if routes.min() < 0 else routes.max()

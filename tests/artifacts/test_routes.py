@@ -58,9 +58,9 @@ def test_routes_are_the_smallest_integers(num_experts: int, dtype: str) -> None:
         (lambda a: about(a, num_experts=0), "num_experts is missing, but there is routes"),
         (lambda a: about(a, num_experts=-1), "num_experts is -1; "),
         (lambda a: a.update(routes=a["routes"] * 0.5), "routes has type float64; expected whole numbers"),
-        (lambda a: a.update(routes=a["routes"][1:]), r"routes has shape \(7, 3, 2\); expected 8 tokens, a layer"),
-        (lambda a: a.update(routes=a["routes"][:, 0]), r"routes has shape \(8, 2\); expected 8 tokens, a layer"),
-        (lambda a: a.update(routes=a["routes"][:, :0]), r"routes has shape \(8, 0, 2\); expected 8 tokens, a layer"),
+        (lambda a: a.update(routes=a["routes"][1:]), r"routes has shape \(7, 3, 2\); expected 8 tokens, layers"),
+        (lambda a: a.update(routes=a["routes"][:, 0]), r"routes has shape \(8, 2\); expected 8 tokens, layers"),
+        (lambda a: a.update(routes=a["routes"][:, :0]), r"routes has shape \(8, 0, 2\); expected 8 tokens, layers"),
         (lambda a: a.update(routes=a["routes"][..., :0]), r"routes has shape \(8, 3, 0\); .* and 1 to 5 experts"),
         (lambda a: a["routes"].__setitem__((3, 1, 0), 9), "routes holds 9; expected experts from 0 to 4"),
         (
