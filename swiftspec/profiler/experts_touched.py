@@ -1,14 +1,13 @@
 """Count of the experts that the measured verifications touch: the same rows are routed once more, without a clock.
 
-A profile's forwards run in an engine's processes, which answer with times. Time does not depend on the text of a dense
-model; that of a sparse one depends on the experts that its rows need.
+A profile's forwards run in an engine's processes, which answer with times only. Time does not depend on the text of a
+dense model; that of a sparse one depends on the experts that its rows need.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import mean
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,51 +19,33 @@ from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.models.layer_parts import Experts
 from swiftspec.policies import Request
 from swiftspec.policies.effects import ForwardKind
-from swiftspec.profiler.helper_processes import answer_of_ranks
 from swiftspec.profiler.programs import verified_rows
 
 __all__ = ["experts_touched"]
 
-_Counts = dict[int, list[float]]
 
-
+@torch.inference_mode()
 def experts_touched(
     target: ModelRef, experts: Experts, prompts: Sequence[tuple[int, ...]], row_counts: Sequence[int]
 ) -> ExpertsTouched:
     """Mean experts of a layer that verifications touch after these prompts, for every number of rows.
 
-    A process of its own holds the model meanwhile.
-
-    Raises
-    ------
-    RuntimeError
-        If that process fails.
+    The model is loaded into this process meanwhile.
     """
-    arguments = (target, tuple(prompts), tuple(row_counts))
-    counts: _Counts = answer_of_ranks("counting experts", _count, arguments, num_ranks=1)
-    return ExpertsTouched(
-        num_experts=experts.num_experts,
-        num_active=experts.num_active,
-        points=tuple(TouchedPoint(rows=rows, experts=mean(counts[rows])) for rows in sorted(counts)),
-    )
-
-
-@torch.inference_mode()
-def _count(
-    rank: int, target: ModelRef, prompts: Sequence[tuple[int, ...]], row_counts: Sequence[int], answers: Any
-) -> None:
-    """Put the experts of every layer and prompt into the queue, by rows."""
-    del rank
     model = ModelRunner.load(target, max_context=max(map(len, prompts)), tree_slots=max(row_counts))
-    counts: _Counts = {rows: [] for rows in row_counts}
+    counts: dict[int, list[int]] = {rows: [] for rows in sorted(row_counts)}
     for prompt in prompts:
         model.reset(0)
         model.forward(ForwardBatch(ForwardKind.EXACT, (Chunk(0, prompt),)))
-        for rows in row_counts:
+        for rows, found in counts.items():
             chain = verified_rows(Request(prompt=prompt, max_new_tokens=1), rows)
             model.forward(ForwardBatch(ForwardKind.EXACT, (Rows(0, chain),)))
             routes = model.routes()
             assert routes is not None, "the target has experts"
-            counts[rows] += [float(len(np.unique(layer))) for layer in routes.numpy()]
+            found += [len(np.unique(layer)) for layer in routes.numpy()]
             model.keep(0, (), 0)
-    answers.put(counts)
+    return ExpertsTouched(
+        num_experts=experts.num_experts,
+        num_active=experts.num_active,
+        points=tuple(TouchedPoint(rows=rows, experts=mean(found)) for rows, found in counts.items()),
+    )

@@ -107,7 +107,7 @@ def test_a_trace_says_how_many_experts_its_tokens_touch(
     assert f"c = {measured.correlation:.3f}, which misses them by at most" in printed
 
 
-def test_experts_of_verifications_are_counted_in_another_process(pair: tuple[ModelRef, ModelRef]) -> None:
+def test_experts_of_verifications_are_counted(pair: tuple[ModelRef, ModelRef]) -> None:
     target, _ = pair
     experts = inflated_spec(target.model, target.inflate).experts
     assert experts is not None
