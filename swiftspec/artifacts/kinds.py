@@ -96,6 +96,8 @@ class KindComparison(Facts):
         Loads that were asked for, ascending.
     kinds : tuple of DraftingKind
         The first one is decoding without a draft.
+    routing : str
+        Of a target with experts, how consecutive tokens agree about them and where that is from, a clause.
     """
 
     target: str
@@ -105,6 +107,7 @@ class KindComparison(Facts):
     context: int
     clients: tuple[int, ...]
     kinds: tuple[DraftingKind, ...]
+    routing: str = ""
 
     @property
     def plain(self) -> DraftingKind:

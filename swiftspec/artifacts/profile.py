@@ -14,6 +14,7 @@ from swiftspec.artifacts.latency import NUM_QUANTILES, Latency, Part, Provenance
 from swiftspec.artifacts.sharing import ASSUMED_HOST_SHARE, Sharing
 from swiftspec.artifacts.steps import HostGrid, Latencies, StepGrid, StepTable
 from swiftspec.artifacts.timeline import COMPUTING, Phase
+from swiftspec.artifacts.touched import ExpertsTouched
 from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.policies.effects import Role
 
@@ -162,6 +163,8 @@ class Profile(Document):
         Cost of pauses on a CPU. A file without any has no such field.
     feature_bytes : int
         Bytes of the target's hidden states that a head reads for a token; absent from the file for any other draft.
+    experts_touched : ExpertsTouched, optional
+        Of a target with experts, those that verifications needed; absent from the file of any other.
 
     Examples
     --------
@@ -189,6 +192,7 @@ class Profile(Document):
     sharing: Sharing | None = None
     warm_up: tuple[WarmUpCost, ...] = ()
     feature_bytes: int = Field(default=0, ge=0, exclude_if=lambda count: not count)
+    experts_touched: ExpertsTouched | None = Field(default=None, exclude_if=lambda touched: touched is None)
 
     @model_validator(mode="after")
     def _measured_once(self) -> Self:

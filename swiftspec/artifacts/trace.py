@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from swiftspec.artifacts.document import Document, Facts, ModelRef, Origin
+from swiftspec.artifacts.routes import MOST_EXPERTS, ROUTES, check_routes
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES, archive_bytes, read_archive
 from swiftspec.files.reading import parse_json, shown
 from swiftspec.files.writing import write_output
@@ -47,7 +48,7 @@ _COLUMNS = ("target_tokens", "ranks")
 _ARRAYS = {"about", "lengths", "prompt_lengths", "prompt_tokens", "draft_tokens", "draft_logprobs", *_COLUMNS}
 
 _AHEAD = "ahead"
-_OPTIONAL_ARRAYS = {f"{source}_{name}" for source in (*Guesser, _AHEAD) for name in Guesses._fields}
+_OPTIONAL_ARRAYS = {f"{source}_{name}" for source in (*Guesser, _AHEAD) for name in Guesses._fields} | {ROUTES}
 _MOST_TOKEN_ID = 2**31 - 1
 _ROUNDING = 1e-3  # of a log-prob, which rounding may leave a little above 0
 
@@ -72,6 +73,8 @@ class TracedPrompt:
     ahead : Guesses, optional
         Of a draft that guesses worse the farther ahead: [t, d - 1] is its guess of output token t if it did not know
         the d tokens before it as the target has them: they were masks, or the hidden states after them its own.
+    routes : unsigned integer array (T, layers, k), optional
+        Of a target with experts: those that each layer chose for the row that predicts output token t.
     """
 
     prompt_id: str
@@ -81,6 +84,7 @@ class TracedPrompt:
     ranks: np.ndarray
     ended: bool
     ahead: Guesses | None = None
+    routes: np.ndarray | None = None
 
     @property
     def draft(self) -> Guesses:
@@ -107,6 +111,8 @@ class AcceptanceTrace:
     draft_kind : DraftKind
     prompts : tuple of TracedPrompt
         With T output tokens and K candidates each: token ids (T,), and the draft's candidates (T, K) with log-probs.
+    num_experts : int, optional
+        Routed experts of each of the target's layers, of which prompts have the `routes`; 0 without any.
 
     Examples
     --------
@@ -121,6 +127,7 @@ class AcceptanceTrace:
     draft: ModelRef
     prompts: tuple[TracedPrompt, ...]
     draft_kind: DraftKind = DraftKind.SERIAL
+    num_experts: int = 0
 
     def __post_init__(self) -> None:
         if not self.prompts:
@@ -158,6 +165,7 @@ class AcceptanceTrace:
             target=self.target,
             draft=self.draft,
             draft_kind=self.draft_kind,
+            num_experts=self.num_experts,
             prompts=tuple(_PromptFacts(prompt_id=p.prompt_id, ended=p.ended) for p in self.prompts),
         )
         arrays: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in self.prompts]) for name in _COLUMNS}
@@ -169,6 +177,8 @@ class AcceptanceTrace:
             for name in Guesses._fields:
                 parts = [getattr(ahead, name)[:, : self.num_ahead] for ahead in all_ahead]
                 arrays[f"{_AHEAD}_{name}"] = np.concatenate(parts)
+        if self.num_experts:
+            arrays[ROUTES] = np.concatenate([prompt.routes for prompt in self.prompts if prompt.routes is not None])
         arrays["lengths"] = np.array([len(prompt.target_tokens) for prompt in self.prompts])
         arrays["prompt_lengths"] = np.array([prompt.prompt_length for prompt in self.prompts])
         arrays["prompt_tokens"] = np.concatenate([prompt.prompt_tokens for prompt in self.prompts])
@@ -189,7 +199,7 @@ class AcceptanceTrace:
             raise ValueError(f"{path}: about: {error}") from error
         about = _About.parse(content, source=str(path))
         try:
-            _check(arrays, len(about.prompts))
+            _check(arrays, about)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
         return cls(
@@ -198,6 +208,7 @@ class AcceptanceTrace:
             target=about.target,
             draft=about.draft,
             draft_kind=about.draft_kind,
+            num_experts=about.num_experts,
             prompts=tuple(_split(about.prompts, arrays)),
         )
 
@@ -217,13 +228,14 @@ class _About(Document):
     target: ModelRef
     draft: ModelRef
     draft_kind: DraftKind = DraftKind.SERIAL
+    num_experts: int = Field(default=0, ge=0, le=MOST_EXPERTS, exclude_if=lambda count: not count)
     prompts: tuple[_PromptFacts, ...] = Field(min_length=1)
 
 
 def _split(prompts: Sequence[_PromptFacts], arrays: Mapping[str, np.ndarray]) -> list[TracedPrompt]:
     of_prompt = [*pairwise(np.cumsum([0, *arrays["prompt_lengths"].tolist()]).tolist())]
     of_output = [*pairwise(np.cumsum([0, *arrays["lengths"].tolist()]).tolist())]
-    ahead = _guesses(arrays, _AHEAD)
+    ahead, routes = _guesses(arrays, _AHEAD), arrays.get(ROUTES)
     return [
         TracedPrompt(
             prompt_id=facts.prompt_id,
@@ -236,6 +248,7 @@ def _split(prompts: Sequence[_PromptFacts], arrays: Mapping[str, np.ndarray]) ->
             ranks=arrays["ranks"][start:stop],
             ended=facts.ended,
             ahead=Guesses(ahead.tokens[start:stop], ahead.logprobs[start:stop]) if ahead else None,
+            routes=None if routes is None else routes[start:stop],
         )
         for facts, (before, after), (start, stop) in zip(prompts, of_prompt, of_output, strict=True)
     ]
@@ -256,7 +269,8 @@ def _guesses(arrays: Mapping[str, np.ndarray], source: str) -> Guesses | None:
     return Guesses(*(arrays[name] for name in names)) if present else None
 
 
-def _check(arrays: Mapping[str, np.ndarray], num_prompts: int) -> None:
+def _check(arrays: Mapping[str, np.ndarray], about: _About) -> None:
+    num_prompts = len(about.prompts)
     for name, least in (("lengths", 0), ("prompt_lengths", 1)):
         counts = arrays[name]
         if counts.shape != (num_prompts,) or counts.dtype.kind not in "iu" or counts.min() < least:
@@ -273,6 +287,7 @@ def _check(arrays: Mapping[str, np.ndarray], num_prompts: int) -> None:
         _check_guesses(guesser, guesses, rows=num_outputs, dimensions=2)
     if (ahead := _guesses(arrays, _AHEAD)) is not None:
         _check_guesses(_AHEAD, ahead, rows=num_outputs, dimensions=3)
+    check_routes(arrays, rows=num_outputs, num_experts=about.num_experts)
 
 
 def _check_guesses(guesser: str, guesses: Guesses, *, rows: int, dimensions: int) -> None:

@@ -221,7 +221,7 @@ ExpertCorrelation = Annotated[
     typer.Option(
         metavar="C",
         help="With --device: 1 if consecutive tokens choose experts independently, 0 if they share them. Default: "
-        "0.57, which is assumed.",
+        "that of --trace if its target has as many experts, else 0.57, which is assumed.",
     ),
 ]
 OutputTokens = Annotated[

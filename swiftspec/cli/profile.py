@@ -9,6 +9,7 @@ from swiftspec.artifacts.plan import named_group
 from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.artifacts.sharing import Sharing
 from swiftspec.artifacts.timeline import Phase
+from swiftspec.artifacts.touched import ExpertsTouched
 from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.cli import console
 from swiftspec.cli.columns import milliseconds, percent, signed_percent
@@ -77,9 +78,11 @@ def profile(
         from swiftspec.reports.figures import save_figure, step_latency
 
         save_figure(plot, step_latency(measured))
-    content = {"profile": str(out), "device": measured.origin.device, "steps": _summaries(measured)}
+    content: dict[str, Any] = {"profile": str(out), "device": measured.origin.device, "steps": _summaries(measured)}
     if measured.sharing is not None:
         content["sharing"] = measured.sharing.model_dump(mode="json")["costs"]
+    if measured.experts_touched is not None:
+        content["experts_touched"] = measured.experts_touched.model_dump(mode="json")
     content["warm_up"] = [cost.model_dump(mode="json") for cost in measured.warm_up]
     write_json(json_path, content)
     return measured
@@ -128,6 +131,8 @@ def show_profile(measured: Profile) -> None:
     columns = ("forward", "degree", "peer", "", "rows", "median ms", "p97.5 ms", "tokens/s at most")
     console.table(f"Whole forwards after a prefix of {context} tokens", columns, rows)
     show_checks(measured, context)
+    if measured.experts_touched is not None:
+        show_experts(measured, measured.experts_touched, context)
     if measured.sharing is not None:
         show_sharing(measured.sharing)
     if measured.warm_up:
@@ -142,6 +147,33 @@ def show_profile(measured: Profile) -> None:
     if measured.others_share is not None:
         advice = "; measure again on a quiet machine" if measured.others_share > BUSY_SHARE else ""
         console.paragraph(f"Other processes took {percent(measured.others_share)} of the cores' time meanwhile{advice}")
+
+
+def show_experts(measured: Profile, touched: ExpertsTouched, context: int) -> None:
+    """Print experts touched beside the times of verifications, and whether the times follow them."""
+    from swiftspec.costmodel.expert_fit import expert_fits
+
+    fits = {
+        f"{named_group(fit.table.degree, fit.table.ranks)} {'busy' if fit.table.peer_busy else 'idle'}": fit
+        for fit in expert_fits(measured, context=context)
+    }
+    rows = [
+        (
+            str(point.rows),
+            f"{point.experts:.2f}",
+            *(milliseconds(fit.seconds[point.rows]) if point.rows in fit.seconds else "-" for fit in fits.values()),
+        )
+        for point in touched.points
+    ]
+    columns = ("rows", "experts", *(f"ms on {name}" for name in fits))
+    title = f"Experts of a layer's {touched.num_experts} that a verification touches, and median ms by degree and peer"
+    console.table(title, columns, rows)
+    for name, fit in fits.items():
+        console.paragraph(
+            f"On {name}: {milliseconds(fit.fixed_s)} ms and {milliseconds(fit.expert_s)} ms for each expert touched, "
+            f"at most {percent(fit.largest_error)} from the measured times; with a cost for each row instead, "
+            f"at most {percent(fit.largest_error_by_rows)}"
+        )
 
 
 def show_sharing(sharing: Sharing) -> None:

@@ -1,6 +1,7 @@
 """`swiftspec trace`: records how the draft ranks the target's own output."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
@@ -9,9 +10,13 @@ from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.stages import NUM_CANDIDATES
 from swiftspec.stages import trace as record
 
+if TYPE_CHECKING:
+    from swiftspec.costmodel.measured_routing import MeasuredRouting
+
 __all__ = ["show_trace", "trace"]
 
 _SHOWN_RANKS = 8
+_SHOWN_WINDOWS = (1, 2, 4, 8, 16)
 
 
 def trace(
@@ -47,19 +52,27 @@ def trace(
         from swiftspec.reports.figures import acceptance_by_rank, save_figure
 
         save_figure(plot, acceptance_by_rank(recorded))
-    content = {
+    content: dict[str, Any] = {
         "trace": str(out),
         "source": recorded.source,
         "num_prompts": len(recorded.prompts),
         "num_tokens": recorded.num_tokens,
         "rank_acceptance": recorded.rank_acceptance(NUM_CANDIDATES),
     }
+    if (measured := _routing(recorded)) is not None:
+        content["routing"] = {
+            "num_experts": measured.num_experts,
+            "num_active": measured.num_active,
+            "touched": measured.touched,
+            "correlation": measured.correlation,
+            "largest_miss": measured.largest_miss,
+        }
     write_json(json_path, content)
     return recorded
 
 
 def show_trace(recorded: AcceptanceTrace) -> None:
-    """Print acceptance by rank."""
+    """Print acceptance by rank, and the experts that consecutive tokens touch."""
     shares = recorded.rank_acceptance(_SHOWN_RANKS)
     rows = [(str(rank), percent(share), percent(sum(shares[:rank]))) for rank, share in enumerate(shares, start=1)]
     console.fields(target=recorded.target, draft=recorded.draft)
@@ -67,3 +80,16 @@ def show_trace(recorded: AcceptanceTrace) -> None:
     console.table(
         f"The target's token among the draft's choices, over {traced}", ("draft's choice", "share", "cumulative"), rows
     )
+    if (measured := _routing(recorded)) is not None:
+        shown = [size for size in _SHOWN_WINDOWS if size <= len(measured.touched)]
+        console.paragraph(
+            f"Experts of a layer's {measured.num_experts} that {', '.join(map(str, shown))} consecutive tokens touch: "
+            f"{', '.join(f'{measured.touched[size - 1]:.2f}' for size in shown)}; c = {measured.correlation:.3f}, "
+            f"which misses them by at most {measured.largest_miss:.2f}"
+        )
+
+
+def _routing(recorded: AcceptanceTrace) -> "MeasuredRouting | None":
+    from swiftspec.costmodel.measured_routing import measured_routing
+
+    return measured_routing(recorded, file="")

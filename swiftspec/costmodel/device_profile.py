@@ -94,7 +94,7 @@ def device_profile(
     if published is not None and "int4" in (quant, draft_quant):
         sources.append(f"forwards in int4 by published figures: {published_tables()['source']}")
     if any(isinstance(model.spec, SparseSpec) and model.spec.experts for model in (target, draft)):
-        sources.append(f"experts of consecutive tokens agree with c = {routing.correlation:g}, {routing.source}")
+        sources.append(str(routing))
     if draft_kv_budget is not None:
         sources.append(f"a draft whose cache keeps {draft_kv_budget} tokens, which is assumed")
     return profile.model_copy(update={"sources": tuple(sources)})

@@ -32,6 +32,10 @@ class Routing:
         if not 0 <= self.correlation <= 1:
             raise ValueError(f"expert_correlation is {self.correlation:g}; expected 0 to 1")
 
+    def __str__(self) -> str:
+        """A clause: `experts of consecutive tokens agree with c = 0.57, given`."""
+        return f"experts of consecutive tokens agree with c = {self.correlation:.3g}, {self.source}"
+
     def touched(self, rows: int, *, sequences: int, num_experts: int, num_active: int) -> float:
         """Experts that `rows` rows of equally long sequences touch."""
         alone = independent(rows / sequences, num_experts=num_experts, num_active=num_active)

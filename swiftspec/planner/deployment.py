@@ -181,8 +181,10 @@ class Deployment:
     expert_parallel : bool, optional
         Whether each device of a group holds whole experts of the target, rather than a part of every one's width.
     expert_correlation : float, optional
-        How independently consecutive tokens choose their experts: 1 independently, 0 all the same ones. Measured in
-        traces of routed experts; an assumed one if not given.
+        How independently consecutive tokens choose their experts: 1 independently, 0 all the same ones. That of
+        `recorded_routing` if not given.
+    recorded_routing : Routing, optional
+        The same as a trace has it, which plans put here; an assumed one if not given.
     op_tables : Path, optional
         Op tables as `swiftspec import` writes them; the packaged ones if not given.
 
@@ -208,6 +210,7 @@ class Deployment:
     draft_kv_budget: int | None = None
     expert_parallel: bool = False
     expert_correlation: float | None = None
+    recorded_routing: "Routing | None" = None
     op_tables: Path | None = None
 
     def __post_init__(self) -> None:
@@ -244,7 +247,7 @@ class Deployment:
         from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
 
         if self.expert_correlation is None:
-            return ASSUMED_ROUTING
+            return self.recorded_routing or ASSUMED_ROUTING
         return Routing(correlation=self.expert_correlation, source="given")
 
     @property

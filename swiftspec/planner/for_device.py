@@ -71,11 +71,13 @@ def plan_for(
     from swiftspec.planner.evaluation import warm_up
     from swiftspec.planner.fleet.share import planned_workload
     from swiftspec.planner.memory import MemoryModel
+    from swiftspec.planner.recorded_routing import with_recorded_routing
     from swiftspec.planner.search import Search, make_plan
     from swiftspec.planner.sensitivity import Changes
 
     if options.backend is None:
         warm_up(options.num_jobs)
+    deployment = with_recorded_routing(deployment, models[0], trace)
     inputs = prepare(
         deployment,
         target=models[0],

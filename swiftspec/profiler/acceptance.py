@@ -8,15 +8,18 @@ import numpy as np
 import torch
 
 from swiftspec.artifacts.document import ModelRef, Origin
+from swiftspec.artifacts.routes import route_bytes, smallest_routes
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.engine.model.block_runner import BlockRunner
 from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Rows
 from swiftspec.engine.model.head_runner import HeadRunner
 from swiftspec.engine.model.models import Models, load_models
 from swiftspec.engine.model.protocol import Model
+from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES
 from swiftspec.models.draft_kinds import draft_facts
-from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.models.inflation import inflated_spec
+from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import ForwardKind, Role, Row
 from swiftspec.profiler.head_guesses import head_guesses
@@ -56,10 +59,10 @@ def record_trace(
         context, or if the trace would be too large to be read again.
     """
     torch.set_num_threads(num_threads)
-    spec = ModelSpec.from_directory(model_directory(target.model))
+    spec = inflated_spec(target.model, target.inflate)
     facts = draft_facts(draft.model)
     num_ahead = 0 if facts.kind is DraftKind.SERIAL else NUM_AHEAD
-    _check_room(len(prompts), max_new_tokens, num_candidates, num_ahead)
+    _check_room(len(prompts), max_new_tokens, num_candidates, num_ahead, spec)
     longest = 0
     for prompt_id, prompt in prompts:
         longest = max(longest, len(prompt))
@@ -82,7 +85,7 @@ def record_trace(
         else:
             output = list(outputs[number])
         with _blamed(draft, prompt_id):
-            found = _traced(models, prompt_id, prompt, output, num_candidates, spec.eos_token_ids)
+            found = _traced(models, prompt_id, prompt, output, num_candidates, spec)
             traced.append(
                 replace(found, ahead=_ahead(models[Role.DRAFT], found, facts.mask_token)) if num_ahead else found
             )
@@ -93,15 +96,20 @@ def record_trace(
         target=target,
         draft=draft,
         draft_kind=facts.kind,
+        num_experts=spec.experts.num_experts if spec.experts else 0,
         prompts=tuple(traced),
     )
 
 
-def _check_room(num_prompts: int, max_new_tokens: int, num_candidates: int, num_ahead: int) -> None:
+def _check_room(num_prompts: int, max_new_tokens: int, num_candidates: int, num_ahead: int, spec: ModelSpec) -> None:
     """ValueError if the trace could exceed the size that `AcceptanceTrace.load` reads."""
     few = min(_FEW_CANDIDATES, num_candidates)
     # Token and rank; tokens and log-probs of three guessers, and of guesses ahead.
     token_bytes = 4 + 4 + 8 * (num_candidates + (2 + num_ahead) * few)
+    if (experts := spec.experts) is not None:
+        token_bytes += route_bytes(
+            num_layers=spec.num_layers, num_experts=experts.num_experts, num_active=experts.num_active
+        )
     most = MOST_ARCHIVE_BYTES // token_bytes
     if num_prompts * max_new_tokens > most:
         raise ValueError(
@@ -137,12 +145,13 @@ def _traced(
     prompt: tuple[int, ...],
     output: list[int],
     num_candidates: int,
-    ends: Sequence[int],
+    spec: ModelSpec,
 ) -> TracedPrompt:
     few = min(_FEW_CANDIDATES, num_candidates)
     text, target, draft = (prompt, output), models[Role.TARGET], models[Role.DRAFT]
+    halfway = _Halfway()
     # First the target, whose cache then holds what a head reads.
-    half, _ = _guesses(target, text, _halfway, rows=_TREE_SLOTS, num_candidates=few)
+    half, _ = _guesses(target, text, halfway, rows=_TREE_SLOTS, num_candidates=few)
     # A block drafter answers after one token at a time.
     rows = 1 if isinstance(draft, BlockRunner) else _TREE_SLOTS
     best, ranks = _guesses(draft, text, _exactly, rows=rows, num_candidates=num_candidates)
@@ -155,7 +164,8 @@ def _traced(
         target_tokens=np.array(output, np.int32),
         guesses=guesses,
         ranks=ranks,
-        ended=output[-1] in ends,
+        ended=output[-1] in spec.eos_token_ids,
+        routes=smallest_routes(halfway.routes(), num_experts=spec.experts.num_experts) if spec.experts else None,
     )
 
 
@@ -211,10 +221,23 @@ def _fuzzily(model: Model, rows: Rows) -> torch.Tensor:
     return logits
 
 
-def _halfway(model: Model, rows: Rows) -> torch.Tensor:
-    logits = _logits(model, rows, ForwardKind.FIRST_HALF)
-    _logits(model, rows, ForwardKind.SECOND_HALF)
-    return logits
+class _Halfway:
+    """Forwards of a target in halves: logits of the first, and the experts that both chose, if it has any."""
+
+    def __init__(self) -> None:
+        self._chosen: list[torch.Tensor] = []
+
+    def __call__(self, model: Model, rows: Rows) -> torch.Tensor:
+        logits = _logits(model, rows, ForwardKind.FIRST_HALF)
+        _logits(model, rows, ForwardKind.SECOND_HALF)
+        if isinstance(model, ModelRunner) and (chosen := model.routes()) is not None:
+            self._chosen.append(chosen)
+        return logits
+
+    def routes(self) -> np.ndarray:
+        """Experts of all rows, [rows, layers, k]."""
+        routes: np.ndarray = torch.cat(self._chosen, dim=1).transpose(0, 1).numpy()
+        return routes
 
 
 def _guesses(

@@ -42,6 +42,7 @@ __all__ = [
     "expand",
     "measured_prefix",
     "target_reads",
+    "verified_rows",
     "verify",
 ]
 
@@ -140,7 +141,7 @@ class OverlappedSweep(_Sweep):
         for rows in self._in_order(self.target_rows_grid):
             yield from verify(request, rows)
         for rows in self._in_order(self.halves_rows_grid):
-            yield from target_exit(_chain(request, rows), NUM_CANDIDATES)
+            yield from target_exit(verified_rows(request, rows), NUM_CANDIDATES)
             yield from target_finish()
             yield KeepKV(Role.TARGET, (), 0)
         yield Send(Stop())
@@ -271,25 +272,30 @@ def draft_reads(policy: Policy, request: Request) -> Step[None]:
     yield Prefill(Role.DRAFT, request.prompt)
 
 
-def _chain(request: Request, num_rows: int) -> tuple[Row, ...]:
+def verified_rows(request: Request, num_rows: int) -> tuple[Row, ...]:
     """Rows of a chain, which cost as much as a tree's: time depends on their number, not on the mask.
 
-    If the draft has a mask token, all rows but the first are masks: a block drafter computes no others.
+    Their tokens are the prompt's: of a target with experts, equal ones would need fewer of these.
     """
     length = len(request.prompt)
-    tokens = [request.prompt[i % length] for i in range(num_rows)]
+    return tuple(Row(request.prompt[i % length], length + i, (1 << i) - 1) for i in range(num_rows))
+
+
+def _drafted_rows(request: Request, num_rows: int) -> tuple[Row, ...]:
+    """The same for a draft. With a mask token all rows but the first are masks: a block drafter computes no others."""
+    root, *others = verified_rows(request, num_rows)
     if request.mask_token >= 0:
-        tokens[1:] = [request.mask_token] * (num_rows - 1)
-    return tuple(Row(token, length + i, (1 << i) - 1) for i, token in enumerate(tokens))
+        others = [row._replace(token=request.mask_token) for row in others]
+    return (root, *others)
 
 
 def verify(request: Request, num_rows: int) -> Step[None]:
     """A verification of so many rows after the prompt, none of which is kept."""
-    yield from target_forward(_chain(request, num_rows))
+    yield from target_forward(verified_rows(request, num_rows))
     yield KeepKV(Role.TARGET, (), 0)
 
 
 def expand(request: Request, num_rows: int, *, fuzzy: bool = False) -> Step[None]:
     """An expansion of so many rows after the prompt, none of which is kept."""
-    yield from draft_forward(_chain(request, num_rows), NUM_CANDIDATES, fuzzy=fuzzy)
+    yield from draft_forward(_drafted_rows(request, num_rows), NUM_CANDIDATES, fuzzy=fuzzy)
     yield KeepKV(Role.DRAFT, (), 0)

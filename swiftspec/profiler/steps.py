@@ -16,6 +16,7 @@ from swiftspec.artifacts.profile import Collective, Profile, StepPoint
 from swiftspec.artifacts.sharing import Sharing, SharingPoint, fit_costs
 from swiftspec.artifacts.steps import COOLING_S
 from swiftspec.artifacts.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
+from swiftspec.artifacts.touched import ExpertsTouched
 from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.devices.local import Device
 from swiftspec.engine.launcher import Launcher
@@ -33,6 +34,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench, benches_of
 from swiftspec.profiler.collective_costs import CollectiveCosts, Samples, collective_samples
 from swiftspec.profiler.device_name import origin_on
+from swiftspec.profiler.experts_touched import experts_touched
 from swiftspec.profiler.feature_hops import feature_hops
 from swiftspec.profiler.grids import (
     CONTEXTS,
@@ -148,6 +150,7 @@ def measure_profile(
             samples = measure_sharing(engine, bench, spec=spec, max_sequences=max_sequences, contexts=shared_contexts)
             sharing_points += samples.points()
             host_shares += samples.host_shares()
+    touched = _touched(target, spec, contexts) if device == "cpu" else None
     progress(total, total, "done")
     arrival, host = arrival_point(interrupted), list(host_points(rounds))
     num_bytes = feature_bytes(draft, target) if kind is DraftKind.HEAD else 0
@@ -182,7 +185,20 @@ def measure_profile(
         else None,
         warm_up=tuple(warm_up),
         feature_bytes=num_bytes,
+        experts_touched=touched,
     )
+
+
+def _touched(target: ModelRef, spec: ModelSpec, contexts: Sequence[int]) -> ExpertsTouched | None:
+    """Experts that verifications need after prompts like those of the sweeps."""
+    if spec.experts is None:
+        return None
+    rng = np.random.default_rng(0)
+    return experts_touched(target, spec.experts, [_prompt(rng, spec, context) for context in contexts], TARGET_ROWS)
+
+
+def _prompt(rng: np.random.Generator, spec: ModelSpec, length: int) -> tuple[int, ...]:
+    return tuple(rng.integers(1, spec.vocab_size, length).tolist())
 
 
 def _bench_points(bench: Bench, timelines: Sequence[Timeline]) -> Iterator[StepPoint]:
@@ -235,7 +251,7 @@ def computed_spec(reference: ModelRef) -> ModelSpec:
 
 
 class _Measurement:
-    """Requests of random tokens on one engine: latency does not depend on the text."""
+    """Requests of random tokens on one engine: latency does not depend on the text, unless a model has experts."""
 
     def __init__(self, engine: Launcher, bench: Bench, spec: ModelSpec) -> None:
         self._engine = engine
@@ -266,7 +282,7 @@ class _Measurement:
         return [(shape.name, self._run(shape, CONTEXTS[1], max_new_tokens=HOST_TOKENS)) for shape in shapes]
 
     def _run(self, policy: Policy, context: int, *, max_new_tokens: int) -> Timeline:
-        prompt = tuple(self._rng.integers(1, self._spec.vocab_size, context).tolist())
+        prompt = _prompt(self._rng, self._spec, context)
         request = Request(prompt=prompt, max_new_tokens=max_new_tokens)
         generation = self._engine.generate(policy, request, request_id=str(context), sampler=Sampler())
         if generation.interrupted:

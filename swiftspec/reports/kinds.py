@@ -115,5 +115,5 @@ def to_know(compared: KindComparison) -> str:
         "not read meanwhile. Acceptance is of the texts named above, which differ from kind to kind and from yours: "
         "rates of your own (--acceptance) decide. (own): a draft on its own devices, which computes beside the target; "
         "there the rest of a round is also waiting. K is the most tokens drafted for a verification. Forwards of more "
-        "than 64 rows are extrapolated."
+        "than 64 rows are extrapolated." + (f" Of the target's layers, {compared.routing}." if compared.routing else "")
     )

@@ -98,7 +98,7 @@ def trace(
     """Record how well a draft model guesses the target's output on some prompts.
 
     The target continues each prompt greedily; at every output token the draft's best candidates are recorded, so that
-    the simulator can replay any policy on the same text.
+    the simulator can replay any policy on the same text. So are the experts of a target that has any.
 
     Parameters
     ----------

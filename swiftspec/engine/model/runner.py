@@ -147,6 +147,10 @@ class ModelRunner:
         """Compute a batch: rows are appended to their sequences' trees, chunks to the prefixes."""
         return self._decoder.forward(batch, self._caches)
 
+    def routes(self) -> torch.Tensor | None:
+        """Experts that every layer chose for the last forward's rows, [layers, R, k]; None without, or on a GPU."""
+        return self._decoder.routes() if isinstance(self._decoder, CpuDecoder) else None
+
     def keep(self, sequence: int, slots: Sequence[int], num_verified: int) -> None:
         """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""
         cache_of(sequence, self._caches).keep(slots, num_verified)

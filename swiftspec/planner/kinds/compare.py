@@ -20,6 +20,7 @@ from swiftspec.planner.evaluation import warm_up
 from swiftspec.planner.for_device import check_acceptance, prepare
 from swiftspec.planner.kinds.named import NONE, SUFFIX, Asked, Kind, kinds_of
 from swiftspec.planner.kinds.shapes import MOST_ROWS, Shapes
+from swiftspec.planner.recorded_routing import with_recorded_routing
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
 
@@ -69,7 +70,7 @@ def compare_kinds(
     clients : sequence of int
         Loads: clients with one request each under way, all of which share every step.
     text : Path, optional
-        A recorded trace, whose text suffixes are looked up in.
+        A recorded trace, whose text suffixes are looked up in. Its routing is used if its target has as many experts.
     dataset : str, optional
         Acceptance on this data set, where it is published.
     seed, num_jobs : int
@@ -84,7 +85,8 @@ def compare_kinds(
     for asked in drafts:
         planned_pair(target, asked.draft)
         check_acceptance(dataset, None, asked.acceptance)
-    name = PlannedModel.of(Role.TARGET, target).name
+    planned = PlannedModel.of(Role.TARGET, target)
+    deployment = with_recorded_routing(deployment, planned, text)
     tasks = [
         _Task(deployment=deployment, target=target, asked=asked, text=text, dataset=dataset, clients=loads, seed=seed)
         for asked in (None, *drafts)
@@ -97,13 +99,14 @@ def compare_kinds(
     if not plain.points:
         raise ValueError(f"target is {target}; it cannot be served on {deployment.num_devices} devices: {plain.reason}")
     return KindComparison(
-        target=name,
+        target=planned.name,
         device=deployment.device,
         num_devices=deployment.num_devices,
         quantisation=deployment.quant,
         context=deployment.context,
         clients=loads,
         kinds=tuple(_with_break_even(kind, plain, loads) for kind in found),
+        routing=str(deployment.routing) if planned.spec.experts else "",
     )
 
 
