@@ -10,10 +10,14 @@ from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 VOCAB_SIZE = 83
@@ -21,6 +25,8 @@ _CLASSES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "mixtral": (MixtralConfig, MixtralForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
 }
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -43,11 +49,24 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 16}),
     "qwen3-tied-bias": ("qwen3", {"head_dim": 10, "tie_word_embeddings": True, "attention_bias": True}),
 }
+# Mixtures of experts: those of every row weighted to one, or as they are.
+EXPERT_VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "mixtral": ("mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
+    "qwen3-moe": (
+        "qwen3_moe",
+        {"head_dim": 16, "moe_intermediate_size": 40, "num_experts": 6, "num_experts_per_tok": 3},
+    ),
+    "qwen3-moe-normalised": (
+        "qwen3_moe",
+        {"head_dim": 8, "moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2}
+        | {"norm_topk_prob": True, "tie_word_embeddings": True},
+    ),
+}
 
 
 def write_checkpoint(directory: Path, variant: str, *, seed: int = 0) -> Path:
     """A random model of `variant` in `directory`, its norms and biases random too."""
-    architecture, overrides = VARIANTS[variant]
+    architecture, overrides = {**VARIANTS, **EXPERT_VARIANTS}[variant]
     config_class, model_class = _CLASSES[architecture]
     shape = {
         "vocab_size": VOCAB_SIZE,
