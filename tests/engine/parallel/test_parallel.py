@@ -43,9 +43,7 @@ def test_logits_are_those_of_one_rank(ranks: Ranks, directories: Mapping[str, Pa
 
 
 @pytest.mark.parametrize("variant", EXPERT_VARIANTS)
-def test_logits_of_experts_are_those_of_one_rank(
-    ranks: Ranks, directories: Mapping[str, Path], variant: str
-) -> None:
+def test_logits_of_experts_are_those_of_one_rank(ranks: Ranks, directories: Mapping[str, Path], variant: str) -> None:
     assert_as_alone(ranks, "static", {Role.TARGET: directories[variant]})
 
 
