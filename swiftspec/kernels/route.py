@@ -42,7 +42,7 @@ def _route_kernel(
     NORMALISED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """chosen <- places of the largest x, weights <- exp(x) there over the sum of exp(x): of all, or if NORMALISED these."""
+    """chosen <- experts of the largest x, weights <- their exp(x) over the sum of all, or if NORMALISED of theirs."""
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     place = tl.arange(0, BLOCK_ACTIVE)
