@@ -37,7 +37,7 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 32,
 }
 # One per feature: GQA, tied head, QKV bias, head norms, explicit head dim, attention bias, rope scaling.
-VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-tied": ("llama", {"tie_word_embeddings": True}),
     "llama-bias": ("llama", {"attention_bias": True}),
@@ -49,24 +49,20 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 16}),
     "qwen3-tied-bias": ("qwen3", {"head_dim": 10, "tie_word_embeddings": True, "attention_bias": True}),
 }
-# Mixtures of experts: those of every row weighted to one, or as they are.
-EXPERT_VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "mixtral": ("mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
-    "qwen3-moe": (
-        "qwen3_moe",
-        {"head_dim": 16, "moe_intermediate_size": 40, "num_experts": 6, "num_experts_per_tok": 3},
-    ),
-    "qwen3-moe-normalised": (
-        "qwen3_moe",
-        {"head_dim": 8, "moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2}
-        | {"norm_topk_prob": True, "tie_word_embeddings": True},
-    ),
-}
+# Each with another share of its experts active, and weights of a row's experts that add up to one or do not.
+MIXTURES: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 40}),
+    "mixtral-one-active": ("mixtral", {"num_local_experts": 3, "num_experts_per_tok": 1, "tie_word_embeddings": True}),
+    "qwen3-moe": ("qwen3_moe", {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+                                "head_dim": 16}),
+    "qwen3-moe-normalised": ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 20,
+                                           "head_dim": 10, "norm_topk_prob": True, "attention_bias": True}),
+}  # fmt: skip
 
 
 def write_checkpoint(directory: Path, variant: str, *, seed: int = 0) -> Path:
-    """A random model of `variant` in `directory`, its norms and biases random too."""
-    architecture, overrides = {**VARIANTS, **EXPERT_VARIANTS}[variant]
+    """A random model of `variant`, dense or a mixture, in `directory`; its norms and biases are random too."""
+    architecture, overrides = (VARIANTS | MIXTURES)[variant]
     config_class, model_class = _CLASSES[architecture]
     shape = {
         "vocab_size": VOCAB_SIZE,

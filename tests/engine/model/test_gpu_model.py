@@ -19,7 +19,7 @@ from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.effects import ForwardKind, Role
-from tests.engine.checkpoints import EXPERT_VARIANTS, VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
+from tests.engine.checkpoints import MIXTURES, VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
 from tests.engine.forwards import candidates, forward, prefill
 from tests.engine.pairs import write_pair
 
@@ -273,7 +273,7 @@ def test_policies_say_the_same_on_either_decoder(models: _Models, policy: Policy
     assert models.generate(policy, dict(models.static), sampler) == expected
 
 
-@pytest.mark.parametrize("variant", [*VARIANTS, *EXPERT_VARIANTS])
+@pytest.mark.parametrize("variant", [*VARIANTS, *MIXTURES])
 def test_every_variant_has_the_other_decoders_logits(variant: str, tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path, variant)
     packed, static = CpuDecoder.load(directory), load_static(directory)
@@ -283,7 +283,7 @@ def test_every_variant_has_the_other_decoders_logits(variant: str, tmp_path: Pat
         assert_close(forward(static, *rows, caches[1], kind=kind), forward(packed, *rows, caches[0], kind=kind))
 
 
-@pytest.mark.parametrize("variant", EXPERT_VARIANTS)
+@pytest.mark.parametrize("variant", MIXTURES)
 def test_experts_have_transformers_logits_in_prompts_and_trees(variant: str, tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path, variant)
     rows = chain(9)
