@@ -1,4 +1,6 @@
-"""The layers of a forward on static buffers, as the launches of `ops`: eight to a layer without biases.
+"""The layers of a forward on static buffers, as the launches of `ops`.
+
+A dense layer without biases is eight launches, one of experts eleven.
 
 R rows, H query heads, G key/value heads, D head dimension, C slots of the cache, V vocabulary.
 """
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.model.gpu_ops import Ops
-from swiftspec.engine.model.gpu_weights import Projection, Weight, WeightFormat, build_layer
+from swiftspec.engine.model.gpu_weights import Network, Projection, RoutedExperts, WeightFormat, build_layer
 from swiftspec.engine.model.loader import local_spec
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.parallel.tp_group import TPGroup
@@ -78,7 +80,7 @@ class Layers:
                 layer = self._layers[index]
                 update = output if step.update is None else output + step.update
                 hidden = ops.rms_norm(step.residual, update, layer.mlp_norm, eps=eps)
-                step.update = _project(ops, _feed(ops, hidden, layer.gate_up), layer.down)
+                step.update = _fed(ops, hidden, layer.feed)
 
     def _attend(self, step: Step, index: int) -> Tensor:
         layer, ops, eps = self._layers[index], step.ops, self._spec.rms_norm_eps
@@ -119,5 +121,11 @@ def _project(ops: Ops, x: Tensor, projection: Projection) -> Tensor:
     return y if projection.bias is None else y.add_(projection.bias)
 
 
-def _feed(ops: Ops, x: Tensor, weight: Weight) -> Tensor:
-    return ops.gate_up(x, weight) if isinstance(weight, Tensor) else ops.quantised_gemm(x, weight, gated=True)
+def _fed(ops: Ops, x: Tensor, feed: Network | RoutedExperts) -> Tensor:
+    if isinstance(feed, RoutedExperts):
+        logits = ops.linear(x, feed.router)
+        weights, chosen = ops.route(logits, feed.num_active, is_normalised=feed.is_normalised)
+        return ops.experts(x, weights, chosen, feed.gate_up, feed.down)
+    weight = feed.gate_up
+    gated = ops.gate_up(x, weight) if isinstance(weight, Tensor) else ops.quantised_gemm(x, weight, gated=True)
+    return _project(ops, gated, feed.down)

@@ -5,7 +5,8 @@ Shapes are those in the kernels' files, which are imported on demand: the CPU de
 Attributes
 ----------
 PRODUCTS : mapping
-    Products in plain torch, the fast ones for many rows: `linear`, `gate_up`, `quantised_gemm`.
+    Products in plain torch, the fast ones for many rows: `linear`, `gate_up`, `quantised_gemm`, `experts`. The last
+    waits for the device, so a CUDA graph cannot capture it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Ops:
     linear: Callable[..., Tensor]
     quantised_gemm: Callable[..., Tensor]
     gate_up: Callable[..., Tensor]
+    route: Callable[..., tuple[Tensor, Tensor]]
+    experts: Callable[..., Tensor]
     rope_kv_write: Callable[..., Tensor]
     tree_attention: Callable[..., Tensor]
     tree_attention_workspace: Callable[..., Tensor | None]
@@ -58,8 +61,10 @@ class Ops:
 @cache
 def reference_ops() -> Ops:
     """The kernels' references in plain torch: they run on any device, and a CUDA graph can capture them."""
+    from swiftspec.kernels.experts import experts_reference
     from swiftspec.kernels.keep_slots import keep_slots_reference
     from swiftspec.kernels.rope_kv_write import rope_kv_write_reference
+    from swiftspec.kernels.route import route_reference
     from swiftspec.kernels.top_candidates import top_candidates_reference
     from swiftspec.kernels.tree_attention import tree_attention_reference
 
@@ -69,7 +74,8 @@ def reference_ops() -> Ops:
 
     return Ops(
         rms_norm=_rms_norm,
-        **PRODUCTS,
+        **{**PRODUCTS, "experts": experts_reference},
+        route=route_reference,
         rope_kv_write=rope_kv_write_reference,
         tree_attention=tree_attention,
         tree_attention_workspace=lambda *_: None,
@@ -82,12 +88,14 @@ def reference_ops() -> Ops:
 @cache
 def triton_ops(*, pdl: bool) -> Ops:
     """The kernels; with `pdl` each starts while its predecessor ends, which needs compute capability 9.0."""
+    from swiftspec.kernels.experts import experts
     from swiftspec.kernels.gate_up import gate_up
     from swiftspec.kernels.keep_slots import keep_slots
     from swiftspec.kernels.linear import linear
     from swiftspec.kernels.quantised_gemm import quantised_gemm
     from swiftspec.kernels.rms_norm import rms_norm
     from swiftspec.kernels.rope_kv_write import rope_kv_write
+    from swiftspec.kernels.route import route
     from swiftspec.kernels.top_candidates import top_candidates
     from swiftspec.kernels.tree_attention import tree_attention, tree_attention_workspace
 
@@ -96,6 +104,8 @@ def triton_ops(*, pdl: bool) -> Ops:
         linear=partial(linear, pdl=pdl),
         quantised_gemm=partial(quantised_gemm, pdl=pdl),
         gate_up=partial(gate_up, pdl=pdl),
+        route=partial(route, pdl=pdl),
+        experts=partial(experts, pdl=pdl),
         rope_kv_write=partial(rope_kv_write, pdl=pdl),
         tree_attention=partial(tree_attention, pdl=pdl),
         tree_attention_workspace=tree_attention_workspace,
@@ -164,8 +174,12 @@ def _rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *
 
 def _gate_up(x_RK: Tensor, weight_NK: Tensor) -> Tensor:
     """silu(x gate^T) * (x up^T), (R, N / 2); all gate rows come first."""
-    gate, up = F.linear(x_RK, weight_NK).float().chunk(2, -1)
-    return (F.silu(gate) * up).to(x_RK.dtype)
+    return _gated(F.linear(x_RK, weight_NK))
+
+
+def _gated(product: Tensor) -> Tensor:
+    gate, up = product.float().chunk(2, -1)
+    return (F.silu(gate) * up).to(product.dtype)
 
 
 def _quantised_gemm(x_RK: Tensor, weight: Quantised, *, gated: bool = False) -> Tensor:
@@ -174,8 +188,23 @@ def _quantised_gemm(x_RK: Tensor, weight: Quantised, *, gated: bool = False) -> 
     return product(x_RK, weight.dequantise().to(x_RK.dtype))
 
 
+def _experts(x_RH: Tensor, weights_RK: Tensor, chosen_RK: Tensor, gate_up_EJH: Tensor, down_EHI: Tensor) -> Tensor:
+    """As `experts_reference`, but an expert computes only the rows that chose it."""
+    slots = chosen_RK.flatten().argsort(stable=True)  # by expert
+    counts = chosen_RK.flatten().bincount(minlength=len(down_EHI)).tolist()
+
+    def product(rows: Tensor, weights: Tensor) -> Tensor:
+        return torch.cat([F.linear(*pair) for pair in zip(rows.split(counts), weights, strict=True)])
+
+    num_active = chosen_RK.shape[1]
+    sorted_results = product(_gated(product(x_RH[slots // num_active], gate_up_EJH)), down_EHI).float()
+    results = torch.empty_like(sorted_results).index_copy_(0, slots, sorted_results)
+    return torch.einsum("rk,rkh->rh", weights_RK, results.unflatten(0, chosen_RK.shape)).to(x_RH.dtype)
+
+
 PRODUCTS: Mapping[str, Any] = {
     "linear": F.linear,
     "gate_up": _gate_up,
     "quantised_gemm": _quantised_gemm,
+    "experts": _experts,
 }

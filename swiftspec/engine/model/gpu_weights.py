@@ -5,19 +5,22 @@ Norm weights stay separate, since the kernel that normalises multiplies anyway, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from swiftspec.engine.model.weight_names import ROUTER, network_names
 from swiftspec.models.spec import ModelSpec
 
 __all__ = [
     "FORMATS",
+    "Network",
     "Projection",
     "Quantised",
+    "RoutedExperts",
     "StaticLayer",
     "Weight",
     "WeightFormat",
@@ -59,14 +62,18 @@ FORMATS: Mapping[str, WeightFormat] = {
 
 
 def read_bytes(spec: ModelSpec, weight_format: WeightFormat) -> int:
-    """Fewest weight bytes that a forward of few rows reads: every layer's matrices and the head, without scales."""
+    """Fewest weight bytes that a forward of few rows reads: every layer's matrices and the head, without scales.
+
+    A mixture's are those of one row: of its experts, and of the router. More rows read those of more experts.
+    """
     width = weight_format.dtype.itemsize
     hidden, inner = spec.hidden_size, spec.intermediate_size
+    num_networks, num_routed = (spec.experts.num_active, spec.experts.num_experts) if spec.experts else (1, 0)
     matrices = (
         (spec.query_size + 2 * spec.kv_size, hidden),
         (hidden, spec.query_size),
-        (2 * inner, hidden),
-        (hidden, inner),
+        (num_routed, hidden),
+        *((2 * inner, hidden), (hidden, inner)) * num_networks,
     )
     layer_bits = sum(n * k * _bits(k, weight_format) for n, k in matrices)
     return spec.num_layers * layer_bits // 8 + spec.vocab_size * hidden * width
@@ -81,12 +88,39 @@ class Projection:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Network:
+    """Gated feed-forward network.
+
+    gate_up    [2 * intermediate, hidden]: all gate rows, then all up rows
+    """
+
+    gate_up: Weight
+    down: Projection
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoutedExperts:
+    """Gated networks of which a router chooses `num_active` for each row.
+
+    router     [experts, hidden]
+    gate_up    [experts, 2 * intermediate, hidden]: of each, all gate rows, then all up rows
+    down       [experts, hidden, intermediate]
+    is_normalised   whether the weights of a row's experts add up to one
+    """
+
+    router: Tensor
+    gate_up: Tensor
+    down: Tensor
+    num_active: int
+    is_normalised: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StaticLayer:
     """One decoder layer.
 
     qkv        [(H + 2 G) D, hidden]: query, key and value heads
     output     [hidden, H D]
-    gate_up    [2 * intermediate, hidden]: all gate rows, then all up rows
     q_norm, k_norm  [D] weights of the head norms; None without
     """
 
@@ -96,14 +130,16 @@ class StaticLayer:
     k_norm: Tensor | None
     output: Projection
     mlp_norm: Tensor
-    gate_up: Weight
-    down: Projection
+    feed: Network | RoutedExperts
 
 
 def build_layer(
     weights: Mapping[str, Tensor], index: int, spec: ModelSpec, *, weight_format: WeightFormat, device: torch.device
 ) -> StaticLayer:
-    """Layer `index` of a checkpoint, on `device`."""
+    """Layer `index` of a checkpoint, on `device`. ValueError if it has experts and a quantised format."""
+    if spec.experts is not None and weight_format.quantised is not None:
+        plain = ", ".join(name for name, plain in FORMATS.items() if plain.quantised is None)
+        raise ValueError(f"dtype is {weight_format.quantised!r}; expected one of {plain} for a model with experts")
 
     def get(*names: str) -> Tensor:
         parts = [weights[f"model.layers.{index}.{name}"].to(device, weight_format.dtype) for name in names]
@@ -121,8 +157,23 @@ def build_layer(
         k_norm=get("self_attn.k_norm.weight") if spec.qk_norm else None,
         output=projection("self_attn.o_proj", has_bias=spec.output_bias),
         mlp_norm=get("post_attention_layernorm.weight"),
-        gate_up=projection("mlp.gate_proj", "mlp.up_proj").weight,
-        down=projection("mlp.down_proj"),
+        feed=_feed(get, spec, weight_format),
+    )
+
+
+def _feed(get: Callable[..., Tensor], spec: ModelSpec, weight_format: WeightFormat) -> Network | RoutedExperts:
+    names = network_names(spec)
+    gate_ups = (get(f"{name}.gate_proj.weight", f"{name}.up_proj.weight") for name in names)
+    downs = (get(f"{name}.down_proj.weight") for name in names)
+    if spec.experts is None:
+        gate_up, down = (build_weight(next(weights), weight_format) for weights in (gate_ups, downs))
+        return Network(gate_up=gate_up, down=Projection(weight=down))
+    return RoutedExperts(
+        router=get(ROUTER),
+        gate_up=torch.stack(list(gate_ups)),
+        down=torch.stack(list(downs)),
+        num_active=spec.experts.num_active,
+        is_normalised=spec.experts.is_normalised,
     )
 
 

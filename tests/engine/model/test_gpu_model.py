@@ -14,12 +14,12 @@ from swiftspec.engine.driver.group_driver import run_alone
 from swiftspec.engine.model.cpu_model import CpuDecoder
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_ops import reference_ops
-from swiftspec.engine.model.gpu_weights import WeightFormat
+from swiftspec.engine.model.gpu_weights import FORMATS, WeightFormat
 from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.effects import ForwardKind, Role
-from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, write_checkpoint
+from tests.engine.checkpoints import MIXTURES, VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
 from tests.engine.forwards import candidates, forward, prefill
 from tests.engine.pairs import write_pair
 
@@ -273,7 +273,7 @@ def test_policies_say_the_same_on_either_decoder(models: _Models, policy: Policy
     assert models.generate(policy, dict(models.static), sampler) == expected
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS, *MIXTURES])
 def test_every_variant_has_the_other_decoders_logits(variant: str, tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path, variant)
     packed, static = CpuDecoder.load(directory), load_static(directory)
@@ -281,3 +281,21 @@ def test_every_variant_has_the_other_decoders_logits(variant: str, tmp_path: Pat
     for kind in (ForwardKind.EXACT, ForwardKind.LAYER_PARALLEL):
         rows = chain(6, tree_length=caches[0].tree_length)
         assert_close(forward(static, *rows, caches[1], kind=kind), forward(packed, *rows, caches[0], kind=kind))
+
+
+@pytest.mark.parametrize("variant", MIXTURES)
+def test_experts_have_transformers_logits_in_prompts_and_trees(variant: str, tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path, variant)
+    rows = chain(9)
+    expected = reference_logits(directory, [*PREFIX, *rows[0]])
+    static = load_static(directory)
+    cache = static.new_cache(64)
+    assert_close(prefill(static, PREFIX, cache), expected[len(PREFIX) - 1])
+    assert_close(forward(static, *rows, cache), expected[len(PREFIX) :])
+
+
+@pytest.mark.parametrize("dtype", ["int4", "fp8"])
+def test_quantised_experts_are_refused(dtype: str, tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path, "mixtral")
+    with pytest.raises(ValueError, match=f"dtype is '{dtype}'; expected one of float32, .* for a model with experts"):
+        GpuDecoder.load(directory, weight_format=FORMATS[dtype], device=DEVICE)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from swiftspec.engine.model.gpu_weights import FORMATS, build_weight, read_bytes
+from swiftspec.models.layer_parts import Experts
 from tests.engine.shapes import small_spec
 
 pytest.importorskip("swiftspec.kernels.quantised", reason="quantised weights need Triton")
@@ -34,3 +35,11 @@ def test_bytes_read_are_those_of_the_weights_that_are_held(dtype: str) -> None:
             assert isinstance(weight, Int4Weight | Fp8Weight)
             held += (weight.words if isinstance(weight, Int4Weight) else weight.values).nbytes
     assert read_bytes(spec, FORMATS[dtype]) == spec.num_layers * held + 64 * 256 * 2
+
+
+def test_one_row_of_a_mixture_reads_its_experts_and_the_router() -> None:
+    dense = small_spec(intermediate_size=48)
+    mixture = small_spec(intermediate_size=48, experts=Experts(num_experts=6, num_active=2, size=48))
+    network, router = 3 * 48 * 32, 6 * 32
+    added = read_bytes(mixture, FORMATS["bfloat16"]) - read_bytes(dense, FORMATS["bfloat16"])
+    assert added == 2 * dense.num_layers * (network + router)

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 pytest.importorskip("swiftspec.kernels.linear", reason="kernels need Triton")
 
@@ -26,7 +33,11 @@ OPS = triton_ops(pdl=False) if DEVICE == "cpu" else ops_for(torch.device(DEVICE)
 TOLERANCE = 1e-3  # of logits about 1.5, fp32; quantised weights are the same on both sides
 PREFIX = tuple(range(1, 8))
 VOCAB_SIZE = 211
-_CLASSES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+_CLASSES = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "mixtral": (MixtralConfig, MixtralForCausalLM),
+}
 Pair = tuple[GpuDecoder, GpuDecoder]
 
 
@@ -84,7 +95,7 @@ def assert_close(actual: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "weight_format"),
-    [("llama", "float32"), ("qwen3", "float32"), ("llama", "fp8"), ("qwen3", "int4")],
+    [("llama", "float32"), ("qwen3", "float32"), ("llama", "fp8"), ("qwen3", "int4"), ("mixtral", "float32")],
 )
 def test_a_round_is_that_of_plain_torch(architecture: str, weight_format: str, directories: dict[str, Path]) -> None:
     """Prefill, a tree grown twice, a move, and a forward after it."""
@@ -131,17 +142,25 @@ def test_candidates_are_those_of_plain_torch() -> None:
     torch.testing.assert_close(logprobs, expected_logprobs)
 
 
-def test_a_forward_for_hopper_is_eight_launches_a_layer_that_each_start_early() -> None:
+def test_a_forward_for_hopper_is_few_launches_a_layer_that_each_start_early() -> None:
+    gates = Path(__file__).parent / "gates"
     with compiler() as process:
-        kernels = process.compiled(Path(__file__).parent / "gates" / "forward.py")
-    product = "_int4_gemm_kernel"
+        kernels, of_experts = (process.compiled(gates / name) for name in ("forward.py", "experts.py"))
+    product, attention = "_int4_gemm_kernel", ("_rope_kv_write_kernel", "_tree_attention_kernel")
+    # A new cache's; the layer's; before the head, which cuBLAS multiplies.
     assert [kernel.name for kernel in kernels] == [
-        "_keep_slots_kernel",  # a new cache's
-        *("_rms_norm_kernel", product, "_rope_kv_write_kernel", "_tree_attention_kernel", product),
-        *("_rms_norm_kernel", product, product),
-        "_rms_norm_kernel",  # before the head, which cuBLAS multiplies
+        "_keep_slots_kernel",
+        *("_rms_norm_kernel", product, *attention, product, "_rms_norm_kernel", product, product),
+        "_rms_norm_kernel",
     ]
-    for kernel in kernels:
+    # Here cuBLAS multiplies before and after attention, and by the router.
+    assert [kernel.name for kernel in of_experts] == [
+        "_keep_slots_kernel",
+        *("_rms_norm_kernel", *attention, "_rms_norm_kernel"),
+        *("_route_kernel", "_experts_kernel", "_experts_kernel", "_sum_slots_kernel"),
+        "_rms_norm_kernel",
+    ]
+    for kernel in (*kernels, *of_experts):
         assert kernel.stack_bytes == 0
         assert kernel.shared_bytes <= MAX_SHARED_BYTES
         assert kernel.count(r"griddepcontrol\.wait") >= 1

@@ -42,7 +42,7 @@ def test_logits_are_those_of_one_rank(ranks: Ranks, directories: Mapping[str, Pa
     assert_as_alone(ranks, kind, {Role.TARGET: directories[variant], Role.DRAFT: directories["llama"]})
 
 
-@pytest.mark.parametrize("kind", ["packed", "torch"])
+@pytest.mark.parametrize("kind", ["packed", "torch", "static"])
 @pytest.mark.parametrize("variant", ["mixtral", "qwen3-moe"])
 def test_every_rank_has_a_part_of_each_expert(ranks: Ranks, kind: str, variant: str, tmp_path: Path) -> None:
     assert_as_alone(ranks, kind, {Role.TARGET: write_checkpoint(tmp_path, variant)})

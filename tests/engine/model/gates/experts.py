@@ -1,0 +1,24 @@
+import torch
+
+from swiftspec.engine.model.checkpoint import weight_shapes
+from swiftspec.engine.model.forward_batch import ForwardBatch, Rows
+from swiftspec.engine.model.gpu_model import GpuDecoder
+from swiftspec.engine.model.gpu_ops import triton_ops
+from swiftspec.engine.model.gpu_weights import FORMATS
+from swiftspec.models.layer_parts import Experts
+from swiftspec.policies.effects import ForwardKind, Row
+from tests.engine.shapes import small_spec
+
+spec = small_spec(
+    hidden_size=256,
+    intermediate_size=128,
+    num_layers=1,
+    num_heads=8,
+    num_kv_heads=2,
+    head_dim=128,
+    experts=Experts(num_experts=4, num_active=2, size=128),
+)
+weights = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in weight_shapes(spec).items()}
+decoder = GpuDecoder(spec, weights, weight_format=FORMATS["bfloat16"], device="cpu", ops=triton_ops(pdl=True))
+rows = Rows(0, tuple(Row(1, position, 0) for position in range(8)))
+decoder.forward(ForwardBatch(ForwardKind.EXACT, (rows,)), (decoder.new_cache(1024),))
