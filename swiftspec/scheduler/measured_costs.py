@@ -1,7 +1,8 @@
 """Costs of rounds, corrected by how long rounds take: a profile is of another hour, or of other neighbours.
 
-What rounds take beyond their prediction is fitted, for each number of sequences, by a line over their rows. While rounds
-are all alike, most of it is taken for a cost of rows: then other lengths look better, are tried, and tell the rest.
+What rounds take beyond their prediction is fitted, for each number of sequences, by a line over their rows. While
+rounds are all alike, most of it is taken for a cost of rows: then other lengths look better, are tried, and tell the
+rest.
 """
 
 from swiftspec.scheduler.costs import RoundCosts

@@ -63,7 +63,7 @@ def test_a_wrong_profile_is_made_up_for(predicted: StepCosts, true: StepCosts, n
     best = goodput(true, num_requests, best_length(true, num_requests))
     believed = best_length(predicted, num_requests)
     assert goodput(true, num_requests, believed) < 0.95 * best, "the profile is misleading"
-    last = lengths_served(predicted, true, num_requests=num_requests, num_rounds=600)[-200:]
+    last = lengths_served(predicted, true, num_requests=num_requests, num_rounds=800)[-200:]
     assert median(goodput(true, num_requests, length) for length in last) > 0.95 * best
 
 
