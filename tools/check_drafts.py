@@ -7,7 +7,7 @@ than they may differ. The files stay in DIR, and a stage whose file exists is no
 is missed:
 
 - every policy's re-timed tokens/s within 10 %;
-- the best plan of all kinds at least 1.15 times that of the serial draft.
+- the best plan of all kinds at least 1.15 times the best one that has a serial draft and does not search texts.
 """
 
 import argparse
@@ -33,6 +33,7 @@ INFLATION = "layers=48"
 NEW_TOKENS = 96
 MOST_ERROR, LEAST_GAIN = 0.10, 1.15
 POSITIONS = 6
+BASE = "serial alone"
 
 
 def main() -> int:
@@ -115,21 +116,32 @@ def gain(args: argparse.Namespace) -> bool:
     """Measure the best plan of each draft in turn; whether another kind is as much better as wanted."""
     plans = {kind: args.work / kind / "plan.json" for kind in DRAFTS}
     chosen = {kind: swiftspec.Plan.load(path).chosen for kind, path in plans.items()}
+    plans[BASE], chosen[BASE] = plans["serial"], _best_serial(swiftspec.Plan.load(plans["serial"]))
     prompts = model_directory("demo/prompts") / "validate.jsonl"
-    speeds: dict[str, list[float]] = {kind: [] for kind in DRAFTS}
+    speeds: dict[str, list[float]] = {kind: [] for kind in plans}
     for _ in range(args.turns):
         for kind, path in plans.items():
             report = swiftspec.validate(path, prompts, policies=[chosen[kind].policy], limit=args.limit)
             speeds[kind].append(report.policies[0].measured.tokens_per_s)
     ratios = {
-        kind: median(speed_ / base for speed_, base in zip(each, speeds["serial"], strict=True))
+        kind: median(speed_ / base for speed_, base in zip(each, speeds[BASE], strict=True))
         for kind, each in speeds.items()
     }
-    console.table("Best plans, in turn", ("draft", "plan", "tokens/s", "over serial"), _rows(chosen, speeds, ratios))
+    console.table("Best plans, in turn", ("draft", "plan", "tokens/s", f"over {BASE}"), _rows(chosen, speeds, ratios))
     best = max(ratios, key=ratios.__getitem__)
     return _said(
-        f"best plan of all kinds ({best}) {ratios[best]:.2f} times the serial draft's", ratios[best] >= LEAST_GAIN
+        f"best plan of all kinds ({best}) {ratios[best]:.2f} times the best of {BASE}", ratios[best] >= LEAST_GAIN
     )
+
+
+def _best_serial(plan: swiftspec.Plan) -> Candidate:
+    """The best candidate with a serial draft alone, by its predicted speed."""
+    drafting = [each for each in plan.candidates.values() if POLICIES[each.policy].drafts and not _searches(each)]
+    return max(drafting, key=lambda each: each.prediction.metrics.tokens_per_s)
+
+
+def _searches(candidate: Candidate) -> bool:
+    return candidate.policy.startswith("suffix")
 
 
 def _rows(

@@ -12,6 +12,7 @@ from swiftspec.policies import Policy
 from swiftspec.scheduler.asks import Ask
 from swiftspec.scheduler.controls.control import Contender, Control
 from swiftspec.scheduler.costs import CachedCosts, RoundCosts
+from swiftspec.scheduler.measured_costs import MeasuredCosts
 from swiftspec.scheduler.shares import equal_shares
 from swiftspec.scheduler.survival import Survival
 
@@ -91,7 +92,7 @@ class Controller:
     def __init__(
         self, control: Control, costs: RoundCosts, *, max_rows: int, num_first: int = 16, explore_every: int = 200
     ) -> None:
-        self._control, self._costs, self._max_rows = control, CachedCosts(costs), max_rows
+        self._control, self._costs, self._max_rows = control, MeasuredCosts(CachedCosts(costs)), max_rows
         self._explore_every = explore_every
         self._num_unknown = num_first
         self._pause = self._explore_at = explore_every  # in steps
@@ -101,15 +102,19 @@ class Controller:
         self._planned: dict[int, int] = {}  # rows of each request's next verification
         self._num_steps = 0
         self._last_step_s: float | None = None
+        self._last_granted: tuple[tuple[int, int], ...] = ()  # of that step
+        self._has_changed = True  # requests have come or gone since
         self._step_s = 0.0  # from one verification of the group to the next
 
     def add(self, request: int, *, tpot_s: float | None) -> None:
         """Note a request that begins. tpot_s: its limit on the time per token."""
         self._paces[request] = _Pace(tpot_s)
+        self._has_changed = True
 
     def remove(self, request: int) -> None:
         """Forget a request that has ended."""
         self._paces.pop(request, None)
+        self._has_changed = True
         self._planned.pop(request, None)
         self._survival.forget(request)
 
@@ -135,6 +140,8 @@ class Controller:
 
     def note_step(self, granted: Iterable[tuple[int, int]], now_s: float) -> None:
         """Note that a verification begins, with the rows of each request."""
+        granted = tuple(granted)
+        self._note_round(granted, now_s)
         drafted = False
         for request, num_rows in granted:
             self._paces[request].num_granted = num_rows
@@ -152,7 +159,19 @@ class Controller:
         if self._last_step_s is not None:
             since_s = now_s - self._last_step_s
             self._step_s = _STEP_MEMORY * self._step_s + (1 - _STEP_MEMORY) * since_s if self._step_s else since_s
-        self._last_step_s = now_s
+        self._last_step_s, self._last_granted, self._has_changed = now_s, granted, False
+
+    def _note_round(self, granted: Sequence[tuple[int, int]], now_s: float) -> None:
+        """Note what the last verification and the drafting of this one took, if nothing else was done meanwhile."""
+        last = self._last_granted
+        if self._last_step_s is None or self._has_changed or {*dict(last)} != {*dict(granted)}:
+            return
+        self._costs.note(
+            len(last),
+            sum(num_rows for _, num_rows in last),
+            drafting_s=self._drafting_s([num_rows for _, num_rows in granted]),
+            seconds=now_s - self._last_step_s,
+        )
 
     def note_accepted(self, request: int, rows: Collection[int]) -> None:
         """Note which rows of a request's verification were accepted, the root included."""
