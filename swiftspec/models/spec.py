@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from swiftspec.files.reading import shown
 from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.layer_parts import Experts
 

@@ -121,5 +121,5 @@ def test_the_bundled_target_says_the_same_as_a_mixture() -> None:
 
 def test_tenants_of_a_mixture_are_refused(directories: Mapping[str, Path]) -> None:
     directory = directories["mixtral"]
-    with pytest.raises(ValueError, match="tenants are served of dense models only; .* has experts"):
+    with pytest.raises(ValueError, match=r"tenants are served of dense models only; .* has experts"):
         CpuDecoder.load(directory, tenants=[directory])
