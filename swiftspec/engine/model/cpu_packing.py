@@ -89,9 +89,7 @@ class PackedModel:
         output_bias = get("self_attn.o_proj.bias") if spec.output_bias else None
         layer.output = product(["self_attn.o"], _only, output_bias)
         networks = [
-            Expert(
-                gate_up=product([f"{name}.gate", f"{name}.up"], _in_turns), down=product([f"{name}.down"], _only)
-            )
+            Expert(gate_up=product([f"{name}.gate", f"{name}.up"], _in_turns), down=product([f"{name}.down"], _only))
             for name in network_names(spec)
         ]
         if spec.experts is None:

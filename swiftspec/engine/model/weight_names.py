@@ -1,9 +1,9 @@
 """Names of weights: those of Qwen3-MoE's checkpoints for experts, which Mixtral's name otherwise.
 
-    mlp.gate.weight                   block_sparse_moe.gate.weight
-    mlp.experts.E.gate_proj.weight    block_sparse_moe.experts.E.w1.weight
-    mlp.experts.E.up_proj.weight      block_sparse_moe.experts.E.w3.weight
-    mlp.experts.E.down_proj.weight    block_sparse_moe.experts.E.w2.weight
+mlp.gate.weight                   block_sparse_moe.gate.weight
+mlp.experts.E.gate_proj.weight    block_sparse_moe.experts.E.w1.weight
+mlp.experts.E.up_proj.weight      block_sparse_moe.experts.E.w3.weight
+mlp.experts.E.down_proj.weight    block_sparse_moe.experts.E.w2.weight
 """
 
 from __future__ import annotations
