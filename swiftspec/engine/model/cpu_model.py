@@ -26,8 +26,8 @@ from swiftspec.engine.model.sequence_input import SequenceInput, sequence_input,
 from swiftspec.engine.model.shared_weights import SharedWeights
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.kernels.cpu_library import Library, load_library
-from swiftspec.models.layers import halves
 from swiftspec.models.inflation import Inflation
+from swiftspec.models.layers import halves
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind, Row
 

@@ -29,8 +29,8 @@ from swiftspec.engine.model.gpu_weights import FORMATS, WeightFormat
 from swiftspec.engine.model.input_batch import ancestor_words, capture_size_of, packed, unpacked
 from swiftspec.engine.model.loader import load_model, local_spec
 from swiftspec.engine.parallel.tp_group import TPGroup
-from swiftspec.models.layers import halves, layer_groups
 from swiftspec.models.inflation import Inflation
+from swiftspec.models.layers import halves, layer_groups
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Candidates, ForwardKind, Row
 

@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from swiftspec.engine.model.attention import TreeAttention, causal_visibility, tree_visibility

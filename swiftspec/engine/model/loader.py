@@ -16,8 +16,8 @@ from swiftspec.engine.model.low_rank import Adapters, cut_adapters, load_adapter
 from swiftspec.engine.model.memory import require_memory
 from swiftspec.engine.model.weight_sharding import cut_weights
 from swiftspec.models.adapters import is_adapter
-from swiftspec.models.sharding import shard_of
 from swiftspec.models.inflation import Inflation
+from swiftspec.models.sharding import shard_of
 from swiftspec.models.spec import ModelSpec
 from swiftspec.models.tenants import check_same_shape
 

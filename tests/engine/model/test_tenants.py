@@ -17,8 +17,8 @@ from swiftspec.engine.model.cpu_model import CpuDecoder
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.low_rank import cut_adapters, load_adapters
 from swiftspec.engine.model.runner import ModelRunner
-from swiftspec.models.sharding import shard_of
 from swiftspec.models.inflation import Inflation
+from swiftspec.models.sharding import shard_of
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind, Row
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, write_checkpoint
