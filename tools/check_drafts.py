@@ -137,7 +137,7 @@ def gain(args: argparse.Namespace) -> bool:
 def _best_serial(plan: swiftspec.Plan) -> Candidate:
     """The best candidate with a serial draft alone, by its predicted speed."""
     drafting = [each for each in plan.candidates.values() if POLICIES[each.policy].drafts and not _searches(each)]
-    return max(drafting, key=lambda each: each.prediction.metrics.totals.tokens_per_s)
+    return max(drafting, key=lambda each: each.prediction.metrics.figures.tokens_per_s)
 
 
 def _searches(candidate: Candidate) -> bool:

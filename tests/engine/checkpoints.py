@@ -12,6 +12,7 @@ from transformers import (
     LlamaForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -87,9 +88,17 @@ def write_checkpoint(directory: Path, variant: str, *, seed: int = 0) -> Path:
     return directory
 
 
+def reference_model(directory: Path) -> PreTrainedModel:
+    """The model by transformers in fp32; its grouped products do not take experts of odd sizes."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, experts_implementation="eager"
+    )
+    return model
+
+
 def reference_logits(directory: Path, tokens: list[int]) -> Tensor:
     """Logits [tokens, vocab] of transformers in fp32."""
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    model = reference_model(directory)
     with torch.no_grad():
         logits: Tensor = model(torch.tensor([tokens])).logits[0]
     return logits

@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from swiftspec.engine.model.cpu_kernels import KernelLayers
 from swiftspec.engine.model.cpu_model import CpuDecoder
@@ -18,7 +17,7 @@ from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.kernels.cpu_library import load_library
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind, Row
-from tests.engine.checkpoints import MIXTURES, VOCAB_SIZE, reference_logits, write_checkpoint
+from tests.engine.checkpoints import MIXTURES, VOCAB_SIZE, reference_logits, reference_model, write_checkpoint
 from tests.engine.decoders import load_kernels, load_torch
 from tests.engine.forwards import forward, prefill
 
@@ -65,7 +64,7 @@ def test_logits_are_those_of_transformers(
 
 def chosen_by_transformers(directory: Path, text: list[int]) -> Tensor:
     """Experts [layers, tokens, active], the likeliest first."""
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    model = reference_model(directory)
     with torch.no_grad():
         logits = model(torch.tensor([text]), output_router_logits=True).router_logits
     experts = ModelSpec.from_directory(directory).experts
