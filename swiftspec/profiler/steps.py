@@ -58,6 +58,7 @@ from swiftspec.profiler.programs import (
     OverlappedSweep,
     Resumptions,
 )
+from swiftspec.profiler.prompts import Prompts, prompts_for
 from swiftspec.profiler.shared_steps import check_max_sequences, measure_sharing
 from swiftspec.profiler.tensor_parallel import collective_of, composed_steps
 from swiftspec.progress import Progress
@@ -124,7 +125,7 @@ def measure_profile(
         what = f"pass {number} of {passes}, {bench}"
         progress(done, total, f"{what}: loading")
         with bench.open(target=target, draft=draft, max_context=max_context) as engine:
-            measured = _Measurement(engine, bench, spec)
+            measured = _Measurement(engine, bench, prompts_for(target, spec))
             for index, context in enumerate(contexts):
                 progress(done + index, total, f"{what}: steps at context {context}")
                 timelines += measured.sweep(context)
@@ -193,12 +194,7 @@ def _touched(target: ModelRef, spec: ModelSpec, contexts: Sequence[int]) -> Expe
     """Experts that verifications need after prompts like those of the sweeps."""
     if spec.experts is None:
         return None
-    rng = np.random.default_rng(0)
-    return experts_touched(target, spec.experts, [_prompt(rng, spec, context) for context in contexts], TARGET_ROWS)
-
-
-def _prompt(rng: np.random.Generator, spec: ModelSpec, length: int) -> tuple[int, ...]:
-    return tuple(rng.integers(1, spec.vocab_size, length).tolist())
+    return experts_touched(target, spec.experts, list(map(prompts_for(target, spec), contexts)), TARGET_ROWS)
 
 
 def _bench_points(bench: Bench, timelines: Sequence[Timeline]) -> Iterator[StepPoint]:
@@ -251,14 +247,13 @@ def computed_spec(reference: ModelRef) -> ModelSpec:
 
 
 class _Measurement:
-    """Requests of random tokens on one engine: latency does not depend on the text, unless a model has experts."""
+    """Requests on one engine."""
 
-    def __init__(self, engine: Launcher, bench: Bench, spec: ModelSpec) -> None:
+    def __init__(self, engine: Launcher, bench: Bench, prompt: Prompts) -> None:
         self._engine = engine
         self._bench = bench
-        self._spec = spec
+        self._prompt = prompt
         self._kind = engine.draft_facts.kind
-        self._rng = np.random.default_rng(0)
 
     def sweep(self, context: int) -> list[Timeline]:
         timelines = []
@@ -282,8 +277,7 @@ class _Measurement:
         return [(shape.name, self._run(shape, CONTEXTS[1], max_new_tokens=HOST_TOKENS)) for shape in shapes]
 
     def _run(self, policy: Policy, context: int, *, max_new_tokens: int) -> Timeline:
-        prompt = _prompt(self._rng, self._spec, context)
-        request = Request(prompt=prompt, max_new_tokens=max_new_tokens)
+        request = Request(prompt=self._prompt(context), max_new_tokens=max_new_tokens)
         generation = self._engine.generate(policy, request, request_id=str(context), sampler=Sampler())
         if generation.interrupted:
             raise KeyboardInterrupt

@@ -1,0 +1,41 @@
+"""Prompts of a profile: pieces of the bundled texts, since what a mixture's forward reads depends on its tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+
+from swiftspec.artifacts.document import ModelRef
+from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.models.tokenizer import Tokenizer
+
+__all__ = ["Prompts", "prompts_for"]
+
+Prompts = Callable[[int], tuple[int, ...]]  # a prompt of so many tokens, each time another
+_SEED = 0
+
+
+def prompts_for(target: ModelRef, spec: ModelSpec) -> Prompts:
+    """Prompts for a target whose vocabulary is that of `spec`; of random tokens if it has no tokenizer."""
+    rng = np.random.default_rng(_SEED)
+    text = [token for token in _text(target) if token < spec.vocab_size]
+
+    def prompt(length: int) -> tuple[int, ...]:
+        if not text:
+            return tuple(rng.integers(1, spec.vocab_size, length).tolist())
+        first = int(rng.integers(len(text)))
+        return tuple(text[(first + index) % len(text)] for index in range(length))
+
+    return prompt
+
+
+def _text(target: ModelRef) -> list[int]:
+    try:
+        tokenizer = Tokenizer(model_directory(target.model))
+    except ValueError:
+        return []
+    lines = (model_directory("demo/prompts") / "trace.jsonl").read_text(encoding="utf-8").splitlines()
+    texts = [json.loads(line)["prompt"] for line in lines]
+    return [token for text in texts for token in tokenizer.encode(text, special_tokens=False)]
