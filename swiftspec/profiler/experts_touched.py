@@ -23,6 +23,8 @@ from swiftspec.profiler.programs import verified_rows
 
 __all__ = ["experts_touched"]
 
+_TURNS = 4  # of other tokens, for each prompt and number of rows
+
 
 @torch.inference_mode()
 def experts_touched(
@@ -38,12 +40,13 @@ def experts_touched(
         model.reset(0)
         model.forward(ForwardBatch(ForwardKind.EXACT, (Chunk(0, prompt),)))
         for rows, found in counts.items():
-            chain = verified_rows(Request(prompt=prompt, max_new_tokens=1), rows)
-            model.forward(ForwardBatch(ForwardKind.EXACT, (Rows(0, chain),)))
-            routes = model.routes()
-            assert routes is not None, "the target has experts"
-            found += [len(np.unique(layer)) for layer in routes.numpy()]
-            model.keep(0, (), 0)
+            for turn in range(_TURNS):
+                chain = verified_rows(Request(prompt=prompt, max_new_tokens=1), rows, turn=turn)
+                model.forward(ForwardBatch(ForwardKind.EXACT, (Rows(0, chain),)))
+                routes = model.routes()
+                assert routes is not None, "the target has experts"
+                found += [len(np.unique(layer)) for layer in routes.numpy()]
+                model.keep(0, (), 0)
     return ExpertsTouched(
         num_experts=experts.num_experts,
         num_active=experts.num_active,

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -67,14 +68,15 @@ class Pauses(Shape):
 
     def _target(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
+        turns = count()
         for rows, pause_s in self.order():
-            for _ in range(_BEFORE):
-                yield from verify(request, rows)
+            for turn in islice(turns, _BEFORE):
+                yield from verify(request, rows, turn=turn)
             until_s = (yield from clock()) + pause_s
             while (yield from clock()) < until_s:
                 pass
-            for _ in range(_AFTER):
-                yield from verify(request, rows)
+            for turn in islice(turns, _AFTER):
+                yield from verify(request, rows, turn=turn)
         yield Commit((0,))
 
 

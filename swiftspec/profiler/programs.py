@@ -111,7 +111,7 @@ class AlternatingSweep(_Sweep):
         # One row alone is what plain decoding verifies, which has no draft; there is none to slow it down.
         speculative = sum(rows > 1 for rows in verified)
         for number, rows in enumerate(verified):
-            yield from verify(request, rows)
+            yield from verify(request, rows, turn=number)
             if number >= speculative:
                 continue
             draft_rows = drafted[number * len(drafted) // speculative]
@@ -138,10 +138,10 @@ class OverlappedSweep(_Sweep):
 
     def _target(self, request: Request) -> Program:
         yield from target_reads(self, request)
-        for rows in self._in_order(self.target_rows_grid):
-            yield from verify(request, rows)
-        for rows in self._in_order(self.halves_rows_grid):
-            yield from target_exit(verified_rows(request, rows), NUM_CANDIDATES)
+        for turn, rows in enumerate(self._in_order(self.target_rows_grid)):
+            yield from verify(request, rows, turn=turn)
+        for turn, rows in enumerate(self._in_order(self.halves_rows_grid)):
+            yield from target_exit(verified_rows(request, rows, turn=turn), NUM_CANDIDATES)
             yield from target_finish()
             yield KeepKV(Role.TARGET, (), 0)
         yield Send(Stop())
@@ -173,8 +173,8 @@ class Resumptions(_Sweep):
 
     def _target(self, request: Request) -> Program:
         yield from target_reads(self, request)
-        for _ in range(self.repeats * len(self.draft_rows_grid)):
-            yield from verify(request, _FEW_ROWS)
+        for turn in range(self.repeats * len(self.draft_rows_grid)):
+            yield from verify(request, _FEW_ROWS, turn=turn)
             yield Send(SIGNAL)
         yield Send(Stop())
         yield Commit((0,))
@@ -204,8 +204,8 @@ class Interruptions(_Sweep):
 
     def _target(self, request: Request) -> Program:
         yield from target_reads(self, request)
-        for _ in range(2 * self.repeats * len(self.target_rows_grid)):
-            yield from verify(request, _FEW_ROWS)
+        for turn in range(2 * self.repeats * len(self.target_rows_grid)):
+            yield from verify(request, _FEW_ROWS, turn=turn)
             yield Send(SIGNAL)  # the draft switches between sending and not
             while (yield Poll()) is not None:
                 pass
@@ -272,13 +272,14 @@ def draft_reads(policy: Policy, request: Request) -> Step[None]:
     yield Prefill(Role.DRAFT, request.prompt)
 
 
-def verified_rows(request: Request, num_rows: int) -> tuple[Row, ...]:
+def verified_rows(request: Request, num_rows: int, *, turn: int = 0) -> tuple[Row, ...]:
     """Rows of a chain, which cost as much as a tree's: time depends on their number, not on the mask.
 
-    Their tokens are the prompt's: of a target with experts, equal ones would need fewer of these.
+    Their tokens are the prompt's, each turn the next ones: equal tokens would need few of a mixture's experts, and the
+    same ones as before would find their experts in the cache.
     """
-    length = len(request.prompt)
-    return tuple(Row(request.prompt[i % length], length + i, (1 << i) - 1) for i in range(num_rows))
+    prompt, length, first = request.prompt, len(request.prompt), turn * num_rows
+    return tuple(Row(prompt[(first + i) % length], length + i, (1 << i) - 1) for i in range(num_rows))
 
 
 def _drafted_rows(request: Request, num_rows: int) -> tuple[Row, ...]:
@@ -289,9 +290,9 @@ def _drafted_rows(request: Request, num_rows: int) -> tuple[Row, ...]:
     return (root, *others)
 
 
-def verify(request: Request, num_rows: int) -> Step[None]:
-    """A verification of so many rows after the prompt, none of which is kept."""
-    yield from target_forward(verified_rows(request, num_rows))
+def verify(request: Request, num_rows: int, *, turn: int = 0) -> Step[None]:
+    """A verification of so many rows after the prompt, none of which is kept. turn: as of `verified_rows`."""
+    yield from target_forward(verified_rows(request, num_rows, turn=turn))
     yield KeepKV(Role.TARGET, (), 0)
 
 

@@ -104,9 +104,9 @@ class ColocatedSharing(_Sharing):
             yield from expand(request, 1)
         for grid in self._stages():
             for rows in grid:
-                for _ in range(self.repeats):
+                for turn in range(self.repeats):
                     # Drafts go first: a request that is a step behind catches up before the next verification.
-                    yield from verify(request, rows)
+                    yield from verify(request, rows, turn=turn)
                     for _ in range(IN_A_ROW):
                         yield from expand(request, rows)
         yield Commit((0,))
@@ -133,8 +133,8 @@ class DisaggregatedSharing(_Sharing):
             yield from verify(request, 1)
         for grid in self._stages():
             for rows in grid:
-                for _ in range(self.repeats):
-                    yield from verify(request, rows)
+                for turn in range(self.repeats):
+                    yield from verify(request, rows, turn=turn)
             yield Send(SIGNAL)  # the next stage
         yield Send(Stop())
         yield Commit((0,))

@@ -18,6 +18,7 @@ from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import Layout, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench
+from swiftspec.profiler.prompts import Prompts
 from swiftspec.profiler.shared_programs import MOST_ROWS, ColocatedSharing, DisaggregatedSharing, HeadSharing, stages
 
 __all__ = ["Samples", "check_max_sequences", "measure_sharing", "shared_steps"]
@@ -35,7 +36,7 @@ def check_max_sequences(max_sequences: int) -> None:
 
 
 def measure_sharing(
-    engine: Launcher, bench: Bench, *, spec: ModelSpec, max_sequences: int, contexts: Sequence[int]
+    engine: Launcher, bench: Bench, *, spec: ModelSpec, prompt: Prompts, max_sequences: int, contexts: Sequence[int]
 ) -> "Samples":
     """Steps of 1, 2, 4 .. sequences at the shortest and the longest of some contexts, for both models.
 
@@ -45,7 +46,9 @@ def measure_sharing(
         Of the bench, for at least `max_sequences` requests at once.
     bench : Bench
     spec : ModelSpec
-        The target's, for its vocabulary and longest context.
+        The target's, for its longest context.
+    prompt : callable
+        Makes a prompt of so many tokens.
     max_sequences : int
         At least 2.
     contexts : sequence of int
@@ -53,7 +56,7 @@ def measure_sharing(
     """
     num_requests = stages(max_sequences)[0]
     possible = [context for context in contexts if context + MOST_ROWS <= spec.max_position]
-    requests, samples = _Requests(engine, bench, spec), Samples(bench)
+    requests, samples = _Requests(engine, bench, prompt), Samples(bench)
     token_s = 0.0  # until requests have read the prompts of all, for each token of one
     for context in sorted({*possible[:1], *possible[-1:]}):
         # The first time, requests do not wait for each other: it compiles shapes, and tells how fast prompts are read.
@@ -94,14 +97,13 @@ def _prefill_s(timelines: Sequence[Timeline]) -> float:
 
 
 class _Requests:
-    """Requests of random tokens that are begun together on an engine."""
+    """Requests that are begun together on an engine."""
 
-    def __init__(self, engine: Launcher, bench: Bench, spec: ModelSpec) -> None:
+    def __init__(self, engine: Launcher, bench: Bench, prompt: Prompts) -> None:
         self._engine = engine
         apart = HeadSharing if engine.draft_facts.kind.reads_target else DisaggregatedSharing
         self._policy = apart if bench.layout is Layout.DISAGGREGATED else ColocatedSharing
-        self._spec = spec
-        self._rng = np.random.default_rng(0)
+        self._prompt = prompt
 
     def run(self, num_requests: int, context: int, *, begin_s: float, repeats: int) -> list[Timeline]:
         """Timelines of requests that share steps from `begin_s` on, a time of `time.perf_counter`.
@@ -111,8 +113,7 @@ class _Requests:
         queues = [SimpleQueue[Event]() for _ in range(num_requests)]
         for index, queue in enumerate(queues):
             policy = self._policy(index=index, num_requests=num_requests, begin_s=begin_s, repeats=repeats)
-            prompt = tuple(self._rng.integers(1, self._spec.vocab_size, context).tolist())
-            request = Request(prompt=prompt, max_new_tokens=1)
+            request = Request(prompt=self._prompt(context), max_new_tokens=1)
             self._engine.submit(policy, request, request_id=str(context), sampler=Sampler(), deliver=queue.put)
         return [_timeline(queue) for queue in queues]
 

@@ -148,7 +148,14 @@ def measure_profile(
     for done, bench in enumerate(shared, start=total - len(shared)):
         progress(done, total, f"{bench}: steps of up to {max_sequences} sequences")
         with bench.open(target=target, draft=draft, max_context=max_context, num_requests=max_sequences) as engine:
-            samples = measure_sharing(engine, bench, spec=spec, max_sequences=max_sequences, contexts=shared_contexts)
+            samples = measure_sharing(
+                engine,
+                bench,
+                spec=spec,
+                prompt=prompts_for(target, spec),
+                max_sequences=max_sequences,
+                contexts=shared_contexts,
+            )
             sharing_points += samples.points()
             host_shares += samples.host_shares()
     touched = _touched(target, spec, contexts) if device == "cpu" else None

@@ -118,15 +118,20 @@ def test_experts_of_verifications_are_counted(pair: tuple[ModelRef, ModelRef]) -
     assert list(by_rows) == [1, 3, 8]
     assert by_rows[1] == NUM_ACTIVE < by_rows[3] <= by_rows[8] <= NUM_EXPERTS
     for rows in row_counts:
-        counts = [len(np.unique(layer)) for prompt in prompts for layer in routes_of(target, prompt, rows)]
+        counts = [
+            len(np.unique(layer))
+            for prompt in prompts
+            for turn in range(4)
+            for layer in routes_of(target, prompt, rows, turn)
+        ]
         assert by_rows[rows] == pytest.approx(np.mean(counts))
 
 
 @torch.inference_mode()
-def routes_of(target: ModelRef, prompt: tuple[int, ...], num_rows: int) -> np.ndarray:
+def routes_of(target: ModelRef, prompt: tuple[int, ...], num_rows: int, turn: int) -> np.ndarray:
     """Experts of a chain of rows, [layers, rows, active], computed as a prompt."""
     model = ModelRunner.load(target, max_context=100, tree_slots=4)
-    rows = verified_rows(Request(prompt=prompt, max_new_tokens=1), num_rows)
+    rows = verified_rows(Request(prompt=prompt, max_new_tokens=1), num_rows, turn=turn)
     model.forward(ForwardBatch(ForwardKind.EXACT, (Chunk(0, (*prompt, *(row.token for row in rows))),)))
     routes = model.routes()
     assert routes is not None
