@@ -170,9 +170,9 @@ def show_experts(measured: Profile, touched: ExpertsTouched, context: int) -> No
     console.table(title, columns, rows)
     for name, fit in fits.items():
         console.paragraph(
-            f"On {name}: {milliseconds(fit.fixed_s)} ms and {milliseconds(fit.expert_s)} ms for each expert touched, "
-            f"at most {percent(fit.largest_error)} from the measured times; with a cost for each row instead, "
-            f"at most {percent(fit.largest_error_by_rows)}"
+            f"On {name}: {milliseconds(fit.fixed_s)} ms, {milliseconds(fit.expert_s)} ms for each expert touched and "
+            f"{milliseconds(fit.row_s)} ms for each row, at most {percent(fit.largest_error)} from the measured times; "
+            f"without the experts at most {percent(fit.largest_error_by_rows)}"
         )
 
 

@@ -11,13 +11,13 @@ from swiftspec.policies.effects import Role
 
 __all__ = ["ExpertFit", "expert_fits"]
 
-_FIXED, _SLOPE = "fixed", "slope"
-_LEAST_SIZES = 3  # two costs go through any two sizes
+_FIXED, _EXPERT, _ROW = "fixed", "expert", "row"
+_LEAST_SIZES = 4  # three costs go through any three sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertFit:
-    """Seconds of a verification as a fixed cost and one of every expert touched, by relative least squares.
+    """Seconds of a verification as three costs, by relative least squares.
 
     Parameters
     ----------
@@ -25,18 +25,19 @@ class ExpertFit:
         The devices, and whether the draft was busy.
     seconds : mapping from int to float
         Measured medians by rows.
-    fixed_s, expert_s : float
-        The two costs; the second counts an expert of all layers.
+    fixed_s, expert_s, row_s : float
+        Of any verification, of reading an expert of all layers, and of computing a row.
     largest_error : float
         Largest share of a measured time by which the fit misses it.
     largest_error_by_rows : float
-        The same for a fixed cost and one of every row.
+        The same without a cost of experts.
     """
 
     table: StepTable
     seconds: Mapping[int, float]
     fixed_s: float
     expert_s: float
+    row_s: float
     largest_error: float
     largest_error_by_rows: float
 
@@ -58,22 +59,28 @@ def expert_fits(profile: Profile, *, context: int) -> list[ExpertFit]:
 
 def _fit(table: StepTable, steps: Sequence[StepPoint], touched: Mapping[int, float]) -> ExpertFit:
     seconds = {step.rows: step.latency.median_s for step in sorted(steps, key=lambda step: step.rows)}
-    by_experts, largest_error = _linear(seconds, touched)
-    _, largest_error_by_rows = _linear(seconds, {rows: float(rows) for rows in seconds})
+    rows = {count: float(count) for count in seconds}
+    fit, largest_error = _linear(seconds, {_EXPERT: touched, _ROW: rows})
+    _, largest_error_by_rows = _linear(seconds, {_ROW: rows})
     return ExpertFit(
         table=table,
         seconds=seconds,
-        fixed_s=by_experts.coefficients[_FIXED],
-        expert_s=by_experts.coefficients[_SLOPE],
+        fixed_s=fit.coefficients[_FIXED],
+        expert_s=fit.coefficients[_EXPERT],
+        row_s=fit.coefficients[_ROW],
         largest_error=largest_error,
         largest_error_by_rows=largest_error_by_rows,
     )
 
 
-def _linear(seconds: Mapping[int, float], amounts: Mapping[int, float]) -> tuple[LinearFit, float]:
-    """The fit of seconds by rows to an amount, and its largest relative error."""
+def _linear(seconds: Mapping[int, float], by_rows: Mapping[str, Mapping[int, float]]) -> tuple[LinearFit, float]:
+    """The fit of seconds to a fixed cost and amounts, all by rows, and its largest relative error."""
     observations = [
-        Observation(name=str(rows), amounts={_FIXED: 1.0, _SLOPE: amounts[rows]}, seconds=value)
+        Observation(
+            name=str(rows),
+            amounts={_FIXED: 1.0, **{name: amounts[rows] for name, amounts in by_rows.items()}},
+            seconds=value,
+        )
         for rows, value in seconds.items()
     ]
     fit = LinearFit.to(observations)

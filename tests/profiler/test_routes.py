@@ -139,7 +139,9 @@ def routes_of(target: ModelRef, prompt: tuple[int, ...], num_rows: int, turn: in
 
 
 def test_a_profile_shows_experts_beside_times(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    points = tuple(TouchedPoint(rows=rows, experts=experts) for rows, experts in ((1, 2.0), (4, 4.5), (8, 5.5)))
+    points = tuple(
+        TouchedPoint(rows=rows, experts=experts) for rows, experts in ((1, 2.0), (2, 3.0), (4, 4.5), (8, 5.5))
+    )
     steps = [step(point.rows, 64, 0.010 + 0.001 * point.experts) for point in points]
     touched = ExpertsTouched(num_experts=NUM_EXPERTS, num_active=NUM_ACTIVE, points=points)
     profile(steps).model_copy(update={"experts_touched": touched}).save(tmp_path / "profile.json")
@@ -150,7 +152,7 @@ def test_a_profile_shows_experts_beside_times(capsys: pytest.CaptureFixture[str]
     assert "Experts of a layer's 6 that a verification touches" in lines
     assert "1 idle" in lines
     assert "4.50" in lines
-    assert "for each expert touched, at most 0.0 % from the measured times" in " ".join(lines.split())
+    assert "ms for each expert touched" in " ".join(lines.split())
     assert "experts_touched" not in profile(steps).to_json()
 
 
