@@ -295,6 +295,7 @@ def kinds(
     quant: flags.Quant = None,
     draft_quant: flags.DraftQuant = None,
     engine: flags.Engine = None,
+    expert_correlation: flags.ExpertCorrelation = None,
     op_tables: flags.OpTables = None,
     context: flags.Context = None,
     output_tokens: flags.OutputTokens = None,
@@ -326,6 +327,7 @@ def kinds(
         engine=engine,
         context=context,
         output_tokens=output_tokens,
+        expert_correlation=expert_correlation,
         op_tables=op_tables,
     )
     assert deployment is not None, "a device is named"

@@ -24,7 +24,8 @@ from swiftspec.policies.effects import Role
 
 __all__ = ["HOST_S", "Named", "compose_profile"]
 
-ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64)
+# A request's verification has at most 64; steps that many clients share have more.
+ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64, 96, 128, 192, 256, 384, 512)
 PROMPTS = (16, 128, 1024)
 USUAL_ROWS = 8  # rows of a typical verification or expansion, for which the collective is chosen
 # Host time around an effect of this engine on a CPU: medians of profiles/demo-zen4-2-cores, rounded.
