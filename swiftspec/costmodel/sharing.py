@@ -12,11 +12,18 @@ __all__ = ["composed_cost"]
 
 
 def composed_cost(
-    role: Role, spec: ModelSpec, *, device: DeviceSpec, degree: int, most_slots: int | None = None
+    role: Role,
+    spec: ModelSpec,
+    *,
+    device: DeviceSpec,
+    degree: int,
+    sequence_s: float = 0.0,
+    most_slots: int | None = None,
 ) -> SharingCost:
     """Cost of a further sequence on a group: its KV cache, read once for all of its rows, at the memory's bandwidth.
 
-    Forwards of several sequences and of one with equally many rows differ in their attention only. This leaves out the
+    Forwards of several sequences and of one with equally many rows differ in their attention, and in the experts that
+    they touch, whose cost is `sequence_s`. This leaves out the
     engine's own time for a sequence (scheduling, block tables, sampling) and the imbalance of sequences of different
     lengths, which would add to the cost; and that the attention of one short sequence does not fill a device, and that
     of many rows computes for longer than it reads, which both hide some of it. In the op tables of an H100 a further
@@ -29,7 +36,7 @@ def composed_cost(
         role=role,
         degree=degree,
         peer_busy=False,
-        sequence_s=0.0,
+        sequence_s=sequence_s,
         slot_s=slot_s,
         most_slots=most_slots,
         provenance=Provenance.COMPOSED,

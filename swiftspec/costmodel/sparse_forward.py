@@ -18,10 +18,13 @@ from swiftspec.models.layer_parts import (
 from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.sparse_spec import SparseSpec
 
-__all__ = ["SparseForward"]
+__all__ = ["EXPERTS", "SparseForward"]
 
-# Rows of a sequence up to which its routing is taken as correlated: more are a prompt, on many subjects.
-_MOST_CORRELATED = 64
+EXPERTS = "experts"  # name of the routed experts' part of a forward
+
+# Rows of a sequence up to which its routing is taken as correlated: more are a prompt, on many subjects. A composed
+# step counts all its rows as one sequence's, and what further ones add is a cost of sharing.
+_MOST_CORRELATED = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +122,7 @@ class SparseForward(Forward):
         if part.latent_size:
             yield "latent", self.gemm(part.latent_size, hidden), count
             yield "latent", self.gemm(hidden, part.latent_size), count
-        yield "experts", self._experts(part), count
+        yield EXPERTS, self._experts(part), count
         if part.shared_size:
             yield from self.network(count, DenseNetwork(size=part.shared_size).divided(part.num_devices).size)
         yield "sum", kernels.elementwise(num_bytes=3 * self.activation_bytes), count

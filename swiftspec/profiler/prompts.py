@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import numpy as np
 
 from swiftspec.artifacts.document import ModelRef
+from swiftspec.artifacts.prompts import read_prompts
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import Tokenizer
 
@@ -36,6 +36,5 @@ def _text(target: ModelRef) -> list[int]:
         tokenizer = Tokenizer(model_directory(target.model))
     except ValueError:
         return []
-    lines = (model_directory("demo/prompts") / "trace.jsonl").read_text(encoding="utf-8").splitlines()
-    texts = [json.loads(line)["prompt"] for line in lines]
-    return [token for text in texts for token in tokenizer.encode(text, special_tokens=False)]
+    prompts = read_prompts(model_directory("demo/prompts") / "trace.jsonl")
+    return [token for prompt in prompts for token in tokenizer.encode(prompt.text, special_tokens=False)]

@@ -21,7 +21,7 @@ def test_times_that_follow_the_experts_are_met_by_them_and_not_by_rows() -> None
     others = [step(3, 64, 9.0), step(1, 0, 9.0)]  # a size without a count, another context
     measured = profile([*steps, *others]).model_copy(update={"experts_touched": TOUCHED})
     (fit,) = expert_fits(measured, context=64)
-    assert list(fit.seconds) == [1, 2, 4, 8]
+    assert list(fit.seconds) == [1, 2, 4, 8, 16]
     median = steps[0].latency.median_s / 0.015
     assert (fit.fixed_s, fit.expert_s, fit.row_s) == pytest.approx((0.01 * median, 0.002 * median, 0.001 * median))
     assert fit.largest_error < 1e-6
