@@ -114,6 +114,7 @@ def to_know(compared: KindComparison) -> str:
         f"Speeds are those of users while all clients decode, after prompts of {compared.context} tokens; prompts are "
         "not read meanwhile. Acceptance is of the texts named above, which differ from kind to kind and from yours: "
         "rates of your own (--acceptance) decide. (own): a draft on its own devices, which computes beside the target; "
-        "there the rest of a round is also waiting. K is the most tokens drafted for a verification."
+        "there the rest of a round is also waiting. K is the most tokens drafted for a verification. Forwards of more "
+        "than 64 rows of a dense model are extrapolated."
         + (f" Of the target's layers, {compared.routing}." if compared.routing else "")
     )
