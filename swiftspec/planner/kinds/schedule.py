@@ -33,8 +33,8 @@ def draft_schedule(
 ) -> Sequence[DraftLength]:
     """The fastest chain for 1, 2, 4, .. clients up to `max_running`, 0 tokens where none is faster.
 
-    Of a target and a draft that share devices. Rounds of more rows than the profile has (64, or 512 of a composed mixture) are
-    extrapolated.
+    Of a target and a draft that share devices. Rounds of more rows than the profile has are
+    extrapolated: 64, or 512 of a composed mixture.
     """
     chains: list[Policy] = [Autoregressive(), *_CHAINS[trace.draft_kind].search_space()]
     simulator = Simulator(profile, trace)
