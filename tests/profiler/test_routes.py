@@ -11,6 +11,7 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.touched import ExpertsTouched, TouchedPoint
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli import console
 from swiftspec.cli.profile import show_profile
 from swiftspec.cli.trace import show_trace
 from swiftspec.costmodel.measured_routing import measured_routing
@@ -24,6 +25,12 @@ from swiftspec.profiler.experts_touched import experts_touched
 from swiftspec.profiler.programs import verified_rows
 from tests.artifacts.test_profile import profile, step
 from tests.engine.pairs import references, write_pair
+
+
+@pytest.fixture(autouse=True)
+def results_on_stdout() -> None:
+    console.begin()  # a test before this one may have sent results to stderr
+
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
