@@ -165,7 +165,7 @@ def trace(
     plot: flags.Plot = None,
     json: flags.Json = None,
 ) -> None:
-    """Record how the draft ranks the target's own output, and its experts.
+    """Record how the draft ranks the target's own output.
 
     An inflated target has the same output as the small one, so one trace serves for both.
 
