@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from swiftspec.kernels.products import MAX_ROWS, TileConfig, load_tile, multiply, weight_rows
+from swiftspec.kernels.products import MAX_ROWS, TileConfig, load_tile, multiply, store_tile, weight_rows
 from swiftspec.kernels.runtime import (
     FLOATS,
     INTERPRETED,
@@ -106,15 +106,7 @@ def _experts_kernel(
 
     if SWAP_AB:
         total = tl.trans(total)
-    if GATED:
-        gate, up = tl.split(tl.reshape(total, (BLOCK_M, BLOCK_N // 2, 2)))
-        total = gate / (1.0 + tl.exp(-gate)) * up
-        column = tile * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)[None, :]
-        width = size_n // 2
-    else:
-        column = tile * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-        width = size_n
-    tl.store(out + slot * width + column, total.to(out.dtype.element_ty), mask=keep & (column < width))
+    store_tile(out, total, slot, keep, tile, size_n, BLOCK_M, BLOCK_N, GATED)
 
 
 @triton.jit

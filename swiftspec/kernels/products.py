@@ -37,6 +37,7 @@ __all__ = [
     "finish",
     "load_tile",
     "multiply",
+    "store_tile",
     "weight_rows",
 ]
 
@@ -231,6 +232,20 @@ def multiply(x, weight, total, SWAP_AB: tl.constexpr, UPCAST: tl.constexpr):
 
 
 @triton.jit
+def store_tile(out, total, row, keep, tile, size, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GATED: tl.constexpr):
+    """out[row] <- a tile of `size` outputs; GATED: silu(gate) * up of their pairs. row, keep: (BLOCK_M, 1)."""
+    if GATED:
+        gate, up = tl.split(tl.reshape(total, (BLOCK_M, BLOCK_N // 2, 2)))
+        total = gate / (1.0 + tl.exp(-gate)) * up
+        column = tile * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)[None, :]
+        width = size // 2
+    else:
+        column = tile * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+        width = size
+    tl.store(out + row * width + column, total.to(out.dtype.element_ty), mask=keep & (column < width))
+
+
+@triton.jit
 def weight_rows(tile, size, BLOCK_N: tl.constexpr, GATED: tl.constexpr):
     """The weight's rows for a tile's columns; GATED: gate and up alternate, so that a thread holds both.
 
@@ -282,12 +297,4 @@ def finish(
         total *= tl.load(scale + weight_row)[None, :]
     if HAS_BIAS:
         total += tl.load(bias + weight_row).to(tl.float32)[None, :]
-    if GATED:
-        gate, up = tl.split(tl.reshape(total, (BLOCK_M, BLOCK_N // 2, 2)))
-        total = gate / (1.0 + tl.exp(-gate)) * up
-        column = tile * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)[None, :]
-        width = size // 2
-    else:
-        column = tile * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-        width = size
-    tl.store(out + row * width + column, total.to(out.dtype.element_ty), mask=keep & (column < width))
+    store_tile(out, total, row, keep, tile, size, BLOCK_M, BLOCK_N, GATED)
