@@ -109,10 +109,10 @@ class Payload(Protocol):
 
 
 class _NoPayload:
-    def outgoing(self, message: Message) -> bytes:  # noqa: ARG002 - of the protocol
+    def outgoing(self, message: Message) -> bytes:  # noqa: ARG002 - nothing goes beside any message
         return b""
 
-    def takes(self, message: Message, payload: bytes) -> bool:  # noqa: ARG002 - of the protocol
+    def takes(self, message: Message, payload: bytes) -> bool:  # noqa: ARG002 - whatever the message
         return not payload
 
 
