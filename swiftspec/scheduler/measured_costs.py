@@ -18,10 +18,11 @@ _LEAST = 0.25  # share of a prediction that is left
 class _Line:
     """Regression of seconds on rows. As if some rounds had shown neither a constant error nor one per row."""
 
-    __slots__ = ("error", "error_by_rows", "rows", "squares", "weight")
+    __slots__ = ("constant_s", "error", "error_by_rows", "row_s", "rows", "squares", "weight")
 
     def __init__(self) -> None:
         self.weight = self.rows = self.squares = self.error = self.error_by_rows = 0.0
+        self.constant_s = self.row_s = 0.0
 
     def note(self, rows: int, error_s: float) -> None:
         self.weight = _MEMORY * self.weight + 1.0
@@ -29,14 +30,10 @@ class _Line:
         self.squares = _MEMORY * self.squares + rows * rows
         self.error = _MEMORY * self.error + error_s
         self.error_by_rows = _MEMORY * self.error_by_rows + rows * error_s
-
-    def at(self, rows: int) -> float:
-        """Seconds to add to the prediction for so many rows."""
         weight, squares = self.weight + _TRUST, self.squares + _TRUST
         divisor = weight * squares - self.rows * self.rows
-        constant_s = squares * self.error - self.rows * self.error_by_rows
-        row_s = weight * self.error_by_rows - self.rows * self.error
-        return (constant_s + row_s * rows) / divisor
+        self.constant_s = (squares * self.error - self.rows * self.error_by_rows) / divisor
+        self.row_s = (weight * self.error_by_rows - self.rows * self.error) / divisor
 
 
 class MeasuredCosts:
@@ -51,7 +48,9 @@ class MeasuredCosts:
         """One verification, with what its rounds take beyond their prediction."""
         predicted_s = self._costs.verify_s(num_sequences, num_rows)
         line = self._lines.get(num_sequences)
-        return predicted_s if line is None else max(_LEAST * predicted_s, predicted_s + line.at(num_rows))
+        if line is None:
+            return predicted_s
+        return max(_LEAST * predicted_s, predicted_s + line.constant_s + line.row_s * num_rows)
 
     def note(self, num_sequences: int, num_rows: int, *, drafting_s: float, seconds: float) -> None:
         """Note that a verification, and drafting predicted to take `drafting_s`, took so long together."""
