@@ -32,7 +32,7 @@ from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.jobs import Job, ServingRun
 from swiftspec.simulator.serving import Serving
 
-__all__ = ["SYSTEMS", "Outcome", "serve"]
+__all__ = ["DEGREES", "SYSTEMS", "Outcome", "acceptance_model", "serve", "vllm_latencies"]
 
 _FACTS = read_facts("adaserve")
 _ADASERVE = "AdaServe"
@@ -41,7 +41,7 @@ _NUM_PROMPTS, _NUM_TOKENS, _PROMPT_TOKENS = 64, 256, 800
 _CONTEXT = 400  # tokens of a request's text, on average
 _VLLM_PROMPT_TOKENS = 2048  # of a step
 _MOST_KNOWN_ROWS = 64  # of a composed verification; beyond them its seconds are those of a prompt
-_DEGREES = {Role.TARGET: _FACTS["num_devices"], Role.DRAFT: 1}
+DEGREES = {Role.TARGET: _FACTS["num_devices"], Role.DRAFT: 1}
 _ROWS = (128, 256, 512, 1024, 2048)
 
 
@@ -106,10 +106,10 @@ def _baseline(system: _System) -> Serving:
     policy = system.policy
     most = _FACTS["vllm_max_running"]
     return Serving(
-        _vllm_latencies(has_draft=system.num_draft_tokens > 0),
+        vllm_latencies(has_draft=system.num_draft_tokens > 0),
         _trace(),
         policy,
-        degrees=_DEGREES,
+        degrees=DEGREES,
         admission=AdmissionLimits(max_running=most, tree_rows=policy.target_rows),
         batch=BatchLimits(
             max_rows=most * policy.target_rows, prefill_rows=_VLLM_PROMPT_TOKENS, prompts_apart=system.prompts_apart
@@ -128,18 +128,18 @@ def _adaserve() -> Serving:
         latencies,
         _trace(),
         policy,
-        degrees=_DEGREES,
+        degrees=DEGREES,
         admission=AdmissionLimits(max_running=facts["max_running"], tree_rows=policy.target_rows),
         batch=BatchLimits(max_rows=facts["budget_rows"], prefill_rows=facts["chunk_tokens"]),
         steering=FilledBudgetSteering(
-            rule, StepCosts.of(policy, latencies, degrees=_DEGREES, ranks={}, context=_CONTEXT)
+            rule, StepCosts.of(policy, latencies, degrees=DEGREES, ranks={}, context=_CONTEXT)
         ),
     )
 
 
 @cache
-def _vllm_latencies(*, has_draft: bool) -> Latencies:
-    """Those of the pair on its devices; a plain step of one request is as long as published.
+def vllm_latencies(*, has_draft: bool) -> Latencies:
+    """vLLM 0.8.4's with the pair on its devices; a plain step of one request is as long as published.
 
     With a draft, vLLM verifies every row as a sequence of its own, which costs its host time.
     """
