@@ -4,9 +4,9 @@ On a quiet machine. Closed loops of 1 to 8 clients are served by a chain, whose 
 machine's speed changes by more than controls differ, so they take turns of a second on one engine, and tokens/s are
 those of each one's seconds. The best of several noisy figures is too high by chance, so the best fixed length is chosen
 in every other round of turns and measured in those between, and the other way round. At the last load, `goodput` and
-autoregressive decoding also serve whole loads in turn, a fifth as long, each on an engine of its own. Then Poisson arrivals of three
-classes with limits on the time per token are served by autoregressive decoding and under controls. Exit code 1 if a
-criterion is missed:
+autoregressive decoding then serve whole loads in turn, a fifth as long, each on an engine of its own. Last, Poisson
+arrivals of three classes with limits on the time per token are served by autoregressive decoding and under controls.
+Exit code 1 if a criterion is missed:
 
 - `goodput` at least 97 % of the best fixed length at every load, and 99 % of no speculation at the last one;
 - `slo`: at least 1.3 times the attainment of autoregressive decoding, where that attains at most 60 %.

@@ -197,10 +197,10 @@ template <class W>
 void products(const float* x, int num_rows, const Matrix& matrix, int first, int count, float* sums) {
     const int num_inputs = matrix.num_inputs;
     const auto* panels = static_cast<const typename W::Stored*>(matrix.panels) + int64_t(first) * num_inputs * PANEL;
-    const int num_blocks = (num_rows + MOST_ROWS - 1) / MOST_ROWS;
     const int64_t panel_stride = int64_t(num_rows) * PANEL;
-    for (int block = 0; block < num_blocks; ++block) {
-        const int row = num_rows * block / num_blocks, rows = num_rows * (block + 1) / num_blocks - row;
+    // Full tiles and a rest, not equal ones: full ones keep the multipliers busiest, and few rows take several panels at once.
+    for (int row = 0; row < num_rows; row += MOST_ROWS) {
+        const int rows = std::min(MOST_ROWS, num_rows - row);
         const float* const from = x + int64_t(row) * num_inputs;
         float* const to = sums + row * PANEL;
         switch (rows) {
