@@ -43,7 +43,7 @@ class Request:
 
     @property
     def root_position(self) -> int:
-        """Position of the last prompt token, the first root."""
+        """Position of the last prompt token."""
         return len(self.prompt) - 1
 
     def clip(self, tokens: Sequence[int], *, num_generated: int) -> tuple[tuple[int, ...], bool]:

@@ -104,12 +104,14 @@ class Controller:
         self._last_step_s: float | None = None
         self._last_granted: tuple[tuple[int, int], ...] = ()  # of that step
         self._has_changed = True  # requests have come or gone since
+        self._has_limits = False  # on the time per token
         self._step_s = 0.0  # from one verification of the group to the next
 
     def add(self, request: int, *, tpot_s: float | None) -> None:
         """Note a request that begins. tpot_s: its limit on the time per token."""
         self._paces[request] = _Pace(tpot_s)
         self._has_changed = True
+        self._has_limits = self._has_limits or tpot_s is not None
 
     def remove(self, request: int) -> None:
         """Forget a request that has ended."""
@@ -154,7 +156,9 @@ class Controller:
         elif drafted and not self._is_exploring:
             self._pause = self._explore_every
             self._explore_at = min(self._explore_at, self._num_steps + self._drafting_pause)
-        self._planned = {}
+        # Without drafts nothing is learnt: what was planned stands for the same requests, unless limits come closer.
+        if drafted or self._has_changed or self._has_limits:
+            self._planned = {}
         self._num_steps += 1
         if self._last_step_s is not None:
             since_s = now_s - self._last_step_s

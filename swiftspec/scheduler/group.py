@@ -135,7 +135,7 @@ class Group:
         self, request: int, program: Program, effect: Effect, controller: Controller, now_s: float
     ) -> Effect:
         """A program's next effect, after what the controller declines; it learns what was accepted."""
-        while isinstance(effect, DraftForward | Prefill) and effect.level:
+        while isinstance(effect, (DraftForward, Prefill)) and effect.level:
             if controller.may_draft(request, effect.level, now_s):
                 break
             effect = program.send(())

@@ -103,6 +103,7 @@ class _Target:
     def __init__(self, recording: Recording, prompt: tuple[int, ...], output: Sequence[int], num_output: int) -> None:
         self._recording = recording
         self._starts = [played.start for played in recording.rounds]
+        self._first_again = _first_again(recording.rounds)
         self._prompt = prompt
         self._output = output
         self._num_output = num_output
@@ -172,10 +173,10 @@ class _Target:
 
     def _after(self, number: int, num_output: int) -> int:
         """The next round. An output that is longer than the recorded one goes on with the recording's first rounds."""
-        last = len(self._starts) - 1
-        if number == 0 and self._is_continued:
-            return min(bisect_left(self._starts, num_output % max(1, self._starts[last]), lo=1), last)
-        return number + 1 if number < last else 1
+        last, first = len(self._starts) - 1, self._first_again
+        if number == first - 1 and self._is_continued:
+            return min(bisect_left(self._starts, num_output % max(1, self._starts[last]), lo=first), last)
+        return number + 1 if number < last else first
 
     def _listen(self, effect: Await | Poll) -> Step[None]:
         if isinstance(effect, Poll):
@@ -187,6 +188,16 @@ class _Target:
     def _note(self, message: Message | None) -> None:
         if isinstance(message, Verdict):
             self._received = message.tokens
+
+
+def _first_again(rounds: Sequence[Round]) -> int:
+    """The first round that can be played again: both models have read the prompt before."""
+    readers = [
+        number
+        for number, played in enumerate(rounds)
+        if any(isinstance(effect, Prefill) and not effect.position for effect in played.effects)
+    ]
+    return min(1 + max(readers, default=0), len(rounds) - 1)
 
 
 def play_draft(recording: Recording, prompt: tuple[int, ...], *, capacity: int) -> Program:
