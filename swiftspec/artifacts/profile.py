@@ -55,10 +55,10 @@ class StepPoint(_Measured):
 
     degree: devices of the role's group (intra-op threads on CPU). peer_busy: whether the other group computed
     meanwhile. rows: tokens in the forward, including a prefill's prompt length; context: slots of the cache in use
-    before it, measured as a prefix of that length. cold: whether the role's process did something else before, such as
-    waiting, for so long that the model's weights have left the caches; matters for small models only. ranks: processes
-    that divide the group's devices and the model on a CPU; GPUs have one each, and this stays 1. parts: operations of a
-    composed step.
+    before it, measured as a prefix of that length. cold: whether the model's weights have left the caches: a draft's,
+    since its process did something else before, such as waiting; a target's, since its process ran the draft. ranks:
+    processes that divide the group's devices and the model on a CPU; GPUs have one each, and this stays 1. parts:
+    operations of a composed step.
     """
 
     role: Role

@@ -14,7 +14,6 @@ from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.policies.effects import Role
 
 __all__ = [
-    "COOLING_S",
     "PREFILL_CHUNK",
     "PREFILL_SIZES",
     "HostGrid",
@@ -22,11 +21,12 @@ __all__ = [
     "StepGrid",
     "StepTable",
     "hop_rows",
+    "is_cold",
     "padded_rows",
     "prefill_rows",
 ]
 
-# A model whose last forward ended longer ago than this is cold. Longer than the pause between two forwards of one
+# A draft whose last forward ended longer ago than this is cold. Longer than the pause between two forwards of one
 # model, shorter than a forward of a target worth speculating for; a draft of 2 MB was cold after 1 to 3 ms.
 COOLING_S = 1e-3
 
@@ -40,6 +40,15 @@ PREFILL_SIZES: tuple[int, ...] = (
 )
 
 _Array = npt.NDArray[np.float64]
+
+
+def is_cold(model: Role, *, pause_s: float, has_alternated: bool) -> bool:
+    """Whether a forward finds its model's weights evicted from the processor's caches.
+
+    pause_s: since the model's last forward. has_alternated: whether the other model computed there since: a target
+    outlasts a pause, but not a draft of its own size, after which its forwards took up to twice as long.
+    """
+    return has_alternated if model is Role.TARGET else pause_s > COOLING_S
 
 
 def hop_rows(num_features: int) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import cycle, repeat
+from itertools import count, cycle, repeat
 from typing import ClassVar
 
 from swiftspec.policies import Policy
@@ -109,11 +109,13 @@ class AlternatingSweep(_Sweep):
         verified = [*self._in_order(self.target_rows_grid), *alone]
         drafted = sorted(self.draft_rows_grid, reverse=True)
         # One row alone is what plain decoding verifies, which has no draft; there is none to slow it down.
-        speculative = sum(rows > 1 for rows in verified)
+        speculative, turns = sum(rows > 1 for rows in verified), count()
         for number, rows in enumerate(verified):
-            yield from verify(request, rows, turn=number)
+            yield from verify(request, rows, turn=next(turns))
             if number >= speculative:
                 continue
+            # Once more, as policies do in rounds without a draft, which may have evicted the target's weights.
+            yield from verify(request, rows, turn=next(turns))
             draft_rows = drafted[number * len(drafted) // speculative]
             # The first one finds the draft's weights evicted.
             for _ in range(1 + IN_A_ROW):

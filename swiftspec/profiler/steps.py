@@ -14,7 +14,7 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.latency import Latency, Provenance
 from swiftspec.artifacts.profile import Collective, Profile, StepPoint
 from swiftspec.artifacts.sharing import Sharing, SharingPoint, fit_costs
-from swiftspec.artifacts.steps import COOLING_S
+from swiftspec.artifacts.steps import is_cold
 from swiftspec.artifacts.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
 from swiftspec.artifacts.touched import ExpertsTouched
 from swiftspec.artifacts.warm_up import WarmUpCost
@@ -319,7 +319,7 @@ def step_points(
     *,
     ranks: Mapping[Role, int],
 ) -> Iterator[StepPoint]:
-    """Forwards of the timelines, by kind, rows and context (the request's id); a draft's, warm and cold.
+    """Forwards of the timelines, by kind, rows and context (the request's id); warm and cold ones, but for prefills.
 
     groups, ranks: those of the engine that recorded the timelines.
     """
@@ -327,7 +327,7 @@ def step_points(
     for timeline in timelines:
         for span, cold in _forwards(timeline):
             context = 0 if span.phase is Phase.PREFILL else int(timeline.request)
-            cold = cold and span.phase in DRAFTING
+            cold = cold and span.phase is not Phase.PREFILL
             samples[span.model, span.phase, cold, span.rows, context].append(span.end_s - span.start_s)
     peer_busy = layout is Layout.DISAGGREGATED
     for (role, phase, cold, rows, context), seconds in samples.items():
@@ -351,10 +351,13 @@ def step_points(
 
 
 def _forwards(timeline: Timeline) -> Iterator[tuple[Span, bool]]:
-    """Every forward, and whether it is cold: its model's last one in that process ended too long ago."""
+    """Every forward, and whether it is cold."""
     ended_s: dict[tuple[Role, int, Role], float] = {}
+    models: dict[tuple[Role, int], Role] = {}  # of each process' last forward
     for span in timeline.spans:
         if span.phase in COMPUTING:
-            key = (span.role, span.group, span.model)
-            yield span, span.start_s - ended_s.get(key, span.start_s) > COOLING_S
-            ended_s[key] = span.end_s
+            process, key = (span.role, span.group), (span.role, span.group, span.model)
+            pause_s = span.start_s - ended_s.get(key, span.start_s)
+            last = models.get(process, span.model)
+            yield span, is_cold(span.model, pause_s=pause_s, has_alternated=last is not span.model)
+            ended_s[key], models[process] = span.end_s, span.model

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import simpy
 
-from swiftspec.artifacts.steps import COOLING_S
+from swiftspec.artifacts.steps import is_cold
 from swiftspec.artifacts.timeline import Phase, Span
 from swiftspec.artifacts.warm_up import WeightCache
 from swiftspec.policies.effects import (
@@ -90,6 +90,7 @@ class DeviceGroup:
         self.awaited: simpy.Event | None = None
         self.peers: list[DeviceGroup] = []
         self._computed_s: dict[Role, float] = {}  # end of each model's last forward
+        self._last_model: Role | None = None
         costs = {model: meter.warm_up(model) for model in Role}
         self._caches = {model: WeightCache(cost, now_s=env.now) for model, cost in costs.items() if cost is not None}
 
@@ -113,14 +114,14 @@ class DeviceGroup:
         """One forward, over the rows of some sequences. context: slots that a row attends to, in the mean."""
         env, meter = self.env, self.meter
         peer_busy = any(not peer.is_idle for peer in self.peers)
-        cold = env.now - self._computed_s.get(model, env.now) > COOLING_S
+        pause_s = env.now - self._computed_s.get(model, env.now)
         num_arrived = self.num_arrived
         cache = self._caches.get(model)
         seconds = meter.forward(
             model,
             phase,
             peer_busy=peer_busy,
-            cold=cold,
+            cold=is_cold(model, pause_s=pause_s, has_alternated=self._last_model not in (None, model)),
             rows=rows,
             context=context,
             sequences=sequences,
@@ -133,7 +134,7 @@ class DeviceGroup:
             num_arrived = self.num_arrived
             if delay_s:
                 yield env.timeout(delay_s)
-        self._computed_s[model] = env.now
+        self._computed_s[model], self._last_model = env.now, model
         if cache:
             cache.end(phase, rows, now_s=env.now)
 

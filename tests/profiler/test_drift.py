@@ -56,7 +56,7 @@ def test_a_machine_that_has_changed_is_found_kind_by_kind(engine: Launcher) -> N
 
 def test_cold_forwards_are_compared_with_cold_ones(engine: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     """A draft that alternates with its target is always cold here: that is no drift where it was so profiled."""
-    monkeypatch.setattr("swiftspec.profiler.steps.COOLING_S", 0.0)
+    monkeypatch.setattr("swiftspec.artifacts.steps.COOLING_S", 0.0)
     monkeypatch.setattr("swiftspec.profiler.steps.LEAST_COLD_SAMPLES", 1)
     drift_probe, profile = swept(engine)
     cold = {step.table for step in profile.steps if step.cold}
