@@ -119,7 +119,9 @@ def layered_rounds(
     token: int = yield Prefill(Role.TARGET, request.prompt)
     unread = list(request.prompt[:-1])  # by the draft
     fresh, position, num_generated = request.prompt[-1:], request.root_position, 0
-    path, verified, kept = tuple[int, ...](), (token,), tuple[int, ...]()
+    path: tuple[int, ...] = ()
+    verified: tuple[int, ...] = (token,)
+    kept: tuple[int, ...] = ()
     while True:
         tokens, finished = request.clip(verified, num_generated=num_generated)
         yield Commit(tokens)

@@ -76,7 +76,9 @@ def _rounds(request: Request, num_draft_tokens: int) -> Program:
     token: int = yield Prefill(Role.TARGET, request.prompt)
     *unread, root = request.prompt  # by the draft
     position, num_generated = request.root_position, 0
-    path, verified, drafted = tuple[int, ...](), (token,), tuple[int, ...]()
+    path: tuple[int, ...] = ()
+    verified: tuple[int, ...] = (token,)
+    drafted: tuple[int, ...] = ()
     while True:
         tokens, finished = request.clip(verified, num_generated=num_generated)
         yield Commit(tokens)

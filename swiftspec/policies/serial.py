@@ -177,7 +177,9 @@ def tree_rounds(
     """
     token: int = yield Prefill(Role.TARGET, request.prompt)
     unread = list(request.prompt[:-1])  # by the draft
-    path, verified, num_generated = tuple[int, ...](), (token,), 0
+    path: tuple[int, ...] = ()
+    verified: tuple[int, ...] = (token,)
+    num_generated = 0
     while True:
         tokens, finished = request.clip(verified, num_generated=num_generated)
         yield Commit(tokens)

@@ -14,7 +14,7 @@ from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.grids import REPEATS, SWEEP_REPEATS
-from swiftspec.profiler.steps import drafting_alone, new_resumptions, new_sweep, step_points
+from swiftspec.profiler.steps import drafting_alone, new_resumptions, new_sweeps, step_points
 
 __all__ = ["DriftProbe"]
 
@@ -69,8 +69,8 @@ class DriftProbe:
         request = Request(prompt=prompt, max_new_tokens=1)
         for index, (engine, *_) in enumerate(self._engines):
             kind = engine.draft_facts.kind
-            sweep = new_sweep(engine.layout, repeats=SWEEP_REPEATS, device=engine.device, kind=kind)
-            self._timelines[index].append(_timed(engine, sweep, request, context))
+            for sweep in new_sweeps(engine.layout, repeats=SWEEP_REPEATS, device=engine.device, kind=kind):
+                self._timelines[index].append(_timed(engine, sweep, request, context))
             # On groups of their own, drafts wait for targets, and their first forward after that takes longer.
             if engine.layout is Layout.DISAGGREGATED:
                 resumptions = new_resumptions(repeats=REPEATS, device=engine.device, kind=kind)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import count, cycle, repeat
+from itertools import cycle, repeat
 from typing import ClassVar
 
 from swiftspec.policies import Policy
@@ -38,6 +38,7 @@ __all__ = [
     "Interruptions",
     "OverlappedSweep",
     "Resumptions",
+    "TargetSweep",
     "draft_reads",
     "expand",
     "measured_prefix",
@@ -105,21 +106,37 @@ class AlternatingSweep(_Sweep):
     def _both(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
         yield Prefill(Role.DRAFT, request.prompt)
-        alone = repeat(1, (_BURSTS_ALONE - 1) * self.repeats) if 1 in self.target_rows_grid else ()
-        verified = [*self._in_order(self.target_rows_grid), *alone]
+        # One row alone is what plain decoding verifies, which has no draft.
+        verified = [rows for rows in self._in_order(self.target_rows_grid) if rows > 1]
         drafted = sorted(self.draft_rows_grid, reverse=True)
-        # One row alone is what plain decoding verifies, which has no draft; there is none to slow it down.
-        speculative, turns = sum(rows > 1 for rows in verified), count()
         for number, rows in enumerate(verified):
-            yield from verify(request, rows, turn=next(turns))
-            if number >= speculative:
-                continue
-            # Once more, as policies do in rounds without a draft, which may have evicted the target's weights.
-            yield from verify(request, rows, turn=next(turns))
-            draft_rows = drafted[number * len(drafted) // speculative]
+            yield from verify(request, rows, turn=number)
+            draft_rows = drafted[number * len(drafted) // len(verified)]
             # The first one finds the draft's weights evicted.
             for _ in range(1 + IN_A_ROW):
                 yield from expand(request, draft_rows, fuzzy=number % 2 == 1)
+        yield Commit((0,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSweep(_Sweep):
+    """The target alone, as policies without a draft use it: none evicts its weights."""
+
+    name: ClassVar[str] = "target_sweep"
+    layout: ClassVar[Layout] = Layout.COLOCATED
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        return {Role.TARGET: self._target(request)}
+
+    @classmethod
+    def search_space(cls) -> Iterator["TargetSweep"]:
+        yield from ()
+
+    def _target(self, request: Request) -> Program:
+        yield Prefill(Role.TARGET, request.prompt)
+        alone = repeat(1, (_BURSTS_ALONE - 1) * self.repeats) if 1 in self.target_rows_grid else ()
+        for turn, rows in enumerate((*self._in_order(self.target_rows_grid), *alone)):
+            yield from verify(request, rows, turn=turn)
         yield Commit((0,))
 
 

@@ -57,13 +57,14 @@ from swiftspec.profiler.programs import (
     Interruptions,
     OverlappedSweep,
     Resumptions,
+    TargetSweep,
 )
 from swiftspec.profiler.prompts import Prompts, prompts_for
 from swiftspec.profiler.shared_steps import check_max_sequences, measure_sharing
 from swiftspec.profiler.tensor_parallel import collective_of, composed_steps
 from swiftspec.progress import Progress
 
-__all__ = ["computed_spec", "drafting_alone", "measure_profile", "new_resumptions", "new_sweep", "step_points"]
+__all__ = ["computed_spec", "drafting_alone", "measure_profile", "new_resumptions", "new_sweeps", "step_points"]
 
 # A GPU's forwards are captured for these numbers of rows; others run with the next larger one.
 GPU_TARGET_ROWS = CAPTURE_SIZES
@@ -263,11 +264,11 @@ class _Measurement:
         self._kind = engine.draft_facts.kind
 
     def sweep(self, context: int) -> list[Timeline]:
-        timelines = []
+        timelines: list[Timeline] = []
         for repeats in (1, SWEEP_REPEATS):
-            policy = new_sweep(self._bench.layout, repeats=repeats, device=self._bench.device, kind=self._kind)
-            timelines.append(self._run(policy, context, max_new_tokens=1))
-        return timelines[1:]  # the first time at a context compiles its shapes
+            sweeps = new_sweeps(self._bench.layout, repeats=repeats, device=self._bench.device, kind=self._kind)
+            timelines = [self._run(sweep, context, max_new_tokens=1) for sweep in sweeps]
+        return timelines  # without the first ones, which compile the shapes of this context
 
     def resume(self, context: int) -> Timeline:
         sweep = new_resumptions(repeats=REPEATS, device=self._bench.device, kind=self._kind)
@@ -291,13 +292,16 @@ class _Measurement:
         return generation.timeline
 
 
-def new_sweep(layout: Layout, *, repeats: int, device: Device, kind: DraftKind = DraftKind.SERIAL) -> Policy:
-    """A measuring program over every row count of every kind of forward. kind: of the draft."""
-    apart = HeadSweep if kind.reads_target else OverlappedSweep
-    sweep = apart if layout is Layout.DISAGGREGATED else AlternatingSweep
+def new_sweeps(layout: Layout, *, repeats: int, device: Device, kind: DraftKind = DraftKind.SERIAL) -> list[Policy]:
+    """Measuring programs over every row count of every kind of forward. kind: of the draft."""
     on_cores, on_gpu = (TARGET_ROWS, DRAFT_ROWS, HALVES_ROWS), (GPU_TARGET_ROWS, GPU_DRAFT_ROWS, GPU_HALVES_ROWS)
     target, draft, halves = on_cores if device == "cpu" else on_gpu
-    return sweep(target_rows_grid=target, draft_rows_grid=draft, halves_rows_grid=halves, repeats=repeats)
+    apart = HeadSweep if kind.reads_target else OverlappedSweep
+    sweeps = [apart] if layout is Layout.DISAGGREGATED else [AlternatingSweep, TargetSweep]
+    return [
+        sweep(target_rows_grid=target, draft_rows_grid=draft, halves_rows_grid=halves, repeats=repeats)
+        for sweep in sweeps
+    ]
 
 
 def new_resumptions(*, repeats: int, device: Device, kind: DraftKind = DraftKind.SERIAL) -> Policy:

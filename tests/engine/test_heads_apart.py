@@ -106,7 +106,7 @@ def test_a_policy_without_features_is_refused(engine: Launcher) -> None:
 
 
 SWEEPS = (
-    steps.new_sweep(Layout.DISAGGREGATED, repeats=1, device="cpu", kind=DraftKind.HEAD),
+    *steps.new_sweeps(Layout.DISAGGREGATED, repeats=1, device="cpu", kind=DraftKind.HEAD),
     steps.new_resumptions(repeats=1, device="cpu", kind=DraftKind.HEAD),
     HeadInterruptions(target_rows_grid=(1,), draft_rows_grid=(1,), halves_rows_grid=(), repeats=1),
     HeadSharing(index=0, num_requests=2, begin_s=0.0, repeats=1),

@@ -3,7 +3,7 @@
 from swiftspec.artifacts.timeline import Phase, Timeline
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
-from swiftspec.profiler.programs import Interruptions, Resumptions
+from swiftspec.profiler.programs import AlternatingSweep, Interruptions, Resumptions, TargetSweep
 from swiftspec.profiler.steps import step_points
 from swiftspec.simulator.driver import simulate
 from tests.builders import constant_profile
@@ -31,6 +31,24 @@ def test_resumptions_leave_the_draft_cold_at_every_row_count() -> None:
         if point.phase is Phase.EXPAND
     ]
     assert [(point.rows, point.cold, point.num_samples) for point in points] == [(rows, True, 6) for rows in (1, 4, 8)]
+
+
+def test_verifications_are_measured_after_the_draft_and_after_each_other() -> None:
+    points = [
+        point
+        for sweep in (AlternatingSweep, TargetSweep)
+        for point in step_points(
+            [simulated(sweep(target_rows_grid=(1, 4, 8), draft_rows_grid=(1, 8), halves_rows_grid=(), repeats=6))],
+            {Role.TARGET: (0,)},
+            Layout.COLOCATED,
+            ranks={},
+        )
+        if point.phase is Phase.VERIFY
+    ]
+    found = {(point.rows, point.cold): point.num_samples for point in points}
+    # Plain decoding verifies one row, hundreds of times, and has no draft.
+    assert found.pop((1, False)) > 6
+    assert found == {(rows, cold): 6 for rows in (4, 8) for cold in (True, False)}
 
 
 def test_interruptions_come_beside_every_other_verification() -> None:

@@ -60,6 +60,20 @@ def test_a_draft_that_waited_is_cold() -> None:
     assert points[False].latency.median_s == pytest.approx(0.01)
 
 
+def test_a_target_that_waited_is_warm_and_after_a_draft_it_is_cold() -> None:
+    spans = []
+    for i in range(8):
+        t = float(i)
+        spans += [
+            Span(Role.TARGET, Phase.EXPAND, Role.DRAFT, 4, 0, t, t + 0.1),
+            Span(Role.TARGET, Phase.VERIFY, Role.TARGET, 8, 0, t + 0.1, t + 0.13),
+            Span(Role.TARGET, Phase.VERIFY, Role.TARGET, 8, 0, t + 0.5, t + 0.52),
+        ]
+    steps = step_points([timeline(*spans)], {Role.TARGET: (0,)}, Layout.COLOCATED, ranks={})
+    points = {point.cold: point for point in steps if point.phase is Phase.VERIFY}
+    assert {cold: point.latency.median_s for cold, point in points.items()} == pytest.approx({True: 0.03, False: 0.02})
+
+
 def test_a_message_costs_what_verifications_with_more_of_them_take_longer() -> None:
     spans = []
     for i in range(16):
@@ -179,8 +193,8 @@ def test_gpus_are_measured_in_groups_and_splits_of_all_sizes() -> None:
 
 def test_a_gpus_sweeps_are_of_the_rows_that_its_graphs_are_made_for() -> None:
     for layout in (Layout.COLOCATED, Layout.DISAGGREGATED):
-        sweep = steps.new_sweep(layout, repeats=1, device="cuda")
-        assert max(sweep.target_rows, sweep.draft_rows) <= TREE_SLOTS["cuda"]
+        for sweep in steps.new_sweeps(layout, repeats=1, device="cuda"):
+            assert max(sweep.target_rows, sweep.draft_rows) <= TREE_SLOTS["cuda"]
     assert {*steps.GPU_TARGET_ROWS, *steps.GPU_DRAFT_ROWS, *steps.GPU_HALVES_ROWS} == set(CAPTURE_SIZES)
 
 

@@ -184,6 +184,15 @@ def test_a_draft_that_waited_finds_its_weights_gone() -> None:
     assert seconds == [1.0, 1.0, 1.25, 1.0]
 
 
+def test_a_draft_in_between_evicts_the_targets_weights() -> None:
+    warm = constant_profile(expand_s=1.0, verify_s=5.0)
+    cold = [s.model_copy(update={"cold": True, "quantiles_s": (8.0,) * 20}) for s in warm.steps if s.phase == "verify"]
+    profile = warm.model_copy(update={"steps": (*warm.steps, *cold)})
+    for policy, verify_s in ((SerialChain(num_draft_tokens=2), 8.0), (Autoregressive(), 5.0)):
+        timeline = simulate_one(policy, profile, chain_trace(num_tokens=6))
+        assert {span.end_s - span.start_s for span in timeline.phase(Phase.VERIFY)} == {verify_s}
+
+
 def test_a_prompt_is_a_pause_that_the_next_forwards_pay_for() -> None:
     cost = WarmUpCost(
         role=Role.TARGET, degree=1, rows=(1,), extra_s=(0.25,), left=0.5, evicted_s=0.1, provenance=Provenance.MEASURED
