@@ -297,7 +297,9 @@ def new_sweeps(layout: Layout, *, repeats: int, device: Device, kind: DraftKind 
     on_cores, on_gpu = (TARGET_ROWS, DRAFT_ROWS, HALVES_ROWS), (GPU_TARGET_ROWS, GPU_DRAFT_ROWS, GPU_HALVES_ROWS)
     target, draft, halves = on_cores if device == "cpu" else on_gpu
     apart = HeadSweep if kind.reads_target else OverlappedSweep
-    sweeps = [apart] if layout is Layout.DISAGGREGATED else [AlternatingSweep, TargetSweep]
+    sweeps: tuple[type[OverlappedSweep | AlternatingSweep | TargetSweep], ...] = (
+        (apart,) if layout is Layout.DISAGGREGATED else (AlternatingSweep, TargetSweep)
+    )
     return [
         sweep(target_rows_grid=target, draft_rows_grid=draft, halves_rows_grid=halves, repeats=repeats)
         for sweep in sweeps
