@@ -6,6 +6,7 @@ The colours are Okabe and Ito's, which colour-blind readers can tell apart.
 import io
 from pathlib import Path
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -38,9 +39,11 @@ def save_figure(path: Path, figure: Figure) -> None:
 
 
 def render(figure: Figure, file_format: str) -> bytes:
-    """The bytes of a figure as png, svg or pdf."""
+    """The bytes of a figure as png, svg or pdf. The same figure is the same bytes, so that a repository can hold it."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=file_format, dpi=_DPI)
+    dated = {"svg": "Date", "pdf": "CreationDate"}.get(file_format)
+    with rc_context({"svg.hashsalt": "swiftspec"}):
+        figure.savefig(buffer, format=file_format, dpi=_DPI, metadata={dated: None} if dated else None)
     return buffer.getvalue()
 
 

@@ -18,6 +18,7 @@ from swiftspec.reports.figures import (
     step_latency,
     timeline_rounds,
 )
+from swiftspec.reports.figures.style import new_figure
 from tests.builders import machine_profile
 from tests.cli.samples import parallel_timeline, serial_timeline, trace
 from tests.reports.figures.samples import forwards, report
@@ -65,3 +66,14 @@ def test_pictures_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     render(FIGURES["report"](), "png")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("file_format", ["png", "svg", "pdf"])
+def test_the_same_figure_is_the_same_bytes(file_format: str) -> None:
+    def drawn() -> bytes:
+        figure, axes = new_figure()
+        axes.plot([0, 1], [1, 0], label="line")
+        axes.legend()
+        return render(figure, file_format)
+
+    assert drawn() == drawn()
