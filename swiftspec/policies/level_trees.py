@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from swiftspec.policies.effects import (
     Commit,
     KeepKV,
-    Prefill,
     Program,
     Role,
     Step,
     draft_forward,
+    prefill,
     read_unread,
     target_forward,
 )
@@ -116,19 +116,22 @@ def layered_rounds(
 
     fuzzy, is_exact: as of `Layers`. The draft forwards accepted tokens again if their KV was not exact.
     """
-    token: int = yield Prefill(Role.TARGET, request.prompt)
+    yield from prefill(Role.TARGET, request.prompt[:-1])
     unread = list(request.prompt[:-1])  # by the draft
     fresh, position, num_generated = request.prompt[-1:], request.root_position, 0
-    path: tuple[int, ...] = ()
-    verified: tuple[int, ...] = (token,)
-    kept: tuple[int, ...] = ()
     while True:
+        layers, nodes = Layers(fresh, position=position, fuzzy=fuzzy, is_exact=is_exact), list[int]()
+        if (yield from read_unread(unread, position - len(fresh) + 1)):
+            nodes = yield from draft(layers)
+        subtree = layers.subtree(nodes)
+        choices = yield from target_forward(subtree.rows())
+        path, verified = follow(subtree, choices)
         tokens, finished = request.clip(verified, num_generated=num_generated)
         yield Commit(tokens)
         if finished:
             return
-        if path:
-            yield KeepKV(Role.TARGET, path, len(path))
+        yield KeepKV(Role.TARGET, path, len(path))
+        kept = layers.kept([nodes[index - 1] for index in path[1:]])
         fresh = (fresh + tokens)[len(kept) :]
         if kept:
             yield KeepKV(Role.DRAFT, kept, len(kept))
@@ -137,10 +140,3 @@ def layered_rounds(
             fresh = fresh[-1:]
         position += len(tokens)
         num_generated += len(tokens)
-        layers, nodes = Layers(fresh, position=position, fuzzy=fuzzy, is_exact=is_exact), list[int]()
-        if (yield from read_unread(unread, position - len(fresh) + 1)):
-            nodes = yield from draft(layers)
-        subtree = layers.subtree(nodes)
-        choices = yield from target_forward(subtree.rows())
-        path, verified = follow(subtree, choices)
-        kept = layers.kept([nodes[index - 1] for index in path[1:]])

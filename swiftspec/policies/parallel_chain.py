@@ -13,11 +13,11 @@ from swiftspec.policies.base import DraftKind, Layout, Shape, check_shape
 from swiftspec.policies.effects import (
     Commit,
     KeepKV,
-    Prefill,
     Program,
     Role,
     Step,
     draft_forward,
+    prefill,
     read_unread,
     target_forward,
 )
@@ -73,19 +73,20 @@ class ParallelChain(Shape):
 
 
 def _rounds(request: Request, num_draft_tokens: int) -> Program:
-    token: int = yield Prefill(Role.TARGET, request.prompt)
+    yield from prefill(Role.TARGET, request.prompt[:-1])
     *unread, root = request.prompt  # by the draft
-    position, num_generated = request.root_position, 0
-    path: tuple[int, ...] = ()
-    verified: tuple[int, ...] = (token,)
-    drafted: tuple[int, ...] = ()
+    position = request.root_position
+    num_generated = 0
     while True:
+        drafted = yield from _draft(unread, root, position, num_draft_tokens, request.mask_token)
+        chain = Subtree(position, (root, *drafted), tuple(range(-1, len(drafted))))
+        choices = yield from target_forward(chain.rows())
+        path, verified = follow(chain, choices)
         tokens, finished = request.clip(verified, num_generated=num_generated)
         yield Commit(tokens)
         if finished:
             return
-        if path:
-            yield KeepKV(Role.TARGET, path, len(path))
+        yield KeepKV(Role.TARGET, path, len(path))
         unread.append(root)
         if drafted:
             yield KeepKV(Role.DRAFT, tuple(range(len(unread))), len(unread))
@@ -94,10 +95,6 @@ def _rounds(request: Request, num_draft_tokens: int) -> Program:
         root = tokens[-1]
         position += len(tokens)
         num_generated += len(tokens)
-        drafted = yield from _draft(unread, root, position, num_draft_tokens, request.mask_token)
-        chain = Subtree(position, (root, *drafted), tuple(range(-1, len(drafted))))
-        choices = yield from target_forward(chain.rows())
-        path, verified = follow(chain, choices)
 
 
 def _draft(unread: list[int], root: int, position: int, num_tokens: int, mask_token: int) -> Step[tuple[int, ...]]:

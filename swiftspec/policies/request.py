@@ -43,7 +43,7 @@ class Request:
 
     @property
     def root_position(self) -> int:
-        """Position of the last prompt token."""
+        """Position of the last prompt token, the first root."""
         return len(self.prompt) - 1
 
     def clip(self, tokens: Sequence[int], *, num_generated: int) -> tuple[tuple[int, ...], bool]:

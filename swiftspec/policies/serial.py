@@ -14,11 +14,11 @@ from swiftspec.policies.base import Layout, Shape, check_shape
 from swiftspec.policies.effects import (
     Commit,
     KeepKV,
-    Prefill,
     Program,
     Role,
     Step,
     Subtree,
+    prefill,
     read_unread,
     target_forward,
 )
@@ -168,25 +168,26 @@ def tree_rounds(
 ) -> Program:
     """Rounds of a co-located policy: grow the tree, verify its best nodes; or what `quotes` has, if the tree is empty.
 
-    The first token is the prefill's, so that it does not wait for the draft.
-
     draft: grows the tree, which is only the root at first; it is given the verified tokens that the draft has not read.
     least_probability: as of `TokenTree.best`.
     A round of `quotes` must not throw drafted nodes away: residual sampling is exact only if a node that was drawn is
     verified or not whatever its token.
     """
-    token: int = yield Prefill(Role.TARGET, request.prompt)
+    yield from prefill(Role.TARGET, request.prompt[:-1])
     unread = list(request.prompt[:-1])  # by the draft
-    path: tuple[int, ...] = ()
-    verified: tuple[int, ...] = (token,)
     num_generated = 0
     while True:
+        subtree = quotes.subtree(tree.position) if quotes and tree.is_bare else None
+        if subtree is None:
+            yield from draft(unread)
+            subtree = tree.best(verify_rows, least_probability=least_probability)
+        choices = yield from target_forward(subtree.rows())
+        path, verified = follow(subtree, choices)
         tokens, finished = request.clip(verified, num_generated=num_generated)
         yield Commit(tokens)
         if finished:
             break
-        if path:
-            yield KeepKV(Role.TARGET, path, len(path))
+        yield KeepKV(Role.TARGET, path, len(path))
         tree.advance(tokens)
         if tree.num_slots:
             yield KeepKV(Role.DRAFT, *tree.compact())
@@ -195,12 +196,6 @@ def tree_rounds(
         if quotes:
             quotes.extend(tokens)
         num_generated += len(tokens)
-        subtree = quotes.subtree(tree.position) if quotes and tree.is_bare else None
-        if subtree is None:
-            yield from draft(unread)
-            subtree = tree.best(verify_rows, least_probability=least_probability)
-        choices = yield from target_forward(subtree.rows())
-        path, verified = follow(subtree, choices)
     if quotes:
         quotes.finish(tokens)
 

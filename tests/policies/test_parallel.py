@@ -116,17 +116,15 @@ def test_one_forward_after_a_miss_gives_a_tree_as_deep_as_the_masks(
 
 def test_rounds_of_a_chain_exactly() -> None:
     # The target counts upwards to 4; the draft counts upwards too, and guesses one more for every mask.
-    request = Request(prompt=(0,), max_new_tokens=6, eos_token_ids=frozenset({9}), mask_token=50)
+    request = Request(prompt=(0, 1), max_new_tokens=6, eos_token_ids=frozenset({9}), mask_token=50)
     program = ParallelChain(num_draft_tokens=3).programs(request)[Role.TARGET]
     effects = run_alone(
         program,
         draft=lambda row: Candidates((row.position + 1,), (-0.5,)),
         target=lambda row: row.token + 1 if row.token < 4 else 9,
-        choice=1,
     )
     assert list(effects) == [
         Prefill(Role.TARGET, (0,)),
-        Commit((1,)),
         DraftForward((Row(0, 0, 0b0), Row(1, 1, 0b1), Row(50, 2, 0b11), Row(50, 3, 0b111)), 1, level=1),
         TargetForward((Row(1, 1, 0b0), Row(2, 2, 0b1), Row(3, 3, 0b11), Row(4, 4, 0b111))),
         Commit((2, 3, 4, 9)),
@@ -134,17 +132,15 @@ def test_rounds_of_a_chain_exactly() -> None:
 
 
 def test_chain_drops_masks_and_reads_accepted_tokens_with_the_next_masks() -> None:
-    request = Request(prompt=(0, 1, 2), max_new_tokens=6, mask_token=50)
+    request = Request(prompt=(0, 1, 2, 3), max_new_tokens=6, mask_token=50)
     program = ParallelChain(num_draft_tokens=2).programs(request)[Role.TARGET]
     effects = run_alone(
         program,
         draft=lambda row: Candidates((row.position + 1,), (-0.5,)),
         target=lambda row: row.token + 1 if row.token != 4 else 20,
-        choice=3,
     )
-    assert list(effects)[:10] == [
+    assert list(effects)[:9] == [
         Prefill(Role.TARGET, (0, 1, 2)),
-        Commit((3,)),
         Prefill(Role.DRAFT, (0, 1, 2), level=1),
         DraftForward((Row(3, 3, 0b0), Row(50, 4, 0b1)), 1, level=1),
         TargetForward((Row(3, 3, 0b0), Row(4, 4, 0b1), Row(5, 5, 0b11))),
@@ -157,13 +153,12 @@ def test_chain_drops_masks_and_reads_accepted_tokens_with_the_next_masks() -> No
 
 
 def test_unlikely_paths_are_not_verified() -> None:
-    request = Request(prompt=(0,), max_new_tokens=3, mask_token=50)
+    request = Request(prompt=(0, 1), max_new_tokens=3, mask_token=50)
     program = ParallelTree(verify_rows=8, num_masks=2, least_probability=0.3).programs(request)[Role.TARGET]
     effects = run_alone(
         program,
         draft=lambda row: Candidates((row.position + 1, 20), (log(0.6), log(0.35))),
         target=lambda row: 30,
-        choice=1,
     )
     # Of the products 0.6, 0.35, 0.36, 0.21, 0.216 .. three are large enough.
     (first, *_) = (effect for effect in effects if isinstance(effect, TargetForward))
@@ -182,8 +177,6 @@ def test_a_draft_that_declines_every_round_leaves_plain_decoding() -> None:
                 answer = None
                 if isinstance(effect, DraftForward) or (isinstance(effect, Prefill) and effect.level):
                     answer = ()
-                elif isinstance(effect, Prefill):
-                    answer = 2
                 elif isinstance(effect, TargetForward):
                     rows.append(len(effect.rows))
                     answer = tuple(row.token + 1 for row in effect.rows)
@@ -191,7 +184,7 @@ def test_a_draft_that_declines_every_round_leaves_plain_decoding() -> None:
                     output += effect.tokens
         except StopIteration:
             pass
-        assert (output, rows) == ([2, 3, 4, 5], [1, 1, 1])
+        assert (output, rows) == ([2, 3, 4, 5], [1, 1, 1, 1])
 
 
 def test_a_hit_deep_in_the_tree_is_answered_at_once() -> None:

@@ -54,8 +54,7 @@ def test_round_is_its_expansions_then_one_verification(shape: SerialTree, reques
     bounds = [-1, *[index for index, effect in enumerate(forwards) if isinstance(effect, TargetForward)]]
     for start, end in pairwise(bounds):
         assert 0 <= end - start - 1 <= shape.expansions
-    if len(bounds) > 1:
-        assert bounds[1] == shape.expansions
+    assert bounds[1] == shape.expansions
 
 
 def test_draft_that_outruns_the_target_fills_its_slots_and_not_one_more() -> None:
@@ -86,24 +85,21 @@ def test_rounds_of_a_chain_exactly() -> None:
     effects = run_alone(
         program,
         draft=lambda row: Candidates((row.token + 1,), (-0.5,)),
-        target=lambda row: row.token + 1 if row.token < 5 else 9,
-        choice=2,
+        target=lambda row: row.token + 1 if row.token < 4 else 9,
     )
     assert list(effects) == [
-        # The first token does not wait for the draft.
-        Prefill(Role.TARGET, (0, 1)),
-        Commit((2,)),
-        Prefill(Role.DRAFT, (0, 1), level=1),
-        DraftForward((Row(2, 2, 0b0),), 1, level=1),
-        DraftForward((Row(3, 3, 0b1),), 1, level=2),
-        TargetForward((Row(2, 2, 0b0), Row(3, 3, 0b1), Row(4, 4, 0b11))),
-        Commit((3, 4, 5)),
+        Prefill(Role.TARGET, (0,)),
+        Prefill(Role.DRAFT, (0,), level=1),
+        DraftForward((Row(1, 1, 0b0),), 1, level=1),
+        DraftForward((Row(2, 2, 0b1),), 1, level=2),
+        TargetForward((Row(1, 1, 0b0), Row(2, 2, 0b1), Row(3, 3, 0b11))),
+        Commit((2, 3, 4)),
         KeepKV(Role.TARGET, (0, 1, 2), 3),
         KeepKV(Role.DRAFT, (0, 1), 2),
-        # 4 was accepted without having been forwarded; it goes with the new root.
-        DraftForward((Row(4, 4, 0b0), Row(5, 5, 0b1)), 1, level=1),
-        DraftForward((Row(6, 6, 0b11),), 1, level=2),
-        TargetForward((Row(5, 5, 0b0), Row(6, 6, 0b1), Row(7, 7, 0b11))),
+        # 3 was accepted without having been forwarded; it goes with the new root.
+        DraftForward((Row(3, 3, 0b0), Row(4, 4, 0b1)), 1, level=1),
+        DraftForward((Row(5, 5, 0b11),), 1, level=2),
+        TargetForward((Row(4, 4, 0b0), Row(5, 5, 0b1), Row(6, 6, 0b11))),
         Commit((9,)),
     ]
 

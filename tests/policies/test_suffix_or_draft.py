@@ -43,17 +43,15 @@ def test_a_round_has_a_whole_chain_or_no_draft_forward(
 
 def test_rounds_exactly() -> None:
     # The text counts 0 1 2 3 0 1 2 3 ..; the draft only knows what follows 3.
-    request = Request(prompt=(0, 1, 2, 3, 0), max_new_tokens=9, eos_token_ids=frozenset({9}))
+    request = Request(prompt=(0, 1, 2, 3, 0, 1), max_new_tokens=8, eos_token_ids=frozenset({9}))
     shape = SuffixOrDraft(num_draft_tokens=2, least_score=2.0, verify_rows=3)
     effects = run_alone(
         shape.programs(request)[Role.TARGET],
         draft=lambda row: Candidates((row.token + 1,), (-0.5,)),
         target=lambda row: 5 if row.position == 7 else row.token + 1,
-        choice=1,
     )
     assert list(effects) == [
         Prefill(Role.TARGET, (0, 1, 2, 3, 0)),
-        Commit((1,)),
         # 0 1 occurred before: two tokens are expected, and no draft is needed.
         TargetForward((Row(1, 5, 0b0), Row(2, 6, 0b1), Row(3, 7, 0b11))),
         Commit((2, 3, 5)),

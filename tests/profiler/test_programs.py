@@ -6,7 +6,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.profiler.programs import AlternatingSweep, Interruptions, Resumptions, TargetSweep
 from swiftspec.profiler.steps import step_points
 from swiftspec.simulator.driver import simulate
-from tests.builders import constant_profile
+from tests.builders import constant_profile, with_guesses
 from tools.iid_trace import synthesise_trace
 
 EXPAND_S, VERIFY_S = 0.002, 0.016
@@ -18,7 +18,9 @@ def simulated(sweep: Policy) -> Timeline:
         sweep,
         degrees=dict.fromkeys(Role, 1),
         profile=constant_profile(expand_s=EXPAND_S, verify_s=VERIFY_S),
-        trace=synthesise_trace([0.5, 0.2], prompt_lengths=[64], num_tokens=8, seed=0),
+        trace=with_guesses(
+            synthesise_trace([0.6, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05], prompt_lengths=[64], num_tokens=8, seed=0)
+        ),
     )
     return Timeline(request="64", start_s=0.0, spans=timeline.spans)
 

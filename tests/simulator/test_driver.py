@@ -93,11 +93,10 @@ def test_autoregressive_log() -> None:
 
 def test_serial_round_is_drafts_then_verification() -> None:
     profile = constant_profile(expand_s=1.0, verify_s=5.0, prefill_s=2.0)
-    timeline = simulate_one(SerialChain(num_draft_tokens=2), profile, chain_trace(num_tokens=6))
+    timeline = simulate_one(SerialChain(num_draft_tokens=2), profile, chain_trace(num_tokens=5))
     assert log(timeline) == [
-        ("target", "prefill", 4, 0, 0.0, 2.0),
-        ("target", "commit", 0, 1, 2.0, 2.0),
-        ("target", "prefill", 4, 0, 2.0, 4.0),
+        ("target", "prefill", 3, 0, 0.0, 2.0),
+        ("target", "prefill", 3, 0, 2.0, 4.0),
         ("target", "expand", 1, 0, 4.0, 5.0),
         ("target", "expand", 1, 0, 5.0, 6.0),
         ("target", "verify", 3, 0, 6.0, 11.0),
@@ -209,14 +208,14 @@ def test_a_prompt_is_a_pause_that_the_next_forwards_pay_for() -> None:
 def test_host_time_before_a_forward_lies_between_spans_and_is_the_span_elsewhere() -> None:
     host = {Phase.EXPAND: 0.5, Phase.VERIFY: 0.25, Phase.COMMIT: 0.125, Phase.COMPACT: 0.0625}
     profile = constant_profile(expand_s=1.0, verify_s=5.0, prefill_s=2.0, host_s=host)
-    timeline = simulate_one(SerialChain(num_draft_tokens=1), profile, chain_trace(num_tokens=4))
+    timeline = simulate_one(SerialChain(num_draft_tokens=1), profile, chain_trace(num_tokens=3))
     spans = [(s.phase.value, s.start_s, s.end_s) for s in timeline.spans if s.start_s >= 4][:5]
-    assert spans == [  # the first token's commit came before
-        ("expand", 4.625, 5.625),
-        ("verify", 5.875, 10.875),
-        ("commit", 10.875, 11.0),
-        ("compact", 11.0, 11.0625),
-        ("compact", 11.0625, 11.125),
+    assert spans == [
+        ("expand", 4.5, 5.5),
+        ("verify", 5.75, 10.75),
+        ("commit", 10.75, 10.875),
+        ("compact", 10.875, 10.9375),
+        ("compact", 10.9375, 11.0),
     ]
 
 
