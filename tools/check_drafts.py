@@ -141,7 +141,7 @@ def _best_serial(plan: swiftspec.Plan) -> Candidate:
 
 
 def _searches(candidate: Candidate) -> bool:
-    return candidate.policy.startswith("suffix")
+    return candidate.policy.startswith(("prompt_lookup", "suffix"))
 
 
 def _rows(
