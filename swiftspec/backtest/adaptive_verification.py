@@ -65,7 +65,7 @@ class Server:
         """A round that drafts: the block is drafted whole, whatever is verified of it."""
         return self.round_s(num_sequences, num_rows, drafts=True)
 
-    def level_s(self, level: int, num_sequences: int, /) -> float:  # noqa: ARG002 - one forward drafts all levels
+    def level_s(self, _level: int, _num_sequences: int, /) -> float:
         """Nothing: no row of the draft has a forward of its own."""
         return 0.0
 

@@ -82,7 +82,7 @@ class _Controller(Controller):
         super().__init__(control, costs, max_rows=max_rows)
         self._rule = control
 
-    def may_draft(self, request: int, level: int, now_s: float) -> bool:  # noqa: ARG002 - the same for all requests
+    def may_draft(self, _request: int, level: int, _now_s: float, /) -> bool:
         return level <= self._rule.depth(len(self._paces))
 
     def shares(self, asks: Sequence[Ask], num_rows: int, now_s: float) -> Sequence[int]:

@@ -48,7 +48,7 @@ class _Drafted:
     def verify_s(self, num_sequences: int, num_rows: int) -> float:
         return self.seconds + self.costs.verify_s(num_sequences, num_rows)
 
-    def level_s(self, level: int, num_sequences: int) -> float:  # noqa: ARG002 - whatever they are
+    def level_s(self, _level: int, _num_sequences: int, /) -> float:
         return 0.0
 
 
@@ -120,7 +120,7 @@ class Controller:
         self._planned.pop(request, None)
         self._survival.forget(request)
 
-    def may_draft(self, request: int, level: int, now_s: float) -> bool:
+    def may_draft(self, request: int, level: int, now_s: float, /) -> bool:
         """Whether a request is to draft another level below its root."""
         if self._is_exploring:
             return True

@@ -58,7 +58,7 @@ class CountingOracle:
         self._prefix[role] += len(tokens)
         return len(tokens)
 
-    def draft(self, rows: Sequence[Row], _: int, *, fuzzy: bool = False) -> int:  # noqa: ARG002 - as of every oracle
+    def draft(self, rows: Sequence[Row], _: int, *, fuzzy: bool = False) -> int:  # noqa: ARG002 - it fills as many slots
         """Fill tree slots of the draft."""
         self._slots[Role.DRAFT] += len(rows)
         return len(rows)
@@ -103,7 +103,6 @@ class _Target:
     def __init__(self, recording: Recording, prompt: tuple[int, ...], output: Sequence[int], num_output: int) -> None:
         self._recording = recording
         self._starts = [played.start for played in recording.rounds]
-        self._first_again = _first_again(recording.rounds)
         self._prompt = prompt
         self._output = output
         self._num_output = num_output
@@ -173,10 +172,10 @@ class _Target:
 
     def _after(self, number: int, num_output: int) -> int:
         """The next round. An output that is longer than the recorded one goes on with the recording's first rounds."""
-        last, first = len(self._starts) - 1, self._first_again
-        if number == first - 1 and self._is_continued:
-            return min(bisect_left(self._starts, num_output % max(1, self._starts[last]), lo=first), last)
-        return number + 1 if number < last else first
+        last = len(self._starts) - 1
+        if number == 0 and self._is_continued:
+            return min(bisect_left(self._starts, num_output % max(1, self._starts[last]), lo=1), last)
+        return number + 1 if number < last else 1
 
     def _listen(self, effect: Await | Poll) -> Step[None]:
         if isinstance(effect, Poll):
@@ -188,16 +187,6 @@ class _Target:
     def _note(self, message: Message | None) -> None:
         if isinstance(message, Verdict):
             self._received = message.tokens
-
-
-def _first_again(rounds: Sequence[Round]) -> int:
-    """The first round that can be played again: both models have read the prompt before."""
-    readers = [
-        number
-        for number, played in enumerate(rounds)
-        if any(isinstance(effect, Prefill) and not effect.position for effect in played.effects)
-    ]
-    return min(1 + max(readers, default=0), len(rounds) - 1)
 
 
 def play_draft(recording: Recording, prompt: tuple[int, ...], *, capacity: int) -> Program:

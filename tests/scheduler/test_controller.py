@@ -52,6 +52,34 @@ def verify(controller: Controller, accepted: dict[int, int], *, num_rows: int, n
         controller.note_accepted(request, range(count + 1))
 
 
+@dataclass
+class Declining(Recording):
+    """A control that drafts nothing."""
+
+    learns: ClassVar[bool] = False
+
+    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        super().rows(contenders, costs=costs, max_rows=max_rows)
+        return [1] * len(contenders)
+
+
+@pytest.mark.parametrize(("tpot_s", "num_plans"), [(None, 1), (1.0, 5)])
+def test_a_plan_without_drafts_stands_until_requests_come_unless_limits_come_closer(
+    tpot_s: float | None, num_plans: int
+) -> None:
+    control = Declining()
+    controller = Controller(control, COSTS, max_rows=64, num_first=0)
+    controller.add(0, tpot_s=tpot_s)
+    verify(controller, {0: 0}, num_rows=1, now_s=0.0)
+    for step in range(1, 6):
+        assert not controller.may_draft(0, 1, float(step))
+        verify(controller, {0: 0}, num_rows=1, now_s=float(step))
+    assert len(control.seen) == num_plans
+    controller.add(1, tpot_s=tpot_s)
+    assert not controller.may_draft(1, 1, 6.0)
+    assert len(control.seen) == num_plans + 1
+
+
 def test_the_first_steps_and_then_a_few_are_served_whole() -> None:
     controller = Controller(Recording(), COSTS, max_rows=64, num_first=2, explore_every=4)
     controller.add(0, tpot_s=None)

@@ -101,18 +101,18 @@ def _tokens(message: Message) -> Iterable[int]:
 class Payload(Protocol):
     """What goes beside one request's messages, as one end sees it."""
 
-    def outgoing(self, message: Message) -> bytes:
+    def outgoing(self, message: Message, /) -> bytes:
         """What goes beside a message; nothing if empty."""
 
-    def takes(self, message: Message, payload: bytes) -> bool:
+    def takes(self, message: Message, payload: bytes, /) -> bool:
         """Take what came beside a message that is to be delivered; False if the message is invalid with it."""
 
 
 class _NoPayload:
-    def outgoing(self, message: Message) -> bytes:  # noqa: ARG002 - nothing goes beside any message
+    def outgoing(self, _message: Message, /) -> bytes:
         return b""
 
-    def takes(self, message: Message, payload: bytes) -> bool:  # noqa: ARG002 - whatever the message
+    def takes(self, _message: Message, payload: bytes, /) -> bool:
         return not payload
 
 

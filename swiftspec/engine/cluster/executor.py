@@ -76,16 +76,18 @@ class ClusterExecutor:
             check()
             time.sleep(_LOOK_EVERY_S)
 
-    def num_devices(self, device: Device) -> int:  # noqa: ARG002 - all slots have devices of one kind
+    def num_devices(self, _device: Device, /) -> int:
+        # All slots have devices of one kind.
         return max(max(spec.devices) for spec in self._slots) + 1
 
-    def channel(self, target: WorkerSpec, draft: WorkerSpec) -> str:  # noqa: ARG002 - a draft may move to another node
+    def channel(self, target: WorkerSpec, _draft: WorkerSpec, /) -> str:
+        # The target's address: a draft may move to another node.
         spare = self._listener.look(self._slots.index(target))
         if spare is None:
             raise ValueError(f"the {target.name} has no host; expected one before the engine starts")
         return f"tcp://{spare.address}:{spare.hello.port}"
 
-    def tp_group(self, name: str, setups: Sequence[Setup]) -> str:  # noqa: ARG002 - wherever they are
+    def tp_group(self, name: str, _setups: Sequence[Setup], /) -> str:
         address, port = self._store
         return f"tcp://{address}:{port}/tp-group-{name}"
 

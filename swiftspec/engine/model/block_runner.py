@@ -92,7 +92,7 @@ class BlockRunner:
         held.prefix_length += num_verified
         held.tree_length = len(slots) - num_verified
 
-    def reset(self, sequence: int, tenant: int = 0) -> None:  # noqa: ARG002 - tenants share a drafter
+    def reset(self, sequence: int, _tenant: int = 0, /) -> None:
         """Forget every token of a sequence; all tenants of a target share the drafter."""
         held = cache_of(sequence, self._sequences)
         held.num_read = held.prefix_length = held.tree_length = 0

@@ -92,7 +92,8 @@ def _check_layers(directory: Path, files: Iterable[Path], spec: ModelSpec) -> No
     numbers = {-1}
     for path in files:
         with opened(path) as file:
-            numbers |= {int(found[1]) for name in file.keys() if (found := _LAYER_NAME.match(name))}  # noqa: SIM118 - no mapping
+            names = file.keys()
+        numbers |= {int(found[1]) for name in names if (found := _LAYER_NAME.match(name))}
     num_layers = max(numbers) + 1
     if spec.num_layers > num_layers:
         raise ValueError(

@@ -81,7 +81,7 @@ class FeatureSender:
         first, self._num_sent = self._num_sent, self._cache.prefix_length
         return _FIRST.pack(first) + self._cache.features[first : self._num_sent].numpy().tobytes()
 
-    def takes(self, message: Message, payload: bytes) -> bool:  # noqa: ARG002 - of the protocol
+    def takes(self, _message: Message, payload: bytes, /) -> bool:
         """Whether what came beside a message is as it should be: no features come back."""
         return not payload
 
@@ -102,7 +102,7 @@ class FeatureReceiver:
         self._store = store
         self._num_due = num_prompt_tokens
 
-    def outgoing(self, message: Message) -> bytes:  # noqa: ARG002 - of the protocol
+    def outgoing(self, _message: Message, /) -> bytes:
         """What goes beside a message: nothing."""
         return b""
 

@@ -100,7 +100,7 @@ class HeadRunner:
         cache_of(sequence, self._caches).keep(slots, num_verified)
         self._sequences[sequence].num_verified += num_verified
 
-    def reset(self, sequence: int, tenant: int = 0) -> None:  # noqa: ARG002 - of the protocol; tenants share a head
+    def reset(self, sequence: int, _tenant: int = 0, /) -> None:
         """Forget every cached token of a sequence; all tenants of a target share the head."""
         cache_of(sequence, self._caches).reset()
         self._sequences[sequence].num_verified = 0

@@ -78,8 +78,9 @@ def _is_apart(directory: Path) -> bool:
     """Whether MTP layers have names of their own (`mtp.*`); such a layer goes on from what it normalised."""
     for path in weight_files(directory):
         with opened(path) as file:
-            if any(name.startswith("mtp.") for name in file.keys()):  # noqa: SIM118 - no mapping
-                return True
+            names = file.keys()
+        if any(name.startswith("mtp.") for name in names):
+            return True
     return False
 
 
@@ -128,7 +129,8 @@ def read_tensors(
     weights: dict[str, Tensor] = {}
     for path in weight_files(directory):
         with opened(path) as file:
-            for name in file.keys():  # noqa: SIM118 - no mapping
+            names = file.keys()
+            for name in names:
                 wanted = renamed(name)
                 if wanted is None or name.endswith(_IGNORED):
                     continue

@@ -19,5 +19,5 @@ class Model(Protocol):
     def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
         """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""
 
-    def reset(self, sequence: int, tenant: int = 0) -> None:
+    def reset(self, sequence: int, tenant: int = 0, /) -> None:
         """Forget every cached token of a sequence, which is this tenant's from now on; 0 is the model itself."""

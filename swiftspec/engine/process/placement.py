@@ -27,13 +27,13 @@ __all__ = [
 class Executor(Protocol):
     """Backend that places an engine's processes and gives them the addresses to reach each other."""
 
-    def num_devices(self, device: Device) -> int:
+    def num_devices(self, device: Device, /) -> int:
         """Number of devices of a kind."""
 
-    def channel(self, target: WorkerSpec, draft: WorkerSpec) -> str:
+    def channel(self, target: WorkerSpec, draft: WorkerSpec, /) -> str:
         """Address of the channel between the leader of a target group and that of the draft."""
 
-    def tp_group(self, name: str, setups: Sequence[Setup]) -> str:
+    def tp_group(self, name: str, setups: Sequence[Setup], /) -> str:
         """Meeting place of a TP group of several ranks, different for each name."""
 
     def start(self, setup: Setup) -> Worker:
@@ -53,10 +53,10 @@ class LocalExecutor:
     def num_devices(self, device: Device) -> int:
         return num_devices_here(device)
 
-    def channel(self, target: WorkerSpec, draft: WorkerSpec) -> str:  # noqa: ARG002 - both are on this machine
+    def channel(self, target: WorkerSpec, _draft: WorkerSpec, /) -> str:
         return f"ipc://{self._folder / f'channel-{target.group}'}"
 
-    def tp_group(self, name: str, setups: Sequence[Setup]) -> str:  # noqa: ARG002 - all are on this machine
+    def tp_group(self, name: str, _setups: Sequence[Setup], /) -> str:
         return f"file://{self._folder / f'tp-group-{name}'}"
 
     def start(self, setup: Setup) -> Worker:
