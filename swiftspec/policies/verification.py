@@ -62,6 +62,8 @@ def follow(subtree: Subtree, choices: Sequence[int]) -> tuple[tuple[int, ...], t
     tokens : tuple of int
         The accepted tokens, then the bonus token.
     """
+    if len(choices) == 1:
+        return (0,), (choices[0],)
     child_of = {
         (parent, token): index
         for index, (token, parent) in enumerate(zip(subtree.tokens, subtree.parents, strict=True))

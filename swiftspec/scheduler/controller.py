@@ -179,7 +179,9 @@ class Controller:
 
     def note_accepted(self, request: int, rows: Collection[int]) -> None:
         """Note which rows of a request's verification were accepted, the root included."""
-        self._survival.note(request, self._paces[request].num_granted, rows)
+        num_rows = self._paces[request].num_granted
+        if num_rows > 1:  # the root is always accepted
+            self._survival.note(request, num_rows, rows)
 
     def note_commit(self, request: int, num_tokens: int, now_s: float) -> None:
         """Note a request's output."""
