@@ -311,8 +311,11 @@ class Dispatcher:
 
     def _give_way(self, keys: Sequence[int]) -> None:
         for key in keys:
-            self._requests[key].preemptions += 1
-            self._stop(self._requests[key], Ending.PREEMPTED)
+            running = self._requests[key]
+            running.preemptions += 1
+            running.is_due = False  # it may have been admitted again before its programs had ended
+            if running.ending is None:
+                self._stop(running, Ending.PREEMPTED)
 
     def _settle(self, running: RunningRequest) -> None:
         """End a request whose targets are done; its draft has a moment to report its spans."""

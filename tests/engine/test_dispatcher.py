@@ -273,6 +273,37 @@ def test_the_youngest_of_the_busiest_client_gives_way_to_another_client(engines:
     assert (ended(second).preemptions, ended(first).preemptions) == (1, 0)
 
 
+def test_a_request_that_gives_way_twice_begins_when_it_is_admitted(engines: list[Engine]) -> None:
+    engines.append(engine := Engine(num_blocks=3))
+    old = engine.submit(tuple(range(15)), max_new_tokens=30)[1]
+    middle, (young, _) = engine.submit(tuple(range(15)))[1], engine.submit(tuple(range(14)))
+    until(lambda: numbers(engine.target) == [1, 2, 3])
+    engine.target.report(Committed(1, (1, 2)))  # its 17th token
+    until(lambda: engine.target.cancelled() == [3])
+    engine.target.report(Committed(2, (4,)), Finished(2, [], 0))
+    assert ended(middle).tokens == (4,)
+    until(lambda: young.is_due)
+    engine.target.report(Committed(1, (3,) * 16))  # its 33rd
+    engine.target.report(Finished(3, [], 0), Committed(1, (5,)))
+    assert commits(old, 3) == [(1, 2), (3,) * 16, (5,)]
+    assert numbers(engine.target) == [1, 2, 3]
+    engine.target.report(Finished(1, [], 0))
+    until(lambda: numbers(engine.target) == [1, 2, 3, 4])
+    assert young.preemptions == 2
+
+
+def test_a_cancelled_request_that_would_have_given_way_has_ended(engines: list[Engine]) -> None:
+    engines.append(engine := Engine(num_blocks=3))
+    old = engine.submit(tuple(range(15)), max_new_tokens=20)[1]
+    young, of_young = engine.submit(tuple(range(14)))
+    until(lambda: numbers(engine.target) == [1, 2])
+    engine.dispatcher.cancel(young)
+    until(lambda: engine.target.cancelled() == [2])
+    engine.target.report(Committed(1, (1,) * 18), Finished(2, [], 0), Finished(1, [], 0))
+    assert ended(of_young).interrupted
+    assert len(ended(old).tokens) == 18
+
+
 def test_a_request_that_ends_while_it_gives_way_has_ended(engines: list[Engine]) -> None:
     engines.append(engine := Engine(num_blocks=2))
     old, young = engine.submit(tuple(range(15)), max_new_tokens=9)[1], engine.submit(tuple(range(15)), max_new_tokens=1)
