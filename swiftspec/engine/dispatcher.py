@@ -199,7 +199,7 @@ class Dispatcher:
     def _enqueue(self, running: RunningRequest) -> None:
         longest = len(running.request.prompt) + running.request.max_new_tokens
         if self._failure is not None:
-            running.deliver(_copied(self._failure, running))
+            running.fail(self._failure)
             return
         try:
             has_room = self._queue.submit(
@@ -387,16 +387,5 @@ class Dispatcher:
         self._deliver_commits()
         self._running.clear()
         for running in self._requests.values():
-            running.deliver(_copied(error, running))
+            running.fail(error)
         self._requests.clear()
-
-
-def _copied(error: Exception, running: RunningRequest) -> Exception:
-    """An exception of its own for each request: ValueError if its input was at fault, EngineError with its tokens."""
-    if isinstance(error, ValueError):
-        return ValueError(str(error))
-    if not isinstance(error, EngineError):
-        return error
-    failure = EngineError(str(error))
-    failure.tokens = tuple(running.tokens)
-    return failure

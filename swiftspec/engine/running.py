@@ -15,6 +15,7 @@ from swiftspec.engine.model.sampler import Sampler
 from swiftspec.engine.process.protocol import Generate, Scored
 from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.errors import EngineError
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Candidates
 
@@ -166,6 +167,15 @@ class RunningRequest:
             commits = tuple(self.unheard)
             self.unheard.clear()
             self.deliver(commits)
+
+    def fail(self, error: Exception) -> None:
+        """Deliver an exception of its own: ValueError if its input was at fault, EngineError with its tokens."""
+        if isinstance(error, ValueError):
+            error = ValueError(str(error))
+        elif isinstance(error, EngineError):
+            error = EngineError(str(error))
+            error.tokens = tuple(self.tokens)
+        self.deliver(error)
 
     def generation(self, *, interrupted: bool) -> Generation:
         """Its output so far."""

@@ -5,6 +5,7 @@ cost more the more requests share a step.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -99,9 +100,10 @@ def shortlisted(promising: Sequence[Promising], loads: Sequence[float], *, tpot_
 
     by_layout = _by_layout(promising)
     for load in loads:
-        take(lambda one, load=load: one.user_tokens_per_s(load), promising, _NUM_LEADERS)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+        at_load = partial(Promising.user_tokens_per_s, per_device=load)
+        take(at_load, promising, _NUM_LEADERS)
         for group in by_layout.values():
-            take(lambda one, load=load: one.user_tokens_per_s(load), group, 1)  # type: ignore[misc]  # as above
+            take(at_load, group, 1)
     take(lambda one: one.found.tokens_per_s, promising, 1)
     take(lambda one: one.capacity(tpot_s), promising, _NUM_LEADERS)
     plain = [one for one in promising if one.option.policy.name == "autoregressive"]
