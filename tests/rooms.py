@@ -64,7 +64,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "validation": frozenset(
         {"engine", "engine.model", "engine.process", "engine.requests", "profiler", "planner", "simulator", "scheduler"}
-        | {"artifacts", "devices", "models", "policies", "progress", "numpy"}
+        | {"artifacts", "costmodel", "devices", "models", "policies", "progress", "numpy"}
     ),
     "reports": frozenset(
         {"artifacts", "devices", "files", "latencymodel", "models", "policies", "matplotlib", "numpy"}

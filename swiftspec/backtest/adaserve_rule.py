@@ -7,10 +7,12 @@ probability is the draft's own in that round; here it is the share of the reques
 accepted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from swiftspec.policies import Policy, Request
+from swiftspec.policies.effects import Program, Role
 from swiftspec.scheduler.asks import Ask
 from swiftspec.scheduler.controller import Controller, Steering
 from swiftspec.scheduler.controls.control import Contender
@@ -102,3 +104,7 @@ class FilledBudgetSteering(Steering):
     def controller(self, max_rows: int) -> Controller:
         assert isinstance(self.control, FilledBudget)
         return _Controller(self.control, self.costs, max_rows=max_rows)
+
+    def programs(self, policy: Policy, request: Request) -> Mapping[Role, Program]:
+        """Those of the policy itself: by the rule all requests draft in every round."""
+        return policy.programs(request)

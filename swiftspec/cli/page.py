@@ -20,8 +20,10 @@ def report(*, plan: Path, out: Path, json_path: Path | None = None) -> None:
 
 def write_page(path: Path, planned: Planned) -> None:
     """Write the report of a plan."""
+    from swiftspec.planner.recorded_routing import with_routed_profile
     from swiftspec.reports.html import render
     from swiftspec.simulator.typical import typical_timeline
 
+    planned = with_routed_profile(planned)
     page = render(planned.plan, profile=planned.profile, timeline=typical_timeline(planned))
     write_output(path, page.encode())

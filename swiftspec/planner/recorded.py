@@ -6,6 +6,7 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.costmodel.routed_profile import routed_profile
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
 from swiftspec.planner.degrees import AllowedDegrees
@@ -28,12 +29,16 @@ def plan_recorded(
     profile_path: Path | None = None,
     trace_path: Path | None = None,
 ) -> Planned:
-    """The plan for one pair of models from its profile and its trace; with their paths, if they are already files."""
+    """The plan for one pair of models from its profile and its trace; with their paths, if they are already files.
+
+    Of a sparse target, verifications take as long as those of the trace's texts (see `routed_profile`); the plan comes
+    with the profile as it was measured.
+    """
     options.check(num_devices=num_devices)
     if options.load is not None:
         _check_context(options.load, profile.target)
     plan = make_plan(
-        profile=profile,
+        profile=routed_profile(profile, trace),
         trace=trace,
         num_devices=num_devices,
         policy=options.policy,

@@ -1,14 +1,21 @@
-"""Routing recorded in a trace, for deployments of targets with as many experts."""
+"""Routing recorded in a trace, for deployments of targets with as many experts, and for plans' own profiles."""
 
 from dataclasses import replace
 from pathlib import Path
 
+from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.costmodel.measured_routing import measured_routing
+from swiftspec.costmodel.routed_profile import routed_profile
 from swiftspec.costmodel.routing import ASSUMED_ROUTING
 from swiftspec.planner.deployment import Deployment, PlannedModel
 
-__all__ = ["with_recorded_routing"]
+__all__ = ["with_recorded_routing", "with_routed_profile"]
+
+
+def with_routed_profile(planned: Planned) -> Planned:
+    """A plan with the profile that its simulations take, of a sparse target that of the trace's texts; not to save."""
+    return replace(planned, profile=routed_profile(planned.profile, planned.trace))
 
 
 def with_recorded_routing(deployment: Deployment, target: PlannedModel, trace: Path | None) -> Deployment:

@@ -57,7 +57,9 @@ class Policy(Protocol):
     fuzzy: ClassVar[bool]  # drafts by fuzzy forwards
     exits: ClassVar[bool]  # verifies in two halves
     quotes: ClassVar[bool]  # drafts from the text itself
-    elastic: ClassVar[bool]  # a verification may be answered for its first rows only
+    # A verification may be answered for its first rows only. If co-located: the draft first reads the prompt, by
+    # `read_unread`, so that a control may begin the program on a text that the draft has read (see `steered`).
+    elastic: ClassVar[bool]
 
     def __hash__(self) -> int:
         """Equal shapes are equal keys."""

@@ -98,8 +98,12 @@ def _rounds(request: Request, num_draft_tokens: int) -> Program:
 
 
 def _draft(unread: list[int], root: int, position: int, num_tokens: int, mask_token: int) -> Step[tuple[int, ...]]:
-    """A round's draft tokens; none if the round does without. Where earlier rounds did, their text is read first."""
-    if len(unread) > num_tokens and not (yield from read_unread(unread, position)):
+    """A round's draft tokens; none if the round does without.
+
+    The prompt is read first, and what earlier rounds that did without have left, unless it is short.
+    """
+    is_read_apart = len(unread) > num_tokens or len(unread) == position
+    if is_read_apart and not (yield from read_unread(unread, position)):
         return ()
     tokens = (*unread, root, *[mask_token] * (num_tokens - 1))
     first = position - len(unread)

@@ -4,11 +4,13 @@ A round's rows are decided when its first request begins to draft, or, where dra
 is chosen. Now and then a round is served whole, since the acceptance of rows that are never verified cannot be learnt.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from swiftspec.policies import Policy
+from swiftspec.policies import Policy, Request
+from swiftspec.policies.effects import Program, Role
+from swiftspec.policies.steered import steered_programs
 from swiftspec.scheduler.asks import Ask
 from swiftspec.scheduler.controls.control import Contender, Control
 from swiftspec.scheduler.costs import CachedCosts, RoundCosts
@@ -29,7 +31,6 @@ class _Pace:
     tpot_s: float | None
     first_s: float | None = None  # when it committed first
     num_after: int = 0  # tokens since its first one
-    num_granted: int = 0  # rows of its verification under way
 
     def tokens_due(self, at_s: float) -> float:
         """Tokens that it lacks at that time to be within its limit."""
@@ -71,6 +72,10 @@ class Steering(NamedTuple):
         """A controller of a group whose steps have so many rows."""
         return Controller(self.control, self.costs, max_rows=max_rows)
 
+    def programs(self, policy: Policy, request: Request) -> Mapping[Role, Program]:
+        """The role programs of one request."""
+        return steered_programs(policy, request)
+
 
 class Controller:
     """A control with what it needs to know of a group's requests.
@@ -83,7 +88,7 @@ class Controller:
     max_rows : int
         Rows of a step.
     num_first : int
-        The first verifications, which are served whole.
+        The first verifications with drafts, which are served whole.
     explore_every : int
         Steps from one that is served whole to the next; as of SmartSpec's released controller. Fewer at first: 8, then
         twice as many each time. While nothing is drafted otherwise, more: twice as many each time, up to 16 times.
@@ -102,7 +107,7 @@ class Controller:
         self._planned: dict[int, int] = {}  # rows of each request's next verification
         self._num_steps = 0
         self._last_step_s: float | None = None
-        self._last_granted: tuple[tuple[int, int], ...] = ()  # of that step
+        self._last_granted: dict[int, int] = {}  # rows of each request in that step
         self._has_changed = True  # requests have come or gone since
         self._has_limits = False  # on the time per token
         self._step_s = 0.0  # from one verification of the group to the next
@@ -131,6 +136,8 @@ class Controller:
     def shares(self, asks: Sequence[Ask], num_rows: int, now_s: float) -> Sequence[int]:
         """Rows of each of these verifications."""
         wanted = [ask.num_rows for ask in asks]
+        if sum(wanted) == len(wanted):  # roots alone: nothing to decide
+            return wanted
         if self._is_exploring:
             return equal_shares(wanted, num_rows)
         planned = [min(ask.num_rows, self._planned.get(ask.request, 0)) for ask in asks]
@@ -142,44 +149,43 @@ class Controller:
 
     def note_step(self, granted: Iterable[tuple[int, int]], now_s: float) -> None:
         """Note that a verification begins, with the rows of each request."""
-        granted = tuple(granted)
-        self._note_round(granted, now_s)
-        drafted = False
-        for request, num_rows in granted:
-            self._paces[request].num_granted = num_rows
-            drafted = drafted or num_rows > 1
-            self._num_unknown -= 1
-        if self._num_steps >= self._explore_at:
+        rows = dict(granted)
+        self._note_round(rows, now_s)
+        num_drafted = sum([num_rows > 1 for num_rows in rows.values()])
+        self._num_unknown -= num_drafted
+        if not num_drafted:
+            pass  # an exploration waits for requests that draft
+        elif self._num_steps >= self._explore_at:
             self._pause = min(2 * self._pause, _LONGEST_PAUSE * self._explore_every)
             self._drafting_pause = min(2 * self._drafting_pause, self._explore_every)
             self._explore_at = self._num_steps + self._pause
-        elif drafted and not self._is_exploring:
+        elif not self._is_exploring:
             self._pause = self._explore_every
             self._explore_at = min(self._explore_at, self._num_steps + self._drafting_pause)
         # Without drafts nothing is learnt: what was planned stands for the same requests, unless limits come closer.
-        if drafted or self._has_changed or self._has_limits:
+        if num_drafted or self._has_changed or self._has_limits:
             self._planned = {}
         self._num_steps += 1
         if self._last_step_s is not None:
             since_s = now_s - self._last_step_s
             self._step_s = _STEP_MEMORY * self._step_s + (1 - _STEP_MEMORY) * since_s if self._step_s else since_s
-        self._last_step_s, self._last_granted, self._has_changed = now_s, granted, False
+        self._last_step_s, self._last_granted, self._has_changed = now_s, rows, False
 
-    def _note_round(self, granted: Sequence[tuple[int, int]], now_s: float) -> None:
+    def _note_round(self, rows: Mapping[int, int], now_s: float) -> None:
         """Note what the last verification and the drafting of this one took, if nothing else was done meanwhile."""
         last = self._last_granted
-        if self._last_step_s is None or self._has_changed or {*dict(last)} != {*dict(granted)}:
+        if self._last_step_s is None or self._has_changed or last.keys() != rows.keys():
             return
         self._costs.note(
             len(last),
-            sum(num_rows for _, num_rows in last),
-            drafting_s=self._drafting_s([num_rows for _, num_rows in granted]),
+            sum(last.values()),
+            drafting_s=self._drafting_s(list(rows.values())),
             seconds=now_s - self._last_step_s,
         )
 
     def note_accepted(self, request: int, rows: Collection[int]) -> None:
         """Note which rows of a request's verification were accepted, the root included."""
-        num_rows = self._paces[request].num_granted
+        num_rows = self._last_granted.get(request, 1)
         if num_rows > 1:  # the root is always accepted
             self._survival.note(request, num_rows, rows)
 

@@ -107,7 +107,7 @@ class Group:
         running = self._running[request]
         try:
             effect = running.program.send(answer)
-            if self._controller and running.is_elastic:
+            if self._controller and running.is_elastic and type(effect) is not TargetForward:
                 effect = self._controlled(request, running.program, effect, self._controller, now_s)
         except StopIteration:
             del self._running[request]

@@ -8,6 +8,7 @@ from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.scoring import PromptScoring
 from swiftspec.policies.shared_outputs import SharedOutputs
+from swiftspec.scheduler.controller import Steering
 from swiftspec.simulator.oracle import MASK_TOKEN, CandidatePool
 from swiftspec.simulator.process import DeviceGroup, Oracle
 from swiftspec.simulator.recording import Log, Recording, logged
@@ -45,10 +46,21 @@ class TracedPrograms:
     pool : CandidatePool
         The trace's candidates.
     seed : int
+    steering : Steering, optional
+        Of a policy under a control.
     """
 
-    def __init__(self, policy: Policy, trace: AcceptanceTrace, pool: CandidatePool, *, seed: int) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        trace: AcceptanceTrace,
+        pool: CandidatePool,
+        *,
+        seed: int,
+        steering: Steering | None = None,
+    ) -> None:
         self._policy = policy
+        self._steering = steering
         self._prompts = trace.prompts
         self._pool = pool
         self._seed = seed
@@ -64,14 +76,17 @@ class TracedPrograms:
             num_output=num_output,
             earlier=self._earlier.setdefault(devices[0], SharedOutputs()).known_to(self._policy),
         )
-        programs = self._policy.programs(rest)
+        programs = self._programs(rest)
         begun: Begun = []
         for device in devices:
             rng = (self._seed, number, *device.stream)
             oracle = StretchedOracle(self._pool, self._prompts, text, rng=rng)
-            again = programs if device.group == 0 else self._policy.programs(rest)
+            again = programs if device.group == 0 else self._programs(rest)
             begun.append((again[device.role], oracle))
         return begun
+
+    def _programs(self, request: Request) -> Mapping[Role, Program]:
+        return self._steering.programs(self._policy, request) if self._steering else self._policy.programs(request)
 
 
 class LoggedPrograms:

@@ -119,7 +119,7 @@ class Serving:
         return OpenServing(_Run(self, (), ONE_REPLICA, programs=self._traced(seed), seed=seed, env=env))
 
     def _traced(self, seed: int) -> TracedPrograms:
-        return TracedPrograms(self.policy, self._trace, self._pool, seed=seed)
+        return TracedPrograms(self.policy, self._trace, self._pool, seed=seed, steering=self._steering)
 
     def new_meter(self, seed: int, number: int) -> LatencySampler:
         """What draws latencies; `number` sets the random numbers of replicas apart."""

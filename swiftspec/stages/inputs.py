@@ -13,7 +13,7 @@ from swiftspec.models import known_model, model_names
 from swiftspec.models.inflation import inflated_spec
 from swiftspec.models.spec import ModelSpec, is_model_directory
 
-__all__ = ["Prompts", "check_context", "read_plan", "read_texts"]
+__all__ = ["Prompts", "check_context", "read_plan", "read_priced", "read_texts"]
 
 Prompts = Sequence[str] | Path | str
 
@@ -21,6 +21,13 @@ Prompts = Sequence[str] | Path | str
 def read_plan(planned: Planned | Path | str) -> Planned:
     """A plan, loaded if it is given as a file."""
     return planned if isinstance(planned, Planned) else Planned.load(planned)
+
+
+def read_priced(planned: Planned | Path | str) -> Planned:
+    """A plan with the profile that its simulations take (see `with_routed_profile`)."""
+    from swiftspec.planner.recorded_routing import with_routed_profile
+
+    return with_routed_profile(read_plan(planned))
 
 
 def read_texts(prompts: Prompts, limit: int | None) -> Sequence[Prompt]:

@@ -15,7 +15,7 @@ from swiftspec.planner.load import Load
 from swiftspec.planner.options import SearchOptions
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
-from swiftspec.stages.inputs import read_plan
+from swiftspec.stages.inputs import read_priced
 
 if TYPE_CHECKING:
     from swiftspec.planner.deployment import Deployment
@@ -179,7 +179,7 @@ def simulate(
     >>> swiftspec.measure(timelines).tpot_s
     0.0...
     """
-    planned = read_plan(planned)
+    planned = read_priced(planned)
     from swiftspec.artifacts.basis import candidate_of, searching
     from swiftspec.simulator.driver import simulate as replay
     from swiftspec.simulator.forward_errors import forward_errors

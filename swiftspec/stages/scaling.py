@@ -19,7 +19,7 @@ from swiftspec.artifacts.prompts import Prompt
 from swiftspec.models.spec import is_model_directory
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
-from swiftspec.stages.inputs import Prompts, read_plan, read_texts
+from swiftspec.stages.inputs import Prompts, read_plan, read_priced, read_texts
 
 if TYPE_CHECKING:
     from swiftspec.atts.driver import Driver
@@ -201,7 +201,7 @@ def simulate_atts(
     from swiftspec.atts.simulated_servers import PlanServers
     from swiftspec.atts.simulation import simulate
 
-    plans = {Role.TARGET: read_plan(target), Role.DRAFT: read_plan(draft)}
+    plans = {Role.TARGET: read_priced(target), Role.DRAFT: read_priced(draft)}
     servers = partial(
         PlanServers,
         servings={role: _serving(planned, options.calls(role)) for role, planned in plans.items()},

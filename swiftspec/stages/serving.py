@@ -9,7 +9,7 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.under_load import UnderLoad, workload_sha256
 from swiftspec.artifacts.workload import Workload
 from swiftspec.progress import Stages, silent
-from swiftspec.stages.inputs import check_context, read_plan
+from swiftspec.stages.inputs import check_context, read_priced
 
 __all__ = ["LoadOptions", "SimulatedLoad", "planned_load", "simulate_load"]
 
@@ -54,7 +54,7 @@ def simulate_load(
         If the plan has no such policy, the policy searches no earlier outputs, a prompt is not in its trace, or a
         request does not fit into the target's context or the cache.
     """
-    planned = read_plan(planned)
+    planned = read_priced(planned)
     path = None if isinstance(workload, Workload) else Path(workload)
     asked = workload if isinstance(workload, Workload) else Workload.load(workload)
     from swiftspec.artifacts.basis import candidate_of, searching

@@ -9,7 +9,7 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.sweep import Sweep
 from swiftspec.artifacts.workload import Workload
 from swiftspec.progress import Stages, silent
-from swiftspec.stages.inputs import Prompts, check_context, read_plan
+from swiftspec.stages.inputs import Prompts, check_context, read_priced
 
 if TYPE_CHECKING:
     from swiftspec.latencymodel.coverage import ExpertCoverage
@@ -89,7 +89,7 @@ def sweep(
     >>> swept.policies[0].curve.fitted.c1_s
     0...
     """
-    planned = None if planned is None else read_plan(planned)
+    planned = None if planned is None else read_priced(planned)
     asked = workload if isinstance(workload, Workload) else Workload.load(Path(workload))
     _check(planned, asked, options, num_draft_tokens, measuring)
     if planned is None:

@@ -18,7 +18,7 @@ from swiftspec.policies import Request
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
 from swiftspec.scheduler.controls.named import control_under
-from swiftspec.stages.inputs import Prompts, read_plan, read_texts
+from swiftspec.stages.inputs import Prompts, read_priced, read_texts
 from swiftspec.stages.load_testing import send
 from swiftspec.stages.serving import LoadOptions, simulate_load
 
@@ -86,7 +86,7 @@ def validate_load(
     swiftspec.errors.EngineError
         If a process of a target died.
     """
-    planned = read_plan(planned)
+    planned = read_priced(planned)
     options = options.on(planned.profile.device)
     workload = workload if isinstance(workload, Workload) else Workload.load(Path(workload))
     loads = []

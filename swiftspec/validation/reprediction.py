@@ -37,6 +37,7 @@ def retimed_figures(
     stages: Stages = silent,
 ) -> dict[str, Figures]:
     """The plan's prediction by policy, repeated with the latencies during the measurement."""
+    from swiftspec.costmodel.routed_profile import routed_profile
     from swiftspec.planner.evaluation import Budget, Evaluator
     from swiftspec.planner.space import Option
 
@@ -45,7 +46,8 @@ def retimed_figures(
     options = [Option(policy=c.build(), groups=c.groups, ranks=c.ranks) for c in candidates]
     with stages("re-time") as progress:
         total = len(options)
-        outcomes = Evaluator(profile.retimed(factors), trace, num_jobs=-1).run(
+        priced = routed_profile(profile.retimed(factors), trace)
+        outcomes = Evaluator(priced, trace, num_jobs=-1).run(
             options, budget, done=lambda count: progress(count, total, "simulating again")
         )
     return {outcome.option.policy.name: outcome.metrics.figures for outcome in outcomes if outcome.metrics is not None}

@@ -125,7 +125,8 @@ def test_rounds_of_a_chain_exactly() -> None:
     )
     assert list(effects) == [
         Prefill(Role.TARGET, (0,)),
-        DraftForward((Row(0, 0, 0b0), Row(1, 1, 0b1), Row(50, 2, 0b11), Row(50, 3, 0b111)), 1, level=1),
+        Prefill(Role.DRAFT, (0,), level=1),
+        DraftForward((Row(1, 1, 0b0), Row(50, 2, 0b1), Row(50, 3, 0b11)), 1, level=1),
         TargetForward((Row(1, 1, 0b0), Row(2, 2, 0b1), Row(3, 3, 0b11), Row(4, 4, 0b111))),
         Commit((2, 3, 4, 9)),
     ]

@@ -28,6 +28,7 @@ from swiftspec.policies.effects import (
     TargetForward,
     Verdict,
 )
+from swiftspec.policies.steered import steered_programs
 from swiftspec.scheduler.asks import Grant, Step
 from swiftspec.scheduler.batching import BatchLimits, WaitUntil
 from swiftspec.scheduler.controller import Controller
@@ -170,7 +171,8 @@ class _Service:
             parts[-1].peers.append((parts[rank], 0))
         for place, part in zip(self._places, parts, strict=True):
             place.parts[program] = part
-            place.group.add(program, policy.programs(rest)[place.role], is_elastic=policy.elastic)
+            programs = steered_programs(policy, rest) if self._control else policy.programs(rest)
+            place.group.add(program, programs[place.role], is_elastic=policy.elastic)
 
     def _disturb(self, program: int) -> None:
         """Preempt a request, which begins again, or cancel it."""

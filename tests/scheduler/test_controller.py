@@ -162,11 +162,11 @@ def test_tokens_due_follow_the_clock_from_the_first_token_on() -> None:
     control = Recording()
     controller = Controller(control, COSTS, max_rows=64, num_first=0, explore_every=1000)
     controller.add(0, tpot_s=0.5)
-    controller.shares([verification(0, 1)], 64, 10.0)
+    controller.shares([verification(0, 2)], 64, 10.0)
     assert control.seen[-1][0].tokens_due == 0.0  # before its first token
     verify(controller, {0: 2}, num_rows=4, now_s=10.0)  # the first of three tokens is no token after the first
     verify(controller, {0: 0}, num_rows=4, now_s=12.0)  # a step takes 2 s
-    controller.shares([verification(0, 1)], 64, 13.0)
+    controller.shares([verification(0, 2)], 64, 13.0)
     # By 15.0 it needs 5 / 0.5 tokens, and has 3.
     assert control.seen[-1][0].tokens_due == pytest.approx(7.0)
 

@@ -128,7 +128,9 @@ class WorkerLoop:
         if not command.sampler.needs_draft_probabilities:
             request = replace(request, earlier=self._earlier.known_to(command.policy, command.tenant))
         if command.policy.layout is not Layout.DISAGGREGATED:
-            return command.policy.programs(request)[self._setup.role]
+            steering = self._setup.steering
+            programs = steering.programs(command.policy, request) if steering else command.policy.programs(request)
+            return programs[self._setup.role]
         recovery = self._recoveries[command.number] = recoverable(
             command.policy,
             request,
