@@ -11,6 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 
 from swiftspec.artifacts.document import Document, Facts, ModelRef
 from swiftspec.artifacts.latency import NUM_QUANTILES, Latency, Part, Provenance
+from swiftspec.artifacts.row_factors import RowFactors, factor_at
 from swiftspec.artifacts.sharing import ASSUMED_HOST_SHARE, Sharing
 from swiftspec.artifacts.steps import HostGrid, Latencies, StepGrid, StepTable
 from swiftspec.artifacts.timeline import COMPUTING, Phase
@@ -280,23 +281,23 @@ class Profile(Document):
         """
         return self.latencies.host_latency(phase, rows=rows, policy=policy)
 
-    def retimed(self, factors: Mapping[StepTable, float]) -> Self:
+    def retimed(self, factors: Mapping[StepTable, float | RowFactors]) -> Self:
         """The same profile with the steps of these tables scaled by factors, and so what sequences and pauses cost.
 
         A table without a factor uses that of its warm counterpart, or of the one with the peer in the other state.
         """
 
-        def factor(table: StepTable) -> float:
+        def factor(table: StepTable, rows: int | None = None) -> float:
             warm = table._replace(cold=False)
             alike = (table, warm, warm._replace(peer_busy=not table.peer_busy))
-            return next((factors[other] for other in alike if other in factors), 1.0)
+            return next((factor_at(factors[other], rows) for other in alike if other in factors), 1.0)
 
         def of_rounds(role: Role, degree: int, ranks: int, peer_busy: bool) -> float:
             phase = Phase.EXPAND if role is Role.DRAFT else Phase.VERIFY
             return factor(StepTable(role, phase, degree, peer_busy, ranks=ranks))
 
         changed = {
-            "steps": tuple(_stretched(step, factor(step.table)) for step in self.steps),
+            "steps": tuple(_stretched(step, factor(step.table, step.rows)) for step in self.steps),
             "sharing": self.sharing.scaled(lambda table: of_rounds(*table)) if self.sharing else None,
             "warm_up": tuple(
                 cost.scaled(of_rounds(cost.role, cost.degree, cost.ranks, peer_busy=False)) for cost in self.warm_up

@@ -5,6 +5,8 @@ from itertools import combinations
 from statistics import mean, median
 from typing import ClassVar
 
+from pydantic import Field
+
 from swiftspec.artifacts.document import Document, Facts, Spread
 from swiftspec.artifacts.metrics import Figures, Metrics
 
@@ -48,7 +50,10 @@ class PolicyReport(Facts):
 
 
 class Drift(Facts):
-    """Latency drift of one kind of forward: time while the policies were measured, over time in the profile."""
+    """Latency drift of one kind of forward: time while the policies were measured, over time in the profile.
+
+    factor: the median of `by_rows`, which is empty in older files.
+    """
 
     role: str
     phase: str
@@ -57,6 +62,7 @@ class Drift(Facts):
     cold: bool = False
     ranks: int = 1
     factor: float
+    by_rows: dict[int, float] = Field(default_factory=dict, exclude_if=lambda factors: not factors)
 
 
 class Report(Document):

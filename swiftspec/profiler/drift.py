@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from statistics import median
 
-import numpy as np
-
 from swiftspec.artifacts.profile import Profile, StepPoint, StepTable
+from swiftspec.artifacts.row_factors import RowFactors
 from swiftspec.artifacts.timeline import Timeline
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.grids import REPEATS, SWEEP_REPEATS
+from swiftspec.profiler.prompts import Prompts
 from swiftspec.profiler.steps import drafting_alone, new_resumptions, new_sweeps, step_points
 
 __all__ = ["DriftProbe"]
@@ -29,15 +29,15 @@ class DriftProbe:
     engines : sequence of (Launcher, groups, ranks)
         With the device numbers of each role, and the processes that divide them. Engines without a draft, or with
         several target groups, are not timed.
-    vocab_size : int
-        The target's vocabulary size.
+    prompt : Prompts
+        Prompts as those of the profile: the time of a mixture's forward depends on its text.
     """
 
     def __init__(
         self,
         engines: Sequence[tuple[Launcher, Mapping[Role, tuple[int, ...]], Mapping[Role, int]]],
         *,
-        vocab_size: int,
+        prompt: Prompts,
     ) -> None:
         self._engines = [
             (engine, dict(groups), dict(ranks))
@@ -46,8 +46,7 @@ class DriftProbe:
         ]
         room = min((engine.max_context - 1 for engine, *_ in self._engines), default=0)
         self._contexts = sorted({min(context, room) for context in _CONTEXTS if room > 0})
-        self._rng = np.random.default_rng(0)
-        self._vocab_size = vocab_size
+        self._prompt = prompt
         self._number = count()
         self._timelines: dict[int, list[Timeline]] = defaultdict(list)
 
@@ -65,8 +64,7 @@ class DriftProbe:
         if not self._contexts:
             return
         context = self._contexts[next(self._number) % len(self._contexts)]
-        prompt = tuple(self._rng.integers(1, self._vocab_size, context).tolist())
-        request = Request(prompt=prompt, max_new_tokens=1)
+        request = Request(prompt=self._prompt(context), max_new_tokens=1)
         for index, (engine, *_) in enumerate(self._engines):
             kind = engine.draft_facts.kind
             for sweep in new_sweeps(engine.layout, repeats=SWEEP_REPEATS, device=engine.device, kind=kind):
@@ -76,9 +74,9 @@ class DriftProbe:
                 resumptions = new_resumptions(repeats=REPEATS, device=engine.device, kind=kind)
                 self._timelines[index].append(drafting_alone(_timed(engine, resumptions, request, context)))
 
-    def factors(self, profile: Profile) -> dict[StepTable, float]:
-        """Ratio of present to profiled time for every timed table: the median over rows and contexts."""
-        ratios: dict[StepTable, list[float]] = defaultdict(list)
+    def factors(self, profile: Profile) -> dict[StepTable, RowFactors]:
+        """Ratio of present to profiled time for every timed table, by rows: the median over contexts."""
+        ratios: dict[StepTable, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for index, (engine, groups, ranks) in enumerate(self._engines):
             for point in step_points(self._timelines[index], groups, engine.layout, ranks=ranks):
                 if _is_known(point, profile):
@@ -92,8 +90,11 @@ class DriftProbe:
                         rows=point.rows,
                         context=point.context,
                     )
-                    ratios[point.table].append(point.latency.mean_s / before.mean_s)
-        return {table: median(values) for table, values in ratios.items()}
+                    ratios[point.table][point.rows].append(point.latency.mean_s / before.mean_s)
+        return {
+            table: RowFactors({rows: median(values) for rows, values in by_rows.items()})
+            for table, by_rows in ratios.items()
+        }
 
 
 def _timed(engine: Launcher, policy: Policy, request: Request, context: int) -> Timeline:

@@ -7,6 +7,7 @@ from swiftspec.artifacts.metrics import Figures
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile, StepTable
 from swiftspec.artifacts.report import Drift
+from swiftspec.artifacts.row_factors import RowFactors
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.progress import Stages, silent
@@ -21,10 +22,11 @@ __all__ = ["drift_probe", "list_drift", "measured_text", "retimed_figures"]
 def drift_probe(made: Plan, candidates: Sequence[Candidate], engines: Mapping[str, "Launcher"]) -> "DriftProbe":
     """Drift probe of the engines that the candidates run on, each once."""
     from swiftspec.profiler.drift import DriftProbe
+    from swiftspec.profiler.prompts import prompts_for
 
     spec = ModelSpec.from_directory(model_directory(made.target.model))
     held = {id(engine): (engine, c.groups, c.ranks) for c in candidates for engine in [engines[c.policy]]}
-    return DriftProbe(list(held.values()), vocab_size=spec.vocab_size)
+    return DriftProbe(list(held.values()), prompt=prompts_for(made.target, spec))
 
 
 def retimed_figures(
@@ -33,7 +35,7 @@ def retimed_figures(
     *,
     profile: Profile,
     trace: AcceptanceTrace,
-    factors: Mapping[StepTable, float],
+    factors: Mapping[StepTable, RowFactors],
     stages: Stages = silent,
 ) -> dict[str, Figures]:
     """The plan's prediction by policy, repeated with the latencies during the measurement."""
@@ -77,6 +79,8 @@ def measured_text(
         )
 
 
-def list_drift(factors: Mapping[StepTable, float]) -> list[Drift]:
+def list_drift(factors: Mapping[StepTable, RowFactors]) -> list[Drift]:
     """Drift entries for the report."""
-    return [Drift(**table._asdict(), factor=factor) for table, factor in factors.items()]
+    return [
+        Drift(**table._asdict(), factor=found.overall, by_rows=dict(found.by_rows)) for table, found in factors.items()
+    ]

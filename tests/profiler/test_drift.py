@@ -1,10 +1,11 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from swiftspec.artifacts.document import ModelRef, Origin
-from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.profile import Profile, StepTable
+from swiftspec.artifacts.row_factors import RowFactors
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.launcher import Launcher
 from swiftspec.policies import Layout
@@ -25,9 +26,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
         yield started
 
 
+def prompt(length: int) -> tuple[int, ...]:
+    return tuple(1 + index % 63 for index in range(length))
+
+
 def swept(engine: Launcher) -> tuple[DriftProbe, Profile]:
     """A gauge after two sweeps, and the profile that these would make."""
-    drift_probe = DriftProbe([(engine, GROUPS, {})], vocab_size=64)
+    drift_probe = DriftProbe([(engine, GROUPS, {})], prompt=prompt)
     drift_probe.warm_up()
     drift_probe.sweep()
     drift_probe.sweep()
@@ -39,10 +44,14 @@ def swept(engine: Launcher) -> tuple[DriftProbe, Profile]:
     )
 
 
+def every(factors: Mapping[StepTable, RowFactors]) -> list[float]:
+    return [factor for found in factors.values() for factor in found.by_rows.values()]
+
+
 def test_a_machine_that_is_as_profiled_has_factors_of_one(engine: Launcher) -> None:
     drift_probe, profile = swept(engine)
     factors = drift_probe.factors(profile)
-    assert list(factors.values()) == pytest.approx([1.0] * len(factors))
+    assert every(factors) == pytest.approx([1.0] * len(every(factors)))
     assert {table.phase for table in factors} == {Phase.PREFILL, Phase.VERIFY, Phase.EXPAND, Phase.FUZZY}
 
 
@@ -50,8 +59,21 @@ def test_a_machine_that_has_changed_is_found_kind_by_kind(engine: Launcher) -> N
     drift_probe, profile = swept(engine)
     verify = next(step.table for step in profile.steps if step.phase is Phase.VERIFY)
     factors = drift_probe.factors(profile.retimed({verify: 0.5}))
-    assert factors.pop(verify) == pytest.approx(2.0)
-    assert list(factors.values()) == pytest.approx([1.0] * len(factors))
+    assert factors.pop(verify).overall == pytest.approx(2.0)
+    assert every(factors) == pytest.approx([1.0] * len(every(factors)))
+
+
+def test_slower_memory_is_found_in_single_rows_alone(engine: Launcher) -> None:
+    drift_probe, profile = swept(engine)
+    verify = next(step.table for step in profile.steps if step.phase is Phase.VERIFY and step.rows == 1)
+    changed = profile.retimed({verify: RowFactors({1: 0.5, 4: 1.0})})
+    found = drift_probe.factors(changed)[verify]
+    assert (found.at(1), found.at(2), found.at(8)) == pytest.approx((2.0, 1.5, 1.0))
+    assert found.overall == pytest.approx(1.0)
+    again = changed.retimed({verify: found})
+    assert [step.latency.mean_s for step in again.steps] == pytest.approx(
+        [step.latency.mean_s for step in profile.steps]
+    )
 
 
 def test_cold_forwards_are_compared_with_cold_ones(engine: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +88,7 @@ def test_cold_forwards_are_compared_with_cold_ones(engine: Launcher, monkeypatch
     warm = [step for step in warm if (*step.table, step.rows, step.context) not in known]
     profile = profile.model_copy(update={"steps": (*profile.steps, *warm)})
     factors = drift_probe.factors(profile.retimed(dict.fromkeys(cold, 3.0)))
-    assert [factors[table] for table in cold] == pytest.approx([1 / 3] * len(cold))
+    assert [factors[table].overall for table in cold] == pytest.approx([1 / 3] * len(cold))
     # Where cold forwards were not profiled there is nothing to compare them with.
     warm_only = profile.model_copy(update={"steps": tuple(step for step in profile.steps if not step.cold)})
     assert not cold & drift_probe.factors(warm_only).keys()
@@ -76,7 +98,7 @@ def test_a_draft_on_cores_of_its_own_is_timed_after_waits_too(tmp_path: Path) ->
     target, draft = references(write_pair(tmp_path, architecture="llama"))
     groups = {Role.TARGET: (0,), Role.DRAFT: (0,)}
     with Launcher(target=target, draft=draft, groups=groups, layout=Layout.DISAGGREGATED, max_context=256) as started:
-        drift_probe = DriftProbe([(started, groups, {})], vocab_size=64)
+        drift_probe = DriftProbe([(started, groups, {})], prompt=prompt)
         drift_probe.sweep()
     overlapped, resumed = drift_probe._timelines[0]
     assert {span.phase for span in overlapped.spans} >= {Phase.VERIFY, Phase.EXPAND}
@@ -89,6 +111,6 @@ def test_an_engine_without_a_draft_is_left_alone(engine: Launcher) -> None:
     profile = swept(engine)[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "layout", Layout.TARGET_ONLY)
-        drift_probe = DriftProbe([(engine, GROUPS, {})], vocab_size=64)
+        drift_probe = DriftProbe([(engine, GROUPS, {})], prompt=prompt)
         drift_probe.sweep()
         assert drift_probe.factors(profile) == {}
