@@ -18,11 +18,13 @@ from swiftspec.cli.print_plan import show_plan
 from swiftspec.devices import DEVICES
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.options import SearchOptions
+from swiftspec.planner.recorded_routing import with_routed_profile
 from swiftspec.policies.effects import Role
 
-__all__ = ["parse_degrees", "plan", "search"]
+__all__ = ["experts_priced", "parse_degrees", "plan", "search"]
 
 _ANY = SearchOptions()
+_FEW_ROWS = 4
 _NOT_HERE = "it cannot be given with --device, which plans without running or measuring anything here"
 _RECORDED = "it needs --device; without that, acceptance comes from --trace"
 
@@ -91,6 +93,8 @@ def plan(
     if len(each) > 1:
         show_drafts(each)
     show_plan(made)
+    if (priced := experts_priced(planned)) is not None:
+        console.paragraph(priced)
     if deployment is not None and not beside:
         console.note("The profile and trace of this plan are not saved, because --out is not a file")
     if report is not None:
@@ -208,6 +212,20 @@ def search(
             profile_path=profile,
             trace_path=trace,
         )
+
+
+def experts_priced(planned: Planned) -> str | None:
+    """Experts that verifications of a sparse target are priced at, in a sentence; None where they are as profiled."""
+    before, after = (each.profile.experts_touched for each in (planned, with_routed_profile(planned)))
+    if before is None or after is None or before == after:
+        return None
+    profiled, traced = before.by_rows(), after.by_rows()
+    shown = ", ".join(f"{traced[rows]:.2f} for {rows}" for rows in traced if rows > 1)
+    few = min(traced, key=lambda rows: abs(rows - _FEW_ROWS))
+    return (
+        f"Verifications are priced at the experts that as many consecutive tokens of the traced texts touch: {shown} "
+        f"rows. The profile's own touched {profiled[few]:.2f} for {few}"
+    )
 
 
 def _check_same_machine(profile: Profile, path: Path) -> None:

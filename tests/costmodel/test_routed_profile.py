@@ -6,16 +6,22 @@ import numpy as np
 import pytest
 
 from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.sharing import Sharing, SharingPoint, fit_costs
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.touched import ExpertsTouched, TouchedPoint
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli.plan import experts_priced
 from swiftspec.costmodel.measured_routing import mean_touched
 from swiftspec.costmodel.routed_profile import routed_profile
+from swiftspec.planner.options import SearchOptions
+from swiftspec.planner.recorded import plan_recorded
+from swiftspec.planner.recorded_routing import with_routed_profile
 from swiftspec.policies.effects import Role
 from tests.artifacts.test_profile import profile, step
-from tests.cli.samples import trace
+from tests.cli.samples import plan, trace
 
 NUM_EXPERTS, NUM_ACTIVE = 16, 2
 FIXED_S, EXPERT_S, ROW_S = 0.01, 0.002, 0.001
@@ -116,3 +122,27 @@ def test_routing_twice_changes_nothing_more() -> None:
 def test_profiles_of_other_targets_are_left_alone(given: Profile) -> None:
     assert routed_profile(given, alike()) is given
     assert routed_profile(measured(), trace()).steps == measured().steps
+
+
+def test_plans_are_searched_with_it_and_keep_the_profile_as_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[Profile] = []
+
+    def make_plan(*, profile: Profile, **_: object) -> Plan:
+        searched.append(profile)
+        return plan()
+
+    monkeypatch.setattr("swiftspec.planner.recorded.make_plan", make_plan)
+    given = measured()
+    planned = plan_recorded(given, alike(), num_devices=1, options=SearchOptions(num_jobs=1), progress=lambda *_: None)
+    assert searched == [routed_profile(given, alike())]
+    assert planned.profile is given
+    assert with_routed_profile(planned).profile == searched[0]
+
+
+def test_a_plan_says_so_in_a_sentence() -> None:
+    planned = Planned(plan=plan(), profile=measured(), trace=alike())
+    said = experts_priced(planned)
+    assert said is not None
+    assert said.startswith("Verifications are priced at the experts that as many consecutive tokens of the traced")
+    assert said.endswith("The profile's own touched 6.00 for 4")
+    assert experts_priced(replace(planned, trace=trace())) is None

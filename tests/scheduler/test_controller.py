@@ -103,6 +103,16 @@ def test_pauses_double_while_nothing_is_drafted() -> None:
     assert whole == [0, 1, 4, 12, 28, 60]
 
 
+def test_an_exploration_waits_for_requests_that_draft() -> None:
+    controller = Controller(Worth(), USELESS, max_rows=64, num_first=0, explore_every=4)
+    controller.add(0, tpot_s=None)
+    for step in range(6):
+        verify(controller, {0: 0}, num_rows=1, now_s=float(step))
+    assert controller.may_draft(0, 3, 6.0)  # it has been due since the fourth step
+    verify(controller, {0: 0}, num_rows=4, now_s=6.0)
+    assert not controller.may_draft(0, 1, 7.0)
+
+
 def test_pauses_double_at_first_where_something_is_drafted() -> None:
     controller = Controller(Recording(), COSTS, max_rows=64, num_first=2, explore_every=20)
     controller.add(0, tpot_s=None)
