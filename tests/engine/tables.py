@@ -12,7 +12,8 @@ from swiftspec.engine.driver.group_driver import run_alone
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, as_candidates
 from swiftspec.engine.model.sampler import Sampler, top_candidates
 from swiftspec.policies import Policy, Request
-from swiftspec.policies.effects import ForwardKind, Program, Role, TargetForward
+from swiftspec.policies.effects import DraftForward, ForwardKind, Prefill, Program, Role, TargetForward
+from swiftspec.policies.steered import steered_programs
 
 Grant = Callable[[int], int]
 
@@ -37,7 +38,7 @@ class TableModel:
         assert batch.kind in (ForwardKind.EXACT, ForwardKind.LAYER_PARALLEL), "policies on one group ask for no halves"
         (entry,) = batch.entries
         if isinstance(entry, Chunk):
-            self.prefix = (0, *entry.tokens)
+            self.prefix = (*(self.prefix or (0,)), *entry.tokens)
             logits = self.after(self.prefix)[None]
         else:
             first = len(self.tree)
@@ -60,14 +61,17 @@ def random_table(vocab_size: int, *, seed: int, spread: float) -> Tensor:
     return spread * torch.randn(vocab_size, vocab_size, vocab_size, generator=generator)
 
 
-def _granted(program: Program, grant: Grant) -> Program:
-    """The program with its verifications answered for their first rows only."""
+def _granted(program: Program, grant: Grant, may_draft: Callable[[], bool]) -> Program:
+    """The program with its verifications answered for their first rows only, and drafting that may be declined."""
     answer: Any = None
     while True:
         try:
             effect = program.send(answer)
         except StopIteration:
             return
+        if isinstance(effect, Prefill | DraftForward) and effect.level and not may_draft():
+            answer = ()
+            continue
         if isinstance(effect, TargetForward):
             effect = TargetForward(effect.rows[: grant(len(effect.rows))])
         answer = yield effect
@@ -81,14 +85,25 @@ class Pair:
     draft: TableModel
 
     def generate(
-        self, policy: Policy, request: Request, sampler: Sampler, *, grant: Grant | None = None
+        self,
+        policy: Policy,
+        request: Request,
+        sampler: Sampler,
+        *,
+        grant: Grant | None = None,
+        may_draft: Callable[[], bool] | None = None,
     ) -> tuple[tuple[int, ...], list[tuple[int, ...]], list[Span]]:
-        """Output, what each round committed of it, and the spans. grant: rows that a verification of so many gets."""
+        """Output, what each round committed of it, and the spans.
+
+        grant: rows that a verification of so many gets. may_draft: of the policy under a control, whether a forward of
+        the draft that it can do without is computed.
+        """
         commits: list[tuple[int, ...]] = []
         models = {Role.TARGET: self.target, Role.DRAFT: self.draft}
-        program = policy.programs(request)[Role.TARGET]
+        programs = steered_programs(policy, request) if may_draft else policy.programs(request)
+        program = programs[Role.TARGET]
         if grant is not None:
-            program = _granted(program, grant)
+            program = _granted(program, grant, may_draft or (lambda: True))
         spans = run_alone(program, models=models, sampler=sampler, commit=commits.append)
         return sum(commits, ()), commits, spans
 

@@ -6,14 +6,17 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 
 import swiftspec
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.step_costs import ForwardCost, StepCosts
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampler import Sampler
@@ -24,6 +27,10 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.scheduler.admission import AdmissionLimits
+from swiftspec.scheduler.controller import Steering
+from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.costs import RoundCosts
+from swiftspec.scheduler.shares import equal_shares
 from tests.cli.samples import plan as sample_plan
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.conftest import start_engine, two_cores
@@ -112,6 +119,31 @@ def test_each_request_among_many_says_what_it_says_alone(
     generations = together(engine, policy)
     assert tuple(generation.tokens for generation in generations) == alone
     assert [generation.losses for generation in generations] == [0] * len(WORK)
+
+
+@dataclass(frozen=True)
+class Moody:
+    """A control that decides at random, and often against drafts."""
+
+    learns: ClassVar[bool] = True
+    rng: random.Random
+
+    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        wanted = [self.rng.choice((1, 1, self.rng.randint(1, 1 + len(each.survival)))) for each in contenders]
+        return equal_shares(wanted, max_rows)
+
+
+def test_no_control_changes_what_is_said(llama: tuple[ModelRef, ModelRef], alone: tuple[tuple[int, ...], ...]) -> None:
+    costs = StepCosts(verify=ForwardCost(rows=(1,), seconds=(1e-3,)))
+    steering = Steering(Moody(random.Random(0)), costs)
+    with start_engine(llama, Layout.COLOCATED, admission=EIGHT, steering=steering) as engine:
+        for policy in (policy for policy in ALL if policy.layout is Layout.COLOCATED and policy.elastic):
+            generations = together(engine, policy)
+            assert tuple(generation.tokens for generation in generations) == alone, policy
+            if not policy.quotes:
+                rows = [span.rows for each in generations for span in each.timeline.spans if span.phase is Phase.VERIFY]
+                assert rows.count(1) > len(rows) / 10
+                assert max(rows) > 1
 
 
 def num_sharing(generations: list[Generation]) -> int:
