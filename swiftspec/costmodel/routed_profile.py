@@ -29,7 +29,7 @@ _Factors = Mapping[tuple[StepTable, int, int], float]  # by table of verificatio
 def routed_profile(profile: Profile, trace: AcceptanceTrace) -> Profile:
     """The profile for verifications of the trace's texts; the same object if either knows no routes, or both agree.
 
-    The rows of other sequences in a step are routed by themselves, so steps of several sequences stay as measured.
+    Steps of several sequences stay as measured: the rows of each are routed by themselves.
     """
     measured, routed = profile.experts_touched, _touched(profile, trace)
     if measured is None or routed is None or routed == measured:

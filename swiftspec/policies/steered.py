@@ -33,8 +33,8 @@ _LONGEST_PAUSE = 8  # rounds between two questions
 def steered_programs(policy: Policy, request: Request) -> Mapping[Role, Program]:
     """The role programs of one request under a control.
 
-    Those of the policy itself where it drafts beside the target, whom it keeps waiting for nothing, or from the text,
-    which is free.
+    They are the policy's own if its draft has devices to itself, or if it drafts from the text: neither costs the
+    target any time.
     """
     if policy.layout is Layout.COLOCATED and policy.elastic and not policy.quotes:
         return {Role.TARGET: _Steered(policy, request).run()}
@@ -133,6 +133,7 @@ class _Steered:
         if effect.role is Role.TARGET:
             return None
         known = self._num_read - effect.position
+        assert known >= 0, "a draft reads a text from its beginning on"
         if known >= len(effect.tokens):
             return None
         answer = yield effect.part(known, len(effect.tokens) - known)
