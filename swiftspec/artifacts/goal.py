@@ -1,5 +1,7 @@
 """Goal of a plan: the objective to optimise and the limits to keep."""
 
+import math
+import re
 from enum import StrEnum
 from typing import Self
 
@@ -7,7 +9,9 @@ from pydantic import Field, model_validator
 
 from swiftspec.artifacts.document import Facts
 
-__all__ = ["Goal", "Objective", "cost_per_million"]
+__all__ = ["Goal", "Objective", "cost_per_million", "split_devices"]
+
+_SPLIT = re.compile(r"[1-9]\d*(x[1-9]\d*)?(\+[1-9]\d*(x[1-9]\d*)?)?")
 
 
 class Objective(StrEnum):
@@ -79,6 +83,15 @@ class Goal(Facts):
     def is_limited(self) -> bool:
         """Whether there is a speed, TPOT or TTFT limit."""
         return (self.min_tokens_per_s, self.max_tpot_s, self.max_ttft_s) != (None, None, None)
+
+
+def split_devices(split: str) -> int:
+    """Devices that a split such as `4+4` takes. ValueError if it is none."""
+    if not _SPLIT.fullmatch(split):
+        raise ValueError(
+            f"split is {split!r}; expected devices of the target and of the draft, such as 4+4, or 8 if they share them"
+        )
+    return sum(math.prod(map(int, group.split("x"))) for group in split.split("+"))
 
 
 def cost_per_million(price_per_hour: float, num_devices: int, tokens_per_s: float) -> float:

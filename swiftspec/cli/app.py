@@ -198,7 +198,10 @@ def plan(
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="A profile of this machine.")] = None,
     trace: Annotated[Path | None, typer.Option(metavar="FILE", help="A trace of this pair.")] = None,
     device: flags.DeviceName = None,
-    devices: Annotated[int, typer.Option(min=1, help="Number of devices to place the pair on.")] = 8,
+    devices: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of devices to place the pair on. Default: 8 of --device, or the profile's."),
+    ] = None,
     quant: flags.Quant = None,
     draft_quant: flags.DraftQuant = None,
     engine: flags.Engine = None,
@@ -279,7 +282,6 @@ def plan(
     )
     goal = make_goal(
         objective,
-        devices=devices,
         min_tokens_per_s=min_tokens_per_s,
         max_tpot_ms=max_tpot_ms,
         max_ttft_ms=max_ttft_ms,

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swiftspec.artifacts.plan import Candidate, Plan
-from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.cli import console
@@ -73,7 +72,7 @@ def compare(
         dtype=dtype,
         profile=profile,
         trace=trace,
-        devices=devices or Profile.load(profile).num_devices,
+        devices=devices,
         options=SearchOptions(seed=seed, num_jobs=jobs, ranks=ranks),
     )
     made = planned.placed(Path("plan.json"))[0] if out is None else planned.save(out)

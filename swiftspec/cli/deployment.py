@@ -7,11 +7,13 @@ from swiftspec.planner.deployment import Deployment
 
 __all__ = ["named_deployment"]
 
+_NODE = 8  # devices of most accelerators in a node
+
 
 def named_deployment(
     device: str | None,
     *,
-    num_devices: int,
+    num_devices: int | None,
     quant: str | None,
     draft_quant: str | None,
     engine: str | None,
@@ -22,7 +24,7 @@ def named_deployment(
     expert_parallel: bool = False,
     expert_correlation: float | None = None,
 ) -> Deployment | None:
-    """Deployment on a named device, None without a name; arguments not given take the defaults of `Deployment`.
+    """Deployment on a named device, None without a name; a node of it, and the defaults of `Deployment`, if not given.
 
     Raises
     ------
@@ -42,7 +44,7 @@ def named_deployment(
     }
     given = {field: value for field, value in fields.items() if value is not None}
     if device is not None:
-        return Deployment(device=device, num_devices=num_devices, **given)
+        return Deployment(device=device, num_devices=num_devices or _NODE, **given)
     for field, value in given.items():
         flag = field.replace("_", "-")
         raise ValueError(f"--{flag} is {value}; it needs --device, which names the hardware to plan for")

@@ -54,6 +54,7 @@ _WORDS = (
     "ranks",
     "rate",
     "ray",
+    "split",
     "start_s",
     "target",
 )

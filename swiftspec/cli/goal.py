@@ -1,19 +1,15 @@
 """Goal of a plan, and its limits, from flags."""
 
 import math
-import re
 
 from swiftspec.artifacts.plan import Goal, Objective
 
 __all__ = ["make_goal"]
 
-_SPLIT = re.compile(r"[1-9]\d*(x[1-9]\d*)?(\+[1-9]\d*(x[1-9]\d*)?)?")
-
 
 def make_goal(
     objective: str | None,
     *,
-    devices: int,
     min_tokens_per_s: float | None = None,
     max_tpot_ms: float | None = None,
     max_ttft_ms: float | None = None,
@@ -22,11 +18,6 @@ def make_goal(
     price_per_hour: float | None = None,
 ) -> Goal:
     """Goal stated by flags; a minimum speed without an objective asks for the fewest devices.
-
-    Parameters
-    ----------
-    devices : int
-        Number of devices available.
 
     Raises
     ------
@@ -53,22 +44,6 @@ def make_goal(
         max_tpot_s=None if max_tpot_ms is None else max_tpot_ms / 1e3,
         max_ttft_s=None if max_ttft_ms is None else max_ttft_ms / 1e3,
         max_devices=max_gpus,
-        splits=_splits(split, devices),
+        splits=() if split is None else tuple(part.strip() for part in split.split(",")),
         price_per_hour=price_per_hour,
     )
-
-
-def _splits(split: str | None, devices: int) -> tuple[str, ...]:
-    """Splits such as `4+4`, separated by commas."""
-    if split is None:
-        return ()
-    splits = tuple(part.strip() for part in split.split(","))
-    for one in splits:
-        if not _SPLIT.fullmatch(one):
-            raise ValueError(
-                f"--split is {split!r}; expected devices of the target and of the draft, such as 4+4, or 8 if they "
-                "share them; several separated by commas"
-            )
-        if (needed := sum(math.prod(map(int, group.split("x"))) for group in one.split("+"))) > devices:
-            raise ValueError(f"--split is {one}, which takes {needed} devices; --devices is {devices}")
-    return splits

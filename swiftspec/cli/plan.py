@@ -37,7 +37,7 @@ def plan(
     dtype: str | None,
     profile: Path | None,
     trace: Path | None,
-    devices: int,
+    devices: int | None,
     out: Path,
     options: SearchOptions = _ANY,
     deployment: Deployment | None = None,
@@ -68,7 +68,6 @@ def plan(
         )
     each: Drafts = {}
     if deployment is None:
-        options.check(num_devices=devices)
         _refuse({"--dataset": dataset, "--acceptance": ", ".join(acceptance) or None}, _RECORDED)
         recorded = _needed("--profile", profile)
         planned = search(
@@ -189,12 +188,14 @@ def search(
     dtype: str | None,
     profile: Path,
     trace: Path,
-    devices: int,
+    devices: int | None,
     options: SearchOptions,
 ) -> Planned:
-    """The plan for the machine of a profile."""
-    options.check(num_devices=devices)
-    latencies, recorded = Profile.load(profile), AcceptanceTrace.load(trace)
+    """The plan for the machine of a profile, and by default for all of its devices."""
+    latencies = Profile.load(profile)
+    num_devices = devices or latencies.num_devices
+    options.check(num_devices=num_devices)
+    recorded = AcceptanceTrace.load(trace)
     _check_same_machine(latencies, profile)
     pair = resolve_pair(
         target=target, draft=draft, inflate=inflate, dtype=dtype or latencies.target.dtype, device=latencies.device
@@ -206,7 +207,7 @@ def search(
         return plan_recorded(
             latencies,
             recorded,
-            num_devices=devices,
+            num_devices=num_devices,
             options=options,
             progress=progress,
             profile_path=profile,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from swiftspec.artifacts.goal import split_devices
 from swiftspec.artifacts.plan import Goal, Objective
 from swiftspec.models.names import unknown
 from swiftspec.planner.load import Load
@@ -62,6 +63,9 @@ class SearchOptions:
             check_backend(self.backend)
         if self.load is not None and self.goal.objective is not Objective.TOKENS_PER_S:
             raise ValueError(f"objective is {self.goal.objective}; with a workload the objective is goodput")
+        for split in self.goal.splits:
+            if (needed := split_devices(split)) > num_devices:
+                raise ValueError(f"split is {split}, which takes {needed} devices; num_devices is {num_devices}")
         if self.fleet is not None:
             self._check_fleet(self.fleet)
         if self.policy is None:

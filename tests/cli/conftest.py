@@ -113,7 +113,7 @@ def make_plan(stage: Stage) -> None:
     with brief_profiles():
         assert main([*profile, "--json", str(stage.folder / "profile-result.json")]) == 0
     files = ["--profile", str(stage.profile), "--trace", str(stage.trace)]
-    plan = ["plan", *stage.pair(), *files, "--devices", devices, "--jobs", "1", "--out", str(stage.plan)]
+    plan = ["plan", *stage.pair(), *files, "--jobs", "1", "--out", str(stage.plan)]
     plan += ["--report", str(stage.folder / "plan.html")]
     assert main([*plan, "--json", str(stage.folder / "plan-result.json")]) == 0
 

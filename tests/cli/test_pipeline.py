@@ -57,6 +57,14 @@ def test_plan_refers_to_its_basis_beside_it(stage: Stage) -> None:
     assert read(stage.folder / "plan-result.json")["chosen"]["policy"] == plan.chosen.policy
 
 
+def test_plan_is_by_default_for_the_devices_of_its_profile(stage: Stage) -> None:
+    assert (
+        Plan.load(stage.plan).num_devices
+        == Profile.load(stage.profile).num_devices
+        == min(2, len(os.sched_getaffinity(0)))
+    )
+
+
 def test_plan_is_written_as_a_page_too(stage: Stage) -> None:
     page = (stage.folder / "plan.html").read_text(encoding="utf-8")
     plan = Plan.load(stage.plan)

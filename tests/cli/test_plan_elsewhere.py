@@ -159,7 +159,7 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
         (["--max-tpot-ms", "0"], "--max-tpot-ms is 0.0; expected a positive number"),
         (["--max-ttft-ms", "inf"], "--max-ttft-ms is inf; expected a positive number"),
         (["--split", "4-4"], "--split is '4-4'; expected devices of the target and of the draft, such as 4+4, or 8 "),
-        (["--split", "1+1,"], "--split is '1+1,'; expected devices of the target and of the draft"),
+        (["--split", "1+1,"], "--split is ''; expected devices of the target and of the draft"),
         (["--split", "2+1"], "--split is 2+1, which takes 3 devices; --devices is 2"),
         (["--output-tokens", "16385"], "--output-tokens is 16385; expected 1 to 16384"),
         (["--output-tokens", "8000"], "--context is 512; with 8000 output tokens that is more than the 8192 "),
