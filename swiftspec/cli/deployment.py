@@ -24,7 +24,9 @@ def named_deployment(
     expert_parallel: bool = False,
     expert_correlation: float | None = None,
 ) -> Deployment | None:
-    """Deployment on a named device, None without a name; a node of it, and the defaults of `Deployment`, if not given.
+    """Deployment on a named device; None without a name.
+
+    Without a number of devices it has those of a node, 8; all else that is not given is as `Deployment` has it.
 
     Raises
     ------

@@ -1,0 +1,20 @@
+"""Options of a search that cannot be searched."""
+
+import pytest
+
+from swiftspec.artifacts.goal import Goal, split_devices
+from swiftspec.planner.options import SearchOptions
+
+
+@pytest.mark.parametrize(("split", "devices"), [("8", 8), ("4+4", 8), ("2x2+1", 5), ("3x2", 6)])
+def test_a_split_takes_so_many_devices(split: str, devices: int) -> None:
+    assert split_devices(split) == devices
+    SearchOptions(goal=Goal(splits=(split,))).check(num_devices=devices)
+    with pytest.raises(ValueError, match=rf"takes {devices} devices; num_devices is {devices - 1}$"):
+        SearchOptions(goal=Goal(splits=(split,))).check(num_devices=devices - 1)
+
+
+@pytest.mark.parametrize("split", ["", "4-4", "0+1", "1+", "1+1+1", "a"])
+def test_what_is_no_split_is_refused(split: str) -> None:
+    with pytest.raises(ValueError, match=f"^split is '{split.replace('+', '[+]')}'; expected devices of the target "):
+        SearchOptions(goal=Goal(splits=(split,))).check(num_devices=8)
