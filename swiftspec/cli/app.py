@@ -200,7 +200,9 @@ def plan(
     device: flags.DeviceName = None,
     devices: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of devices to place the pair on. Default: 8 of --device, or the profile's."),
+        typer.Option(
+            min=1, help="Number of devices to place the pair on. Default: as many as were profiled; with --device, 8."
+        ),
     ] = None,
     quant: flags.Quant = None,
     draft_quant: flags.DraftQuant = None,
