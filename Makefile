@@ -25,7 +25,7 @@ help:
 	@echo "make bench   plan for this machine, then measure: tests/benchmarks"
 	@echo "make soak    SOAK_FAULTS=200 prompts with a fault in each, then SOAK_PROMPTS=500 of varied lengths, then SOAK_REQUESTS=2000 at once"
 	@echo "make campaign    three hundred faults of every kind and process: tests/engine/campaign.py"
-	@echo "make clients    real clients (openai, GuideLLM, AIPerf) against the server, each in an environment of its own"
+	@echo "make clients    real clients (openai, GuideLLM, AIPerf, lm-eval) against the server, each in an environment of its own"
 	@echo "make clean   remove caches and build outputs; $(VENV) stays"
 
 demo: $(INSTALLED)

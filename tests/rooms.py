@@ -11,6 +11,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "errors": frozenset(),
     "version": frozenset(),
     "progress": frozenset(),
+    "interpreters": frozenset(),
     "files": frozenset({"numpy"}),
     "policies": frozenset(),
     "models": frozenset({"files", "policies", "tokenizers"}),
@@ -25,7 +26,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "simulator": frozenset({"artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
         {"simulator", "scheduler", "costmodel", "acceptance", "artifacts", "devices", "models", "policies", "progress"}
-        | {"joblib", "dask", "distributed", "ray", "numpy", "scipy"}
+        | {"interpreters", "joblib", "dask", "distributed", "ray", "numpy", "scipy"}
     ),
     "kernels": frozenset({"files", "torch", "triton"}),
     "engine.channel": frozenset({"files", "policies", "zmq"}),
@@ -36,11 +37,11 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "engine.driver": frozenset({"engine.model", "artifacts", "policies", "scheduler"}),
     "engine.process": frozenset(
         {"engine.channel", "engine.driver", "engine.model", "engine.parallel"}
-        | {"artifacts", "devices", "errors", "policies", "scheduler", "torch", "zmq"}
+        | {"artifacts", "devices", "errors", "files", "interpreters", "policies", "scheduler", "torch", "zmq"}
     ),
     "engine.cluster": frozenset(
-        {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "errors", "policies", "version"}
-        | {"torch", "ray"}
+        {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "errors", "interpreters"}
+        | {"policies", "version", "torch", "ray"}
     ),
     "engine.requests": frozenset({"models", "policies"}),
     # kernels: what forked processes will load is compiled before they start.
@@ -52,6 +53,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
             "artifacts",
             "devices",
             "errors",
+            "files",
             "kernels",
             "models",
             "policies",
@@ -60,7 +62,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "profiler": frozenset(
         {"engine", "engine.channel", "engine.model", "engine.parallel", "engine.process", "artifacts", "costmodel"}
-        | {"devices", "files", "models", "policies", "progress", "scheduler", "torch", "numpy", "scipy"}
+        | {"devices", "files", "interpreters", "models", "policies", "progress", "scheduler", "torch", "numpy", "scipy"}
     ),
     "validation": frozenset(
         {"engine", "engine.model", "engine.process", "engine.requests", "profiler", "planner", "simulator", "scheduler"}
@@ -70,8 +72,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"artifacts", "devices", "files", "latencymodel", "models", "policies", "matplotlib", "numpy"}
     ),
     "backtest": frozenset(
-        {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "policies", "progress", "scheduler"}
-        | {"simulator", "joblib", "numpy", "scipy"}
+        {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "planner", "policies", "progress"}
+        | {"scheduler", "simulator", "joblib", "numpy", "scipy"}
     ),
     "demo": frozenset(
         {"profiler", "simulator", "artifacts", "files", "models", *TORCH, "transformers", "tokenizers", "rich"}
@@ -81,8 +83,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "tenants": frozenset({"simulator", "artifacts", "files", "models", "numpy", "simpy"}),
     # The engine as everyone uses it: see NEVERS.
     "server": frozenset(
-        {"engine", "engine.requests", "artifacts", "errors", "files", "version"}
-        | {"pydantic", "starlette", "uvicorn", "prometheus_client", "jinja2"}
+        {"engine", "engine.requests", "artifacts", "errors", "files", "interpreters", "models", "version"}
+        | {"pydantic", "pydantic_core", "starlette", "uvicorn", "prometheus_client", "jinja2"}
     ),
     "stages": frozenset(
         {"acceptance", "artifacts", "atts", "devices", "engine", "latencymodel", "loadtest", "models", "planner"}
@@ -107,8 +109,8 @@ NEVERS = (
     ("swiftspec.engine.parallel", ("swiftspec.engine.driver",)),
 )
 
-# Modules that write files by themselves; inflate writes a folder that appears whole.
-WRITERS = ("swiftspec.files", "swiftspec.engine.model.inflate")
+# Modules that write files by themselves; inflate writes a folder that appears whole, and a cache is no output.
+WRITERS = ("swiftspec.files", "swiftspec.engine.model.inflate", "swiftspec.kernels.cpu_cache")
 # Modules that read files by themselves: what comes with the package is believed.
 SHIPPED = (
     "swiftspec.backtest.systems",

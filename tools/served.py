@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -23,12 +23,13 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def served(plan: Path, *arguments: str, log: Path) -> Iterator[Served]:
-    """`swiftspec serve` on a free port, ready; it is killed at the end, if it still runs. log: takes what it says.
+def served(plan: Path, *arguments: str, log: Path, before: Sequence[str] = ()) -> Iterator[Served]:
+    """`swiftspec serve` on a free port, ready; it is killed at the end, if it still runs.
 
-    RuntimeError if it ends instead, or is not ready in time.
+    log: takes what it says. before: a command that runs another one, such as `env NAME=value`. RuntimeError if it ends
+    instead, or is not ready in time.
     """
-    command = [sys.executable, "-m", "swiftspec", "serve", "--plan", str(plan), "--port", "0", *arguments]
+    command = [*before, sys.executable, "-m", "swiftspec", "serve", "--plan", str(plan), "--port", "0", *arguments]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:

@@ -25,12 +25,13 @@ __all__ = [
     "ModelRef",
     "Origin",
     "Spread",
+    "fail_fast",
     "file_sha256",
     "first_problem",
 ]
 
 
-def _fail_fast(schema: Any) -> None:
+def fail_fast(schema: Any) -> None:
     """Let every list of a schema stop at the first error: a million errors take gigabytes."""
     if isinstance(schema, dict):
         if schema.get("type") in ("list", "tuple"):
@@ -38,7 +39,7 @@ def _fail_fast(schema: Any) -> None:
         schema = list(schema.values())
     if isinstance(schema, list | tuple):
         for part in schema:
-            _fail_fast(part)
+            fail_fast(part)
 
 
 class Facts(BaseModel):
@@ -49,7 +50,7 @@ class Facts(BaseModel):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema = handler(source)
-        _fail_fast(schema)
+        fail_fast(schema)
         return schema
 
     @classmethod

@@ -79,7 +79,13 @@ class HttpServer:
 
     async def score(self, text: str, *, num_characters: int) -> float:
         """As `TextServer.score`."""
-        return end_perplexity(await self._call(partial(self._client.score, text, model=self._model)), num_characters)
+        scored = await self._call(partial(self._client.score, text, model=self._model))
+        try:
+            return end_perplexity(scored, num_characters)
+        except (ValueError, OverflowError) as error:
+            raise ValueError(
+                f"--url {self._client.url}: the log-probs of a text have no perplexity ({error})"
+            ) from error
 
     async def count(self, text: str) -> int:
         """As `TextServer.count`."""

@@ -1,7 +1,5 @@
 """The whole backtest, parallel over cores."""
 
-import signal
-from multiprocessing import resource_tracker
 from pathlib import Path
 
 import joblib
@@ -18,6 +16,7 @@ from swiftspec.backtest.serving import SPARSE_POINTS, read_points, serving_rows
 from swiftspec.backtest.sparse_systems import sparse_system_rows
 from swiftspec.backtest.swiftspec_paper import paper_constants, paper_rows
 from swiftspec.backtest.systems import system_rows
+from swiftspec.planner.backends import run_parallel
 from swiftspec.progress import Progress
 
 __all__ = ["run"]
@@ -52,12 +51,7 @@ def run(*, e2e: Path | None, num_jobs: int, done: Progress) -> Backtest:
         _head_acceptance,
     )
     sections = []
-    # Its processes ignore Ctrl-C, which a terminal sends to them, too: each would print a traceback.
-    resource_tracker.ensure_running()  # starting it later would unblock the signals
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-    made = joblib.Parallel(n_jobs=num_jobs, return_as="generator")(joblib.delayed(maker)() for maker in makers)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    for section in made:
+    for section in run_parallel((joblib.delayed(maker)() for maker in makers), num_jobs):
         sections.append(section)
         done(len(sections), len(makers), section.title)
     return Backtest(sections=tuple(sections), skipped=read_points(SPARSE_POINTS).skipped)

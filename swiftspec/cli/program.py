@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code, was_interrupted
 from swiftspec.engine.process.parent_death import adopt_orphans
+from swiftspec.interpreters import safe_path
 
 __all__ = ["run_program"]
 
@@ -17,6 +18,7 @@ def run_program(main: Callable[[], int]) -> int:
 
     Later signals are ignored: only the interpreter's own shutdown is left.
     """
+    os.environ.update(safe_path())  # for every child, whoever starts it
     atexit.register(_leave)
     with suppress(OSError):  # kernels without this feature can do without
         adopt_orphans()  # workers whose fork server has died still learn when this program ends

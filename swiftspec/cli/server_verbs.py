@@ -31,6 +31,14 @@ def serve(
     api_key_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keys, one a line; a request needs one of them.")
     ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Without keys: answer under this DNS name, too; otherwise under addresses and local names only. "
+            "May be repeated.",
+        ),
+    ] = None,
     chat_template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Jinja template of conversations, instead of the model's.")
     ] = None,
@@ -93,6 +101,7 @@ def serve(
         model_name=model_name,
         tenants=tenant or (),
         api_key_file=api_key_file,
+        allowed_hosts=allowed_host or (),
         chat_template=chat_template,
         engine_options={
             "max_context": max_context,

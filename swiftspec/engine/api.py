@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from swiftspec.artifacts.basis import candidate_of, searching
 from swiftspec.artifacts.plan import Plan
-from swiftspec.engine.checks import ContextLimit, check_devices
+from swiftspec.engine.checks import ContextLimit, check_devices, fitting_context
 from swiftspec.engine.chunks import Chunk, Chunks, Finish
 from swiftspec.engine.requests.making import RequestMaker
 from swiftspec.engine.requests.task import RequestOptions, Task
@@ -21,7 +21,7 @@ from swiftspec.engine.scoring import ScoredToken, Scorer
 from swiftspec.engine.stats import EngineState, Past, Stats
 from swiftspec.engine.tasks import warm_up
 from swiftspec.models.spec import ModelSpec, model_directory
-from swiftspec.models.tokenizer import Tokenizer
+from swiftspec.models.tokenizer import TextStream, Tokenizer
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, ProcessInfo
@@ -48,7 +48,7 @@ class Engine:
         One of the plan's alternatives; its choice if not given.
     max_context : int, optional
         Tokens of the longest request, prompt and output together; key-value caches are allocated for as many. If not
-        given, the target's number of positions, but 4096 at most.
+        given, the target's number of positions, but 4096 at most. No more than `kv_blocks` hold.
     max_running : int
         Requests that run at once; later ones wait. Each has caches of its own.
     max_waiting : int, optional
@@ -126,7 +126,9 @@ class Engine:
         most = ContextLimit.of_model(spec, [self._policy], model=made.target.model).most
         if max_context is not None and not 0 < max_context <= most:
             raise ValueError(f"max_context is {max_context}; expected 1 to {most}, which {made.target.model} allows")
-        self.max_context = max_context or min(most, _MAX_CONTEXT)
+        self.max_context = fitting_context(
+            max_context or min(most, _MAX_CONTEXT), kv_blocks, tree_rows=self._policy.target_rows
+        )
         self._requests = RequestMaker(
             Tokenizer(directory),
             Tenants.of(tenants or {}, spec, directory),
@@ -180,7 +182,7 @@ class Engine:
         temperature: float = 0.0,
         top_p: float = 1.0,
         top_k: int = 0,
-        seed: int = 0,
+        seed: int | None = None,
         acceptance_method: AcceptanceMethod = "follow",
         ignore_eos: bool = False,
         request_id: str | None = None,
@@ -203,8 +205,8 @@ class Engine:
             Draw among the most likely tokens that together reach this probability; 1 is all.
         top_k : int
             Draw among the `top_k` most likely tokens; 0 is all.
-        seed : int
-            The same seed gives the same text with every policy.
+        seed : int, optional
+            The same seed gives the same text with every policy. A random one if not given; `Generation` has it.
         acceptance_method : str
             Accept a draft token when the target draws the same (`follow`), or by both models' probabilities
             (`residual`, which disaggregated policies do not support).
@@ -228,7 +230,7 @@ class Engine:
         Returns
         -------
         Generation
-            The generator's return value: all tokens, the timeline in seconds, and whether it was interrupted.
+            The generator's return value: tokens, the timeline, whether it was interrupted.
 
         Raises
         ------
@@ -238,9 +240,10 @@ class Engine:
             If the target died; the chunks before it are what it had committed. EngineBusyError, at the first chunk, if
             `max_waiting` requests are waiting.
         """
-        from swiftspec.engine.model.sampler import Sampler
+        from swiftspec.engine.model.sampler import sampler_of
 
-        sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
+        drawn: Sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed}
+        sampler = sampler_of(drawn, acceptance_method)
         task = self._requests.task(prompt, max_new_tokens, request_id, tenant=tenant, ignore_eos=ignore_eos)
         return self._chunks(task, sampler, client, tpot_s, cancelled or Event())
 
@@ -279,9 +282,9 @@ class Engine:
         ValueError
             As `generate`.
         """
-        from swiftspec.engine.model.sampler import Sampler
+        from swiftspec.engine.model.sampler import sampler_of
 
-        sampler = Sampler(acceptance=acceptance_method, **sampling)
+        sampler = sampler_of(sampling, acceptance_method)
         task = self._requests.task(prompt, max_new_tokens, request_id, tenant=tenant, ignore_eos=ignore_eos)
         chunks = Chunks(task.request, self._requests.tokenizer)
 
@@ -310,10 +313,7 @@ class Engine:
         return self._scorer.score(self._requests.task(prompt, 1, None, tenant=tenant, ignore_eos=True), num_candidates)
 
     def submit_scoring(self, prompt: Sequence[int], deliver: Deliver, **options: Any) -> Callable[[], None]:
-        """As `submit`, to score a prompt, with its `request_id` and `tenant`; others as of `Scorer.submit`.
-
-        Only the end is delivered, for `scored`.
-        """
+        """As `submit`, to score a prompt, or as `Scorer.submit`: only the end is delivered, for `scored`."""
         request_id, tenant = options.pop("request_id", None), options.pop("tenant", None)
         task = self._requests.task(prompt, 1, request_id, tenant=tenant, ignore_eos=True)
         return self._scorer.submit(task, deliver, **options)
@@ -346,6 +346,10 @@ class Engine:
         """
         return self._requests.tokenize(text, special_tokens=special_tokens)
 
+    def text_stream(self) -> TextStream:
+        """A decoder of tokens that come one by one."""
+        return self._requests.tokenizer.stream()
+
     def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without special tokens. ValueError if one is unknown."""
         return self._requests.tokenizer.decode(self._requests.known(tokens))
@@ -367,7 +371,6 @@ class Engine:
         return generation
 
     def _note(self, task: Task, generation: Generation) -> None:
-        """Count a request, unless it was interrupted."""
         if not generation.interrupted:
             with self._noting:
                 self._past = self._past.plus(generation, prompt_tokens=len(task.request.prompt))

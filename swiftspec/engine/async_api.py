@@ -19,6 +19,7 @@ from swiftspec.engine.requests.tenants import Tenant
 
 if TYPE_CHECKING:
     from swiftspec.engine.running import Generation
+    from swiftspec.models.tokenizer import TextStream
 
 __all__ = ["AsyncEngine", "AsyncStream"]
 
@@ -156,9 +157,14 @@ class AsyncEngine:
         tokens: tuple[int, ...] = await self._call(partial(self._running.tokenize, text, special_tokens=special_tokens))
         return tokens
 
-    def detokenize(self, tokens: Sequence[int]) -> str:
+    async def detokenize(self, tokens: Sequence[int]) -> str:
         """As `Engine.detokenize`."""
-        return self._running.detokenize(tokens)
+        text: str = await self._call(partial(self._running.detokenize, tokens))
+        return text
+
+    def text_stream(self) -> TextStream:
+        """As `Engine.text_stream`."""
+        return self._running.text_stream()
 
     @property
     def max_context(self) -> int:

@@ -12,11 +12,14 @@ from swiftspec.devices.local import num_devices_here
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.scoring import PromptScoring
+from swiftspec.scheduler.admission import BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from swiftspec.engine.model.sampler import Sampler
 
-__all__ = ["ContextLimit", "check_acceptance", "check_devices", "check_layout", "check_tree"]
+__all__ = ["ContextLimit", "check_acceptance", "check_devices", "check_layout", "check_tree", "fitting_context"]
+
+_SHORTEST = 2  # tokens of a request: one of its prompt, one of its output
 
 
 def check_devices(plan: Plan, candidates: Iterable[Candidate] = (), *, source: str) -> None:
@@ -108,3 +111,13 @@ def check_acceptance(policy: Policy, sampler: Sampler) -> None:
             f"acceptance_method is {sampler.acceptance} at temperature {sampler.temperature}; {policy.name} is "
             f"{policy.layout}, and draft probabilities are not sent between processes: expected follow"
         )
+
+
+def fitting_context(max_context: int, kv_blocks: int | None, *, tree_rows: int) -> int:
+    """Tokens of the longest request that so many cache blocks hold. ValueError if they hold none."""
+    if kv_blocks is None:
+        return max_context
+    held = kv_blocks * BLOCK_TOKENS - tree_rows
+    if held < _SHORTEST:
+        raise ValueError(f"kv_blocks is {kv_blocks}; a request with {tree_rows} tree rows needs more")
+    return min(max_context, held)

@@ -1,6 +1,7 @@
 """Chunks: the committed tokens of a request with the text that they complete."""
 
 from collections.abc import Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from swiftspec.errors import EngineError
@@ -53,8 +54,9 @@ class Chunks:
 
     def rest(self) -> tuple[Chunk, ...]:
         """A chunk of the text that is left if the output ends here, if there is any."""
-        text = self._text.flush()
-        return (Chunk((), text),) if text else ()
+        with suppress(Exception):  # decoding may be what ends it, and its end has to be told
+            return (Chunk((), text),) if (text := self._text.flush()) else ()
+        return ()
 
     def follow(self, commits: "Generator[tuple[int, ...], None, Generation]") -> "Generator[Chunk, None, Generation]":
         """Chunks of some commits; the text that is left comes last, also before an EngineError."""

@@ -16,8 +16,8 @@ from itertools import count
 from threading import Thread
 
 from swiftspec.engine.model.sampler import Sampler
-from swiftspec.engine.process.protocol import Finished, Generate, OfRequest, Scored
-from swiftspec.engine.process.timeouts import Silence, is_stopped
+from swiftspec.engine.process.protocol import Fault, Finished, Generate, OfRequest, Scored
+from swiftspec.engine.process.timeouts import TargetSilence
 from swiftspec.engine.process.wakeup import Wakeup
 from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.engine.requests.task import RequestOptions
@@ -34,7 +34,6 @@ _LOOK_EVERY_S = 0.25  # nothing is late by more than this that no report tells
 _LOOK_OFTEN_S = 0.02  # while a process starts or ends, or is on another node
 _ENDS_WITHIN_S = 1.0  # programs that were told to end
 _DRAFT_ENDS_WITHIN_S = 0.25  # after the target has
-_STOPPED_AFTER_S, _SILENT_AFTER_S = 3.0, 30.0  # of the targets' silence: log it, once
 _log = logging.getLogger("swiftspec")
 
 
@@ -72,8 +71,7 @@ class Dispatcher:
         self._requests: dict[int, RunningRequest] = {}  # by key: all that have not ended
         self._running: dict[int, RunningRequest] = {}  # by the number of their programs
         self._failure: Exception | None = None  # of a target, after which nothing runs
-        self._silence = Silence()
-        self._has_warned = False
+        self._silence = TargetSilence()
         self._is_closed = False
         self._orders: deque[Callable[[], None]] = deque()  # from other threads
         self._wakeup = Wakeup()
@@ -206,12 +204,12 @@ class Dispatcher:
                 running.key, num_tokens=running.num_tokens, max_tokens=longest, client=running.options.client
             )
         except ValueError as error:
-            running.deliver(error)
+            running.tell(error)
             return
         if has_room:
             self._requests[running.key] = running
         else:
-            running.deliver(EngineBusyError(f"{self._admission.max_waiting} requests are waiting, which is the limit"))
+            running.tell(EngineBusyError(f"{self._admission.max_waiting} requests are waiting, which is the limit"))
 
     def _cancel(self, running: RunningRequest) -> None:
         if running.key not in self._requests:
@@ -287,6 +285,8 @@ class Dispatcher:
             return  # of a request that has ended
         if isinstance(report, Finished):
             self._has_changed = True
+            if report.fault is not None:
+                self._note_fault(group, running, report.fault)
             running.spans += report.spans
             if group.role is Role.TARGET:
                 running.losses += report.losses
@@ -304,9 +304,18 @@ class Dispatcher:
         if running.ending is None:
             self._give_way(self._queue.grow(running.key, running.num_tokens))
 
+    def _note_fault(self, group: WorkerGroup, running: RunningRequest, fault: Fault) -> None:
+        """An error in a program of a request: that of a target ends it; without its draft it goes on."""
+        _log.error("request %s: an error in the %s, %s\n%s", running.name, group.role, fault.sentence, fault.trace)
+        if group.role is Role.TARGET:
+            running.failure = EngineError(f"the request failed in the {group.role} ({fault.sentence})")
+            self._stop(running, Ending.FAILED)
+
     def _deliver_commits(self) -> None:
         for running in self._heard:
             running.deliver_commits()
+            if running.failure is not None and running.command is not None and running.ending is None:
+                self._stop(running, Ending.FAILED)
         self._heard.clear()
 
     def _give_way(self, keys: Sequence[int]) -> None:
@@ -335,7 +344,7 @@ class Dispatcher:
         for group in self._groups:
             group.forget(number)
         running.command = running.deadline_s = running.ending = None
-        if running.is_complete or was_stopped:
+        if running.is_complete or was_stopped or running.failure is not None:
             self._end(running, interrupted=was_stopped)
         elif ending is Ending.PREEMPTED:
             if running.is_due:
@@ -350,7 +359,10 @@ class Dispatcher:
         del self._requests[running.key]
         self._queue.release(running.key)
         running.deliver_commits()
-        running.deliver(running.generation(interrupted=interrupted))
+        if running.failure is not None:
+            running.fail(running.failure)
+        else:
+            running.tell(running.generation(interrupted=interrupted))
 
     def _mind_deadlines(self) -> None:
         """Give up programs that do not end."""
@@ -364,22 +376,9 @@ class Dispatcher:
             self._programs_ended(running)
 
     def _mind_silence(self) -> None:
-        """Log, once, that the targets have been silent for a while."""
-        if not self._running:
-            return
-        seconds = self._silence.look()
-        if seconds < _STOPPED_AFTER_S:
-            self._has_warned = False
-            return
-        here = [process.pid for target in self._targets for process in target.processes if not process.node]
-        stopped = [pid for pid in here if is_stopped(pid)]
-        if self._has_warned or not (stopped or seconds > _SILENT_AFTER_S):
-            return
-        why = "it computes, or hangs"
-        if stopped:
-            why = f"process {stopped[0]} is stopped (kill -CONT {stopped[0]} lets it go on)"
-        self._has_warned = True
-        _log.warning("no token from the target for %.0f s: %s; waiting for it", seconds, why)
+        if self._running:
+            here = [process.pid for target in self._targets for process in target.processes if not process.node]
+            self._silence.look(here)
 
     def _fail(self, error: Exception) -> None:
         """End every request with an error; later ones fail at once."""

@@ -28,6 +28,7 @@ from swiftspec.engine.running import Deliver, Event, Generation, RunningRequest,
 from swiftspec.engine.stats import EngineState
 from swiftspec.kernels.cpu_library import prepare_library
 from swiftspec.models.draft_kinds import DraftFacts, draft_facts
+from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.base import check_draft
 from swiftspec.policies.effects import Role
@@ -125,9 +126,7 @@ class Launcher:
         if patience_s <= 0:
             raise ValueError(f"patience_s is {patience_s}; expected a positive time")
         self.layout, self.device = layout, device
-        self.target_groups = target_groups
-        self.max_context = max_context
-        self.patience_s = patience_s
+        self.target_groups, self.max_context, self.patience_s = target_groups, max_context, patience_s
         self._max_running, self._batch = admission.max_running, batch or BatchLimits()
         self._steering, self._tenants = steering, tuple(tenants)
         self.draft_facts = draft_facts(draft.model) if draft else DraftFacts()
@@ -145,6 +144,7 @@ class Launcher:
             self._report_every_s = _REPORT_EVERY_S if device == "cpu" and num_used == available else 0.0
             models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
             leaders = [tp_group[0] for tp_group in tp_groups]
+            self._vocab_size = ModelSpec.from_directory(model_directory(target.model)).vocab_size
             setups = [
                 [self._setup(worker_spec, leaders, executor, models, device) for worker_spec in tp_group]
                 for tp_group in tp_groups
@@ -253,6 +253,7 @@ class Launcher:
             devices=worker_spec.devices,
             device=device,
             channels=channels,
+            vocab_size=self._vocab_size,
             max_context=self.max_context,
             tree_slots=self._tree_slots,
             tenants=self._tenants if worker_spec.role is Role.TARGET else (),

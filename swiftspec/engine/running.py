@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,12 +17,14 @@ from swiftspec.engine.process.protocol import Generate, Scored
 from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.engine.requests.task import RequestOptions
 from swiftspec.errors import EngineError
+from swiftspec.files.reading import brief
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Candidates
 
 __all__ = ["Deliver", "Ending", "Event", "Generation", "RunningRequest", "next_event"]
 
 _INTERRUPTED_WITHIN_S = 0.05
+_log = logging.getLogger("swiftspec")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,8 @@ class Generation:
         Rows that its policy wanted to verify; a full step grants fewer.
     alone_s : float
         Seconds without the draft that it should have had.
+    seed : int
+        By which its tokens were drawn, unless it was greedy.
     log_probs : tuple of float
         Of a prompt that was scored, from its second token on.
     candidates : tuple of Candidates
@@ -56,6 +61,7 @@ class Generation:
     begun_s: float = 0.0
     rows_asked: int = 0
     alone_s: float = 0.0
+    seed: int = 0
     log_probs: tuple[float, ...] = ()
     candidates: tuple[Candidates, ...] = ()
 
@@ -70,6 +76,7 @@ class Ending(Enum):
 
     CANCELLED = auto()
     PREEMPTED = auto()
+    FAILED = auto()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -104,6 +111,8 @@ class RunningRequest:
         When the wait for the end of its programs is given up.
     unheard : list
         Commits that have not been delivered.
+    failure : Exception or None
+        What ends it, if it is its own.
     is_due : bool
         Whether it begins again as soon as its programs have ended.
     begun_s : float or None
@@ -131,6 +140,7 @@ class RunningRequest:
     rows_asked: int = 0
     alone_s: float = 0.0
     begun_s: float | None = None
+    failure: Exception | None = None
     scores: list[Scored] = field(default_factory=list)
 
     def begin(self, command: Generate, targets: Sequence[WorkerGroup]) -> None:
@@ -166,7 +176,15 @@ class RunningRequest:
         if self.unheard:
             commits = tuple(self.unheard)
             self.unheard.clear()
-            self.deliver(commits)
+            self.tell(commits)
+
+    def tell(self, event: Event) -> None:
+        """Deliver an event. An error of whoever takes it is this request's failure."""
+        try:
+            self.deliver(event)
+        except Exception as error:  # noqa: BLE001 - the dispatcher serves the others, whatever one of them does
+            _log.exception("request %s: what came of it could not be delivered", self.name)
+            self.failure = EngineError(f"the output could not be delivered ({type(error).__name__}: {brief(error)})")
 
     def fail(self, error: Exception) -> None:
         """Deliver an exception of its own: ValueError if its input was at fault, EngineError with its tokens."""
@@ -175,7 +193,7 @@ class RunningRequest:
         elif isinstance(error, EngineError):
             error = EngineError(str(error))
             error.tokens = tuple(self.tokens)
-        self.deliver(error)
+        self.tell(error)
 
     def generation(self, *, interrupted: bool) -> Generation:
         """Its output so far."""
@@ -187,6 +205,7 @@ class RunningRequest:
             preemptions=self.preemptions,
             rows_asked=self.rows_asked,
             alone_s=self.alone_s,
+            seed=self.sampler.seed,
             begun_s=self.start_s if self.begun_s is None else self.begun_s,
             log_probs=tuple(each for report in self.scores for each in report.log_probs),
             candidates=tuple(each for report in self.scores for each in report.candidates),

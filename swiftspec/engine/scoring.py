@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from queue import SimpleQueue
@@ -64,6 +64,7 @@ class Scorer:
         deliver: Callable[[tuple[Chunk, ...], Generation | Exception | None], None],
         *,
         num_candidates: int = 0,
+        with_next: bool = False,
         client: str = "",
     ) -> Callable[[], None]:
         """Score a task's prompt without waiting.
@@ -74,6 +75,8 @@ class Scorer:
             Takes the end, a `Generation` with log-probs or an exception, in another thread; no chunks.
         num_candidates : int
             Likeliest tokens to find in the place of each.
+        with_next : bool
+            Find the likeliest next token, too.
         client : str
             Whose request it is.
 
@@ -89,7 +92,7 @@ class Scorer:
                 deliver((), event)
 
         running = self._launcher.submit(
-            PromptScoring(num_candidates=num_candidates),
+            PromptScoring(num_candidates=num_candidates, with_next=with_next),
             task.request,
             request_id=task.prompt_id,
             sampler=Sampler(),
@@ -99,13 +102,19 @@ class Scorer:
         return partial(self._launcher.cancel, running)
 
     def scored(self, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
-        """The tokens of a prompt that was scored. Their texts add up to that of the prompt."""
-        stream = self._tokenizer.stream()
-        texts = [stream.push((token,)) for token in prompt]
+        """The tokens of a prompt that was scored, and the next one. Their texts add up to the whole text."""
+        tokens, stream = (*prompt, *generation.tokens), self._tokenizer.stream()
+        texts = [stream.push((token,)) for token in tokens]
         texts[-1] += stream.flush()
-        found = zip_longest(prompt, texts, (None, *generation.log_probs), (None, *generation.candidates))
-        return tuple(ScoredToken(token, text, score, self._texts(likely)) for token, text, score, likely in found)
+        found = zip_longest(tokens, texts, (None, *generation.log_probs), (None, *generation.candidates))
+        return tuple(
+            ScoredToken(token, text, score, self._texts(likely, {token: score})) for token, text, score, likely in found
+        )
 
-    def _texts(self, candidates: Candidates | None) -> tuple[tuple[str, float], ...]:
-        tokens, log_probs = candidates or ((), ())
-        return tuple((self._tokenizer.decode((token,)), each) for token, each in zip(tokens, log_probs, strict=True))
+    def _texts(
+        self, candidates: Candidates | None, scored: Mapping[int, float | None]
+    ) -> tuple[tuple[str, float], ...]:
+        """Candidates as texts. scored: log-probs of tokens that are computed elsewhere: equal ones are the same bits."""
+        found = dict(zip(*(candidates or ((), ())), strict=True))
+        found |= {token: score for token, score in scored.items() if token in found and score is not None}
+        return tuple((self._tokenizer.decode((token,)), log_prob) for token, log_prob in found.items())

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from swiftspec.files.reading import read_json
+from swiftspec.files.reading import read_foreign_json
 from swiftspec.models import known_model, model_names
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.head_spec import HeadFormat, head_format
@@ -51,7 +51,7 @@ def drafter_of(model: str) -> Drafter:
         return Drafter.MODEL
     kind = draft_facts(model).kind
     if kind is DraftKind.HEAD:
-        values = read_json(model_directory(model) / "config.json")
+        values = read_foreign_json(model_directory(model) / "config.json")
         return Drafter.EAGLE3 if head_format(values) is HeadFormat.EAGLE3 else Drafter.MTP
     return {DraftKind.PARALLEL: Drafter.PARD, DraftKind.BLOCK: Drafter.DFLASH}.get(kind, Drafter.MODEL)
 

@@ -1,9 +1,12 @@
 """Bounded readers: limits on memory and time for any input file.
 
-Every error is a ValueError of one sentence that names the file.
+Every error is a ValueError of one sentence that names the file. JSON of this program's own formats is also checked for
+numbers and texts that no such file has. JSON that other programs write, such as a model's config.json, is not: it may
+say what it likes in fields that nobody here reads, so whoever reads a field checks it.
 """
 
 import json
+import math
 import os
 import re
 import stat
@@ -15,8 +18,11 @@ from typing import Any
 __all__ = [
     "MOST_JSON_BYTES",
     "brief",
+    "is_unicode",
     "open_input",
+    "parse_foreign_json",
     "parse_json",
+    "read_foreign_json",
     "read_input",
     "read_json",
     "read_lines",
@@ -27,10 +33,7 @@ MOST_JSON_BYTES = 24 << 20  # a profile of 16 GPUs has 3 MB
 _MOST_JSON_VALUES = 1_000_000  # and 130,000 values; an empty object takes twenty times the memory of its text
 _MOST_KEYS = 10_000  # of one object: a large model has 1,200 tensors
 _MOST_DIGITS = 18  # of an integer, so that it fits in 64 bits
-_TOO_MUCH_JSON = (
-    f"not a JSON document (more than {MOST_JSON_BYTES >> 20} MiB or {_MOST_JSON_VALUES:,} values; "
-    "no file of this program is so large)"
-)
+_MOST_FOREIGN_BYTES = 64 << 20  # the index of a checkpoint with 280,000 tensors has 30 MB
 _HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 _SHOWN_CHARACTERS = 60
 _BRIEF_CHARACTERS = 200
@@ -114,9 +117,18 @@ def read_json(path: Path, *, pipes: bool = False) -> Any:
         raise ValueError(f"{path}: {error}") from error
 
 
+def read_foreign_json(path: Path) -> Any:
+    """The value of a JSON file that another program wrote, such as a model's config.json; see `parse_foreign_json`."""
+    content = read_input(path, most_bytes=_MOST_FOREIGN_BYTES)
+    try:
+        return parse_foreign_json(content)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
 def parse_json(content: bytes | str) -> Any:
     """The value of a JSON text. ValueError, without a file name, if it is too large, too deep or not JSON."""
-    text = _json_text(content)
+    text = _json_text(content, most_bytes=MOST_JSON_BYTES)
     has_long_numbers = False
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -131,12 +143,7 @@ def parse_json(content: bytes | str) -> Any:
         has_long_numbers = True
         return _LongNumber(digits)
 
-    try:
-        value = json.loads(text, parse_int=integer, object_pairs_hook=mapping)
-    except RecursionError:
-        raise ValueError("not a JSON document (nested too deeply)") from None
-    except ValueError as error:
-        raise ValueError(f"not a JSON document ({error})") from error
+    value = _parsed(text, parse_int=integer, object_pairs_hook=mapping)
     if has_long_numbers and (long := _find(value, lambda item: isinstance(item, _LongNumber))) is not None:
         raise ValueError(f"{long[0]} is {shown(str(long[1]))}; expected a number of at most {_MOST_DIGITS} digits")
     if _may_have_halves(text) and (odd := _find(value, _is_half_a_character)) is not None:
@@ -144,16 +151,49 @@ def parse_json(content: bytes | str) -> Any:
     return value
 
 
-def _json_text(content: bytes | str) -> str:
-    """The text, unless it is too long to be parsed."""
-    if len(content) > MOST_JSON_BYTES:
-        raise ValueError(_TOO_MUCH_JSON)
+def parse_foreign_json(content: bytes | str) -> Any:
+    """The value of a JSON text that another program wrote.
+
+    Only its size and depth are bounded. As in Python's `json`, integers may be long, numbers may be NaN and infinite,
+    the last of several equal keys counts, and texts may hold halves of surrogate pairs (see `is_unicode`). An integer
+    beyond any float is infinite. So check the type, the range and the text of each field that you read. ValueError,
+    without a file name, if it is too large, too deep or not JSON.
+    """
+    text = _json_text(content, most_bytes=_MOST_FOREIGN_BYTES, errors="surrogatepass")
+    return _parsed(text, parse_int=_foreign_integer)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text is one that can be encoded: it has no halves of surrogate pairs."""
+    return _HALF.search(text) is None
+
+
+def _foreign_integer(digits: str) -> int | float:
+    """The integer, or infinity: Python refuses to convert digits by the thousand, and floats end earlier."""
+    number = float(digits)
+    return number if math.isinf(number) else int(digits)
+
+
+def _parsed(text: str, **hooks: Any) -> Any:
     try:
-        text = content if isinstance(content, str) else content.decode(json.detect_encoding(content))
+        return json.loads(text, **hooks)
+    except RecursionError:
+        raise ValueError("not a JSON document (nested too deeply)") from None
+    except ValueError as error:
+        raise ValueError(f"not a JSON document ({error})") from error
+
+
+def _json_text(content: bytes | str, *, most_bytes: int, errors: str = "strict") -> str:
+    """The text, unless it is too long to be parsed."""
+    too_much = f"not a JSON document (more than {most_bytes >> 20} MiB or {_MOST_JSON_VALUES:,} values)"
+    if len(content) > most_bytes:
+        raise ValueError(too_much)
+    try:
+        text = content if isinstance(content, str) else content.decode(json.detect_encoding(content), errors)
     except ValueError as error:
         raise ValueError(f"not a JSON document ({error})") from error
     if sum(map(text.count, ",{[")) > _MOST_JSON_VALUES:
-        raise ValueError(_TOO_MUCH_JSON)
+        raise ValueError(too_much)
     return text
 
 
@@ -169,7 +209,7 @@ class _LongNumber(str):
 
 
 def _is_half_a_character(value: Any) -> bool:
-    return isinstance(value, str) and _HALF.search(value) is not None
+    return isinstance(value, str) and not is_unicode(value)
 
 
 def _find(value: Any, is_wanted: Callable[[Any], bool]) -> tuple[str, Any] | None:

@@ -10,7 +10,7 @@ from typing import IO, Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from swiftspec.files.reading import open_input, parse_json, read_json, shown
+from swiftspec.files.reading import is_unicode, open_input, parse_foreign_json, read_foreign_json, shown
 
 __all__ = ["StoredTensor", "check_header", "read_header", "weight_files"]
 
@@ -18,6 +18,8 @@ _SINGLE_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
 _LENGTH_BYTES = 8  # length of the header, little-endian, at the start of the file
 _MOST_HEADER_BYTES = 16 << 20  # the largest known ones have a hundredth of this
+_MOST_DIMENSIONS = 64  # as in numpy
+_MOST_COUNT = 2**63 - 1
 _PIECE_ELEMENTS = 1 << 20
 _WIDTHS = {
     1: ("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"),
@@ -97,7 +99,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         text = file.read(length)
     start = _LENGTH_BYTES + length
     try:
-        header = parse_json(text)
+        header = parse_foreign_json(text)
     except ValueError as error:
         raise _damaged(path, f"its header is {error}") from error
     if not isinstance(header, dict):
@@ -116,14 +118,18 @@ def weight_files(directory: Path) -> list[Path]:
         return [directory / _SINGLE_FILE]
     if not index.is_file():
         raise ValueError(f"{directory}: neither {_SINGLE_FILE} nor {_INDEX_FILE} is there")
-    content = read_json(index)
+    content = read_foreign_json(index)
     weight_map = content.get("weight_map") if isinstance(content, Mapping) else None
     if not isinstance(weight_map, Mapping) or not weight_map:
         raise ValueError(f"{index}: expected an object with a weight_map of tensor names to file names")
     for tensor, name in weight_map.items():
-        if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
+        if not _is_file_name(name):
             raise ValueError(f"{index}: weight_map.{shown(tensor)[1:-1]} is {shown(name)}; expected a file next to it")
     return [directory / name for name in sorted(set(weight_map.values()))]
+
+
+def _is_file_name(name: Any) -> TypeGuard[str]:
+    return isinstance(name, str) and is_unicode(name) and name not in ("", "..") and Path(name).name == name
 
 
 def _header_length(file: IO[bytes], path: Path) -> int:
@@ -156,7 +162,12 @@ def _tensor(path: Path, name: str, entry: Any, *, start: int, end: int) -> Store
 
 
 def _are_counts(values: Any) -> TypeGuard[list[int]]:
-    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+    """Whether these are few and small enough to be multiplied."""
+    return (
+        isinstance(values, list)
+        and len(values) <= _MOST_DIMENSIONS
+        and all(type(value) is int and 0 <= value <= _MOST_COUNT for value in values)
+    )
 
 
 def _damaged(path: Path, why: str) -> ValueError:

@@ -1,24 +1,21 @@
-"""Compiles the CPU kernels of `swiftspec/kernels/cpu` for this machine, once, and loads them.
+"""The CPU kernels of `swiftspec/kernels/cpu` as Python calls them, compiled for this machine, once.
 
-The library lies in a cache folder under a name made of all that it depends on. Where there is no compiler, or
-`SWIFTSPEC_CPU_KERNELS` is `off`, there is no library, and callers compute with torch.
+Where there is no compiler, or `SWIFTSPEC_CPU_KERNELS` is `off`, there is no library, and callers compute with torch.
+Where it is `load`, nothing is compiled or said: another process has just done so.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import logging
 import os
-import platform
-import shlex
-import shutil
-import subprocess
-import tempfile
+from contextlib import suppress
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+
+from swiftspec.kernels.cpu_build import Build, CannotCompileError, this_build
+from swiftspec.kernels.cpu_cache import DamagedError, Folder, cache_folders, file_in_memory, private_folder
 
 __all__ = [
     "Adapter",
@@ -33,13 +30,7 @@ __all__ = [
     "prepare_library",
 ]
 
-_SOURCES = Path(__file__).parent / "cpu"
-_COMPILERS = ("c++", "g++", "clang++")
-_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-shared", "-fPIC", "-pthread")
 _SWITCH = "SWIFTSPEC_CPU_KERNELS"
-# torch's variable that limits the instructions it uses limits ours, too.
-_ARCHITECTURES = {"default": "x86-64", "avx2": "x86-64-v3"}
-_COMPILING_TAKES_AT_MOST_S = 300.0
 _log = logging.getLogger("swiftspec")
 
 
@@ -151,16 +142,28 @@ class Step(Structure):
 class Library:
     """The compiled functions; decoder.cpp says what they do.
 
+    Parameters
+    ----------
+    content : bytes
+        The library itself: a file could change after its check.
+
     Attributes
     ----------
     lanes : int
         Numbers in a vector, on which the order of packed weights depends.
     has_float16 : bool
         Whether weights may be stored in float16.
+
+    Raises
+    ------
+    OSError
+        If it cannot be loaded.
+    AttributeError
+        If it lacks a function.
     """
 
-    def __init__(self, path: Path) -> None:
-        functions = ctypes.CDLL(str(path))
+    def __init__(self, content: bytes) -> None:
+        functions = ctypes.CDLL(file_in_memory(content))
         self.lanes: int = functions.swiftspec_lanes()
         self.has_float16 = bool(functions.swiftspec_has_float16())
         step, number, pointer = POINTER(Step), c_int32, c_void_p
@@ -181,86 +184,88 @@ class Library:
             function.restype = None
 
 
-class _Build(NamedTuple):
-    """A way to compile the sources, and the name of what comes out."""
-
-    command: tuple[str, ...]
-    name: str
-
-
 def prepare_library() -> None:
     """Compile the kernels if this machine has none yet, for processes that will load them, and say so."""
-    build = _build()
-    if build is None:
-        if not _is_off():
-            _log.warning("there is no C++ compiler for the CPU kernels, so torch computes, several times slower")
-    elif not (path := _cache_folder() / build.name).exists():
-        _log.warning("compiling the CPU kernels for this machine, once (some 10 s)")
-        try:
-            _compile(build, path)
-        except (OSError, subprocess.SubprocessError) as error:
-            _log.warning("the CPU kernels cannot be compiled (%s), so torch computes, several times slower", error)
+    _library()
 
 
 @cache
 def load_library() -> Library | None:
     """The kernels, compiled if this machine has none yet; None where they cannot be had."""
-    build = _build()
-    if build is None:
+    return _library()
+
+
+def _library() -> Library | None:
+    switch = os.environ.get(_SWITCH, "").lower()
+    if switch in ("0", "off"):
         return None
-    path = _cache_folder() / build.name
     try:
-        if not path.exists():
-            _compile(build, path)
-        return Library(path)
-    except (OSError, subprocess.SubprocessError):  # torch computes the same
+        build = this_build()
+        return _stored(build) if switch == "load" else _stored_or_compiled(build)
+    except CannotCompileError as error:
+        if switch != "load":
+            _log.warning("%s, so torch computes, several times slower", error)
         return None
 
 
-def _is_off() -> bool:
-    return os.environ.get(_SWITCH, "").lower() in ("0", "off")
+def _stored(build: Build) -> Library | None:
+    """The library from the first folder that has one; what is wrong with others has been said."""
+    for path in cache_folders():
+        with suppress(OSError, DamagedError), private_folder(path) as folder:
+            if content := folder.read(build.name):
+                return _loaded(content)
+    return None
 
 
-def _build() -> _Build | None:
-    if _is_off():
-        return None
-    names = [shlex.split(os.environ["CXX"])] if os.environ.get("CXX") else [[name] for name in _COMPILERS]
-    compiler, path = next(((name, found) for name in names if name and (found := shutil.which(name[0]))), ([], None))
-    if path is None:
-        return None
-    capability = os.environ.get("ATEN_CPU_CAPABILITY", "")
-    command = (path, *compiler[1:], *_FLAGS, f"-march={_ARCHITECTURES.get(capability, 'native')}")
-    digest = hashlib.sha256(repr(command).encode())
-    digest.update(Path(path).resolve().read_bytes())
-    digest.update(_instructions().encode())
-    for source in sorted(_SOURCES.iterdir()):
-        digest.update(source.read_bytes())
-    return _Build(command, f"cpu-kernels-{digest.hexdigest()[:16]}.so")
+def _stored_or_compiled(build: Build) -> Library:
+    """The library from the first folder that can have one. CannotCompileError if none can."""
+    faults: list[str] = []
+    compiled: bytes | None = None
+    for path in cache_folders():
+        try:
+            with private_folder(path) as folder:
+                library = _read(folder, build, path)
+                if library is None:
+                    compiled = compiled or build.compile()
+                    library = _first_loaded(compiled)
+                    folder.write(build.name, compiled)
+        except OSError as error:
+            faults.append(f"{path} ({error.strerror})")
+        else:
+            if faults:
+                _warn_once(f"the CPU kernels are kept in {path}, since they cannot be in {' and '.join(faults)}")
+            return library
+    raise CannotCompileError(f"the CPU kernels cannot be kept in {' or '.join(faults) or 'any folder'}")
 
 
-def _instructions() -> str:
-    """What distinguishes this processor's instructions from another's, for folders that machines share."""
+def _read(folder: Folder, build: Build, path: Path) -> Library | None:
+    """The library in a folder; None, and a warning, if it is to be compiled."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # no Linux
-        return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+        content = folder.read(build.name)
+        if content is not None:
+            return _loaded(content)
+        _log.warning("compiling the CPU kernels for this machine, once (some 10 s)")
+    except DamagedError as error:
+        _log.warning("compiling the CPU kernels again (some 10 s): %s cannot be used, %s", path / build.name, error)
+    return None
 
 
-def _cache_folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "swiftspec"
+def _first_loaded(compiled: bytes) -> Library:
+    try:
+        return _loaded(compiled)
+    except DamagedError as error:
+        raise CannotCompileError(f"the CPU kernels cannot be used as they were compiled: {error}") from error
 
 
-def _compile(build: _Build, path: Path) -> None:
-    """Write the library to `path`, complete or not at all: others may be compiling the same."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # what lies here is run
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
-        result = Path(folder) / path.name
-        subprocess.run(
-            [*build.command, str(_SOURCES / "decoder.cpp"), "-o", str(result)],
-            check=True,
-            capture_output=True,
-            timeout=_COMPILING_TAKES_AT_MOST_S,
-        )
-        result.replace(path)
+@cache
+def _loaded(content: bytes) -> Library:
+    """The library of this content, loaded once. DamagedError if it cannot be."""
+    try:
+        return Library(content)
+    except (OSError, AttributeError) as error:
+        raise DamagedError(f"it cannot be loaded ({error})") from error
+
+
+@cache
+def _warn_once(message: str) -> None:
+    _log.warning(message)

@@ -1,53 +1,40 @@
-"""A client of OpenAI's API that notes when every chunk of a stream comes. Thread-safe; every call has a connection."""
+"""A client of OpenAI's API that notes when every chunk of a stream comes. Thread-safe; every call has a connection.
+
+No answer is read without a limit on its size and its time, and one that is odd in any way is an error of one sentence.
+"""
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from collections.abc import Mapping, Sequence
+from http.client import HTTPException, HTTPResponse
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
+from swiftspec.artifacts.answers import (
+    Answer,
+    Failed,
+    Models,
+    ScoredText,
+    TokenIds,
+    WrittenText,
+    read_answer,
+    sentence_of,
+)
 from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.timelines import timelines_from_json
 from swiftspec.artifacts.workload import RequestClass
-from swiftspec.files.reading import brief, parse_json
+from swiftspec.files.reading import MOST_JSON_BYTES
+from swiftspec.loadtest.connection import READ_BYTES, Address, Bounds, why
+from swiftspec.loadtest.streams import Streamed, followed, streamed
 
-__all__ = ["Completion", "ServerClient", "Streamed"]
+__all__ = ["Completion", "ServerClient"]
 
-_CONNECTS_WITHIN_S = 10.0
-_MOST_ERROR_BYTES = _READ_BYTES = 1 << 16
 _FOUND = 200
-_DONE = b"data: [DONE]\n\n"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Streamed:
-    """A streamed completion as its client saw it.
-
-    Parameters
-    ----------
-    sent_s, answered_s : float
-        When it was sent, and when the answer began or failed; times of `time.perf_counter`.
-    chunks_s : tuple of float
-        When chunks with text or tokens came.
-    num_tokens : int
-        Output tokens.
-    text : str
-    status : int
-        HTTP status; 0 if there was no answer.
-    error : str
-        Why it failed; empty if it did not.
-    """
-
-    sent_s: float
-    answered_s: float
-    chunks_s: tuple[float, ...] = ()
-    num_tokens: int = 0
-    text: str = ""
-    status: int = 200
-    error: str = ""
+_QUICK_S = 60.0  # for what takes no forward
+_MOST_HEADER_BYTES = 1 << 16
+_MOST_ERROR_BYTES = 1 << 16
+_MOST_TIMELINES_BYTES = 32 << 20  # of 2,000 requests with 64 tokens
+# Of an answer with a text: chunks of 200 to 400 bytes are usual, and may have a token each.
+_SOME_BYTES, _TOKEN_BYTES = 1 << 18, 1 << 12
 
 
 class Completion(NamedTuple):
@@ -68,50 +55,42 @@ class ServerClient:
     api_key : str
     timeout_s : float
         Longest silence.
+    total_s : float
+        Longest time from a request to the end of its answer.
 
     Raises
     ------
     ValueError
-        If the address is none of HTTP.
+        If the address is none of HTTP, or the key none that can be sent.
     """
 
-    def __init__(self, url: str, *, api_key: str = "", timeout_s: float = 600.0) -> None:
-        parts = urlsplit(url)
-        try:
-            port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-            raise ValueError(f"--url is {url}; expected an address such as http://127.0.0.1:8000")
+    def __init__(self, url: str, *, api_key: str = "", timeout_s: float = 600.0, total_s: float = 3600.0) -> None:
+        if not (api_key.isascii() and api_key.isprintable()):
+            raise ValueError("the API key has characters that no header can have; expected printable ASCII")
         self.url = url
-        self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._host, self._port = parts.hostname, port
-        self._path = parts.path.rstrip("/").removesuffix("/v1")
+        self._address = Address(url)
         self._headers = {"content-type": "application/json"}
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
         self._timeout_s = timeout_s
+        self._total_s = total_s
 
     def model(self) -> str:
         """Name of the model it serves, the first one if there are several. ValueError if it does not answer."""
-        models = self._json("GET", "/v1/models").get("data") or [{}]
-        name = models[0].get("id")
-        if not isinstance(name, str):
-            raise ValueError(f"--url {self.url}: the server names no model")
-        return name
+        return self._quick(Models, "GET", "/v1/models").data[0].id
 
     def tokenize(self, text: str, *, model: str) -> tuple[int, ...]:
         """Token ids of a text, by the server's tokenizer; vLLM has the same endpoint. ValueError without it."""
-        tokens = self._json("POST", "/tokenize", {"model": model, "prompt": text}).get("tokens")
-        if not isinstance(tokens, list):
-            raise ValueError(f"--url {self.url}: /tokenize answers without tokens")
-        return tuple(tokens)
+        return self._quick(TokenIds, "POST", "/tokenize", {"model": model, "prompt": text}).tokens
 
     def timelines(self) -> list[Timeline]:
         """Of the requests that ended last; none if the server keeps none, or is none of ours."""
-        with self._answered("GET", "/timelines") as answer, suppress(ValueError):
-            return timelines_from_json(answer.read()) if answer.status == _FOUND else []
-        return []
+        bounds = self._bounds(_MOST_TIMELINES_BYTES, total_s=_QUICK_S)
+        try:
+            with self._address.asked("GET", "/timelines", None, self._headers, bounds=bounds) as answer:
+                return timelines_from_json(_body(answer)) if answer.status == _FOUND else []
+        except (OSError, HTTPException, ValueError):
+            return []
 
     def complete(
         self,
@@ -140,17 +119,18 @@ class ServerClient:
             **({"user": client} if client else {}),
             **({"slo": slo} if slo else {}),
         }
-        sent_s = time.perf_counter()
+        headers = self._headers | ({"x-request-id": request_id} if request_id else {})
+        bounds = self._bounds(_SOME_BYTES + _TOKEN_BYTES * num_tokens)
+        sent_s, status = time.perf_counter(), 0
         try:
-            with self._answer("POST", "/v1/completions", body, request_id=request_id) as answer:
-                answered_s = time.perf_counter()
-                if answer.status == _FOUND:
-                    return replace(_followed(answer), sent_s=sent_s, answered_s=answered_s)
-                error = _sentence(answer)
-                return Streamed(sent_s=sent_s, answered_s=answered_s, status=answer.status, error=error)
-        except (OSError, HTTPException, ValueError) as failure:
-            why = brief(failure) or type(failure).__name__
-            return Streamed(sent_s=sent_s, answered_s=time.perf_counter(), status=0, error=why)
+            with self._address.asked("POST", "/v1/completions", _json(body), headers, bounds=bounds) as answer:
+                answered_s, status = time.perf_counter(), answer.status
+                if status != _FOUND:
+                    return Streamed(sent_s=sent_s, answered_s=answered_s, status=status, error=_sentence(answer))
+                pieces = followed(answer)
+            return streamed(pieces, sent_s=sent_s, answered_s=answered_s, most_tokens=num_tokens)
+        except (OSError, HTTPException, ValueError) as error:
+            return Streamed(sent_s=sent_s, answered_s=time.perf_counter(), status=status, error=why(error))
 
     def write(self, prompt: str, *, model: str, num_tokens: int, temperature: float, seed: int) -> Completion:
         """Continue a text by `num_tokens` at most. ValueError if the server refuses."""
@@ -161,104 +141,69 @@ class ServerClient:
             "temperature": temperature,
             "seed": seed,
         }
-        answer = self._json("POST", "/v1/completions", body)
-        try:
-            choice = answer["choices"][0]
-            return Completion(choice["text"], answer["usage"]["completion_tokens"], choice["finish_reason"])
-        except (KeyError, IndexError, TypeError):
-            raise ValueError(f"--url {self.url}: /v1/completions answers without a text or its tokens") from None
+        bounds = self._bounds(_SOME_BYTES + _TOKEN_BYTES * num_tokens)
+        answer = self._answered(WrittenText, "POST", "/v1/completions", body, bounds=bounds)
+        choice, num_written = answer.choices[0], answer.usage.completion_tokens
+        if not bool(choice.text) <= num_written <= num_tokens:
+            raise ValueError(
+                f"--url {self.url}: /v1/completions counts {num_written} tokens in {len(choice.text)} characters; "
+                f"expected {num_tokens} at most, and one if there is text"
+            )
+        return Completion(choice.text, num_written, choice.finish_reason or "")
 
     def score(self, prompt: str, *, model: str) -> list[tuple[str, float | None]]:
         """Tokens of a text and their log-probs, None of the first. ValueError if the server cannot score prompts."""
         body = {"model": model, "prompt": prompt, "max_tokens": 0, "echo": True, "logprobs": 0}
-        answer = self._json("POST", "/v1/completions", body)
+        answer = self._answered(ScoredText, "POST", "/v1/completions", body, bounds=self._bounds(MOST_JSON_BYTES))
+        scored = answer.choices[0].logprobs
+        if scored is None or len(scored.tokens) != len(scored.token_logprobs):
+            raise ValueError(f"--url {self.url}: the server does not score prompts (echo with max_tokens 0)")
+        return list(zip(scored.tokens, scored.token_logprobs, strict=True))
+
+    def _bounds(self, most_bytes: int, *, total_s: float | None = None) -> Bounds:
+        total_s = self._total_s if total_s is None else min(total_s, self._total_s)
+        return Bounds(most_bytes=_MOST_HEADER_BYTES + most_bytes, silence_s=self._timeout_s, total_s=total_s)
+
+    def _quick(self, kind: type[Answer], method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        return self._answered(kind, method, path, body, bounds=self._bounds(MOST_JSON_BYTES, total_s=_QUICK_S))
+
+    def _answered(
+        self, kind: type[Answer], method: str, path: str, body: Mapping[str, Any] | None, *, bounds: Bounds
+    ) -> Answer:
+        """An answer in one piece. ValueError if there is none, or another one."""
+        content = None if body is None else _json(body)
         try:
-            scored = answer["choices"][0]["logprobs"]
-            return list(zip(scored["tokens"], scored["token_logprobs"], strict=True))
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise ValueError(f"--url {self.url}: the server does not score prompts (echo with max_tokens 0)") from None
-
-    def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        with self._answered(method, path, body) as answer:
-            if answer.status != _FOUND:
-                raise ValueError(f"--url {self.url}: {path} answers {answer.status} ({_sentence(answer)})")
-            content: dict[str, Any] = parse_json(answer.read())
-            return content
-
-    @contextmanager
-    def _answered(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Iterator[HTTPResponse]:
-        """As `_answer`. ValueError if there is no answer."""
+            with self._address.asked(method, path, content, self._headers, bounds=bounds) as answer:
+                status, found = answer.status, _body(answer) if answer.status == _FOUND else b""
+                refusal = "" if status == _FOUND else _sentence(answer)
+        except OSError as error:
+            raise ValueError(f"--url {self.url}: no answer to {path} ({why(error)})") from error
+        except HTTPException as error:
+            raise ValueError(f"--url {self.url}: the answer to {path} is wrong: {why(error)}") from error
+        if status != _FOUND:
+            raise ValueError(f"--url {self.url}: {path} answers {status} ({refusal})")
         try:
-            with self._answer(method, path, body) as answer:
-                yield answer
-        except (OSError, HTTPException) as error:
-            raise ValueError(f"--url {self.url}: no answer ({brief(error) or type(error).__name__})") from error
-
-    @contextmanager
-    def _answer(
-        self, method: str, path: str, body: Mapping[str, Any] | None, *, request_id: str = ""
-    ) -> Iterator[HTTPResponse]:
-        connection = self._kind(self._host, self._port, timeout=_CONNECTS_WITHIN_S)
-        try:
-            connection.connect()
-            assert connection.sock is not None
-            connection.sock.settimeout(self._timeout_s)
-            content = None if body is None else json.dumps(body).encode()
-            headers = self._headers | ({"x-request-id": request_id} if request_id else {})
-            connection.request(method, self._path + path, body=content, headers=headers)
-            yield connection.getresponse()
-        finally:
-            connection.close()
+            return read_answer(kind, found)
+        except ValueError as error:
+            raise ValueError(f"--url {self.url}: the answer to {path} is wrong: {why(error)}") from error
 
 
-def _followed(answer: HTTPResponse) -> Streamed:
-    """Read a stream to its end.
-
-    What comes is noted, and looked at afterwards: this program may share the cores of the server that it measures.
-    """
-    pieces: list[tuple[float, bytes]] = []
-    while piece := answer.read1(_READ_BYTES):
-        pieces.append((time.perf_counter(), piece))
-        if piece.endswith(_DONE):
-            break
-    return _parsed(pieces)
+def _json(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body).encode()
 
 
-def _parsed(pieces: Sequence[tuple[float, bytes]]) -> Streamed:
-    chunks_s: list[float] = []
-    texts: list[str] = []
-    num_tokens, error, rest = 0, "the stream ended too early", b""
-    for now_s, piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            if line == _DONE.strip():
-                error = ""
-            elif line.startswith(b"data: "):
-                data = parse_json(line[len(b"data: ") :])
-                if "error" in data:
-                    why = str(data["error"].get("message", "an error"))
-                    return Streamed(sent_s=0.0, answered_s=0.0, chunks_s=tuple(chunks_s), error=why)
-                if choices := data.get("choices"):
-                    chunks_s.append(now_s)
-                    texts.append(choices[0].get("text") or "")
-                if usage := data.get("usage"):
-                    num_tokens = usage["completion_tokens"]
-    if not error and not (chunks_s and num_tokens):
-        error = "the stream had no tokens, or did not count them"
-    return Streamed(
-        sent_s=0.0,
-        answered_s=0.0,
-        chunks_s=tuple(chunks_s),
-        num_tokens=num_tokens,
-        text="".join(texts),
-        error=error,
-    )
+def _body(answer: HTTPResponse) -> bytes:
+    """HTTPException if it ends too early."""
+    content = b"".join(iter(lambda: answer.read1(READ_BYTES), b""))
+    if answer.length:
+        raise HTTPException(f"it ended {answer.length} bytes too early")
+    return content
 
 
 def _sentence(answer: HTTPResponse) -> str:
-    """What an error's body says."""
-    content = answer.read(_MOST_ERROR_BYTES)
+    """What an error's body says, or else its status."""
     try:
-        return str(parse_json(content)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return answer.reason
+        said = sentence_of(read_answer(Failed, answer.read(_MOST_ERROR_BYTES)).error)
+    except ValueError:
+        said = ""
+    return said or sentence_of(answer.reason) or "without a reason"

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from uuid import uuid4
@@ -13,7 +13,8 @@ from swiftspec.artifacts.load_metrics import LoadMetrics, ServedRecord, load_met
 from swiftspec.artifacts.prompts import Prompt, stretched
 from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.workload import Workload
-from swiftspec.loadtest.client import ServerClient, Streamed
+from swiftspec.loadtest.client import ServerClient
+from swiftspec.loadtest.streams import Streamed
 
 __all__ = ["PromptTokens", "SentLoad", "drawn_prompts", "encoded_prompts", "send_workload"]
 
@@ -104,6 +105,7 @@ def send_workload(
     requests = workload.requests
     limits = {each.name: each for each in workload.classes}
     name, answers = uuid4().hex, dict[int, Streamed]()
+    names = {number: f"{name}-{number}" for number in range(len(requests))}
     at_once = workload.arrivals.num_clients if workload.is_closed else None
     start_s, late_s = time.perf_counter(), 0.0
 
@@ -114,7 +116,7 @@ def send_workload(
             model=model,
             num_tokens=asked.output_tokens,
             client=asked.client,
-            request_id=f"{name}-{number}",
+            request_id=names[number],
             limits=limits[asked.class_name],
         )
 
@@ -140,15 +142,19 @@ def send_workload(
             take(None)
     ordered = [answers[number] for number in range(len(requests))]
     num_answered = sum(not answer.error for answer in ordered)
-    return _sent(workload, ordered, start_s, late_s, _timelines(client, name, num_answered))
+    return _sent(workload, ordered, start_s, late_s, _timelines(client, names, num_answered))
 
 
-def _timelines(client: ServerClient, name: str, num_answered: int) -> dict[int, Timeline]:
-    """By the number of their request. The server keeps one a moment after the request's last token."""
+def _timelines(client: ServerClient, names: Mapping[int, str], num_answered: int) -> dict[int, Timeline]:
+    """By the number of their request. The server keeps one a moment after the request's last token.
+
+    names: what the server calls the requests.
+    """
     until_s = time.monotonic() + _KEPT_WITHIN_S
     while True:
         kept = client.timelines()
-        found = {int(each.request[len(name) + 1 :]): each for each in kept if each.request.startswith(f"{name}-")}
+        by_request = {each.request: each for each in kept if each.commits}
+        found = {number: by_request[asked] for number, asked in names.items() if asked in by_request}
         if not kept or len(found) >= num_answered or time.monotonic() > until_s:
             return found
         time.sleep(_LOOK_EVERY_S)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from swiftspec.files.reading import read_json, shown
+from swiftspec.files.reading import read_foreign_json, shown
 
 __all__ = ["ADAPTER_WEIGHTS", "Adapter", "is_adapter"]
 
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 _CONFIG: Final = "adapter_config.json"
+_MOST_RANK: Final = 2**31  # far beyond the width of any model
 # Fields that would change what an adapter computes, and the values with which they change nothing.
 _SUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
     "peft_type": ("LORA",),
@@ -42,7 +44,7 @@ class Adapter:
     def read(cls, directory: Path) -> Adapter:
         """Of adapter_config.json. ValueError names the file, the field and the value that is missing or unsupported."""
         path = directory / _CONFIG
-        values = read_json(path)
+        values = read_foreign_json(path)
         if not isinstance(values, dict):
             raise ValueError(f"{path}: expected an object, found {shown(values)}")
         for field, supported in _SUPPORTED.items():
@@ -50,14 +52,17 @@ class Adapter:
             if value not in supported:
                 raise ValueError(f"{path}: {field} is {shown(value)}; expected {shown(supported[0])}")
         rank, alpha = (_positive(values, field, path) for field in ("r", "lora_alpha"))
-        if rank != int(rank):
-            raise ValueError(f"{path}: r is {shown(rank)}; expected a positive integer")
-        root = math.sqrt(rank) if values.get("use_rslora") else rank
+        if rank != int(rank) or rank > _MOST_RANK:
+            raise ValueError(f"{path}: r is {shown(rank)}; expected a positive integer of at most {_MOST_RANK}")
+        stabilised = values.get("use_rslora") or False
+        if not isinstance(stabilised, bool):
+            raise ValueError(f"{path}: use_rslora is {shown(stabilised)}; expected true or false")
+        root = math.sqrt(rank) if stabilised else rank
         return cls(rank=int(rank), scale=alpha / root)
 
 
 def _positive(values: dict[str, Any], field: str, path: Path) -> float:
     value = values.get(field)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
         raise ValueError(f"{path}: {field} is {shown(value)}; expected a positive number")
     return value

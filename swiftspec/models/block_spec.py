@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swiftspec.files.reading import read_json, shown
+from swiftspec.files.reading import read_foreign_json, shown
 from swiftspec.models.head_spec import check_equal
 from swiftspec.models.spec import ModelSpec
 
@@ -57,7 +57,7 @@ class BlockSpec:
         directory = Path(directory)
         spec = ModelSpec.from_directory(directory)
         spec.require_dense(directory)
-        values = read_json(directory / "config.json")
+        values = read_foreign_json(directory / "config.json")
         if not is_block_drafter(values):
             found = shown(values.get("architectures"))
             raise ValueError(f"{directory}: config.json architectures is {found}; expected [{_ARCHITECTURE!r}]")

@@ -1,18 +1,24 @@
 """Fields of a config.json with typed access."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
-from swiftspec.files.reading import read_json, shown
+from swiftspec.files.reading import read_foreign_json, shown
 
 __all__ = ["ConfigJson"]
 
 _MOST: Final = 2**53  # an integer that is exact as a float, and far beyond any model
+_MOST_NUMBER: Final = sys.float_info.max
 
 
 class ConfigJson:
-    """A config.json with typed access; every error names the directory, the field and its value."""
+    """A config.json with typed access; every error names the directory, the field and its value.
+
+    The file may hold anything that JSON can say and more, such as NaN: only the fields that are asked for are checked.
+    A null is a field that is left out.
+    """
 
     def __init__(self, directory: Path, values: Mapping[str, Any]) -> None:
         self.directory = directory
@@ -21,7 +27,7 @@ class ConfigJson:
     @classmethod
     def read(cls, directory: Path) -> Self:
         path = directory / "config.json"
-        values = read_json(path)
+        values = read_foreign_json(path)
         if not isinstance(values, dict):
             raise ValueError(f"{path}: holds {type(values).__name__}; expected an object")
         inner = values.get("transformer_layer_config")  # the layers' own fields, in a draft written by speculators
@@ -30,25 +36,37 @@ class ConfigJson:
     def fail(self, field: str, value: object, expected: str) -> ValueError:
         return ValueError(f"{self.directory}: config.json {field} is {shown(value)}; expected {expected}")
 
-    def integer(self, field: str, default: int | None = None) -> int:
-        value = self.values.get(field)
+    def integer(
+        self,
+        field: str,
+        default: int | None = None,
+        *,
+        most: int = _MOST,
+        source: Mapping[str, Any] | None = None,
+    ) -> int:
+        value = (self.values if source is None else source).get(field)
         value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.fail(field, value, "a positive integer")
+        if value > most:
+            raise self.fail(field, value, f"at most {most}")
         return value
 
     def count(self, field: str) -> int:
-        return self.integer(field) if self.values.get(field) else 0
+        """An integer that may be zero, or left out, which is the same."""
+        value = self.values.get(field)
+        return 0 if value is None or (type(value) is int and value == 0) else self.integer(field)
 
     def number(self, field: str, default: float | None = None, *, source: Mapping[str, Any] | None = None) -> float:
         value = (self.values if source is None else source).get(field)
         value = default if value is None else value
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= _MOST_NUMBER:
             raise self.fail(field, value, "a positive number")
         return float(value)
 
     def flag(self, field: str, default: bool) -> bool:
-        value = self.values.get(field, default)
+        value = self.values.get(field)
+        value = default if value is None else value
         if not isinstance(value, bool):
             raise self.fail(field, value, "true or false")
         return value
@@ -64,6 +82,6 @@ class ConfigJson:
     def eos_token_ids(self) -> tuple[int, ...]:
         value = self.values.get("eos_token_id")
         ids = [] if value is None else value if isinstance(value, list) else [value]
-        if any(not isinstance(token, int) or isinstance(token, bool) or token < 0 for token in ids):
+        if any(not isinstance(token, int) or isinstance(token, bool) or not 0 <= token <= _MOST for token in ids):
             raise self.fail("eos_token_id", value, "a token id or a list of them")
         return tuple(ids)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from swiftspec.files.reading import read_json, shown
+from swiftspec.files.reading import read_foreign_json, shown
 from swiftspec.models.block_spec import BlockSpec, is_block_drafter
 from swiftspec.models.head_spec import HeadSpec, head_format
 from swiftspec.models.spec import ModelSpec, model_directory
@@ -33,7 +33,7 @@ class DraftFacts:
 def draft_facts(model: str | Path) -> DraftFacts:
     """Facts of the draft in a directory, or of `demo/NAME`. ValueError names the field of config.json that is wrong."""
     path = model_directory(model) / "config.json"
-    values = read_json(path)
+    values = read_foreign_json(path)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: holds {type(values).__name__}; expected an object")
     if head_format(values) is not None:

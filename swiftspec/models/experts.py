@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from swiftspec.files.reading import read_json, shown
+from swiftspec.files.reading import read_foreign_json, shown
 
 __all__ = ["expert_counts"]
 
 # Fields of Mixtral and gpt-oss, of Qwen3-MoE and OLMoE, and of DeepSeek; then those of gpt-oss as well.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _ACTIVE = ("num_experts_per_tok", "experts_per_token")
+_MOST = 2**31  # far beyond any model
 
 
 def expert_counts(directory: Path) -> tuple[int, int] | None:
@@ -19,7 +20,7 @@ def expert_counts(directory: Path) -> tuple[int, int] | None:
     Experts that compute every token are not counted. ValueError if config.json cannot be read, or has one number only.
     """
     path = directory / "config.json"
-    config = read_json(path)
+    config = read_foreign_json(path)
     values: Mapping[str, Any] = config if isinstance(config, Mapping) else {}
     found = [_first(values, names, path) for names in (_EXPERTS, _ACTIVE)]
     if found[0] is None:
@@ -34,7 +35,7 @@ def _first(values: Mapping[str, Any], names: tuple[str, ...], path: Path) -> int
         value = values.get(name)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{path}: {name} is {shown(value)}; expected a whole number from 1 on")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
+            raise ValueError(f"{path}: {name} is {shown(value)}; expected a whole number from 1 to {_MOST}")
         return value
     return None

@@ -13,7 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from swiftspec.files.reading import read_json, shown
+from swiftspec.files.reading import read_foreign_json, shown
+from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec
 
@@ -80,8 +81,8 @@ class HeadSpec:
         directory = Path(directory)
         spec = ModelSpec.from_directory(directory)
         spec.require_dense(directory)
-        values = read_json(directory / "config.json")
-        kind = head_format(values)
+        values = read_foreign_json(directory / "config.json")
+        config, kind = ConfigJson(directory, values), head_format(values)
         if kind is None:
             expected = "that of an EAGLE-3 head"
             raise ValueError(
@@ -98,9 +99,9 @@ class HeadSpec:
             layer=spec.one_layer(),
             layer_index=spec.num_layers,
             feature_layers=_feature_layers(directory, values) if kind is HeadFormat.EAGLE3 else (spec.num_layers,),
-            target_hidden_size=_integer(directory, values, "target_hidden_size", spec.hidden_size),
-            draft_vocab_size=_integer(directory, values, "draft_vocab_size", spec.vocab_size),
-            norm_before_residual=bool(values.get("norm_before_residual", False)),
+            target_hidden_size=config.integer("target_hidden_size", spec.hidden_size),
+            draft_vocab_size=config.integer("draft_vocab_size", spec.vocab_size),
+            norm_before_residual=config.flag("norm_before_residual", False),
         )
 
     @property
@@ -157,11 +158,3 @@ def _feature_layers(directory: Path, values: Mapping[str, Any]) -> tuple[int, ..
     if not isinstance(found, list) or len(found) != 3 or any(type(layer) is not int for layer in found):
         raise ValueError(f"{directory}: config.json {field} is {shown(found)}; expected three layers")
     return tuple(found)
-
-
-def _integer(directory: Path, values: Mapping[str, Any], field: str, default: int) -> int:
-    value = values.get(field)
-    value = default if value is None else value
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{directory}: config.json {field} is {shown(value)}; expected a positive integer")
-    return value

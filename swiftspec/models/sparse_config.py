@@ -24,6 +24,8 @@ __all__ = ["read_spec", "spec_from_config"]
 _WINDOW, _FULL, _LINEAR = "sliding_attention", "full_attention", "linear_attention"
 _ACTIVE = ("num_experts_per_tok", "num_experts_per_token")
 _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
+_MOST_LAYERS = 10_000  # a hundred times those of any model
+_MOST_PARAMETERS = 10**15  # hundreds of times the largest
 _LATENT_HEAD_DIM = 128  # of a dense layer beside one of latent attention, as published heads have
 
 
@@ -35,14 +37,27 @@ def read_spec(directory: Path) -> ModelSpec:
 
 def spec_from_config(values: Mapping[str, Any], *, source: str) -> ModelSpec:
     """The same from the values of a config.json; `source` names their origin in errors."""
+    spec = _spec(values, source)
+    if spec.num_parameters > _MOST_PARAMETERS:
+        raise ValueError(
+            f"{source}: config.json describes a model of {spec.num_parameters:.3g} parameters; "
+            f"expected at most {_MOST_PARAMETERS:.0e}"
+        )
+    return spec
+
+
+def _spec(values: Mapping[str, Any], source: str) -> ModelSpec:
     text = values.get("text_config")  # of a model that reads images as well
     own = text if isinstance(text, dict) else values
     config = _SparseConfig(Path(source), own)
     kind = own.get("model_type")
-    if kind not in _FAMILIES:
+    if not isinstance(kind, str) or kind not in _FAMILIES:
         spec = ModelSpec.from_config(own, source=source)
-        return SparseSpec.of_experts(spec) if spec.experts else spec
-    return config.spec(str(kind))
+        if spec.experts is None:
+            return spec
+        config.num_layers()
+        return SparseSpec.of_experts(spec)
+    return config.spec(kind)
 
 
 class _SparseConfig(ConfigJson):
@@ -50,7 +65,7 @@ class _SparseConfig(ConfigJson):
 
     def spec(self, kind: str) -> SparseSpec:
         attention, feed_forward = _FAMILIES[kind]
-        count = self.integer("num_hidden_layers")
+        count = self.num_layers()
         layers = tuple(
             Layer(attention=attention(self, index), feed_forward=feed_forward(self, index)) for index in range(count)
         )
@@ -79,6 +94,10 @@ class _SparseConfig(ConfigJson):
             layers=layers,
             experts=experts_of(layers),
         )
+
+    def num_layers(self) -> int:
+        """Layers of a model whose layers are listed one by one."""
+        return self.integer("num_hidden_layers", most=_MOST_LAYERS)
 
     def first(self, fields: tuple[str, ...]) -> int:
         """The integer of the first of these fields that is there."""
@@ -129,7 +148,7 @@ def _gemma(config: _SparseConfig, index: int) -> GroupedAttention:
 def _latent(config: _SparseConfig, index: int) -> LatentAttention:
     del index
     indexer = None
-    if config.values.get("index_topk"):
+    if config.count("index_topk"):
         indexer = Indexer(
             num_heads=config.integer("index_n_heads"),
             head_dim=config.integer("index_head_dim"),
@@ -170,9 +189,10 @@ def _qwen_hybrid(config: _SparseConfig, index: int) -> Attention:
 def _kimi_hybrid(config: _SparseConfig, index: int) -> Attention:
     """Kimi delta attention, and latent attention in the layers that are listed, counted from 1."""
     linear = config.values.get("linear_attn_config")
-    if not isinstance(linear, dict) or not isinstance(linear.get("full_attn_layers"), list):
-        raise config.fail("linear_attn_config", linear, "an object with full_attn_layers")
-    if index + 1 in linear["full_attn_layers"]:
+    listed = linear.get("full_attn_layers") if isinstance(linear, dict) else None
+    if not isinstance(linear, dict) or not isinstance(listed, list) or len(listed) > config.num_layers():
+        raise config.fail("linear_attn_config", linear, "an object with full_attn_layers, at most all of them")
+    if index + 1 in listed:
         return _latent(config, index)
     own = _SparseConfig(config.directory, linear)
     heads, head_dim = own.integer("num_heads"), own.integer("head_dim")

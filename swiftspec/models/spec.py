@@ -292,7 +292,7 @@ class _Config(ConfigJson):
             factor=self.number("factor", source=rope),
             low_freq_factor=self.number("low_freq_factor", source=rope),
             high_freq_factor=self.number("high_freq_factor", source=rope),
-            original_max_position=int(self.number("original_max_position_embeddings", source=rope)),
+            original_max_position=self.integer("original_max_position_embeddings", source=rope),
         )
 
     def spec(self) -> ModelSpec:
@@ -327,8 +327,6 @@ class _Config(ConfigJson):
             output_bias=attention_bias,
             qk_norm=architecture in ("qwen3", "qwen3_moe"),
             eos_token_ids=self.eos_token_ids(),
-            num_mtp_layers=self.integer("num_nextn_predict_layers")
-            if self.values.get("num_nextn_predict_layers")
-            else 0,
+            num_mtp_layers=self.count("num_nextn_predict_layers"),
             experts=experts,
         )

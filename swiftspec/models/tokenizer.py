@@ -1,6 +1,7 @@
 """A model directory's tokenizer.json: text to token ids and back, whole or as a stream. No torch, no transformers."""
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer as FileTokenizer
@@ -33,6 +34,11 @@ class Tokenizer:
     def vocabulary(self) -> dict[str, int]:
         """Token id by token, added tokens included."""
         return self._tokenizer.get_vocab(with_added_tokens=True)
+
+    @cached_property
+    def special_tokens(self) -> frozenset[int]:
+        """Ids of the tokens that have no text."""
+        return frozenset(token for token, added in self._tokenizer.get_added_tokens_decoder().items() if added.special)
 
     def encode(self, text: str, *, most: int | None = None, special_tokens: bool = True) -> tuple[int, ...]:
         """Token ids, with the special tokens that the model expects around a text.
@@ -87,13 +93,15 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._left_out = tokenizer.special_tokens
         self._tokens: list[int] = []
         self._start = 0  # decoding starts here
         self._given = 0  # tokens before this one have been returned
 
     def push(self, tokens: Iterable[int]) -> str:
         """The text that these tokens complete; may be empty."""
-        self._tokens += tokens
+        # Tokens without text would all be decoded again with each that follows.
+        self._tokens += [token for token in tokens if token not in self._left_out]
         before, after = self._texts()
         if len(after) <= len(before) or after.endswith(_INCOMPLETE):
             return ""

@@ -17,9 +17,19 @@ import joblib
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.backend import resource_tracker as loky_tracker
 
+from swiftspec.interpreters import ray_options, safe_multiprocessing, safe_path
 from swiftspec.models.names import unknown
 
-__all__ = ["BACKENDS", "check_backend", "end_workers", "parallel_backend", "quiet_start", "run_parallel", "tied"]
+__all__ = [
+    "BACKENDS",
+    "SafeLoky",
+    "check_backend",
+    "end_workers",
+    "parallel_backend",
+    "quiet_start",
+    "run_parallel",
+    "tied",
+]
 
 _LOOK_EVERY_S = 0.5
 
@@ -44,7 +54,8 @@ def _connect_to_ray() -> None:
     ray = import_module("ray")
     if not ray.is_initialized():
         try:
-            ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+            with ray_options() as options:
+                ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR, **options)
         except ConnectionError as error:
             raise ValueError(
                 "backend is 'ray', but no cluster is here; expected one that runs, or its address in RAY_ADDRESS"
@@ -97,10 +108,28 @@ def run_parallel(calls: Iterable[Any], num_jobs: int) -> Iterator[Any]:
     backend, _ = joblib.parallel.get_active_backend()
     if backend.supports_return_generator:
         with quiet_start():
-            results = joblib.Parallel(n_jobs=num_jobs, return_as="generator")(calls)
+            results = joblib.Parallel(n_jobs=num_jobs, return_as="generator", backend=_safe(backend))(calls)
     else:  # Ray's: it starts no process here
         results = joblib.Parallel(n_jobs=num_jobs)(calls)
     yield from results
+
+
+class SafeLoky(joblib.parallel.LokyBackend):  # type: ignore[misc]  # joblib has no annotations
+    """joblib's processes on this machine, which look for no modules in the current folder while they start."""
+
+    def _prepare_worker_env(self, n_jobs: int) -> dict[str, str]:
+        return {**super()._prepare_worker_env(n_jobs), **safe_path()}
+
+
+def _safe(backend: Any) -> Any:
+    """The backend in use, or ours with the same settings in place of joblib's own."""
+    if type(backend) is not joblib.parallel.LokyBackend:
+        return backend
+    return SafeLoky(
+        nesting_level=backend.nesting_level,
+        inner_max_num_threads=backend.inner_max_num_threads,
+        **backend.backend_kwargs,
+    )
 
 
 def tied(calls: Iterable[Any]) -> Iterator[Any]:
@@ -150,7 +179,12 @@ def _start_trackers() -> None:
     Python's own start of them would let held signals through. joblib's tracker writes to the null device: when a
     planner is interrupted, joblib reports the same missing file twice, and the second report prints a traceback.
     """
-    resource_tracker.ensure_running()
+    with safe_multiprocessing():
+        resource_tracker.ensure_running()
+        _start_quiet_tracker()
+
+
+def _start_quiet_tracker() -> None:
     with suppress(OSError):  # where stderr has been closed there is nothing to keep quiet
         stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 2)

@@ -19,7 +19,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.backends import quiet_start, run_parallel, tied
+from swiftspec.planner.backends import SafeLoky, quiet_start, run_parallel, tied
 from swiftspec.planner.collecting import uncollected
 from swiftspec.planner.goals import score
 from swiftspec.planner.option import Option
@@ -170,7 +170,7 @@ def _start(num_jobs: int) -> None:
         count = joblib.cpu_count() if num_jobs == -1 else num_jobs
         # A process that ends before it is ready is reported by whoever needs it, not here.
         with suppress(Exception), quiet_start():
-            joblib.Parallel(n_jobs=count)(tied(joblib.delayed(_ready)() for _ in range(count)))
+            joblib.Parallel(n_jobs=count, backend=SafeLoky())(tied(joblib.delayed(_ready)() for _ in range(count)))
 
 
 def _ready() -> None:

@@ -1,7 +1,7 @@
 """Prompt scoring: how likely the target finds each token of a text. One prefill, after which the request ends.
 
-To engines and schedulers it is a policy like the others, which commits nothing. It is not in the registry, since it
-cannot serve a request for text.
+To engines and schedulers it is a policy like the others, which commits at most the likeliest next token. It is not in
+the registry, since it cannot serve a request for text.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swiftspec.policies.base import TargetOnly, check_shape
-from swiftspec.policies.effects import Prefill, Program, Role
+from swiftspec.policies.effects import Commit, Prefill, Program, Role
 from swiftspec.policies.request import Request
 
 __all__ = ["PromptScoring"]
@@ -25,29 +25,33 @@ class PromptScoring(TargetOnly):
     ----------
     num_candidates : int
         Most likely tokens that are told beside each of the prompt's own.
+    with_next : bool
+        Commit the token that most likely follows the prompt, and tell its log-prob, too.
     """
 
     name: ClassVar[str] = "prompt_scoring"
     num_candidates: int = 0
+    with_next: bool = False
 
     def __post_init__(self) -> None:
-        check_shape(self, num_candidates=0)
+        check_shape(self, num_candidates=1 if self.with_next else 0)
 
     @property
     def target_rows(self) -> int:
         return 0
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: _score(request.prompt, self.num_candidates)}
+        return {Role.TARGET: self._score(request.prompt)}
 
     @classmethod
     def search_space(cls) -> Iterator["PromptScoring"]:
         yield from ()
 
-
-def _score(prompt: tuple[int, ...], num_candidates: int) -> Program:
-    # The last token is only scored: nothing follows it.
-    for first in range(0, len(prompt) - 1, _MOST_ROWS):
-        scored = prompt[first + 1 : first + 1 + _MOST_ROWS]
-        tokens = prompt[first : first + len(scored)]
-        yield Prefill(Role.TARGET, tokens, first, scored=scored, num_candidates=num_candidates)
+    def _score(self, prompt: tuple[int, ...]) -> Program:
+        for first in range(0, len(prompt) - 1, _MOST_ROWS):
+            scored = prompt[first + 1 : first + 1 + _MOST_ROWS]
+            tokens = prompt[first : first + len(scored)]
+            yield Prefill(Role.TARGET, tokens, first, scored=scored, num_candidates=self.num_candidates)
+        if self.with_next:  # otherwise the last token is only scored: nothing follows it
+            token = yield Prefill(Role.TARGET, prompt[-1:], len(prompt) - 1, num_candidates=self.num_candidates)
+            yield Commit((token,))

@@ -9,6 +9,7 @@ from collections import deque
 __all__ = ["OUTPUT_WEIGHT", "FairQueue"]
 
 OUTPUT_WEIGHT = 2  # of an output token; one of a prompt counts 1
+_FEW_CLIENTS = 64
 
 
 class FairQueue:
@@ -29,6 +30,7 @@ class FairQueue:
     def __init__(self) -> None:
         self._waiting: dict[str, deque[int]] = {}  # never empty ones
         self._service: dict[str, float] = {}  # of each client, in weighted tokens
+        self._most_kept = _FEW_CLIENTS  # before those who need not be known are forgotten
         self._least = 0.0  # that of the client whose request left last: whoever comes anew begins with it
 
     def __len__(self) -> int:
@@ -63,7 +65,14 @@ class FairQueue:
             del self._waiting[client]
         if not self._waiting:  # nobody was kept waiting by what has been served so far
             self._service, self._least = {}, 0.0
+        if len(self._service) > self._most_kept:
+            self._forget_the_served_least()
         return request
+
+    def _forget_the_served_least(self) -> None:
+        """Forget clients that would begin with as much service as those who come anew; many may come only once."""
+        kept = {name: done for name, done in self._service.items() if name in self._waiting or done > self._least}
+        self._service, self._most_kept = kept, max(_FEW_CLIENTS, 2 * len(kept))
 
     def charge(self, client: str, service: float) -> None:
         """Count service, in weighted tokens."""

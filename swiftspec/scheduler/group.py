@@ -83,11 +83,11 @@ class Group:
         """End a request's program wherever it stands; nothing happens if it has ended."""
         running = self._running.pop(request, None)
         if running is not None:
-            running.program.close()
             self._forget(request)
             self._asking.pop(request, None)
             self._receiving.pop(request, None)
             self._ready = deque(entry for entry in self._ready if entry[0] != request)
+            running.program.close()  # last, since it may raise
 
     @property
     def has_ready(self) -> bool:
@@ -123,6 +123,8 @@ class Group:
             num_rows = running.num_halfway
         else:
             num_rows = len(effect.rows)
+        if not num_rows:
+            raise ValueError(f"request {request} asks for a forward of no rows")
         if isinstance(effect, TargetExit):
             running.num_halfway = num_rows
         elif isinstance(effect, TargetForward | TargetFinish):

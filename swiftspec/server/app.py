@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from swiftspec.artifacts.timelines import timelines_as_json
 from swiftspec.server.bodies import ChatBody, DetokenizeBody, TokenizeBody, parse, parse_completion
+from swiftspec.server.connections import ConnectionLimits
 from swiftspec.server.endpoint import Generations
-from swiftspec.server.errors import RequestError, error_body
+from swiftspec.server.errors import INTERNAL, RequestError, error_body
 from swiftspec.server.guards import ApiKeys, BodyLimit, RequestIds, SendTimeout
 from swiftspec.server.live import LiveView
+from swiftspec.server.origins import JsonBodies, KnownHosts
 from swiftspec.server.serving import Phase, Serving
 from swiftspec.version import __version__
 
@@ -35,21 +37,29 @@ class HttpOptions:
     ----------
     api_keys : sequence of str
         One of them is needed, unless there are none.
+    allowed_hosts : sequence of str
+        Names by which a server without keys may be asked, beside those that `KnownHosts` allows.
     most_body_bytes : int
         Longest body of a request.
+    most_held_bytes : int
+        Bodies of all requests that are being read.
+    connections : ConnectionLimits
     send_timeout_s : float
         A client that takes nothing for so long is given up.
     """
 
     api_keys: Sequence[str] = ()
+    allowed_hosts: Sequence[str] = ()
     most_body_bytes: int = 8 << 20
+    most_held_bytes: int = 128 << 20
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     send_timeout_s: float = 30.0
 
 
 def make_app(serving: Serving, options: HttpOptions) -> ASGIApp:
     """The ASGI application."""
     view = _Views(serving)
-    app: ASGIApp = Starlette(
+    routed = Starlette(
         routes=[
             Route("/v1/completions", Generations(serving, parse_completion), methods=["POST"]),
             Route("/v1/chat/completions", Generations(serving, partial(parse, ChatBody)), methods=["POST"]),
@@ -63,11 +73,18 @@ def make_app(serving: Serving, options: HttpOptions) -> ASGIApp:
             Route("/live", view.live),
             Route("/", view.page),
         ],
-        exception_handlers={RequestError: _refuse, HTTPException: _http_error, Exception: _internal_error},
+        exception_handlers={
+            RequestError: _refuse,
+            HTTPException: _http_error,
+            ClientDisconnect: _gone,
+            Exception: _internal_error,
+        },
     )
-    app = SendTimeout(app, options.send_timeout_s)
-    app = BodyLimit(app, options.most_body_bytes)
-    app = ApiKeys(app, options.api_keys)
+    routed.router.redirect_slashes = False  # a redirect would go wherever the Host header says
+    app: ASGIApp = SendTimeout(routed, options.send_timeout_s)
+    app = BodyLimit(app, options.most_body_bytes, most_held_bytes=options.most_held_bytes)
+    app = JsonBodies(app)
+    app = ApiKeys(app, options.api_keys) if options.api_keys else KnownHosts(app, options.allowed_hosts)
     return RequestIds(app)
 
 
@@ -105,7 +122,7 @@ class _Views:
     async def detokenize(self, request: Request) -> Response:
         body = parse(DetokenizeBody, await request.body())
         try:
-            return JSONResponse({"prompt": self._serving.check_open().detokenize(body.tokens)})
+            return JSONResponse({"prompt": await self._serving.check_open().detokenize(body.tokens)})
         except ValueError as error:
             raise RequestError(str(error).replace("prompt", "tokens", 1), param="tokens") from error
 
@@ -125,7 +142,7 @@ class _Views:
         return Response(timelines_as_json(self._serving.timelines), media_type="application/json")
 
     async def live(self, _: Request) -> Response:
-        return StreamingResponse(self._live.events(), media_type="text/event-stream")
+        return StreamingResponse(self._live.listen(), media_type="text/event-stream")
 
     async def page(self, _: Request) -> Response:
         return HTMLResponse(self._page)
@@ -143,5 +160,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return JSONResponse(error_body(sentence, status=error.status_code), error.status_code, error.headers)
 
 
+async def _gone(_: Request, __: Exception) -> Response:
+    """The client left before it had sent all of its body; nobody reads this."""
+    return Response(status_code=400)
+
+
 async def _internal_error(_: Request, __: Exception) -> Response:
-    return JSONResponse(error_body("an error in the server; its log has more", status=500), 500)
+    return JSONResponse(error_body(INTERNAL, status=500), 500)

@@ -7,8 +7,18 @@ supported are refused by name, unless they have the value that changes nothing: 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
+from swiftspec.artifacts.document import fail_fast
 from swiftspec.server.errors import RequestError
 
 __all__ = [
@@ -47,16 +57,31 @@ _HARMLESS: Mapping[str, tuple[Any, ...]] = {
 _MOST_STOPS = 4
 _MOST_LOGPROBS = 5  # as of OpenAI's API
 _MOST_STOP_CHARACTERS = 256
+_MOST_NAME_CHARACTERS = 256  # of what is kept as long as a request, or longer
+_MOST_MESSAGES = 10_000
+_MOST_DETOKENIZED = 1 << 17
+_MOST_VALUES = 1 << 18  # of a body: parsing takes a second for some millions, and nothing else runs meanwhile
+_LEAST_LIMIT_MS = 1e-3
 
 _Count = Annotated[int, Field(ge=1)]
 _TokenIds = list[Annotated[int, Field(ge=0, strict=True)]]
+_Name = Annotated[str, Field(max_length=_MOST_NAME_CHARACTERS)]
+_LimitMs = Annotated[float, Field(ge=_LEAST_LIMIT_MS, allow_inf_nan=False)]
 
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
 class _Body(BaseModel):
+    """Of a list, only the first wrong item is found: a description of a million takes half a minute, and a gigabyte."""
+
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        fail_fast(schema)
+        return schema
 
 
 class StreamOptions(_Body):
@@ -69,8 +94,8 @@ class StreamOptions(_Body):
 class ServiceLevel(_Body):
     """Latency limits of a request, in milliseconds: they are counted as met or missed."""
 
-    ttft_ms: Annotated[float, Field(gt=0)] | None = None
-    tpot_ms: Annotated[float, Field(gt=0)] | None = None
+    ttft_ms: _LimitMs | None = None
+    tpot_ms: _LimitMs | None = None
 
 
 class GenerationBody(_Body):
@@ -78,17 +103,17 @@ class GenerationBody(_Body):
 
     harmless: ClassVar[Mapping[str, tuple[Any, ...]]] = _HARMLESS  # values of fields that are not supported
 
-    model: str | None = None
+    model: _Name | None = None
     max_tokens: _Count | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=-1)] = 0
     seed: int | None = None
-    stop: tuple[str, ...] = ()
+    stop: Annotated[tuple[str, ...], Field(max_length=_MOST_STOPS)] = ()
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     ignore_eos: bool = False
-    user: str = ""
+    user: _Name = ""
     slo: ServiceLevel | None = None
 
     @model_validator(mode="before")
@@ -110,8 +135,8 @@ class GenerationBody(_Body):
     @field_validator("stop")
     @classmethod
     def _short(cls, stop: tuple[str, ...]) -> tuple[str, ...]:
-        if len(stop) > _MOST_STOPS or any(not 0 < len(text) <= _MOST_STOP_CHARACTERS for text in stop):
-            raise ValueError(f"at most {_MOST_STOPS} texts of 1 to {_MOST_STOP_CHARACTERS} characters are possible")
+        if any(not 0 < len(text) <= _MOST_STOP_CHARACTERS for text in stop):
+            raise ValueError(f"texts of 1 to {_MOST_STOP_CHARACTERS} characters are possible")
         return stop
 
     @property
@@ -120,7 +145,7 @@ class GenerationBody(_Body):
         return self.max_tokens
 
     @property
-    def drawn_seed(self) -> int | None:
+    def given_seed(self) -> int | None:
         """The seed as a number from 0 to 2**64 - 1; None if the request does not say."""
         return None if self.seed is None else self.seed % 2**64
 
@@ -142,7 +167,7 @@ class CompletionBody(GenerationBody):
 
 
 class ScoringBody(CompletionBody):
-    """Body of `/v1/completions` that asks for the prompt's log-probs, and no output: `echo` with `max_tokens` 0."""
+    """Body of `/v1/completions` that asks for the prompt's log-probs: `echo`, with the next token at most as output."""
 
     harmless: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **{field: values for field, values in _HARMLESS.items() if field not in ("echo", "logprobs")},
@@ -150,12 +175,18 @@ class ScoringBody(CompletionBody):
         "stream": (False,),
     }
 
-    max_tokens: Annotated[int, Field(ge=0, le=0)] = 0
+    max_tokens: Annotated[int, Field(ge=0, le=1)] = 0
     logprobs: Annotated[int, Field(ge=0, le=_MOST_LOGPROBS, strict=True)]
+
+    @model_validator(mode="after")
+    def _greedy(self) -> Self:
+        if self.max_tokens and self.temperature:
+            raise ValueError(f"temperature is {self.temperature}; expected 0 with echo, for the likeliest token")
+        return self
 
     @property
     def most_tokens(self) -> int:
-        return 0
+        return self.max_tokens
 
 
 class _TextPart(_Body):
@@ -166,9 +197,9 @@ class _TextPart(_Body):
 class Message(_Body):
     """A message of a conversation; its text may come in parts."""
 
-    role: str
+    role: _Name
     content: str | tuple[_TextPart, ...] = ""
-    name: str | None = None
+    name: _Name | None = None
 
     @field_validator("content", mode="before")
     @classmethod
@@ -184,7 +215,7 @@ class Message(_Body):
 class ChatBody(GenerationBody):
     """Body of `/v1/chat/completions`."""
 
-    messages: Annotated[tuple[Message, ...], Field(min_length=1)]
+    messages: Annotated[tuple[Message, ...], Field(min_length=1, max_length=_MOST_MESSAGES)]
     max_completion_tokens: _Count | None = None
     chat_template_kwargs: dict[str, Any] = {}
 
@@ -197,7 +228,7 @@ class TokenizeBody(_Body):
     """Body of `/tokenize`: a text, or a conversation."""
 
     prompt: str | None = None
-    messages: tuple[Message, ...] | None = None
+    messages: Annotated[tuple[Message, ...], Field(max_length=_MOST_MESSAGES)] | None = None
 
     @model_validator(mode="after")
     def _either(self) -> Self:
@@ -209,7 +240,7 @@ class TokenizeBody(_Body):
 class DetokenizeBody(_Body):
     """Body of `/detokenize`."""
 
-    tokens: _TokenIds
+    tokens: Annotated[_TokenIds, Field(max_length=_MOST_DETOKENIZED)]
 
 
 class _Wanted(_Body):
@@ -218,15 +249,18 @@ class _Wanted(_Body):
 
 
 def parse_completion(content: bytes) -> CompletionBody:
-    """The body of a completion: a `ScoringBody` if it wants the prompt back, and nothing after it."""
+    """The body of a completion: a `ScoringBody` if it wants the prompt back, and at most one token after it."""
     if b"echo" not in content:  # as in most, which are parsed once
         return parse(CompletionBody, content)
     wanted = parse(_Wanted, content)
-    return parse(ScoringBody if wanted.echo is True and wanted.max_tokens == 0 else CompletionBody, content)
+    is_scoring = wanted.echo is True and wanted.max_tokens in (0, 1)
+    return parse(ScoringBody if is_scoring else CompletionBody, content)
 
 
 def parse(kind: type[Parsed], content: bytes) -> Parsed:
     """A body from its JSON. RequestError naming the field."""
+    if (count := sum(map(content.count, (b",", b"{", b"[")))) > _MOST_VALUES:
+        raise RequestError(f"the body has {count} commas and brackets; expected at most {_MOST_VALUES}", status=413)
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:

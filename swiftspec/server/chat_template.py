@@ -1,31 +1,33 @@
 """Chat templates: a conversation as the text that a model was trained on.
 
 A model directory has its template in `chat_template.jinja` or in `tokenizer_config.json`. It is a program by whoever
-published the model, so it runs in Jinja's sandbox, with the names that transformers' `apply_chat_template` offers.
+published the model, so it runs in Jinja's sandbox, in a process of its own (`template_process`), with the names that
+transformers' `apply_chat_template` offers.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2 import TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from swiftspec.files.reading import brief, parse_json, read_input
-from swiftspec.server.errors import RequestError
+from swiftspec.files.reading import brief, read_foreign_json, read_input
 
-__all__ = ["ChatTemplate"]
+__all__ = ["ChatTemplate", "TemplateSource"]
 
 _MOST_BYTES = 16 << 20
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
-class ChatTemplate:
-    """A compiled template.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateSource:
+    """A template that is not compiled yet.
 
     Parameters
     ----------
@@ -35,28 +37,14 @@ class ChatTemplate:
         Texts by name, such as `bos_token`, that a template may use.
     where : str
         The template's file, for errors.
-
-    Raises
-    ------
-    ValueError
-        If it is no template.
     """
 
-    def __init__(self, source: str, *, special_tokens: Mapping[str, str], where: str) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _tojson
-        environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-        try:
-            self._template = environment.from_string(source)
-        except TemplateSyntaxError as error:
-            raise ValueError(f"{where}: not a chat template (line {error.lineno}: {brief(error)})") from error
-        self._special_tokens = dict(special_tokens)
+    source: str
+    special_tokens: Mapping[str, str]
+    where: str
 
     @classmethod
-    def of(cls, directory: Path, file: Path | None = None) -> ChatTemplate | None:
+    def of(cls, directory: Path, file: Path | None = None) -> Self | None:
         """The template of a file, or else of a model directory; None if that has none. ValueError if it is corrupt."""
         config_file, jinja_file = directory / "tokenizer_config.json", directory / "chat_template.jinja"
         config = _config(config_file)
@@ -64,12 +52,32 @@ class ChatTemplate:
         file = file or (jinja_file if jinja_file.is_file() else None)
         if file is not None:
             source = read_input(file, most_bytes=_MOST_BYTES).decode(errors="replace")
-            return cls(source, special_tokens=special, where=str(file))
+            return cls(source=source, special_tokens=special, where=str(file))
         default = _default(config.get("chat_template"))
-        return None if default is None else cls(default, special_tokens=special, where=str(config_file))
+        return None if default is None else cls(source=default, special_tokens=special, where=str(config_file))
+
+
+class ChatTemplate:
+    """A compiled template. ValueError if it is none."""
+
+    def __init__(self, described: TemplateSource) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        try:
+            self._template = environment.from_string(described.source)
+        except TemplateSyntaxError as error:
+            where = f"line {error.lineno}: {brief(error)}"
+            raise ValueError(f"{described.where}: not a chat template ({where})") from error
+        except Exception as error:  # for example RecursionError, and whatever its constants compute
+            raise ValueError(f"{described.where}: not a chat template ({brief(error)})") from error
+        self._special_tokens = dict(described.special_tokens)
 
     def render(self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any] | None = None) -> str:
-        """The text that asks for the next message of a conversation. RequestError if the template refuses it.
+        """The text that asks for the next message of a conversation. ValueError if the template refuses it.
 
         arguments: what else the template may know, such as `enable_thinking`.
         """
@@ -78,11 +86,10 @@ class ChatTemplate:
         try:
             return self._template.render(known)
         except _RefusedError as error:
-            raise RequestError(f"messages: {error}", param="messages") from error
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-            raise RequestError(
-                f"messages: the model's chat template fails ({brief(error)})", param="messages"
-            ) from error
+            raise ValueError(f"messages: {brief(error)}") from error
+        except Exception as error:  # a template is a program, and may raise anything
+            why = brief(error) or type(error).__name__
+            raise ValueError(f"messages: the model's chat template fails ({why})") from error
 
 
 class _RefusedError(Exception):
@@ -99,24 +106,24 @@ def _tojson(value: Any, indent: int | None = None) -> str:
 
 
 def _config(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        config = parse_json(read_input(file, most_bytes=_MOST_BYTES))
-    except ValueError as error:
-        raise ValueError(f"{file}: not JSON ({brief(error)})") from error
+    config = read_foreign_json(file) if file.is_file() else {}
     return config if isinstance(config, dict) else {}
 
 
 def _token_text(token: Any) -> str | None:
     """A special token's text; old files have an object with it."""
     text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) else None
+    return _whole(text) if isinstance(text, str) else None
 
 
 def _default(template: Any) -> str | None:
     """The template that is used unless another one is named: some files have several."""
     if isinstance(template, list):
-        named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
+        named = (each for each in template if isinstance(each, dict) and each.get("name") == "default")
+        template = next(named, {}).get("template")
+    return _whole(template) if isinstance(template, str) else None
+
+
+def _whole(text: str) -> str:
+    """A text without halves of surrogate pairs, which a JSON file may have, and no tokenizer takes."""
+    return text.encode(errors="replace").decode()

@@ -14,11 +14,12 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from swiftspec.errors import EngineBusyError, EngineError
+from swiftspec.server.answer import Answer
 from swiftspec.server.bodies import ChatBody, CompletionBody, ScoringBody
-from swiftspec.server.errors import RequestError, error_body
+from swiftspec.server.errors import INTERNAL, RequestError, error_body
 from swiftspec.server.guards import state_of
 from swiftspec.server.replies import DONE, Reply, event
-from swiftspec.server.serving import Answer, Serving
+from swiftspec.server.serving import Serving
 
 if TYPE_CHECKING:
     from swiftspec.engine.api import Finish
@@ -97,12 +98,14 @@ class Generations:
             body, request_id=state["request_id"], client=state.get("client") or body.user, arrival_s=arrival_s
         )
         model = body.model or self._serving.model
-        reply = Reply(request_id=state["request_id"], model=model, is_chat=isinstance(body, ChatBody))
+        reply = Reply(request_id=state["request_id"], model=model, is_chat=isinstance(body, ChatBody), seed=answer.seed)
         try:
             try:
                 await answer.start()
             except EngineBusyError as error:
                 raise self._serving.too_busy() from error
+            except ValueError as error:  # found when it was admitted
+                raise RequestError(str(error), param="prompt") from error
             except (EngineError, TimeoutError) as error:
                 raise _failure(error) from error
             if body.stream:
@@ -151,6 +154,9 @@ async def _stream(answer: Answer, reply: Reply, send: Send) -> None:
                 ready.clear()
     except (EngineError, TimeoutError) as error:
         ready.append(event(error_body(str(error), status=500)))
+    except Exception:  # the answer has begun, so nobody else can tell the client
+        await give(b"".join([*ready, event(error_body(INTERNAL, status=500)), DONE]), more=False)
+        raise
     else:
         if options.include_usage:
             ready.append(reply.closing(answer.usage))

@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["RequestError", "error_body"]
+__all__ = ["INTERNAL", "RequestError", "error_body"]
+
+INTERNAL = "an error in the server; its log has more"
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+_UNAVAILABLE = 503
 _CODES = {401: "invalid_api_key", 404: "not_found", 413: "body_too_large", 429: "rate_limit_exceeded"}
 
 
@@ -35,7 +38,8 @@ class RequestError(Exception):
         self.status = status
         self.param = param
         self.code = code or _CODES.get(status)
-        self.headers = dict(headers or {})
+        self.headers = {"retry-after": "1"} if status == _UNAVAILABLE else {}
+        self.headers |= headers or {}
 
     @property
     def body(self) -> dict[str, Any]:

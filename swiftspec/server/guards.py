@@ -61,7 +61,8 @@ class ApiKeys:
             return
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         # Every key is compared, each in constant time: the time tells nothing about any of them.
-        matches = [hmac.compare_digest(key, given.strip().encode()) for key in self._keys]
+        sent = given.strip().encode("latin-1")  # as which the bytes of a header are read
+        matches = [hmac.compare_digest(key, sent) for key in self._keys]
         if scheme.lower() == "bearer" and any(matches):
             scope.setdefault("state", {})["client"] = f"key {matches.index(True)}"
             await self._app(scope, receive, send)
@@ -71,11 +72,14 @@ class ApiKeys:
 
 
 class BodyLimit:
-    """Refuses bodies above a size. They are read to their end, and forgotten, so that the client hears why."""
+    """Refuses bodies above a size, each and all together. One that is too large is read to its end, and forgotten, so
+    that the client hears why.
+    """
 
-    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, most_bytes: int, *, most_held_bytes: int) -> None:
         self._app = app
-        self._most_bytes = most_bytes
+        self._most_bytes, self._most_held_bytes = most_bytes, most_held_bytes
+        self._num_held = 0  # bytes of all requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -86,10 +90,10 @@ class BodyLimit:
         if length.isdigit() and int(length) > _MOST_FORGOTTEN_BYTES:
             await JSONResponse(error.body, error.status, {"connection": "close"})(scope, receive, send)
             return
-        num_received = 0
+        num_received = num_held = 0
 
         async def counted() -> Message:
-            nonlocal num_received
+            nonlocal num_received, num_held
             message = await receive()
             num_received += len(message.get("body", b""))
             while self._most_bytes < num_received < _MOST_FORGOTTEN_BYTES and message.get("more_body"):
@@ -97,9 +101,16 @@ class BodyLimit:
                 num_received += len(message.get("body", b""))
             if num_received > self._most_bytes:
                 raise error
+            self._num_held += num_received - num_held
+            num_held = num_received
+            if self._num_held > self._most_held_bytes:
+                raise RequestError("the server is reading too many large bodies", status=503)
             return message
 
-        await self._app(scope, counted, send)
+        try:
+            await self._app(scope, counted, send)
+        finally:
+            self._num_held -= num_held
 
 
 class SendTimeout:

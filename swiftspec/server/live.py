@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from math import inf
 from typing import TYPE_CHECKING, Any
 
+from swiftspec.server.errors import RequestError
 from swiftspec.server.replies import event
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ __all__ = ["LiveView"]
 
 _EVERY_S = 0.5
 _MOST_REQUESTS = 64  # that are listed
+_MOST_LISTENERS = 32
 
 
 class LiveView:
@@ -23,12 +26,31 @@ class LiveView:
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
+        self._num_listeners = 0
+        self._said, self._said_s = b"", -inf
 
-    async def events(self) -> AsyncIterator[bytes]:
+    def listen(self) -> AsyncIterator[bytes]:
+        """Events for one more listener. RequestError if there are too many."""
+        if self._num_listeners >= _MOST_LISTENERS:
+            raise RequestError(f"{_MOST_LISTENERS} listeners are there, which is the limit", status=503)
+        return self._events()
+
+    async def _events(self) -> AsyncIterator[bytes]:
         """The present state, twice a second, until the client goes."""
-        while True:
-            yield event(self.state())
-            await asyncio.sleep(_EVERY_S)
+        self._num_listeners += 1
+        try:
+            while True:
+                yield self._present()
+                await asyncio.sleep(_EVERY_S)
+        finally:
+            self._num_listeners -= 1
+
+    def _present(self) -> bytes:
+        """The state as an event, made once for all listeners of some moments."""
+        now_s = time.perf_counter()
+        if now_s >= self._said_s + _EVERY_S / 2:
+            self._said, self._said_s = event(self.state()), now_s
+        return self._said
 
     def state(self) -> dict[str, Any]:
         """The present state."""

@@ -14,7 +14,8 @@ from swiftspec.artifacts.timeline import Phase
 
 if TYPE_CHECKING:
     from swiftspec.engine.api import EngineState, Generation
-    from swiftspec.server.serving import Answer, Serving
+    from swiftspec.server.answer import Answer
+    from swiftspec.server.serving import Serving
 
 __all__ = ["Metrics"]
 

@@ -59,11 +59,14 @@ class Reply:
         Name of the served model.
     is_chat : bool
         The format of chat completions.
+    seed : int or None
+        By which the answer is sampled, told with its end; None if it is greedy.
     """
 
     request_id: str
     model: str
     is_chat: bool
+    seed: int | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
     def whole(self, text: str, *, finish: Finish, usage: Usage) -> dict[str, Any]:
@@ -115,7 +118,8 @@ class Reply:
 
     def _wrapped(self, said: Mapping[str, Any], finish: Finish | None, part: str) -> dict[str, Any]:
         choice = {"index": 0, "logprobs": None, **said, "finish_reason": finish}
-        return self._head(part) | {"choices": [choice]}
+        seed = {} if finish is None or self.seed is None else {"seed": self.seed}
+        return self._head(part) | {"choices": [choice]} | seed
 
     def _head(self, part: str) -> dict[str, Any]:
         kind = f"chat.completion{part}" if self.is_chat else "text_completion"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -17,11 +19,20 @@ from swiftspec.engine.async_api import AsyncEngine
 from swiftspec.engine.requests.tenants import Tenant
 from swiftspec.errors import EngineError
 from swiftspec.server.app import HttpOptions, make_app
+from swiftspec.server.connections import (
+    ACCEPTED_AT_ONCE,
+    Connections,
+    bounded_protocol,
+    free_descriptors,
+    raise_descriptor_limit,
+)
 from swiftspec.server.serving import Phase, Serving, ServingOptions
 
 __all__ = ["listen", "serve"]
 
 _LOOK_EVERY_S = 0.1
+_SWEEP_EVERY_S = 1.0
+_MOST_UNACCEPTED = 1024
 _FLUSHED_WITHIN_S = 1.0  # after the last request has ended
 _WARM_UP_TOKENS = 16
 _NOTHING = Stats(requests=0, prompt_tokens=0, tokens=0, tokens_per_s=0.0, tokens_per_round=0.0, losses=0, restarts=0)
@@ -31,7 +42,7 @@ def listen(host: str, port: int, *, send_timeout_s: float) -> socket.socket:
     """A listening socket. ValueError if the address is taken, or none of this machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, port), family=family, backlog=1024)
+        listening = socket.create_server((host, port), family=family, backlog=_MOST_UNACCEPTED)
     except (OSError, OverflowError) as error:
         why = error.strerror if isinstance(error, OSError) else "no such port"
         raise ValueError(f"--host {host} --port {port}: cannot listen there ({why})") from error
@@ -74,17 +85,24 @@ async def serve(
     EngineError
         If the target died, after every request has been told.
     """
+    raise_descriptor_limit()
     signals, state = _Signals(), Serving(serving)
+    connections = Connections(http.connections, clock=time.monotonic, free_descriptors=free_descriptors)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a line for each odd request of anybody is no news
     config = uvicorn.Config(
         make_app(state, http),
+        http=bounded_protocol(connections),
+        ws="none",
         log_config=None,
         access_log=False,
         lifespan="off",
+        backlog=ACCEPTED_AT_ONCE,
         timeout_graceful_shutdown=int(_FLUSHED_WITHIN_S),
     )
     server = _Server(config)
     # It answers while the engine starts, so that whoever asks for its health learns that it is starting.
     answering = asyncio.create_task(server.serve(sockets=[listening]))
+    sweeping = asyncio.create_task(_sweep(connections))
     running = asyncio.create_task(_run(AsyncEngine(plan, **engine_options), state, signals, ready, drain_s))
     interrupted = asyncio.create_task(signals.first.wait())
     try:
@@ -96,8 +114,10 @@ async def serve(
         return _NOTHING  # ended before it served
     finally:
         interrupted.cancel()
+        sweeping.cancel()
         server.should_exit = True
         await answering
+        await state.close()
 
 
 class _Server(uvicorn.Server):
@@ -106,6 +126,18 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start; the queue of connections that are not accepted yet may be longer than what is accepted at once."""
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_MOST_UNACCEPTED)
+
+
+async def _sweep(connections: Connections) -> None:
+    while True:
+        await asyncio.sleep(_SWEEP_EVERY_S)
+        connections.sweep()
 
 
 class _Signals:
@@ -126,7 +158,7 @@ async def _run(
     """Start the engine, and let it serve until a signal, or the target's end: an EngineError."""
     async with starting as engine:
         await engine.warm_up("A", max_new_tokens=_WARM_UP_TOKENS)
-        state.open(engine)
+        await state.open(engine)
         ready(engine.tenants)
         if failure := await _until_over(engine, signals):
             state.phase = Phase.FAILED

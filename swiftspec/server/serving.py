@@ -1,36 +1,34 @@
-"""The engine as the server's handlers use it: requests checked, begun, followed and counted."""
+"""The engine as the server's handlers use it: requests checked, begun and counted."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import time
+import secrets
 from collections import deque
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swiftspec.errors import EngineError
+from swiftspec.server.answer import Answer
 from swiftspec.server.bodies import ChatBody, CompletionBody, Message, ScoringBody
-from swiftspec.server.chat_template import ChatTemplate
+from swiftspec.server.chat_template import TemplateSource
 from swiftspec.server.errors import RequestError
 from swiftspec.server.metrics import Metrics
-from swiftspec.server.replies import Usage
-from swiftspec.server.stops import StopScanner
+from swiftspec.server.renderer import Renderer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from swiftspec.artifacts.timeline import Timeline
-    from swiftspec.engine.api import EngineState, Finish, Generation, ScoredToken
-    from swiftspec.engine.async_api import AsyncEngine, AsyncStream
-    from swiftspec.server.bodies import GenerationBody
+    from swiftspec.engine.api import EngineState, ScoredToken
+    from swiftspec.engine.async_api import AsyncEngine
 
-__all__ = ["Answer", "Phase", "Serving", "ServingOptions"]
+__all__ = ["Phase", "Serving", "ServingOptions"]
 
 _COMPLETION_TOKENS = 16  # of completions that do not say, as of OpenAI's API
+_SEED_BITS = 48  # exact in every client's reader of JSON
 
 
 class Phase(StrEnum):
@@ -89,20 +87,30 @@ class Serving:
         self._options = options
         self._engine: AsyncEngine | None = None
         self._tenants: dict[str, str | None] = {options.model: None}  # what the engine calls each served model
-        self._templates: dict[str, ChatTemplate | None] = {}
+        self._templates: dict[str, int] = {}  # number of each served model's, if it has one
+        self._renderer = Renderer(())
         self._num_begun = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def open(self, engine: AsyncEngine) -> None:
+    async def open(self, engine: AsyncEngine) -> None:
         """Accept requests. ValueError if a chat template is none."""
         base, *tenants = engine.tenants
         self._tenants |= {tenant.name: tenant.name for tenant in tenants}
-        own = ChatTemplate.of(base.directory, self._options.chat_template)
-        self._templates = {self.model: own}
+        own = TemplateSource.of(base.directory, self._options.chat_template)
+        sources = {self.model: own}
         for tenant in tenants:
-            self._templates[tenant.name] = ChatTemplate.of(tenant.directory, self._options.chat_template) or own
+            sources[tenant.name] = TemplateSource.of(tenant.directory, self._options.chat_template) or own
+        found = {name: source for name, source in sources.items() if source is not None}
+        self._templates = {name: number for number, name in enumerate(found)}
+        self._renderer = Renderer(list(found.values()))
+        if found:
+            await self._renderer.start()
         self._engine, self.phase = engine, Phase.READY
+
+    async def close(self) -> None:
+        """End what is not the engine's."""
+        await self._renderer.close()
 
     @property
     def model(self) -> str:
@@ -157,7 +165,10 @@ class Serving:
                 f"{name} has no chat template; expected /v1/completions, or a server with --chat-template"
             )
         said = [{"role": each.role, "content": each.text} for each in messages]
-        text = template.render(said, arguments)
+        try:
+            text = await self._renderer.render(template, said, arguments)
+        except ValueError as error:
+            raise RequestError(str(error), param="messages") from error
         return await engine.tokenize(text, special_tokens=False)
 
     async def begin(self, body: CompletionBody | ChatBody, *, request_id: str, client: str, arrival_s: float) -> Answer:
@@ -167,10 +178,16 @@ class Serving:
         tokens = await self.tokens_of(body)
         tenant = self._tenants[body.model or self.model]
         most = self._most_tokens(body, len(tokens), engine.max_context)
+        seed = secrets.randbits(_SEED_BITS) if body.given_seed is None else body.given_seed
         try:
             if isinstance(body, ScoringBody):
                 stream = await engine.submit_scoring(
-                    tokens, num_candidates=body.logprobs, request_id=request_id, client=client, tenant=tenant
+                    tokens,
+                    num_candidates=max(body.logprobs, body.most_tokens),
+                    with_next=body.most_tokens > 0,
+                    request_id=request_id,
+                    client=client,
+                    tenant=tenant,
                 )
             else:
                 stream = await engine.submit(
@@ -184,11 +201,20 @@ class Serving:
                     client=client,
                     tpot_s=body.slo.tpot_ms / 1e3 if body.slo and body.slo.tpot_ms else None,
                     tenant=tenant,
-                    **({} if body.drawn_seed is None else {"seed": body.drawn_seed}),
+                    seed=seed,
                 )
         except ValueError as error:
             raise RequestError(str(error), param=str(error).partition(" ")[0]) from error
-        answer = Answer(self, stream, body, prompt=tokens, arrival_s=arrival_s)
+        answer = Answer(
+            stream,
+            body,
+            prompt=tokens,
+            arrival_s=arrival_s,
+            seed=seed if body.temperature > 0 else None,
+            text=engine.text_stream() if body.stop else None,
+            timeout_s=self._options.request_timeout_s,
+            ended=self._ended,
+        )
         self._num_begun += 1
         answer.number = self._num_begun
         self.answers[answer.number] = answer
@@ -198,7 +224,9 @@ class Serving:
     async def scored(self, answer: Answer) -> tuple[ScoredToken, ...]:
         """The scored tokens of an answer that has started. EngineError if it was ended early."""
         assert self._engine is not None, "it has answered"
-        return await self._engine.scored(answer.prompt, answer.scores())
+        tokens = await self._engine.scored(answer.prompt, answer.scores())
+        assert isinstance(answer.body, ScoringBody)
+        return tokens if answer.body.logprobs else tuple(token._replace(candidates=()) for token in tokens)
 
     def _most_tokens(self, body: CompletionBody | ChatBody, num_prompt_tokens: int, max_context: int) -> int:
         room = max_context - num_prompt_tokens
@@ -224,7 +252,7 @@ class Serving:
             headers={"retry-after": str(max(1, math.ceil(wait_s)))},
         )
 
-    def ended(self, answer: Answer) -> None:
+    def _ended(self, answer: Answer) -> None:
         """Forget a request, and count it."""
         self.answers.pop(answer.number, None)
         if not self.answers:
@@ -237,11 +265,6 @@ class Serving:
     def keeps_timelines(self) -> bool:
         """Whether timelines can be asked for."""
         return self._options.keep_timelines > 0
-
-    @property
-    def request_timeout_s(self) -> float | None:
-        """Longest time of a request."""
-        return self._options.request_timeout_s
 
     async def all_ended(self) -> None:
         """Wait until no request is under way."""
@@ -257,109 +280,3 @@ class Serving:
         except TimeoutError:
             for answer in list(self.answers.values()):
                 answer.cut_off("the server is shutting down")
-
-
-class Answer:
-    """Output of a request as text: an asynchronous iterator over its pieces, each with the reason if it is the last.
-
-    Attributes
-    ----------
-    body : GenerationBody
-    prompt : tuple of int
-        Token ids.
-    usage : Usage
-        So far.
-    finish : "stop", "length" or None
-        Why it has ended.
-    arrival_s : float
-        When it came.
-    commits_s : list of float
-        When its commits so far were there for the client.
-    generation : Generation or None
-        The engine's record of it, after `close`.
-    """
-
-    def __init__(
-        self,
-        serving: Serving,
-        stream: AsyncStream,
-        body: GenerationBody,
-        *,
-        prompt: tuple[int, ...],
-        arrival_s: float,
-    ) -> None:
-        self.body = body
-        self.prompt = prompt
-        self.usage = Usage(len(prompt))
-        self.finish: Finish | None = None
-        self.number = 0
-        self.arrival_s = arrival_s
-        self.commits_s: list[float] = []
-        self._serving = serving
-        self._stream = stream
-        self._stops = StopScanner(body.stop)
-        self._cut_off = ""
-        self._closing: asyncio.Future[None] | None = None
-        timeout_s = serving.request_timeout_s
-        self._until_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
-
-    @property
-    def generation(self) -> Generation | None:
-        return self._stream.generation
-
-    @property
-    def is_cut_off(self) -> bool:
-        """Whether the server ended it."""
-        return bool(self._cut_off)
-
-    @property
-    def has_more_now(self) -> bool:
-        """Whether the next piece is there already."""
-        return self._stream.has_more_now
-
-    def cut_off(self, why: str) -> None:
-        """End it with an error."""
-        self._cut_off = why
-        self._stream.cancel()
-
-    async def start(self) -> None:
-        """Wait for the first piece. EngineError or TimeoutError if none comes."""
-        if self._until_s is None:
-            await self._stream.wait()
-            return
-        try:
-            async with asyncio.timeout_at(self._until_s):
-                await self._stream.wait()
-        except TimeoutError:
-            raise TimeoutError(f"the request took longer than {self._serving.request_timeout_s:g} s") from None
-
-    async def __aiter__(self) -> AsyncIterator[tuple[str, Finish | None]]:
-        while self.finish is None:
-            await self.start()
-            if not self._stream.has_more_now:  # it was ended early
-                raise EngineError(self._cut_off or "the request was ended")
-            chunk = await anext(self._stream)
-            self.commits_s.append(time.perf_counter())
-            self.usage.completion_tokens += len(chunk.token_ids)
-            text = self._stops.push(chunk.text)
-            if self._stops.has_stopped:
-                self.finish = "stop"
-            elif chunk.finish is not None:
-                text, self.finish = text + self._stops.flush(), chunk.finish
-            yield text, self.finish
-
-    def scores(self) -> Generation:
-        """The record of a prompt that was scored, which ends the answer. EngineError if it was ended early."""
-        if self.generation is None or self.generation.interrupted:
-            raise EngineError(self._cut_off or "the request was ended")
-        self.finish = "length"
-        return self.generation
-
-    async def close(self) -> None:
-        """End it, if it has not ended, and count it; that happens even if the caller is cancelled meanwhile."""
-        self._closing = asyncio.ensure_future(self._end())
-        await asyncio.shield(self._closing)
-
-    async def _end(self) -> None:
-        await self._stream.close()
-        self._serving.ended(self)

@@ -6,8 +6,9 @@ __all__ = ["StopScanner"]
 
 
 class StopScanner:
-    """Looks for stop texts in a text that comes in pieces.
+    """Looks for stop texts in a text that comes token by token.
 
+    It ends with the token that first completes a stop text: before the one that begins first, if it completes several.
     A piece that may be the beginning of a stop text is held back until more is known.
 
     Parameters
@@ -22,7 +23,7 @@ class StopScanner:
         self.has_stopped = False
 
     def push(self, piece: str) -> str:
-        """The text that can be given out now; nothing more after a stop text."""
+        """The text that can be given out after a token's piece; nothing more after a stop text."""
         if self.has_stopped:
             return ""
         text = self._held + piece

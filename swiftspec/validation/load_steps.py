@@ -81,6 +81,10 @@ def step_factors(profile: Profile, candidate: Candidate, steps: Sequence[SharedS
     peer_busy = policy.layout is Layout.DISAGGREGATED
     degrees = {role: len(group) for role, group in candidate.groups.items()}
     degrees[Role.TARGET] //= policy.target_groups
+    if others := {step.role for step in steps} - degrees.keys():
+        raise ValueError(
+            f"the timelines have steps of the {min(others)}; expected those of {candidate.policy}, which has none"
+        )
     prices = LatencyTable(profile.latencies)
     caches: dict[tuple[Role, int, Role], WeightCache] = {}
     measured_s: dict[tuple[Role, Phase], list[float]] = defaultdict(list)

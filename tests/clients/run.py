@@ -2,7 +2,8 @@
 
 Takes some minutes, most of them for installing; needs pip's index, and the plan that `make demo` made, or another one
 (`--plan`). For every client: what it measured beside what the server counted (`/metrics`) meanwhile. Exit code 1 if
-they differ by more than 2 %, or, for TTFT, 5 ms: the way to the server and back is not in its own figures.
+they differ by more than 2 %, or, for TTFT, 5 ms: the way to the server and back is not in its own figures. lm-eval
+measures no time: its log-likelihoods have to be those of the prompts as the server scores them one by one.
 """
 
 import argparse
@@ -17,11 +18,17 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.prompts import read_prompts
 from swiftspec.cli import console
 from swiftspec.models.spec import model_directory
+from tests.clients.lm_eval_client import run_lm_eval
 from tools.served import served
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-REQUIREMENTS = {"openai": ["openai==3.54.0"], "guidellm": ["guidellm==0.8.1"], "aiperf": ["aiperf==0.13.0"]}
+REQUIREMENTS = {
+    "openai": ["openai==3.54.0"],
+    "guidellm": ["guidellm==0.8.1"],
+    "aiperf": ["aiperf==0.13.0"],
+    "lm-eval": ["lm-eval[api]==0.4.13", "transformers==5.23.0"],  # transformers for its tokenizers: without torch
+}
 NUM_REQUESTS, NUM_CLIENTS = 40, 4
 PROMPT_TOKENS, PROMPT_CHARACTERS, OUTPUT_TOKENS = 48, 160, 64
 WITHIN, WITHIN_S = 0.02, 5e-3
@@ -43,6 +50,7 @@ def main() -> int:
         "openai": run_openai,
         "guidellm": run_guidellm,
         "aiperf": run_aiperf,
+        "lm-eval": run_lm_eval,
     }
     held = True
     for name in [chosen.only] if chosen.only else REQUIREMENTS:

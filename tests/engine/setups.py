@@ -20,6 +20,7 @@ _SETUP = Setup(
     devices=(0,),
     device="cpu",
     channels=(),
+    vocab_size=16,
     max_context=8,
     tree_slots=8,
 )

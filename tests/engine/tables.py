@@ -49,6 +49,9 @@ class TableModel:
         candidates = as_candidates(*top_candidates(logits, batch.top_k)) if batch.top_k else ()
         return BatchResult((logits,), (candidates,))
 
+    def check(self, batch: ForwardBatch) -> None:
+        pass
+
     def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
         kept = [self.tree[slot] for slot in slots]
         self.prefix = kept[num_verified - 1] if num_verified else self.prefix

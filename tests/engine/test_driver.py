@@ -42,6 +42,9 @@ class RecordingModel:
         candidates = as_candidates(*top_candidates(logits, batch.top_k)) if batch.top_k else ()
         return BatchResult((logits,), (candidates,))
 
+    def check(self, batch: ForwardBatch) -> None:
+        pass
+
     def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
         self.calls.append(("keep", sequence, slots, num_verified))
 
@@ -126,7 +129,8 @@ def test_a_request_that_is_ended_early_keeps_whole_rounds() -> None:
     models = {Role.TARGET: RecordingModel()}
     ended: list[tuple[list[Phase], int]] = []
 
-    def note(_: int, spans: list[Span], rows_asked: int) -> None:
+    def note(_: int, spans: list[Span], rows_asked: int, error: Exception | None) -> None:
+        assert error is None
         ended.append(([span.phase for span in spans], rows_asked))
 
     driver = GroupDriver(models=models, limits=BatchLimits(), inbox=NoMessages(), ended=note)

@@ -204,6 +204,9 @@ SAFETENSORS: Mapping[str, Make] = {
     "a tensor of 2^40 times 2^40": text(safetensors(_tensor([2**40, 2**40], [0, 4]), bytes(4))),
     "a negative tensor": text(safetensors(_tensor([-1], [0, 4]), bytes(4))),
     "a tensor beyond the file": text(safetensors(_tensor([10**9], [0, 4 * 10**9]), bytes(4))),
+    "a shape of 700,000 sizes": text(safetensors(_tensor([2**62] * 700_000, [0, 4]), bytes(4))),
+    "offsets of thousands of digits": text(safetensors(_tensor([1], [0, 4]).replace("[0, 4]", f"[0, {HUGE_INTEGER}]"))),
+    "a name of half a character": text(safetensors('{"\\ud800": {"dtype": "F32", "shape": [1], "data_offsets": [0]}}')),
     "an unknown dtype": text(safetensors(_tensor([1], [0, 4], "F31"), bytes(4))),
     "a git-lfs pointer": text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"),
 }
@@ -243,6 +246,19 @@ TOKENIZERS: Mapping[str, Make] = {
         '{"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}, '
         '"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": false}}'
     ),
+}
+MIXTURE: Mapping[str, Any] = {
+    "model_type": "gpt_oss",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "vocab_size": 320,
+    "max_position_embeddings": 128,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "sliding_window": 16,
 }
 CONFIGS: Mapping[str, str] = {
     "num_hidden_layers": "1000000000",

@@ -24,6 +24,9 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.costmodel.importing import read_rows
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.engine.model.checkpoint import load_weights
+from swiftspec.files.safetensors import read_header
+from swiftspec.models.adapters import Adapter
+from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.models.tokenizer import Tokenizer
 
@@ -40,6 +43,9 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "prompts": read_prompts,
     "csv": lambda path: list(read_rows(path, {"name": str, "count": int, "seconds": float})),
     "config": lambda path: ModelSpec.from_directory(path.parent),
+    "planned config": lambda path: read_spec(path.parent),
+    "adapter": lambda path: Adapter.read(path.parent),
+    "header": read_header,
     "tokenizer": lambda path: Tokenizer(path.parent),
     "weights": lambda path: load_weights(path.parent, ModelSpec.from_directory(path.parent)),
 }

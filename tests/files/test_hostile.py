@@ -25,8 +25,15 @@ from tests.files.readers import Outcome, attempt
 from tests.workload.samples import workload
 
 ROOT = Path(__file__).parents[2]
-NAMES = {"trace": "f.npz", "op tables": "f.npz", "config": "config.json", "tokenizer": "tokenizer.json"}
-JSON_READERS = ("plan", "config", "prompts", "tokenizer")  # a profile is read as a plan is
+NAMES = {
+    "trace": "f.npz",
+    "op tables": "f.npz",
+    "config": "config.json",
+    "planned config": "config.json",
+    "adapter": "adapter_config.json",
+    "tokenizer": "tokenizer.json",
+}
+JSON_READERS = ("plan", "config", "planned config", "adapter", "prompts", "tokenizer")  # a profile is read as a plan is
 
 Attempt = Callable[[str, Path], Outcome]
 
@@ -111,6 +118,9 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     _op_tables().save(folder / "ops.npz")
     (folder / "prompts.jsonl").write_text('{"id": "a", "prompt": "x"}\n{"turns": ["y"]}\n')
     (folder / "table.csv").write_text(f"{hostile.CSV_HEADER}x,3,0.5\n")
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8, "lora_alpha": 16, "bias": "none"}')
+    (folder / "planned").mkdir()
+    (folder / "planned" / "config.json").write_text(json.dumps(hostile.MIXTURE))
     write_checkpoint(folder / "model", "llama-tied")
     write_byte_tokenizer(folder / "model")
     return {
@@ -123,6 +133,9 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         "prompts": folder / "prompts.jsonl",
         "csv": folder / "table.csv",
         "config": folder / "model" / "config.json",
+        "planned config": folder / "planned" / "config.json",
+        "adapter": folder / "adapter_config.json",
+        "header": folder / "model" / "model.safetensors",
         "tokenizer": folder / "model" / "tokenizer.json",
         "weights": folder / "model" / "model.safetensors",
     }
@@ -192,7 +205,10 @@ def test_weights(attempt_elsewhere: Attempt, model: Path, make: hostile.Make) ->
     path = model / "model.safetensors"
     path.unlink()
     make(path)
-    check_refused(attempt_elsewhere("weights", path), path)
+    for reader in ("weights", "header"):
+        outcome = attempt_elsewhere(reader, path)
+        check_sentence(outcome, path)
+        assert outcome.kind == "refused" or (reader, path.read_bytes()[8:]) == ("header", b"{}")
 
 
 @pytest.mark.parametrize("make", cases(hostile.INDEXES, hostile.JSON, hostile.PLACES))
@@ -209,7 +225,7 @@ def test_configurations(attempt_elsewhere: Attempt, model: Path, field: str, val
     path.write_text(json.dumps(config).replace('"%here%"', value))
     outcome = attempt_elsewhere("weights", path)
     check_sentence(outcome, path)
-    assert outcome.kind == "refused" or field == "rope_theta"
+    assert outcome.kind == "refused" or field in ("rope_theta", "torch_dtype")  # the latter is not read
 
 
 @pytest.mark.parametrize(
@@ -269,7 +285,7 @@ def _with(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@pytest.mark.parametrize("reader", ["plan", "report", "profile", "workload", "config"])
+@pytest.mark.parametrize("reader", ["plan", "report", "profile", "workload", "config", "planned config", "adapter"])
 @quick
 @given(data=st.data())
 def test_documents_with_anything_anywhere(

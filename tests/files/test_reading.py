@@ -1,11 +1,20 @@
 import json
+import math
 import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from swiftspec.files.reading import parse_json, read_input, read_lines, shown
+from swiftspec.files.reading import (
+    is_unicode,
+    parse_foreign_json,
+    parse_json,
+    read_foreign_json,
+    read_input,
+    read_lines,
+    shown,
+)
 
 
 def test_a_long_number_is_named_by_its_place() -> None:
@@ -37,6 +46,51 @@ def test_a_document_may_be_in_any_unicode_encoding(encoding: str) -> None:
 @pytest.mark.parametrize("number", ["123456789012345678", "-123456789012345678", "1e300", "0.1"])
 def test_numbers_that_are_long_enough_are_read(number: str) -> None:
     assert parse_json(number) == json.loads(number)
+
+
+@pytest.mark.parametrize(
+    "number", ["1000000000000000019884624838656", "-" + "9" * 308, "1e30", "1e999", "-Infinity", "Infinity"]
+)
+def test_numbers_of_others_are_those_of_python(number: str) -> None:
+    assert parse_foreign_json(number) == json.loads(number)
+
+
+def test_an_integer_beyond_any_float_is_infinite_however_long_it_is() -> None:
+    for num_digits in (310, 5000, 20 << 20):
+        found = parse_foreign_json('{"a": [-' + "9" * num_digits + "]}")
+        assert found == {"a": [-math.inf]}
+
+
+def test_not_a_number_is_read_of_others() -> None:
+    assert math.isnan(parse_foreign_json("NaN"))
+
+
+def test_texts_of_others_may_hold_half_a_character() -> None:
+    for text in (b'"\\ud83d"', b'"\xed\xa0\xbd"'):
+        found = parse_foreign_json(text)
+        assert found == "\ud83d"
+        assert not is_unicode(found)
+    assert is_unicode(parse_foreign_json('"\\ud83d\\ude80"'))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[" + b"[]," * 1_100_000 + b"[]]", "more than 64 MiB or 1,000,000 values"),
+        (b" " * (64 << 20) + b"1", "more than 64 MiB"),
+        (b"", "Expecting value"),
+        (b"{} // text", "Extra data"),
+        (b'{"a": 1,}', "Expecting property name|Illegal trailing comma"),
+        (b"\xff\xfe\x80", "codec can't decode"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "Expecting value"),
+    ],
+)
+def test_a_file_of_others_that_is_no_json_or_too_much_is_named(tmp_path: Path, content: bytes, why: str) -> None:
+    (path := tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ValueError, match=f"config.json: .*({why})") as raised:
+        read_foreign_json(path)
+    assert "\n" not in str(raised.value)
 
 
 def test_shown_values_are_short_however_large_or_deep() -> None:

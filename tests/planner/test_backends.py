@@ -108,8 +108,15 @@ def ray_cluster(monkeypatch: pytest.MonkeyPatch, short_folder: Path) -> Iterator
     cluster.shutdown()
 
 
-def test_a_search_on_a_ray_cluster_finds_the_same(ray_cluster: None, expected: object) -> None:
+def test_a_search_on_a_ray_cluster_finds_the_same(
+    ray_cluster: None, expected: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its workers run nothing of the current folder, where Ray has them look for modules."""
+    for name in ("swiftspec", "numpy", "joblib"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'marks')!r}, 'a').write({name!r})")
+    monkeypatch.chdir(tmp_path)
     assert found(plan("ray")) == expected
+    assert not (tmp_path / "marks").exists()
 
 
 def test_a_search_on_a_dask_cluster_finds_the_same(monkeypatch: pytest.MonkeyPatch, expected: object) -> None:

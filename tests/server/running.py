@@ -4,7 +4,7 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPResponse
@@ -91,7 +91,7 @@ def events(answer: HTTPResponse) -> Iterator[Any]:
 
 
 @contextmanager
-def running(plan: Path, *arguments: str, log: Path) -> Iterator[Running]:
-    """A server that accepts requests; it is ended, hard, at last."""
-    with served(plan, *arguments, log=log) as (process, url):
+def running(plan: Path, *arguments: str, log: Path, before: Sequence[str] = ()) -> Iterator[Running]:
+    """A server that accepts requests; it is ended, hard, at last. before: as of `served`."""
+    with served(plan, *arguments, log=log, before=before) as (process, url):
         yield Running(process, int(url.rpartition(":")[2]))

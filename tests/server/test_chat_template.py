@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from swiftspec.server.chat_template import ChatTemplate
-from swiftspec.server.errors import RequestError
+from swiftspec.server.chat_template import ChatTemplate, TemplateSource
 from tests.cli.tokenizer_files import write_printable_tokenizer
 
 # Written for these tests, each with what templates of that family do.
@@ -56,13 +55,22 @@ TALKS: list[list[dict[str, str]]] = [
 ]
 
 
+def template_of(directory: Path, file: Path | None = None) -> ChatTemplate | None:
+    source = TemplateSource.of(directory, file)
+    return None if source is None else ChatTemplate(source)
+
+
+def compiled(source: str) -> ChatTemplate:
+    return ChatTemplate(TemplateSource(source=source, special_tokens={}, where="file"))
+
+
 @pytest.mark.parametrize("talk", TALKS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_text_is_that_of_transformers(family: str, talk: list[dict[str, str]], tmp_path: Path) -> None:
     directory = model_directory(tmp_path, {"chat_template": FAMILIES[family]})
     tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     expected = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
-    template = ChatTemplate.of(directory)
+    template = template_of(directory)
     assert template is not None
     assert template.render(talk) == expected
 
@@ -77,28 +85,28 @@ def model_directory(folder: Path, config: dict[str, Any]) -> Path:
 def test_a_file_comes_before_the_models_own_and_a_list_has_a_default(tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "config {{ eos_token }}"}]
     directory = model_directory(tmp_path, {"chat_template": named, "eos_token": {"content": "</s>"}})
-    of_config = ChatTemplate.of(directory)
+    of_config = template_of(directory)
     assert of_config is not None
     assert of_config.render(TALKS[0]) == "config </s>"
     (directory / "chat_template.jinja").write_text("jinja")
-    of_file = ChatTemplate.of(directory)
+    of_file = template_of(directory)
     assert of_file is not None
     assert of_file.render(TALKS[0]) == "jinja"
     given = directory / "given"
     given.write_text("given {{ messages | length }}")
-    of_given = ChatTemplate.of(directory, given)
+    of_given = template_of(directory, given)
     assert of_given is not None
     assert of_given.render(TALKS[1]) == "given 3"
 
 
 def test_a_model_without_one_has_none(tmp_path: Path) -> None:
-    assert ChatTemplate.of(tmp_path) is None
-    assert ChatTemplate.of(model_directory(tmp_path, {})) is None
+    assert template_of(tmp_path) is None
+    assert template_of(model_directory(tmp_path, {})) is None
 
 
 def test_a_conversation_that_a_template_refuses_is_the_clients_fault() -> None:
-    template = ChatTemplate(MISTRAL, special_tokens={}, where="file")
-    with pytest.raises(RequestError, match="roles must alternate"):
+    template = compiled(MISTRAL)
+    with pytest.raises(ValueError, match="roles must alternate"):
         template.render([{"role": "assistant", "content": "I begin"}])
 
 
@@ -106,18 +114,18 @@ def test_a_conversation_that_a_template_refuses_is_the_clients_fault() -> None:
     "source", ["{{ messages[9].content.x }}", "{{ 1 / 0 }}", "{{ messages.pop() }}", "{{ ''.x.y }}"]
 )
 def test_a_template_that_fails_is_told_in_a_sentence(source: str) -> None:
-    with pytest.raises(RequestError, match="chat template fails"):
-        ChatTemplate(source, special_tokens={}, where="file").render(TALKS[0])
+    with pytest.raises(ValueError, match="chat template fails"):
+        compiled(source).render(TALKS[0])
 
 
 @pytest.mark.parametrize(
     "source", ["{{ ''.__class__.__mro__ }}", "{{ cycler.__init__.__globals__ }}", "{{ messages.__class__.__bases__ }}"]
 )
 def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
-    with pytest.raises(RequestError, match="chat template fails"):
-        ChatTemplate(source, special_tokens={}, where="file").render(TALKS[0])
+    with pytest.raises(ValueError, match="chat template fails"):
+        compiled(source).render(TALKS[0])
 
 
 def test_what_is_no_template_is_a_sentence_with_the_file() -> None:
     with pytest.raises(ValueError, match=r"some/file: not a chat template \(line 1"):
-        ChatTemplate("{% for %}", special_tokens={}, where="some/file")
+        ChatTemplate(TemplateSource(source="{% for %}", special_tokens={}, where="some/file"))

@@ -69,3 +69,10 @@ def test_factors_are_measured_over_profiled_time(warm_up: tuple[WarmUpCost, ...]
     assert {table.phase for table in factors} == {Phase.VERIFY}
     assert list(factors.values()) == [pytest.approx(1.25, rel=0.01)] * len(factors)
     assert step_factors(profile, chosen, steps[:3]) == {}  # too few to tell
+
+
+def test_steps_of_a_role_that_the_policy_has_not_are_an_error() -> None:
+    chosen = candidate("autoregressive", tokens_per_s=100.0)
+    step = SharedStep(Role.DRAFT, 0, Phase.EXPAND, Role.DRAFT, 1, 3, 64, 1.0, 0.5)
+    with pytest.raises(ValueError, match="steps of the draft; expected those of autoregressive"):
+        step_factors(PROFILE, chosen, [step])

@@ -63,7 +63,7 @@ class Host:
         self._devices = tuple(sorted(os.sched_getaffinity(0)) if devices is None else devices)
         self._port = 0
         self._worker: ForkedProcess | None = None
-        self._fork_server = ForkServer()
+        self._fork_server = ForkServer(may_compile=True)  # on this machine, nobody else has
         self._fork_server.prepare()
         try:
             self._spare = self._connected(within_s)

@@ -24,6 +24,7 @@ from swiftspec.engine.cluster.executor import ClusterExecutor
 from swiftspec.engine.cluster.host import Host
 from swiftspec.engine.process.placement import WorkerSpec, worker_specs
 from swiftspec.errors import EngineError
+from swiftspec.interpreters import ray_options
 from swiftspec.policies.effects import Role
 
 __all__ = ["Strategy", "ray_executor"]
@@ -106,7 +107,8 @@ def _connected(address: str) -> Iterator[str]:
             _check_answers(address)
             before = signal.getsignal(signal.SIGTERM)
             try:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+                with ray_options() as options:
+                    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise _no_cluster(address, _first_line(error)) from error
             stack.callback(ray.shutdown)

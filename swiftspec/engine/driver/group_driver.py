@@ -1,13 +1,16 @@
-"""The engine's driver of a device group: runs the programs of all requests, a step of the scheduler at a time."""
+"""The engine's driver of a device group: runs the programs of all requests, a step of the scheduler at a time.
+
+An error that one request causes, by its program, its part or its rows, ends that request, and no other one.
+"""
 
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from swiftspec.artifacts.timeline import Span
-from swiftspec.engine.driver.request_part import RequestPart
-from swiftspec.engine.model.forward_batch import ForwardBatch
-from swiftspec.engine.model.protocol import Model
+from swiftspec.engine.driver.request_part import Form, RequestPart
+from swiftspec.engine.model.forward_batch import BatchResult, ForwardBatch
+from swiftspec.engine.model.protocol import DeviceError, Model
 from swiftspec.engine.model.sampler import Sampler
 from swiftspec.policies.effects import Message, Program, Receive, Role
 from swiftspec.scheduler.asks import Step
@@ -15,7 +18,11 @@ from swiftspec.scheduler.batching import BatchLimits, WaitUntil
 from swiftspec.scheduler.controller import Controller
 from swiftspec.scheduler.group import Group
 
-__all__ = ["GroupDriver", "Inbox", "run_alone"]
+__all__ = ["Ended", "GroupDriver", "Inbox", "raise_error", "run_alone"]
+
+# Takes the number of a request whose program has ended, its spans, the rows that it asked to verify, and the error that
+# ended it, if one did.
+Ended = Callable[[int, list[Span], int, Exception | None], None]
 
 
 class Inbox(Protocol):
@@ -37,8 +44,7 @@ class GroupDriver:
         The models of this process, by role.
     limits : BatchLimits
     inbox : Inbox
-    ended : callable
-        Takes the number of a request whose program has ended, its spans, and the rows that it asked to verify.
+    ended : Ended
     controller : Controller, optional
         As of `Group`.
     """
@@ -49,7 +55,7 @@ class GroupDriver:
         models: Mapping[Role, Model],
         limits: BatchLimits,
         inbox: Inbox,
-        ended: Callable[[int, list[Span], int], None],
+        ended: Ended,
         controller: Controller | None = None,
     ) -> None:
         self._models = models
@@ -72,9 +78,7 @@ class GroupDriver:
     def remove(self, request: int) -> None:
         """End a request's program wherever it stands; nothing happens if it has ended."""
         if request in self._parts:
-            self._group.remove(request)
-            self._parts[request].drop_unfinished_round()
-            self._end(request)
+            self._break_off(request)
 
     def advance(self) -> None:
         """Run every program as far as it goes."""
@@ -82,7 +86,10 @@ class GroupDriver:
         self._take_messages()
         while group.has_ready:
             for request, answer in group.ready():
-                self._proceed(request, answer)
+                try:
+                    self._proceed(request, answer)
+                except Exception as error:  # noqa: BLE001 - whatever a program raises is its request's end
+                    self._break_off(request, error)
 
     def step(self) -> None:
         """Compute one step, or wait if nothing is asked for."""
@@ -131,24 +138,55 @@ class GroupDriver:
         if request in self._parts:
             self._parts[request].note_delivery(end_s)
 
-    def _end(self, request: int) -> None:
+    def _end(self, request: int, error: Exception | None = None) -> None:
         self._waiting_since_s.pop(request, None)
-        self._ended(request, self._parts.pop(request).spans, self._group.take_rows_asked(request))
+        self._ended(request, self._parts.pop(request).spans, self._group.take_rows_asked(request), error)
+
+    def _break_off(self, request: int, error: Exception | None = None) -> None:
+        """End a request's program wherever it stands, perhaps because of an error."""
+        try:
+            self._group.remove(request)
+        except Exception as closing:  # noqa: BLE001 - a program may raise while it is closed, too
+            error = error or closing
+        self._parts[request].drop_unfinished_round()
+        self._end(request, error)
 
     def _compute(self, step: Step) -> None:
         start_s = time.perf_counter()
-        begun = self._group.begin(step, now_s=start_s)
-        forms = [(request, self._parts[request].form(effect)) for request, effect in begun]
-        entries = tuple(form.entry for _, form in forms)
-        top_k = max(form.num_candidates for _, form in forms)
-        result = self._models[step.model].forward(ForwardBatch(step.kind, entries, top_k))
-        answers = {
-            request: self._parts[request].answer(form, result, index) for index, (request, form) in enumerate(forms)
-        }
+        forms: dict[int, Form] = {}
+        for request, effect in self._group.begin(step, now_s=start_s):
+            try:
+                forms[request] = self._parts[request].form(effect)
+            except Exception as error:  # noqa: BLE001 - as of a program
+                self._break_off(request, error)
+        result = self._forward(step, forms)
+        answers: dict[int, Any] = {}
+        for index, (request, form) in enumerate(forms.items()):
+            try:
+                answers[request] = self._parts[request].answer(form, result, index)
+            except Exception as error:  # noqa: BLE001 - as of a program
+                self._break_off(request, error)
         end_s = time.perf_counter()
-        for request, form in forms:
-            self._parts[request].note_forward(form, start_s, end_s)
+        for request in answers:
+            self._parts[request].note_forward(forms[request], start_s, end_s)
         self._group.finish(step, answers)
+
+    def _forward(self, step: Step, forms: dict[int, Form]) -> BatchResult:
+        """Compute the forms of a step. Requests whose rows the model refuses are ended, and their forms taken out."""
+        model = self._models[step.model]
+        while forms:
+            top_k = max(form.num_candidates for form in forms.values())
+            try:
+                return model.forward(ForwardBatch(step.kind, tuple(form.entry for form in forms.values()), top_k))
+            except DeviceError:
+                raise  # it computes nothing any more, for nobody
+            except Exception as error:  # noqa: BLE001 - as of a program
+                # A forward that broke off may have changed the caches of all, unless it refused an entry at once.
+                faults = _refused(model, step, forms) or dict.fromkeys(forms, error)
+                for request, fault in faults.items():
+                    del forms[request]
+                    self._break_off(request, fault)
+        return BatchResult(())
 
     def _wait(self, choice: WaitUntil | None) -> None:
         ends_s = [
@@ -159,6 +197,17 @@ class GroupDriver:
         if choice is not None:
             ends_s.append(choice.time_s)
         self._inbox.wait(min(ends_s, default=None))
+
+
+def _refused(model: Model, step: Step, forms: Mapping[int, Form]) -> dict[int, Exception]:
+    """Requests whose rows a model refuses, and why."""
+    refused: dict[int, Exception] = {}
+    for request, form in forms.items():
+        try:
+            model.check(ForwardBatch(step.kind, (form.entry,)))
+        except ValueError as error:
+            refused[request] = error
+    return refused
 
 
 class _Empty:
@@ -179,11 +228,17 @@ def run_alone(
     sampler: Sampler,
     commit: Callable[[tuple[int, ...]], None],
 ) -> list[Span]:
-    """Run a program without peers to its end, in this thread; its spans."""
+    """Run a program without peers to its end, in this thread; its spans. An error in it is raised."""
     part = RequestPart(role=role, models=models, peers=(), commit=commit, sampler=sampler)
-    driver = GroupDriver(models=models, limits=BatchLimits(), inbox=_Empty(), ended=lambda *_: None)
+    driver = GroupDriver(models=models, limits=BatchLimits(), inbox=_Empty(), ended=raise_error)
     driver.add(0, program, part, is_elastic=False)
     while len(driver):
         driver.advance()
         driver.step()
     return part.spans
+
+
+def raise_error(_number: int, _spans: list[Span], _rows_asked: int, error: Exception | None, /) -> None:
+    """The `ended` of a driver whose caller is the only one that its requests concern."""
+    if error is not None:
+        raise error

@@ -174,6 +174,10 @@ class RequestPart:
                 candidates = _first(result.candidates[index], form.num_candidates) if form.num_candidates else ()
                 self._score(log_probs(result.logits[index], effect.scored), candidates)
                 return None
+            case Prefill() if effect.num_candidates:
+                best = _first(result.candidates[index], form.num_candidates)
+                self._score(best[0].logprobs[:1], best)
+                return best[0].tokens[0]
             case Prefill():
                 return self._prefilled(effect, result, index)
             case DraftForward(rows, num_candidates) if self._residual:

@@ -7,7 +7,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch
 from swiftspec.engine.model.kv_cache import KVCache
-from swiftspec.policies.effects import Row
 
 __all__ = ["PendingHalf", "cache_of", "checked_caches"]
 
@@ -23,11 +22,11 @@ def cache_of(sequence: int, caches: Sequence[_Cache]) -> _Cache:
     return caches[sequence]
 
 
-def checked_caches(batch: ForwardBatch, caches: Sequence[_KVCache]) -> list[_KVCache]:
+def checked_caches(batch: ForwardBatch, caches: Sequence[_KVCache], *, vocab_size: int) -> list[_KVCache]:
     """The cache of each entry.
 
     ValueError, naming the sequence, if there is no such sequence, its cache has too little room, a chunk would follow a
-    tree, or a row sees a slot that there is not.
+    tree, a row sees a slot that there is not, or a token or a position does not exist.
     """
     found = []
     for entry in batch.entries:
@@ -35,9 +34,13 @@ def checked_caches(batch: ForwardBatch, caches: Sequence[_KVCache]) -> list[_KVC
         try:
             if isinstance(entry, Chunk):
                 cache.require_prefix_room(len(entry.tokens))
+                _require_range("token", entry.tokens, vocab_size)
             else:
                 cache.require_tree_room(len(entry.rows))
-                _require_slots(entry.rows, cache.tree_length)
+                tokens, positions, ancestors = zip(*entry.rows, strict=True)
+                _require_range("token", tokens, vocab_size)
+                _require_range("position", positions, cache.capacity)
+                _require_slots(ancestors, cache.tree_length)
         except ValueError as error:
             raise ValueError(f"sequence {entry.sequence}: {error}") from None
         found.append(cache)
@@ -74,11 +77,17 @@ class PendingHalf(Generic[_Forward]):
         self._pending = None
 
 
-def _require_slots(rows: Sequence[Row], tree_length: int) -> None:
-    num_slots = tree_length + len(rows)
-    for index, row in enumerate(rows):
-        if row.ancestors >> num_slots:  # not 0 for a negative number, either
-            raise ValueError(f"ancestors[{index}] is {row.ancestors:#x}; expected bits below tree slot {num_slots}")
+def _require_range(what: str, numbers: Sequence[int], end: int) -> None:
+    if min(numbers) < 0 or max(numbers) >= end:
+        wrong = next(number for number in numbers if not 0 <= number < end)
+        raise ValueError(f"{what} is {wrong}; expected 0 to {end - 1}")
+
+
+def _require_slots(ancestors: Sequence[int], tree_length: int) -> None:
+    num_slots = tree_length + len(ancestors)
+    for index, bits in enumerate(ancestors):
+        if bits >> num_slots:  # not 0 for a negative number, either
+            raise ValueError(f"ancestors[{index}] is {bits:#x}; expected bits below tree slot {num_slots}")
 
 
 def _lengths(caches: Sequence[KVCache]) -> list[tuple[KVCache, int, int]]:

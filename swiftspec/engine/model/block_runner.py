@@ -86,6 +86,13 @@ class BlockRunner:
             return BatchResult(logits)
         return BatchResult(logits, tuple(as_candidates(*top_candidates(each, batch.top_k)) for each in logits))
 
+    def check(self, batch: ForwardBatch) -> None:
+        """As `Model.check`."""
+        for entry in batch.entries:
+            held = cache_of(entry.sequence, self._sequences)
+            if isinstance(entry, Rows):
+                self._block(entry, held)
+
     def keep(self, sequence: int, slots: Sequence[int], num_verified: int) -> None:
         """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""
         held = cache_of(sequence, self._sequences)

@@ -182,7 +182,7 @@ class CpuDecoder:
         ValueError
             If an entry does not suit its cache; nothing is changed then.
         """
-        held = checked_caches(batch, caches)
+        held = checked_caches(batch, caches, vocab_size=self.spec.vocab_size)
         order = self._order(held)
         if batch.kind is ForwardKind.SECOND_HALF:
             forward = self._halfway.take(batch, held)
@@ -200,6 +200,10 @@ class CpuDecoder:
                 _extend(sequence)
         result = self._result(forward, batch.top_k)
         return result if isinstance(order, range) else _in_order(result, order)
+
+    def check(self, batch: ForwardBatch, caches: Sequence[KVCache]) -> None:
+        """As `Decoder.check`."""
+        checked_caches(batch, caches, vocab_size=self.spec.vocab_size)
 
     def routes(self) -> Tensor | None:
         """Experts [layers, R, active] that computed the rows of the last forward, the likeliest first; None without

@@ -156,9 +156,7 @@ class GpuDecoder:
         Entries are computed one after the other, and each reads all weights: a captured graph holds the addresses of
         one cache.
         """
-        held = checked_caches(batch, caches)
-        for entry, cache in zip(batch.entries, held, strict=True):
-            self._check(entry, cache)
+        held = self._checked(batch, caches)
         begun: Sequence[_Half | None] = [None] * len(held)
         if batch.kind is ForwardKind.SECOND_HALF:
             begun = self._halfway.take(batch, held)
@@ -169,18 +167,16 @@ class GpuDecoder:
         candidates = tuple(answer.candidates for answer in answers) if batch.top_k else ()
         return BatchResult(tuple(answer.logits for answer in answers), candidates)
 
-    def _check(self, entry: Entry, cache: GpuKVCache) -> None:
-        """ValueError for what a GPU would not notice."""
-        name = f"sequence {entry.sequence}"
-        tokens = entry.tokens if isinstance(entry, Chunk) else [row.token for row in entry.rows]
-        wrong = [token for token in tokens if not 0 <= token < self.spec.vocab_size]
-        if wrong:
-            raise ValueError(f"{name}: tokens contain {wrong[0]}; expected 0 to {self.spec.vocab_size - 1}")
-        if isinstance(entry, Rows):
-            positions = [row.position for row in entry.rows]
-            if not 0 <= min(positions) <= max(positions) < cache.capacity:
-                raise ValueError(f"{name}: positions are {positions}; expected 0 to {cache.capacity - 1}")
-            capture_size_of(entry.num_rows)
+    def check(self, batch: ForwardBatch, caches: Sequence[GpuKVCache]) -> None:
+        """As `Decoder.check`."""
+        self._checked(batch, caches)
+
+    def _checked(self, batch: ForwardBatch, caches: Sequence[GpuKVCache]) -> list[GpuKVCache]:
+        held = checked_caches(batch, caches, vocab_size=self.spec.vocab_size)
+        for entry in batch.entries:
+            if isinstance(entry, Rows):
+                capture_size_of(entry.num_rows)
+        return held
 
     def _answer(self, batch: ForwardBatch, entry: Entry, cache: GpuKVCache, half: _Half | None) -> _Answer:
         """Compute an entry. If it is the only one its answer is not copied, and valid until the next forward."""

@@ -92,8 +92,12 @@ class HeadRunner:
 
         A row whose parent is in the same batch, and unverified, reads what its parent reads.
         """
-        checked_caches(batch, self._caches)
+        self.check(batch)
         return self._computed([self._input(entry) for entry in batch.entries], batch.top_k)
+
+    def check(self, batch: ForwardBatch) -> None:
+        """As `Model.check`."""
+        checked_caches(batch, self._caches, vocab_size=self.vocab_size)
 
     def keep(self, sequence: int, slots: Sequence[int], num_verified: int) -> None:
         """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""

@@ -27,7 +27,7 @@ from swiftspec.engine.model.low_rank import Adapters, LowRank
 from swiftspec.engine.model.memory import require_memory
 from swiftspec.engine.model.weight_names import stored_name
 from swiftspec.engine.model.weight_sharding import EMBEDDING
-from swiftspec.files.reading import read_json
+from swiftspec.files.reading import read_foreign_json
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.layer_parts import Experts
 from swiftspec.models.spec import ModelSpec
@@ -226,7 +226,7 @@ def _inflated_config(source: Path, spec: ModelSpec, inflated: ModelSpec, dtype: 
             f"inflation: heads is {inflated.num_heads}; expected a divisor of hidden {inflated.hidden_size}, "
             "without which transformers does not load a llama model"
         )
-    config: dict[str, object] = read_json(source / "config.json")
+    config: dict[str, object] = read_foreign_json(source / "config.json")
     config |= {
         "num_hidden_layers": inflated.num_layers,
         "hidden_size": inflated.hidden_size,

@@ -15,6 +15,7 @@ from swiftspec.engine.model.features import FeatureTaps
 from swiftspec.engine.model.forward_batch import BatchResult, ForwardBatch
 from swiftspec.engine.model.gpu_model import GpuDecoder
 from swiftspec.engine.model.gpu_weights import FORMATS
+from swiftspec.engine.model.protocol import DeviceError
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, model_directory
@@ -60,6 +61,9 @@ class Decoder(Protocol):
 
     def forward(self, batch: ForwardBatch, caches: Sequence[Any]) -> BatchResult:
         """Compute a batch; sequence s has the cache `caches[s]`."""
+
+    def check(self, batch: ForwardBatch, caches: Sequence[Any]) -> None:
+        """ValueError, naming the sequence, if `forward` would refuse an entry of this batch."""
 
 
 class ModelRunner:
@@ -145,7 +149,14 @@ class ModelRunner:
 
     def forward(self, batch: ForwardBatch) -> BatchResult:
         """Compute a batch: rows are appended to their sequences' trees, chunks to the prefixes."""
-        return self._decoder.forward(batch, self._caches)
+        try:
+            return self._decoder.forward(batch, self._caches)
+        except torch.AcceleratorError as error:
+            raise DeviceError(str(error)) from error
+
+    def check(self, batch: ForwardBatch) -> None:
+        """As `Model.check`."""
+        self._decoder.check(batch, self._caches)
 
     def routes(self) -> torch.Tensor | None:
         """Experts that every layer chose for the last forward's rows, [layers, R, k]; None without, or on a GPU."""

@@ -5,6 +5,7 @@ R rows, V vocabulary.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
@@ -14,9 +15,23 @@ import numpy as np
 if TYPE_CHECKING:  # a caller that only sets parameters does not wait seconds for torch
     from torch import Tensor
 
-__all__ = ["AcceptanceMethod", "Floats", "Sampler", "Sampling", "gumbel", "log_probs", "stream", "top_candidates"]
+__all__ = [
+    "GREEDY_BELOW",
+    "AcceptanceMethod",
+    "Floats",
+    "Sampler",
+    "Sampling",
+    "drawn_seed",
+    "gumbel",
+    "log_probs",
+    "sampler_of",
+    "stream",
+    "top_candidates",
+]
 
+GREEDY_BELOW = 1e-5  # as vLLM: logits over a temperature of 1e-38 are infinite, and over 1e-7 the noise is rounded away
 _NUCLEUS_GUESS = 256
+_SEED_BITS = 48  # exact in every JSON reader
 
 AcceptanceMethod = Literal["follow", "residual"]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -28,12 +43,12 @@ class Sampling(TypedDict, total=False):
     temperature: float
     top_p: float
     top_k: int
-    seed: int
+    seed: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampler:
-    """Chooses the target's token at each row. Temperature 0 is greedy.
+    """Chooses the target's token at each row. Temperature 0 is greedy, and so is one below `GREEDY_BELOW`.
 
     Otherwise the token is drawn by the Gumbel-max rule with noise that depends only on seed and position, so that the
     same text gets the same next token whichever policy, tree or batch computes the row.
@@ -63,6 +78,8 @@ class Sampler:
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature < float("inf"):
             raise ValueError(f"temperature is {self.temperature}; expected 0 or a positive number")
+        if self.temperature < GREEDY_BELOW:
+            object.__setattr__(self, "temperature", 0.0)
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p is {self.top_p}; expected a number above 0 and up to 1")
         if self.top_k < 0:
@@ -107,6 +124,22 @@ class Sampler:
             shares = scores.softmax(dim=-1)
             scores = scores.masked_fill(shares < _smallest_kept_share(shares, self.top_p), -np.inf)
         return scores
+
+
+def drawn_seed(seed: int | None) -> int:
+    """The seed, or a random one if there is none."""
+    return secrets.randbits(_SEED_BITS) if seed is None else seed
+
+
+def sampler_of(sampling: Sampling, acceptance: AcceptanceMethod = "follow") -> Sampler:
+    """A sampler as a caller describes it, with a random seed if there is none."""
+    return Sampler(
+        temperature=sampling.get("temperature", 0.0),
+        top_p=sampling.get("top_p", 1.0),
+        top_k=sampling.get("top_k", 0),
+        seed=drawn_seed(sampling.get("seed")),
+        acceptance=acceptance,
+    )
 
 
 def stream(seed: int, position: int, *, use: int = 0) -> np.random.Generator:

@@ -63,8 +63,13 @@ class ShardedModel:
 
     def forward(self, batch: ForwardBatch) -> BatchResult:
         """Compute a batch on all ranks: rows are appended to their sequences' trees, chunks to the prefixes."""
+        self._model.check(batch)  # before the followers compute what the leader refuses
         self._send(batch)
         return self._model.forward(batch)
+
+    def check(self, batch: ForwardBatch) -> None:
+        """As `Model.check`."""
+        self._model.check(batch)
 
     def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
         """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""

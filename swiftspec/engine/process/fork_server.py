@@ -1,7 +1,7 @@
 """Fork server: imports torch once and forks every worker, so that workers and their replacements start at once.
 
-`python -m swiftspec.engine.process.fork_server FD PID` is started by a `ForkServer`, never by hand: FD is the socket
-for requests, PID the launcher's. It computes nothing itself, so that no thread of torch exists when it forks.
+A `ForkServer` starts it, with two arguments: the descriptor of the socket for requests, and the launcher's process id.
+It computes nothing itself, so that no thread of torch exists when it forks.
 
 It ends with its launcher: the kernel then kills it, even while it imports or is stopped, and continues its workers; a
 worker that was stopped finds that its launcher has gone, and ends, too.
@@ -128,7 +128,3 @@ def _become_worker(connection: int, folder: bytes, launcher: int | None, inherit
         traceback.print_exc()
     finally:
         os._exit(code)
-
-
-if __name__ == "__main__":
-    main()

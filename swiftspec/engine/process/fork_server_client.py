@@ -7,9 +7,8 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from threading import Lock, Thread
@@ -18,9 +17,12 @@ from swiftspec.engine.process.fork_server import NEWS, REQUEST, News
 from swiftspec.engine.process.interrupts import signals_held
 from swiftspec.engine.process.timeouts import Silence, is_stopped
 from swiftspec.errors import EngineError
+from swiftspec.interpreters import interpreter_command
 
 __all__ = ["ForkServer", "ForkedProcess", "shared_fork_server"]
 
+_PROGRAM = "swiftspec.engine.process.fork_server"
+_KERNELS = "SWIFTSPEC_CPU_KERNELS"  # read by swiftspec.kernels.cpu_library
 _ANSWERS_WITHIN_S = 3.0  # a fork takes milliseconds; a slower fork server is replaced
 _IMPORTS_WITHIN_S = 120.0  # torch, from a slow disk
 _ENDS_WITHIN_S = 1.0
@@ -31,9 +33,15 @@ class ForkServer:
     """Client of the fork server for launchers in any thread. Nothing runs before the first `start`.
 
     Nothing here waits for the fork server. One that has died, or does not answer, is replaced at the next `start`.
+
+    Parameters
+    ----------
+    may_compile : bool
+        Whether workers compile the CPU kernels where they find none. A launcher has tried that for all of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_compile: bool = False) -> None:
+        self._may_compile = may_compile
         self._server: _Server | None = None
         self._lock = Lock()
 
@@ -56,7 +64,7 @@ class ForkServer:
         with self._lock:
             for _ in range(2):  # sending may be what shows that it has gone
                 if self._server is None or not self._server.is_there:
-                    self._server = _Server(self._lock)
+                    self._server = _Server(self._lock, may_compile=self._may_compile)
                 if process := self._server.ask(folder, connection):
                     return process
         raise EngineError("the fork server ended as soon as it was started")
@@ -65,7 +73,7 @@ class ForkServer:
         """Let it import what workers need, before the first `start`. EngineError as there."""
         with self._lock:
             if self._server is None or not self._server.is_there:
-                self._server = _Server(self._lock)
+                self._server = _Server(self._lock, may_compile=self._may_compile)
 
     @property
     def pid(self) -> int | None:
@@ -162,7 +170,7 @@ class ForkedProcess:
 class _Server:
     """One fork server: its process, and the socket to it. Callers hold the lock, except for `wait` and `close`."""
 
-    def __init__(self, lock: Lock) -> None:
+    def __init__(self, lock: Lock, *, may_compile: bool) -> None:
         self.lock = lock
         self._is_ready = self._has_gone = False
         self._processes: dict[int, ForkedProcess] = {}
@@ -174,7 +182,8 @@ class _Server:
             self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._control.setblocking(False)
             # The kernel ends it with the thread that started it, so a thread starts it that lives as long as needed.
-            self._keeper = Thread(target=_keep, args=(theirs, started), name="swiftspec-fork-server", daemon=True)
+            arguments = (theirs, _variables(may_compile=may_compile), started)
+            self._keeper = Thread(target=_keep, args=arguments, name="swiftspec-fork-server", daemon=True)
             self._keeper.start()
             self._process = started.result()
         except (OSError, RuntimeError) as error:  # no descriptor, thread, memory or process is left
@@ -262,16 +271,20 @@ class _Server:
         self._keeper.join(_ENDS_WITHIN_S)
 
 
-def _keep(theirs: socket.socket, started: Future[subprocess.Popen[bytes]]) -> None:
-    """Start a fork server and wait until it ends."""
+def _variables(*, may_compile: bool) -> Mapping[str, str]:
+    """Environment of a fork server and its workers."""
     # Huge pages for the weights: worth 1-5 % of a memory-bound forward, measured on one core.
     tuning = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-    command = [sys.executable, "-m", "swiftspec.engine.process.fork_server", str(theirs.fileno()), str(os.getpid())]
+    kernels = {} if may_compile or os.environ.get(_KERNELS) else {_KERNELS: "load"}
+    return os.environ | tuning | kernels
+
+
+def _keep(theirs: socket.socket, variables: Mapping[str, str], started: Future[subprocess.Popen[bytes]]) -> None:
+    """Start a fork server and wait until it ends."""
+    command = interpreter_command(_PROGRAM, str(theirs.fileno()), str(os.getpid()))
     try:
         with theirs, signals_held():
-            process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=os.environ | tuning
-            )
+            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=variables)
     except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for the process
         started.set_exception(error)
         return

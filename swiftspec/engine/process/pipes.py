@@ -39,8 +39,9 @@ class PipeEnd:
     def send(self, message: object) -> None:
         """Send, or keep for later what the worker does not take; does nothing if it has gone."""
         body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        is_behind = self._flush()  # a worker that has not taken the last message is not waited for again
         self._out += _LENGTH.pack(len(body)) + body
-        until_s = time.monotonic() + _TAKEN_WITHIN_S
+        until_s = time.monotonic() + (0.0 if is_behind else _TAKEN_WITHIN_S)
         while self._flush() and (left_s := until_s - time.monotonic()) > 0:
             # Not `select.select`, which refuses the descriptors above 1023 that a busy server has.
             room = select.poll()

@@ -18,6 +18,7 @@ __all__ = [
     "Command",
     "Committed",
     "Failed",
+    "Fault",
     "Finished",
     "Generate",
     "OfRequest",
@@ -64,6 +65,8 @@ class Setup:
         Limits of a step.
     steering : Steering or None
         Of a target: what decides how much is drafted and verified.
+    vocab_size : int
+        Of the target; a draft's may be padded to another size.
     report_every_s : float
         Committed tokens are reported at most this often; the first ones of a request, and its end, at once.
     curve : Curve or None
@@ -81,6 +84,7 @@ class Setup:
     devices: tuple[int, ...]
     device: Device
     channels: tuple[str, ...]
+    vocab_size: int
     max_context: int
     tree_slots: int
     elsewhere: Mapping[Role, ModelRef] = field(default_factory=dict)
@@ -179,11 +183,19 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """An error in a program: a sentence for whoever asked, and a traceback for the log."""
+
+    sentence: str
+    trace: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The program of request `number` has ended.
 
     losses: how often it lost its peer during the request. alone_s: seconds without it. rows_asked: rows of all its
-    verifications, some of which a full step may not have granted.
+    verifications, some of which a full step may not have granted. fault: the error that ended it, if one did.
     """
 
     number: int
@@ -191,14 +203,16 @@ class Finished:
     losses: int = 0
     alone_s: float = 0.0
     rows_asked: int = 0
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`sentence` for the user, or a traceback if the fault is ours."""
+    """The process cannot go on: `sentence` for the user, and a traceback for the log if the fault is ours."""
 
     sentence: str
     is_user_error: bool
+    trace: str = ""
 
 
 Command = Generate | Cancel

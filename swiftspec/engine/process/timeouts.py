@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["RestartBudget", "Silence", "is_stopped"]
+__all__ = ["RestartBudget", "Silence", "TargetSilence", "is_stopped"]
 
 _HOUR_S = 3600.0
 _LONGEST_LOOK_S = 0.25
+_STOPPED_AFTER_S, _SILENT_AFTER_S = 3.0, 30.0  # of the targets' silence
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_log = logging.getLogger("swiftspec")
 
 
 class Silence:
@@ -36,6 +39,33 @@ class Silence:
     def broken(self) -> None:
         """Record that something was heard."""
         self._looked_s, self._seconds = self._clock(), 0.0
+
+
+class TargetSilence:
+    """Time since the targets were heard, while requests run; logs, once, that it is long."""
+
+    def __init__(self) -> None:
+        self._silence = Silence()
+        self._has_warned = False
+
+    def broken(self) -> None:
+        """Record that something was heard."""
+        self._silence.broken()
+
+    def look(self, pids: Sequence[int]) -> None:
+        """Look again. pids: processes of the targets on this machine."""
+        seconds = self._silence.look()
+        if seconds < _STOPPED_AFTER_S:
+            self._has_warned = False
+            return
+        stopped = [] if self._has_warned else [pid for pid in pids if is_stopped(pid)]
+        if self._has_warned or not (stopped or seconds > _SILENT_AFTER_S):
+            return
+        why = "it computes, or hangs"
+        if stopped:
+            why = f"process {stopped[0]} is stopped (kill -CONT {stopped[0]} lets it go on)"
+        self._has_warned = True
+        _log.warning("no token from the target for %.0f s: %s; waiting for it", seconds, why)
 
 
 class RestartBudget:

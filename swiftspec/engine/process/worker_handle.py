@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections import deque
@@ -18,6 +19,7 @@ __all__ = ["ENDS_WITHIN_S", "LocalWorker", "StartedProcess", "Worker", "WorkerLo
 ENDS_WITHIN_S = 0.2
 _KILLED_WITHIN_S = 5.0  # releasing gigabytes takes a while
 _LOOK_EVERY_S = 0.02
+_log = logging.getLogger("swiftspec")
 
 
 class WorkerLostError(EngineError):
@@ -173,6 +175,8 @@ class LocalWorker:
 def check_report(report: Report) -> Report:
     """The report; raises if it says that the process failed."""
     if isinstance(report, Failed):
+        if report.trace:
+            _log.error("%s\n%s", report.sentence, report.trace)
         raise (ValueError if report.is_user_error else EngineError)(report.sentence)
     return report
 

@@ -5,6 +5,7 @@ import math
 import os
 import select
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,8 @@ from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.features import FeatureReceiver, Features, FeatureSender, FeatureStore
 from swiftspec.engine.model.protocol import Model
-from swiftspec.engine.process.protocol import Cancel, Committed, Finished, Generate, Report, Scored, Setup
+from swiftspec.engine.process.protocol import Cancel, Committed, Fault, Finished, Generate, Report, Scored, Setup
+from swiftspec.files.reading import brief
 from swiftspec.policies import Layout
 from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Candidates, Program, Role
@@ -95,8 +97,14 @@ class WorkerLoop:
             self._driver.remove(command.number)
             self._send_reports()
             return
-        number = command.number
-        sequence = self._sequence_of[number] = self._free.pop()
+        self._sequence_of[command.number] = self._free.pop()
+        try:
+            self._begin(command)
+        except Exception as error:  # noqa: BLE001 - what cannot be begun is the end of this request alone
+            self._report_end(command.number, [], 0, error)
+
+    def _begin(self, command: Generate) -> None:
+        number, sequence = command.number, self._sequence_of[command.number]
         part = RequestPart(
             role=self._setup.role,
             group=self._setup.group,
@@ -151,13 +159,16 @@ class WorkerLoop:
     def _report_scores(self, number: int, log_probs: tuple[float, ...], candidates: tuple[Candidates, ...]) -> None:
         self._reports.append(Scored(number, log_probs, candidates))
 
-    def _report_end(self, number: int, spans: list[Span], rows_asked: int) -> None:
+    def _report_end(self, number: int, spans: list[Span], rows_asked: int, error: Exception | None) -> None:
         for channel in self._channels:
             channel.close(number)
         self._free.append(self._sequence_of.pop(number))
         recovery = self._recoveries.pop(number, None)
         losses, alone_s = (recovery.num_losses, recovery.alone_s) if recovery else (0, 0.0)
-        self._reports.append(Finished(number, spans, losses=losses, alone_s=alone_s, rows_asked=rows_asked))
+        fault = None if error is None else _fault(error)
+        self._reports.append(
+            Finished(number, spans, losses=losses, alone_s=alone_s, rows_asked=rows_asked, fault=fault)
+        )
         self._has_committed.discard(number)
         self._is_urgent = True
 
@@ -197,3 +208,8 @@ class WorkerLoop:
             poller.poll()
         elif not poller.poll(int(1e3 * left_s)):  # 0 below a millisecond, which ZeroMQ cannot wait for
             os.sched_yield()
+
+
+def _fault(error: Exception) -> Fault:
+    """An error as it is reported; short, since it may quote what it is about."""
+    return Fault(f"{type(error).__name__}: {brief(error)}", "".join(traceback.format_exception(error)))

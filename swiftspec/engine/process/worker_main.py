@@ -17,6 +17,7 @@ import torch
 
 from swiftspec.engine.channel.zmq_channel import Channel
 from swiftspec.engine.model.block_runner import BlockRunner
+from swiftspec.engine.model.draft_vocabulary import with_vocabulary
 from swiftspec.engine.model.features import Features, most_payload_bytes
 from swiftspec.engine.model.head_runner import HeadRunner
 from swiftspec.engine.model.memory import trim_memory
@@ -73,7 +74,8 @@ def _failure(error: Exception, setup: Setup) -> Failed:
         return Failed(f"{models}: out of memory in the {setup.name} process, {_first_line(error)}", is_user_error=True)
     if isinstance(error, ValueError):
         return Failed(str(error), is_user_error=True)
-    return Failed(traceback.format_exc(), is_user_error=False)
+    why = f"{type(error).__name__}: {_first_line(error)}"
+    return Failed(f"the {setup.name} process failed ({why})", is_user_error=False, trace=traceback.format_exc())
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -84,7 +86,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or ["allocation failed"])[0]
+    return (str(error).splitlines() or ["it does not say why"])[0]
 
 
 def _end_with_launcher(connection: Connection, launcher: int | None) -> None:
@@ -126,9 +128,11 @@ def _serve(connection: Connection, setup: Setup, loading: AbstractContextManager
                 role: model if isinstance(model, HeadRunner | BlockRunner) else ShardedModel(model, tp_group, role)
                 for role, model in models.items()
             }
-        vocab_size = min(model.vocab_size for model in models.values())
+        if Role.DRAFT in leading:
+            draft = with_vocabulary(leading[Role.DRAFT], own_size=models[Role.DRAFT].vocab_size, size=setup.vocab_size)
+            leading = {**leading, Role.DRAFT: draft}
         features = _features_across(models) if setup.elsewhere else ()
-        _lead(connection, setup, leading, ready, vocab_size=vocab_size, features=features)
+        _lead(connection, setup, leading, ready, features=features)
     else:
         connection.send(ready)
         with torch.inference_mode():
@@ -169,7 +173,6 @@ def _lead(
     models: Mapping[Role, Model],
     ready: Ready,
     *,
-    vocab_size: int,
     features: Sequence[Features],
 ) -> None:
     """Run role programs for as long as the launcher wants."""
@@ -181,7 +184,7 @@ def _lead(
                     address,
                     bind=is_target,
                     leads=is_target,
-                    vocab_size=vocab_size,
+                    vocab_size=setup.vocab_size,
                     curve=setup.curve if address.startswith("tcp:") else None,
                     most_payload_bytes=max(map(most_payload_bytes, features), default=0),
                 )

@@ -20,7 +20,7 @@ import zmq
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.channel.sequencing import Header
 from swiftspec.engine.channel.zmq_channel import Channel, encode
-from swiftspec.engine.driver.group_driver import GroupDriver
+from swiftspec.engine.driver.group_driver import GroupDriver, raise_error
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sampler import Sampler
@@ -58,7 +58,7 @@ def serve(connection: Connection, checkpoint: str, address: str) -> None:
     model = ModelRunner.load(ModelRef(model=checkpoint, dtype="float32"), max_context=256, tree_slots=64)
     models = {Role.TARGET: model}
     channel = Channel(address, bind=True, leads=True, vocab_size=model.vocab_size)
-    driver = GroupDriver(models=models, limits=BatchLimits(), inbox=Draft(channel), ended=lambda *_: None)
+    driver = GroupDriver(models=models, limits=BatchLimits(), inbox=Draft(channel), ended=raise_error)
     connection.send(None)
     for number, (name, alone) in enumerate(iter(connection.recv, None)):
         output: list[int] = []

@@ -25,7 +25,7 @@ def batch_of(*entries: Entry, kind: ForwardKind = ForwardKind.EXACT) -> ForwardB
 
 
 def test_every_entry_has_the_cache_of_its_sequence(caches: list[KVCache]) -> None:
-    found = checked_caches(batch_of(Rows(2, ROWS[:1]), Chunk(0, (1,) * 8)), caches)
+    found = checked_caches(batch_of(Rows(2, ROWS[:1]), Chunk(0, (1,) * 8)), caches, vocab_size=5)
     assert found == [caches[2], caches[0]]
 
 
@@ -35,7 +35,7 @@ def test_an_unknown_sequence_is_named(caches: list[KVCache], sequence: int) -> N
     with pytest.raises(ValueError, match=message):
         cache_of(sequence, caches)
     with pytest.raises(ValueError, match=message):
-        checked_caches(batch_of(Rows(0, ROWS), Chunk(sequence, (1,))), caches)
+        checked_caches(batch_of(Rows(0, ROWS), Chunk(sequence, (1,))), caches, vocab_size=5)
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,14 @@ def test_an_unknown_sequence_is_named(caches: list[KVCache], sequence: int) -> N
         (Rows(1, (ROWS[0], Row(1, 5, 0b100))), r"sequence 1: ancestors\[1\] is 0x4; expected bits below tree slot 2"),
         (Rows(2, (Row(1, 5, 0b1000),)), r"sequence 2: ancestors\[0\] is 0x8; expected bits below tree slot 3"),
         (Rows(1, (Row(1, 5, -1),)), r"sequence 1: ancestors\[0\] is -0x1"),
+        (Chunk(1, (1, 5)), "sequence 1: token is 5; expected 0 to 4"),
+        (Rows(1, (Row(-1, 5, 0),)), "sequence 1: token is -1; expected 0 to 4"),
+        (Rows(1, (Row(1, 8, 0),)), "sequence 1: position is 8; expected 0 to 7"),
     ],
 )
 def test_an_entry_that_does_not_suit_its_cache_is_named(caches: list[KVCache], entry: Entry, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        checked_caches(batch_of(Chunk(0, (1,)), entry), caches)
+        checked_caches(batch_of(Chunk(0, (1,)), entry), caches, vocab_size=5)
 
 
 def test_a_first_half_is_taken_by_its_second(caches: list[KVCache]) -> None:

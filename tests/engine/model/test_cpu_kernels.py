@@ -158,11 +158,21 @@ def test_candidates_are_those_of_torch(num_tokens: int, k: int, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize(("token", "position"), [(VOCAB_SIZE, 0), (-1, 0), (3, NUM_TOKENS), (3, -1)])
-def test_a_token_or_position_that_does_not_exist_is_refused(token: int, position: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("token", "position", "wrong", "end"),
+    [
+        (VOCAB_SIZE, 0, "token", VOCAB_SIZE),
+        (-1, 0, "token", VOCAB_SIZE),
+        (3, NUM_TOKENS, "position", NUM_TOKENS),
+        (3, -1, "position", NUM_TOKENS),
+    ],
+)
+def test_a_token_or_position_that_does_not_exist_is_refused(
+    token: int, position: int, wrong: str, end: int, tmp_path: Path
+) -> None:
     decoder = CpuDecoder.load(write_checkpoint(tmp_path / "model", "llama"))
     cache = decoder.new_cache(NUM_TOKENS)
-    with pytest.raises(IndexError, match=f"row 1 has token {token} and position {position}, which do not exist"):
+    with pytest.raises(ValueError, match=f"sequence 0: {wrong} is .*; expected 0 to {end - 1}"):
         forward(decoder, [5, token], [0, position], [0, 1], cache)
 
 

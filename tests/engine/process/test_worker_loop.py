@@ -27,6 +27,9 @@ class Counting:
         token = entry.tokens[-1] if isinstance(entry, Chunk) else entry.rows[-1].token
         return BatchResult((torch.nn.functional.one_hot(torch.tensor([token + 1]), 64).float(),))
 
+    def check(self, batch: ForwardBatch) -> None:
+        pass
+
     def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
         pass
 

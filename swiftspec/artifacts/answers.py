@@ -1,0 +1,105 @@
+"""Answers of OpenAI's API as its clients read them: what they use of an answer is checked, the rest ignored."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import ConfigDict, Field
+
+from swiftspec.artifacts.document import Facts
+from swiftspec.files.reading import brief, parse_json, shown
+
+__all__ = ["Answer", "Chunk", "Failed", "Models", "ScoredText", "TokenIds", "WrittenText", "read_answer", "sentence_of"]
+
+_MOST_TOKENS = 1 << 31
+_MOST_NAME_CHARACTERS = 1000
+_LEAST_LOG_PROB = -1e4  # vLLM has -9999 for what is impossible
+_ROUNDING = 1e-3
+
+_Count = Annotated[int, Field(ge=0, lt=_MOST_TOKENS, strict=True)]
+_LogProb = Annotated[float, Field(ge=_LEAST_LOG_PROB, le=_ROUNDING, strict=True)]
+
+
+class _Part(Facts):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Model(_Part):
+    id: Annotated[str, Field(min_length=1, max_length=_MOST_NAME_CHARACTERS)]
+
+
+class Models(_Part):
+    """The models of a server."""
+
+    data: Annotated[tuple[_Model, ...], Field(min_length=1)]
+
+
+class TokenIds(_Part):
+    """A text's token ids."""
+
+    tokens: tuple[_Count, ...]
+
+
+class _Usage(_Part):
+    completion_tokens: _Count
+
+
+class _Writing(_Part):
+    text: str
+    finish_reason: str | None = None
+
+
+class WrittenText(_Part):
+    """A completion in one piece."""
+
+    choices: Annotated[tuple[_Writing, ...], Field(min_length=1)]
+    usage: _Usage
+
+
+class _Scores(_Part):
+    tokens: tuple[str, ...]
+    token_logprobs: tuple[_LogProb | None, ...]
+
+
+class _Scoring(_Part):
+    logprobs: _Scores | None = None
+
+
+class ScoredText(_Part):
+    """A prompt with the log-probs of its tokens; without them, from a server that does not score prompts."""
+
+    choices: Annotated[tuple[_Scoring, ...], Field(min_length=1)]
+
+
+class Failed(_Part):
+    """An error."""
+
+    error: Any = None
+
+
+class _Piece(_Part):
+    text: str | None = None
+
+
+class Chunk(_Part):
+    """An event of a stream."""
+
+    choices: tuple[_Piece, ...] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+Answer = TypeVar("Answer", bound=_Part)
+
+
+def sentence_of(error: object) -> str:
+    """What the field `error` of an answer says, in one short line; empty if that is nothing."""
+    message = error.get("message") if isinstance(error, Mapping) else error
+    return brief(ValueError(message)) if isinstance(message, str) else ""
+
+
+def read_answer(kind: type[Answer], content: bytes) -> Answer:
+    """An answer of a kind. ValueError, one sentence, for anything else."""
+    found: Any = parse_json(content)
+    if not isinstance(found, Mapping):
+        raise ValueError(f"it is {shown(found)}; expected a JSON object")
+    return kind.checked(found, source="its content")
