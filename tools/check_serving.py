@@ -44,6 +44,7 @@ __all__ = ["main"]
 _RUNNING, _WAITING = 8, 32
 _PROMPT_TOKENS, _OUTPUT_TOKENS = 48, 64
 _OVERLOAD_S = 60.0
+POSTS = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -172,7 +173,7 @@ def _read_slowly(server: _Server, bytes_per_s: float, stop: threading.Event) -> 
         with socket.create_connection((host, int(port))) as connection, suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             content = json.dumps(body).encode()
-            head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(content)}\r\n\r\n"
+            head = f"{POSTS}content-length: {len(content)}\r\n\r\n"
             connection.sendall(head.encode() + content)
             connection.settimeout(0.5)
             while not stop.is_set():
@@ -205,7 +206,7 @@ def _leaving(server: _Server) -> Iterator[bool]:
         for _ in range(20):
             body = {"prompt": "def main():", "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": streams}
             content = json.dumps(body).encode()
-            head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(content)}\r\n\r\n"
+            head = f"{POSTS}content-length: {len(content)}\r\n\r\n"
             clients = [socket.create_connection((host, int(port))) for _ in range(number)]
             for client in clients:
                 client.sendall(head.encode() + content)

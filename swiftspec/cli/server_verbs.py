@@ -88,7 +88,8 @@ def serve(
     \b
     Examples:
       swiftspec serve --plan plan.json
-      curl http://127.0.0.1:8000/v1/completions -d '{"prompt": "def main():", "max_tokens": 64}'
+      curl http://127.0.0.1:8000/v1/completions -H 'content-type: application/json' \\
+          -d '{"prompt": "def main():", "max_tokens": 64}'
       swiftspec serve --plan plan.json --tenant tests=tests-finetune --tenant sql=sql-lora
     """
     from swiftspec.cli.serve import serve as run

@@ -114,7 +114,7 @@ class Scorer:
     def _texts(
         self, candidates: Candidates | None, scored: Mapping[int, float | None]
     ) -> tuple[tuple[str, float], ...]:
-        """Candidates as texts. scored: log-probs of tokens that are computed elsewhere: equal ones are the same bits."""
+        """Candidates as texts. scored: log-probs that replace theirs, so that equal ones are equal to the last bit."""
         found = dict(zip(*(candidates or ((), ())), strict=True))
         found |= {token: score for token, score in scored.items() if token in found and score is not None}
         return tuple((self._tokenizer.decode((token,)), log_prob) for token, log_prob in found.items())

@@ -1,13 +1,14 @@
 """Connections of the server: how many there may be, and how long they may take to say what they want.
 
-uvicorn closes a connection that stays idle after an answer. It waits without limit for a request's head and body, and
-accepts connections for as long as the system has descriptors. Those limits are here. A connection whose request is
-being answered is never closed for the sake of another one.
+uvicorn closes a connection that stays idle after an answer. It waits without limit for a request's head and body, takes
+heads of any length, and accepts connections for as long as the system has descriptors. Those limits are here. A
+connection whose request is being answered is never closed for the sake of another one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
 from collections import Counter
@@ -15,9 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf
-from typing import Protocol
+from typing import ClassVar, Protocol
 
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from swiftspec.server.errors import error_body
 
 __all__ = [
     "ACCEPTED_AT_ONCE",
@@ -33,11 +36,18 @@ __all__ = [
 # asyncio accepts so many in one turn of its loop. One that gives way frees its descriptor four turns later.
 ACCEPTED_AT_ONCE = 4
 _KEPT_DESCRIPTORS = 4 * ACCEPTED_AT_ONCE + 16  # the rest is for a draft that is restarted
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
-    b'{"error": {"message": "the server has too many connections", "type": "server_error", "param": null, '
-    b'"code": "too_many_connections"}}'
-)
+_MOST_HEAD_BYTES = 64 << 10
+
+
+def _answer(status: str, sentence: str, code: str) -> bytes:
+    """An answer before there is a request."""
+    body = json.dumps(error_body(sentence, status=int(status[:3]), code=code))
+    head = ("content-type: application/json", f"content-length: {len(body)}", "retry-after: 1", "connection: close")
+    return "\r\n".join((f"HTTP/1.1 {status}", *head, "", body)).encode()
+
+
+_FULL = _answer("503 Service Unavailable", "the server has too many connections", "too_many_connections")
+_TOO_LONG = _answer("431 Request Header Fields Too Large", "the head is longer than 64 KiB", "head_too_large")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,43 +185,74 @@ class Connections:
                 wait.request, wait.since_s = connection.request, now_s
 
 
-def bounded_protocol(connections: Connections) -> type[asyncio.Protocol]:
-    """uvicorn's protocol of HTTP in pure Python, whose heads are at most 64 KiB, for connections within limits."""
+class _BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol of HTTP for connections within limits.
 
-    class _Connection(H11Protocol):
-        num_requests = 0
-        _last_cycle: object = None
+    uvicorn's other one bounds heads by itself. But it is in Python, and takes 20 us more for each chunk of a stream, on
+    cores that the roles need; and a body with an invalid chunk makes it log a traceback.
+    """
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            connections.add(self)
+    held: ClassVar[Connections]
+    num_requests = num_head_bytes = 0
+    _last_cycle: object = None
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            connections.discard(self)
-            super().connection_lost(exc)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.held.add(self)
 
-        @property
-        def peer(self) -> str:
-            return self.client[0] if self.client else ""
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.held.discard(self)
+        super().connection_lost(exc)
 
-        @property
-        def request(self) -> tuple[int, Stage]:
-            cycle: RequestResponseCycle | None = self.cycle
-            if cycle is not self._last_cycle:
-                self._last_cycle = cycle
-                self.num_requests += 1
-            if cycle is None or cycle.response_complete:
-                return self.num_requests, Stage.HEAD
-            return self.num_requests, Stage.BODY if cycle.more_body else Stage.ANSWER
+    def data_received(self, data: bytes) -> None:
+        self.num_head_bytes += len(data)
+        super().data_received(data)
+        if self.num_head_bytes > _MOST_HEAD_BYTES:
+            self._refuse(_TOO_LONG)
 
-        def refuse(self) -> None:
-            self.transport.write(_FULL)
+    def on_body(self, body: bytes) -> None:
+        self.num_head_bytes = 0  # lines after the body would count again
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self.num_head_bytes = 0
+        super().on_message_complete()
+
+    @property
+    def peer(self) -> str:
+        return self.client[0] if self.client else ""
+
+    @property
+    def request(self) -> tuple[int, Stage]:
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not self._last_cycle:
+            self._last_cycle = cycle
+            self.num_requests += 1
+        if cycle is None or cycle.response_complete:
+            return self.num_requests, Stage.HEAD
+        return self.num_requests, Stage.BODY if cycle.more_body else Stage.ANSWER
+
+    def refuse(self) -> None:
+        self._refuse(_FULL)
+
+    def _refuse(self, answer: bytes) -> None:
+        if self.request[1] is Stage.HEAD:
+            self.transport.write(answer)
             self.transport.close()
-
-        def abort(self) -> None:
+        else:  # an answer may have begun
             self.transport.abort()
 
-    return _Connection
+    def abort(self) -> None:
+        self.transport.abort()
+
+
+def bounded_protocol(connections: Connections) -> type[asyncio.Protocol]:
+    """The protocol of a server's connections."""
+
+    class _Protocol(_BoundedProtocol):
+        held = connections
+
+    return _Protocol
 
 
 def free_descriptors() -> int:

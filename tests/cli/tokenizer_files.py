@@ -7,6 +7,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 END = "<|end|>"
+_PRINTABLE = [character for character in string.printable if character in "\n " or not character.isspace()]
 
 
 def write_byte_tokenizer(directory: Path, *, merges: Iterable[tuple[str, str]] = ()) -> Path:
@@ -16,9 +17,13 @@ def write_byte_tokenizer(directory: Path, *, merges: Iterable[tuple[str, str]] =
 
 def write_printable_tokenizer(directory: Path) -> Path:
     """97 tokens: the end token, printable ASCII, line feed."""
-    characters = [character for character in string.printable if character in "\n " or not character.isspace()]
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return _write(directory, [level.pre_tokenize_str(character)[0][0] for character in characters], [])
+    return _write(directory, [level.pre_tokenize_str(character)[0][0] for character in _PRINTABLE], [])
+
+
+def printable_token(character: str) -> int:
+    """Id of a character in that tokenizer."""
+    return 1 + _PRINTABLE.index(character)
 
 
 def _write(directory: Path, alphabet: list[str], merges: list[tuple[str, str]]) -> Path:

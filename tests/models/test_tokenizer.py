@@ -91,3 +91,12 @@ def test_long_tokens_are_told_from_many_tokens(tmp_path: Path) -> None:
     text = "x" * 128 * 150
     assert tokenizer.encode(text, most=150) == tokenizer.encode(text)
     assert len(tokenizer.encode(text)) == 150
+
+
+def test_special_tokens_are_not_kept_for_those_that_follow(tokenizer: Tokenizer) -> None:
+    stream = tokenizer.stream()
+    end = tokenizer.vocabulary[END]
+    assert [stream.push((end,) * 5) for _ in range(3)] == ["", "", ""]
+    assert len(stream._tokens) == 0
+    tokens = tokenizer.encode("a b", special_tokens=False)
+    assert stream.push((end, *tokens, end)) + stream.flush() == "a b"

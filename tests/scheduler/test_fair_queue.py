@@ -137,3 +137,16 @@ def test_a_client_alone_never_gives_way_to_itself() -> None:
         queue.submit(request, num_tokens=10, max_tokens=20)
     queue.admit()
     assert queue.make_way() == []
+
+
+def test_clients_that_came_once_are_forgotten_while_others_wait() -> None:
+    queue = FairQueue()
+    for number in range(4):
+        queue.append(number, "always there")
+    for number in range(4, 5000):
+        client = f"only once {number}"
+        queue.append(number, client)
+        request = queue.popleft()
+        queue.charge(client, 30.0) if request == number else queue.append(request + 10**6, "always there")
+        queue.charge("always there", 10.0)
+    assert len(queue._service) < 200

@@ -30,6 +30,7 @@ LEFT = 0.2  # share of requests
 MOST_GROWTH = 0.02  # of resident memory
 SLACK_BYTES = 4e6
 ENDS_WITHIN_S = 5.0
+POSTS = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def leave(url: str, prompt: tuple[int, ...], after_s: float) -> None:
     host, _, port = url.removeprefix("http://").rpartition(":")
     body = json.dumps({"prompt": prompt, "max_tokens": OUTPUT_TOKENS, "stream": True}).encode()
     with suppress(OSError), closing(socket.create_connection((host, int(port)))) as connection:
-        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"{POSTS}content-length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         time.sleep(after_s)
 

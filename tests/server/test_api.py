@@ -307,3 +307,55 @@ def test_a_client_that_closes_as_soon_as_it_has_its_answer_is_counted_as_answere
         assert server.json("/v1/completions", {**GREEDY, "max_tokens": 3})[0] == 200
     until(lambda: server.metric("swiftspec:request_success_total") == before[0] + 30, within_s=5.0)
     assert server.metric("swiftspec:request_failed_total") == before[1]
+
+
+def test_without_a_seed_every_answer_is_another_one_and_its_seed_repeats_it(server: Running) -> None:
+    asked = {**GREEDY, "temperature": 1.0}
+    answers = [server.json("/v1/completions", asked)[1] for _ in range(8)]
+    texts = [answer["choices"][0]["text"] for answer in answers]
+    assert len(set(texts)) == 8
+    for answer, text in zip(answers, texts, strict=True):
+        again = server.json("/v1/completions", {**asked, "seed": answer["seed"]})[1]
+        assert (again["choices"][0]["text"], again["seed"]) == (text, answer["seed"])
+    chunks = streamed(server, temperature=1.0)
+    assert isinstance(chunks[-1]["seed"], int)
+    assert not any("seed" in chunk for chunk in chunks[:-1])
+    assert "seed" not in server.json("/v1/completions", GREEDY)[1]
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-45, 1e-38, 1e-20, 1e-6, 9e-6])
+def test_a_tiny_temperature_is_greedy(server: Running, temperature: float) -> None:
+    greedy = server.json("/v1/completions", GREEDY)[1]["choices"]
+    assert server.json("/v1/completions", {**GREEDY, "temperature": temperature})[1]["choices"] == greedy
+
+
+def test_a_prompt_may_be_scored_with_the_next_token(server: Running) -> None:
+    """As lm-eval asks: its last entry is that of the token that follows."""
+    asked = {"prompt": PROMPT, "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
+    status, said = server.json("/v1/completions", asked)
+    assert status == 200
+    choice, usage = said["choices"][0], said["usage"]
+    alone = server.json("/v1/completions", {**asked, "max_tokens": 0})[1]["choices"][0]
+    following = server.json("/v1/completions", {**GREEDY, "max_tokens": 1})[1]["choices"][0]["text"]
+    assert choice["text"] == PROMPT + following
+    assert (usage["completion_tokens"], usage["prompt_tokens"]) == (1, len(alone["logprobs"]["tokens"]))
+    for name, values in alone["logprobs"].items():
+        assert choice["logprobs"][name][:-1] == values
+    likeliest = choice["logprobs"]["top_logprobs"][-1]
+    assert likeliest == {following: choice["logprobs"]["token_logprobs"][-1]}
+    greedy = server.json("/v1/completions", {**asked, "prompt": PROMPT + following})[1]["choices"][0]["logprobs"]
+    place = len(PROMPT)  # a token a character
+    assert greedy["token_logprobs"][place] == max(greedy["top_logprobs"][place].values())  # to the last bit
+    assert server.json("/v1/completions", {**asked, "temperature": 1})[0] == 400
+    assert server.json("/v1/completions", {**asked, "max_tokens": 2})[0] == 400
+
+
+def test_limits_of_latency_have_a_least_value(server: Running) -> None:
+    for limit in (5e-324, 1e-4, 0, -1, "NaN"):
+        status, said = server.json("/v1/completions", {**GREEDY, "slo": {"tpot_ms": limit}})
+        assert (status, said["error"]["param"]) == (400, "slo.tpot_ms")
+
+
+def test_names_that_are_kept_are_short(server: Running) -> None:
+    for field in ("user", "model"):
+        assert server.json("/v1/completions", {**GREEDY, field: "x" * 257})[0] == 400

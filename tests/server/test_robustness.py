@@ -235,3 +235,68 @@ def test_what_cannot_be_served_is_one_sentence_and_exit_code_2(
     assert says in ended.stderr
     assert "Traceback" not in ended.stderr
     assert len(ended.stderr.strip().splitlines()[-3:]) <= 3
+
+
+def test_a_request_that_the_cache_could_never_hold_is_too_long(plan_file: Path, tmp_path: Path) -> None:
+    with running(plan_file, "--kv-blocks", "6", log=tmp_path / "log") as server:
+        longest = server.json("/v1/models")[1]["data"][0]["max_model_len"]
+        assert longest < 96
+        for asked in (
+            {**LONG, "max_tokens": longest},
+            {"prompt": "x" * 90, "max_tokens": 0, "echo": True, "logprobs": 0},
+            {**LONG, "prompt": "x" * 200},
+        ):
+            status, said = server.json("/v1/completions", asked)
+            assert (status, said["error"]["code"]) == (400, "context_length_exceeded")
+        fitting = {**LONG, "max_tokens": longest - len(PROMPT)}
+        assert server.json("/v1/completions", fitting)[1]["usage"]["completion_tokens"] == longest - len(PROMPT)
+        template = tmp_path / "template"
+        template.write_text("{{ messages[0].content }}")
+    with running(plan_file, "--kv-blocks", "6", "--chat-template", str(template), log=tmp_path / "log") as server:
+        talk = {"messages": [{"role": "user", "content": PROMPT}], "ignore_eos": True}
+        status, said = server.json("/v1/chat/completions", talk)  # as many tokens as fit
+        assert (status, said["usage"]["total_tokens"]) == (200, longest)
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_news(plan_file: Path, tmp_path: Path) -> None:
+    with running(plan_file, log=tmp_path / "log") as server:
+        for path in ("/tokenize", "/detokenize", "/v1/completions", "/v1/chat/completions") * 5:
+            with closing(socket.create_connection(("127.0.0.1", server.port))) as leaving:
+                head = (
+                    f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n"
+                )
+                leaving.sendall(head.encode() + b'{"prompt": ')
+                time.sleep(0.01)
+        assert server.json("/v1/completions", {**LONG, "max_tokens": 4})[0] == 200
+    said = (tmp_path / "log").read_text()
+    assert "Traceback" not in said
+    assert len(said) < 1000
+
+
+def test_a_template_that_does_not_end_harms_its_own_conversation(plan_file: Path, tmp_path: Path) -> None:
+    template = tmp_path / "template"
+    template.write_text(
+        "{% if messages[0].content == 'loop' %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
+        "{% endfor %}{% endif %}{{ messages[0].content }}"
+    )
+
+    def chat(content: str) -> tuple[int, Any]:
+        talk = {"messages": [{"role": "user", "content": content}], "max_tokens": 2, "temperature": 0}
+        return server.json("/v1/chat/completions", talk)
+
+    with running(plan_file, "--chat-template", str(template), log=tmp_path / "log") as server:
+        expected = chat("hello")
+        looping = threading.Thread(target=lambda: answers.append(chat("loop")))
+        answers: list[tuple[int, Any]] = []
+        looping.start()
+        time.sleep(0.2)
+        before_s = time.monotonic()
+        with server.ask("/health") as answer:
+            assert answer.status == 200
+        assert server.json("/v1/completions", {**LONG, "max_tokens": 4})[0] == 200
+        assert time.monotonic() - before_s < 3.0
+        looping.join()
+        ((status, said),) = answers
+        assert (status, said["error"]["param"]) == (400, "messages")
+        assert chat("hello")[1]["choices"] == expected[1]["choices"]
+        assert server.end() == 0

@@ -173,8 +173,8 @@ def test_warm_up_records_every_kind_in_every_capture_size_and_leaves_the_cache_e
     ("rows", "message"),
     [
         (chain(65), "cache has 64 tree slots; 0 in use and 65 more do not fit"),
-        (([1], [100], [0]), r"positions are \[100\]; expected 0 to 99"),
-        (([VOCAB_SIZE], [0], [0]), f"tokens contain {VOCAB_SIZE}; expected 0 to {VOCAB_SIZE - 1}"),
+        (([1], [100], [0]), "position is 100; expected 0 to 99"),
+        (([VOCAB_SIZE], [0], [0]), f"token is {VOCAB_SIZE}; expected 0 to {VOCAB_SIZE - 1}"),
     ],
     ids=["rows", "position", "token"],
 )
@@ -187,7 +187,7 @@ def test_what_a_kernel_would_not_notice_is_refused(
 
 @pytest.mark.parametrize("token", [-1, VOCAB_SIZE])
 def test_a_prompt_of_other_tokens_is_refused(static: GpuDecoder, token: int) -> None:
-    with pytest.raises(ValueError, match=f"tokens contain {token}"):
+    with pytest.raises(ValueError, match=f"token is {token}"):
         prefill(static, [1, token], static.new_cache(8))
 
 

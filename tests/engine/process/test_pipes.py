@@ -100,3 +100,18 @@ def test_hanging_up_is_the_end(ends: Ends) -> None:
         ours.take()
     with pytest.raises(EOFError):
         theirs.recv()
+
+
+def test_a_worker_that_takes_nothing_is_waited_for_once(ends: Ends) -> None:
+    ours, theirs = ends
+    ours.send(bytes(10_000_000))
+    before_s = time.monotonic()
+    for number in range(100):
+        ours.send(number)
+    assert time.monotonic() - before_s < 1.0
+    received: list[object] = []
+    reader = threading.Thread(target=lambda: received.extend(theirs.recv() for _ in range(101)))
+    reader.start()
+    while reader.is_alive():
+        ours.poll()
+    assert received[1:] == list(range(100))
