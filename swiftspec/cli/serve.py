@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from ipaddress import ip_address
@@ -121,6 +122,8 @@ def _keys(file: Path | None) -> tuple[str, ...]:
     """API keys of a file. ValueError if it has none, or one that could be guessed."""
     if file is None:
         return ()
+    if file.is_file() and file.stat().st_mode & stat.S_IROTH:
+        console.note(f"every user of this machine can read the keys in {file}")
     lines = read_input(file, most_bytes=_MOST_BYTES).decode(errors="replace").splitlines()
     keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
     if not keys:

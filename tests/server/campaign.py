@@ -101,7 +101,7 @@ def campaign(part: Part) -> bool:
     with TemporaryDirectory() as folder:
         log, template = Path(folder, "log"), Path(folder, "template")
         template.write_text(TEMPLATE)
-        limits = f"--max-context 512 --max-restarts {part.num_faults + 1} --chat-template {template}"
+        limits = f"--max-context 192 --max-restarts {part.num_faults + 1} --chat-template {template}"
         options = f"--policy {part.policy} --control {part.control} {limits}".split()
         with served(part.plan, *options, log=log) as (process, url):
             port = int(url.rpartition(":")[2])

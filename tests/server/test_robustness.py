@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -300,3 +301,23 @@ def test_a_template_that_does_not_end_harms_its_own_conversation(plan_file: Path
         assert (status, said["error"]["param"]) == (400, "messages")
         assert chat("hello")[1]["choices"] == expected[1]["choices"]
         assert server.end() == 0
+
+
+@pytest.mark.parametrize("resets", [False, True])
+def test_a_client_may_leave_at_every_stage_of_a_stream(server: Running, resets: bool) -> None:
+    content = json.dumps({**LONG, "max_tokens": 60, "stream": True}).encode()
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(content)}"
+    )
+    whole = head.encode() + b"\r\n\r\n" + content
+    expected = server.json("/v1/completions", LONG)[1]["choices"]
+    for num_sent in (0, 1, 40, len(whole) - len(content), len(whole) - 1, len(whole)):
+        for num_read in (0, 1, 17, 200, 500, 3000) if num_sent == len(whole) else (0,):
+            with closing(socket.create_connection(("127.0.0.1", server.port))) as leaving:
+                leaving.sendall(whole[:num_sent])
+                while num_read > 0 and (piece := leaving.recv(num_read)):
+                    num_read -= len(piece)
+                if resets:
+                    leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    server.wait_until_idle(within_s=10.0)
+    assert server.json("/v1/completions", LONG)[1]["choices"] == expected

@@ -55,6 +55,8 @@ def load_adapters(directory: Path, spec: ModelSpec) -> dict[str, LowRank]:
             tensor = file.get_tensor(name)
             if tuple(tensor.shape) != expected:
                 raise ValueError(f"{path}: tensor {name} has shape {shown(tuple(tensor.shape))}; expected {expected}")
+            if not torch.isfinite(tensor).all():
+                raise ValueError(f"{path}: tensor {name} has NaN or infinity; expected numbers")
             read.setdefault(weight, {})[part] = tensor.float()
     for weight, parts in read.items():
         for part in "AB":

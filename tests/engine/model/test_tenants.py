@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -243,3 +244,16 @@ def test_a_tenant_that_there_is_not(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="tenant is 1; expected 0 to 0"):
         ModelRunner(decoder, [decoder.new_cache(8)]).reset(0, 1)
     assert decoder.spec.vocab_size == VOCAB_SIZE
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_adapter_that_is_no_number_is_refused(value: float, tmp_path: Path) -> None:
+    base = write_checkpoint(tmp_path / "base", "llama")
+    adapter = write_adapter(base, tmp_path / "adapter")
+    (file,) = adapter.glob("*.safetensors")
+    tensors = load_file(file)
+    name = sorted(tensors)[-1]
+    tensors[name][0, 0] = value
+    save_file(tensors, file)
+    with pytest.raises(ValueError, match=rf"tensor {re.escape(name)} has NaN or infinity"):
+        load_adapters(adapter, ModelSpec.from_directory(base))
