@@ -19,6 +19,7 @@ from swiftspec.cli.program import run_program
 from swiftspec.cli.usage_error import usage_sentence
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code
 from swiftspec.errors import EngineError
+from swiftspec.files.reading import brief
 from swiftspec.version import __version__
 
 __all__ = ["app", "main"]
@@ -58,6 +59,11 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         console.error(_sentence(error))
         return 3 if isinstance(error, EngineError) else 2
+    except (ImportError, MemoryError) as error:  # a library that does not fit into a limit on memory is an ImportError
+        if os.environ.get(_TRACEBACK):
+            raise
+        console.error(f"out of memory, or a library cannot be loaded ({brief(error) or type(error).__name__})")
+        return 3
     return _interrupted() if code == 130 else code or int(console.reader_has_gone())
 
 

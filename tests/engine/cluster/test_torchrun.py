@@ -2,9 +2,13 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +21,7 @@ from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.conftest import two_cores
 from tests.engine.hosts import ROOT
 from tests.engine.pairs import references, write_pair
+from tests.engine.processes import children, until, workers
 
 pytestmark = two_cores
 TEXTS = [f"def function_{number}(argument):" for number in range(3)]
@@ -49,20 +54,39 @@ def outputs(result: Path) -> list[list[int]]:
     return [prompt["output_token_ids"] for prompt in json.loads(result.read_text())["prompts"]]
 
 
-def torchrun(
-    plan: Path, result: Path, folder: Path, *, num_processes: int = 2, secret: bool = True
-) -> subprocess.CompletedProcess[str]:
-    flags = ["--plan", plan, "--prompts", plan.parent / "prompts.jsonl", "--max-new-tokens", 60, "--json", result]
+def command(
+    plan: Path, result: Path, *, num_processes: int = 2, secret: bool = True, num_tokens: int = 60
+) -> list[str]:
+    flags = [
+        "--plan",
+        plan,
+        "--prompts",
+        plan.parent / "prompts.jsonl",
+        "--max-new-tokens",
+        num_tokens,
+        "--json",
+        result,
+    ]
     flags += ["--secret", plan.parent / "secret"] if secret else []
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", num_processes]
-    return subprocess.run(
-        [*map(str, command), "-m", "swiftspec", "run", *map(str, flags)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},  # torchrun leaves a folder there
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", num_processes]
+    return [*map(str, launcher), "-m", "swiftspec", "run", *map(str, flags)]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}  # torchrun leaves a folder there
+
+
+def torchrun(plan: Path, result: Path, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    asked = command(plan, result, **options)
+    return subprocess.run(asked, env=environment(folder), capture_output=True, text=True, check=False, timeout=120)
+
+
+def worker_of_rank(torchrun: int, rank: int) -> int | None:
+    """The engine's process that belongs to a rank, once it is there."""
+    for process in children(torchrun):
+        if f"\0RANK={rank}\0".encode() in b"\0" + Path(f"/proc/{process}/environ").read_bytes():
+            return next(iter(workers(process)), None)
+    return None
 
 
 def test_a_process_for_each_rank(plan: Path, expected: list[list[int]], short_folder: Path, tmp_path: Path) -> None:
@@ -95,3 +119,19 @@ def test_a_secret_is_needed(plan: Path, short_folder: Path, tmp_path: Path) -> N
     done = torchrun(plan, tmp_path / "result.json", short_folder, secret=False)
     assert done.returncode == 1
     assert "error: --secret is missing; it is what keeps other users out" in done.stderr
+
+
+def test_a_draft_that_is_killed_costs_no_output(plan: Path, short_folder: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "alone.json"
+    flags = ["--policy", "autoregressive", "--prompts", str(plan.parent / "prompts.jsonl"), "--json", str(alone)]
+    assert main(["run", "--plan", str(plan), "--max-new-tokens", "200", *flags]) == 0
+    asked = command(plan, tmp_path / "result.json", num_tokens=200)
+    with subprocess.Popen(asked, env=environment(short_folder), stderr=subprocess.PIPE, text=True) as running:
+        for _ in range(2):
+            until(lambda: worker_of_rank(running.pid, 1) is not None or running.poll() is not None)
+            with suppress(ProcessLookupError, TypeError):  # it may have ended
+                os.kill(worker_of_rank(running.pid, 1), signal.SIGKILL)  # type: ignore[arg-type]
+            time.sleep(0.3)
+        _, said = running.communicate(timeout=120)
+    assert running.returncode == 0, said
+    assert outputs(tmp_path / "result.json") == outputs(alone)
