@@ -24,7 +24,7 @@ help:
 	@echo "make check   ruff and mypy"
 	@echo "make bench   plan for this machine, then measure: tests/benchmarks"
 	@echo "make soak    SOAK_FAULTS=200 prompts with a fault in each, then SOAK_PROMPTS=500 of varied lengths, then SOAK_REQUESTS=2000 at once"
-	@echo "make campaign    three hundred faults of every kind and process: tests/engine/campaign.py"
+	@echo "make campaign    faults of every kind and process, then faults and 10,000 odd requests at loaded servers"
 	@echo "make clients    real clients (openai, GuideLLM, AIPerf, lm-eval) against the server, each in an environment of its own"
 	@echo "make clean   remove caches and build outputs; $(VENV) stays"
 
@@ -62,6 +62,9 @@ soak: $(INSTALLED)
 
 campaign: $(INSTALLED)
 	$(BIN)/python -m tests.engine.campaign --faults 300 --out campaign.json
+	@test -e swiftspec-demo/plan.json || $(MAKE) demo
+	$(BIN)/python -m tests.server.campaign --plan swiftspec-demo/plan.json --control slo \
+	    --policies autoregressive,serial_chain,suffix_or_draft,swiftspec,ssd
 
 clean:
 	rm -rf build dist *.egg-info .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
