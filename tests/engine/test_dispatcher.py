@@ -434,3 +434,9 @@ def test_what_a_process_said_before_it_failed_is_a_sentence_and_its_traceback_is
     assert isinstance(failure, EngineError)
     assert str(failure) == "the target process failed (KeyError: 7)"
     assert "Traceback: x" in caplog.text
+
+
+@pytest.mark.parametrize("tpot_s", [5e-324, 0.0, -1.0, float("nan"), float("inf")])
+def test_a_limit_of_latency_that_no_request_can_have_is_refused(tpot_s: float) -> None:
+    with pytest.raises(ValueError, match=r"tpot_s is .*; expected 1e-06 or more seconds"):
+        RequestOptions(tpot_s=tpot_s)
