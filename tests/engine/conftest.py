@@ -11,6 +11,7 @@ from swiftspec.engine.launcher import Launcher
 from swiftspec.policies import Layout
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
+from tests.engine.fake_workers import Engine
 from tests.engine.pairs import references, with_mask_token, write_pair
 from tests.engine.victims import generate
 
@@ -100,3 +101,11 @@ def undisturbed(slow_pair: tuple[ModelRef, ModelRef]) -> tuple[int, ...]:
     """The slow pair's output for the request of `victims`, whatever happens to the draft."""
     with start_engine(slow_pair, Layout.COLOCATED) as engine:
         return generate(engine, Autoregressive()).tokens
+
+
+@pytest.fixture
+def engines() -> Iterator[list[Engine]]:
+    engines: list[Engine] = []
+    yield engines
+    for engine in engines:
+        engine.close()

@@ -1,0 +1,151 @@
+"""A dispatcher over workers that report what a test tells them to."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from contextlib import suppress
+from queue import SimpleQueue
+
+from swiftspec.engine.dispatcher import Dispatcher
+from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.process.placement import LocalExecutor
+from swiftspec.engine.process.protocol import Cancel, Command, Generate, Ready, Report, Setup
+from swiftspec.engine.process.worker_group import WorkerGroup
+from swiftspec.engine.process.worker_handle import Worker, WorkerLostError, check_report
+from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.engine.running import Event, Generation, RunningRequest
+from swiftspec.policies import Policy, Request, make_policy
+from swiftspec.policies.effects import Role
+from swiftspec.scheduler.admission import AdmissionLimits
+from tests.engine.setups import setup
+
+ALONE = make_policy("autoregressive")
+
+
+class FakeWorker:
+    """A process that reports what it is given, and notes what it is told."""
+
+    node = ""
+    state = "running"
+    has_ended = True
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.told: list[Command] = []
+        self._reports: deque[Report] = deque()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self._has_died = False
+        self.report(Ready(1, (0,), "cpu"))
+
+    def report(self, *reports: Report) -> None:
+        self._reports.extend(reports)
+        os.eventfd_write(self._bell, 1)
+
+    def die(self) -> None:
+        self._has_died = True
+        os.eventfd_write(self._bell, 1)
+
+    def begun(self) -> list[Generate]:
+        return [command for command in self.told if isinstance(command, Generate)]
+
+    def cancelled(self) -> list[int]:
+        return [command.number for command in self.told if isinstance(command, Cancel)]
+
+    def send(self, command: Command) -> None:
+        self.told.append(command)
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def poll(self) -> bool:
+        if not self._reports and not self._has_died:
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._bell)
+        return bool(self._reports) or self._has_died
+
+    def receive(self) -> Report:
+        if not self._reports:
+            raise WorkerLostError(f"the {self.setup.name} process ended unexpectedly", was_started=True)
+        return check_report(self._reports.popleft())
+
+    def hang_up(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        pass
+
+    def close(self) -> None:
+        os.close(self._bell)
+
+
+class Site(LocalExecutor):
+    """Executor of such processes."""
+
+    def __init__(self) -> None:
+        self.started: list[FakeWorker] = []
+
+    def start(self, setup: Setup) -> Worker:
+        self.started.append(FakeWorker(setup))
+        return self.started[-1]
+
+    def latest(self, role: Role) -> FakeWorker:
+        return next(worker for worker in reversed(self.started) if worker.setup.role is role)
+
+
+class Engine:
+    """A dispatcher over fake processes."""
+
+    def __init__(self, *, with_draft: bool = False, **limits: int) -> None:
+        self.site = Site()
+        roles = Role if with_draft else (Role.TARGET,)
+        self.groups = {role: WorkerGroup(self.site, [setup(role=role)], max_restarts=9) for role in roles}
+        for group in self.groups.values():
+            group.start()
+            group.attend_start()
+        self.target = self.site.latest(Role.TARGET)
+        self.dispatcher = Dispatcher(
+            [self.groups[Role.TARGET]],
+            self.groups.get(Role.DRAFT),
+            admission=AdmissionLimits(**({"max_running": 8} | limits)),
+            fallback=make_policy("prompt_lookup"),
+            patience_s=1.0,
+        )
+
+    def submit(
+        self, prompt: tuple[int, ...], *, max_new_tokens: int = 8, policy: Policy = ALONE, client: str = ""
+    ) -> tuple[RunningRequest, SimpleQueue[Event]]:
+        events = SimpleQueue[Event]()
+        request = Request(prompt=prompt, max_new_tokens=max_new_tokens)
+        options = RequestOptions(client=client)
+        running = self.dispatcher.submit(
+            policy, request, name="x", sampler=Sampler(), options=options, deliver=events.put
+        )
+        return running, events
+
+    def close(self) -> None:
+        self.dispatcher.close()
+        for group in self.groups.values():
+            group.close()
+
+
+def commits(events: SimpleQueue[Event], count: int) -> list[tuple[int, ...]]:
+    """So many commits, however they are delivered."""
+    found: list[tuple[int, ...]] = []
+    while len(found) < count:
+        event = events.get(timeout=9)
+        assert isinstance(event, tuple)
+        found += event
+    return found
+
+
+def ended(events: SimpleQueue[Event]) -> Generation:
+    """The end of a request whose tokens do not matter."""
+    while isinstance(event := events.get(timeout=9), tuple):
+        pass
+    assert isinstance(event, Generation)
+    return event
+
+
+def numbers(worker: FakeWorker) -> list[int]:
+    return [command.number for command in worker.begun()]
