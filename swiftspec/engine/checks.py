@@ -12,14 +12,14 @@ from swiftspec.devices.local import num_devices_here
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.scoring import PromptScoring
-from swiftspec.scheduler.admission import BLOCK_TOKENS
+from swiftspec.scheduler.admission import BLOCK_TOKENS, num_blocks
 
 if TYPE_CHECKING:
     from swiftspec.engine.model.sampler import Sampler
 
 __all__ = ["ContextLimit", "check_acceptance", "check_devices", "check_layout", "check_tree", "fitting_context"]
 
-_SHORTEST = 2  # tokens of a request: one of its prompt, one of its output
+_SHORTEST = 32  # tokens of a request that an engine at least has room for
 
 
 def check_devices(plan: Plan, candidates: Iterable[Candidate] = (), *, source: str) -> None:
@@ -114,10 +114,11 @@ def check_acceptance(policy: Policy, sampler: Sampler) -> None:
 
 
 def fitting_context(max_context: int, kv_blocks: int | None, *, tree_rows: int) -> int:
-    """Tokens of the longest request that so many cache blocks hold. ValueError if they hold none."""
+    """Tokens of the longest request that so many cache blocks hold. ValueError if they hold no short one."""
     if kv_blocks is None:
         return max_context
     held = kv_blocks * BLOCK_TOKENS - tree_rows
     if held < _SHORTEST:
-        raise ValueError(f"kv_blocks is {kv_blocks}; a request with {tree_rows} tree rows needs more")
+        least = num_blocks(_SHORTEST + tree_rows)
+        raise ValueError(f"kv_blocks is {kv_blocks}; expected {least} or more, for a request of {_SHORTEST} tokens")
     return min(max_context, held)

@@ -223,6 +223,7 @@ def test_a_dead_draft_costs_no_output(plan_file: Path, tmp_path: Path) -> None:
         (["--host", "192.0.2.1"], "cannot listen there"),
         (["--policy", "magic"], "magic"),
         (["--max-context", "100000"], "max_context is 100000"),
+        (["--kv-blocks", "1"], "kv_blocks is 1; expected 3 or more"),
         (["--api-key-file", "/dev/null"], "/dev/null: cannot be read"),
         (["--chat-template", "/dev/null/none"], "none"),
     ],
