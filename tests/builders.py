@@ -161,6 +161,7 @@ class Scripted(Shape):
     name: ClassVar[str] = "scripted"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
     draft_rows: ClassVar[int] = 1
+    verifies_trees: ClassVar[bool] = False
 
     @property
     def target_rows(self) -> int:

@@ -9,13 +9,12 @@ from swiftspec.profiler.grids import (
     CONTEXTS,
     DRAFT_ROWS,
     HALVES_ROWS,
-    HOST_SHAPES,
     HOST_TOKENS,
     PASSES,
     REPEATS,
     SWEEP_REPEATS,
     TARGET_ROWS,
-    host_shapes,
+    most_host_shapes,
 )
 
 __all__ = [
@@ -168,8 +167,7 @@ def _sweep_seconds(gauge: Gauge, choice: Choice) -> float:
 
 def _host_seconds(gauge: Gauge, choice: Choice) -> float:
     """Seconds of the policies that a profile runs to measure a round's costs other than forwards."""
-    num_shapes = max(len(host_shapes(layout)) for layout in HOST_SHAPES)
-    return num_shapes * HOST_TOKENS / _RANDOM_TOKENS_PER_ROUND * _round_seconds(gauge, choice)
+    return most_host_shapes() * HOST_TOKENS / _RANDOM_TOKENS_PER_ROUND * _round_seconds(gauge, choice)
 
 
 def _round_seconds(gauge: Gauge, choice: Choice) -> float:

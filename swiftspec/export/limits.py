@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.export.drafters import Drafter, drafter_of
-from swiftspec.export.nearest import CHAINS, Runnable, has_policy
+from swiftspec.export.nearest import Runnable, drafts_chains, has_policy
 from swiftspec.export.result import Engine
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
@@ -62,7 +62,7 @@ def _degrees(planned: Candidate, engine: Engine) -> Iterator[str]:
 
 def _shape(policy: Policy, engine: Engine, drafter: Drafter) -> Iterator[str]:
     name = engine.full_name
-    if type(policy) in CHAINS:
+    if drafts_chains(policy):
         yield f"Drafts by {drafter}: {name} has no such method."
     if policy.num_candidates > 1:
         trees = "chains and EAGLE-2's trees" if engine is Engine.SGLANG else "chains"

@@ -10,20 +10,17 @@ from swiftspec.export.result import Engine
 from swiftspec.models import known_model, model_names
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
 from swiftspec.policies import DraftKind, Layout, Policy
-from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.effects import Role
-from swiftspec.policies.heads import HeadChain, HeadTree
+from swiftspec.policies.heads import HeadChain
 from swiftspec.policies.parallel_chain import ParallelChain
 from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.serial import SerialChain
 from swiftspec.policies.suffix_decoding import SuffixDecoding
 
-__all__ = ["CHAINS", "Runnable", "drafting_as", "has_policy", "nearest"]
+__all__ = ["Runnable", "drafting_as", "drafts_chains", "has_policy", "nearest"]
 
-CHAINS = (SerialChain, HeadChain, ParallelChain)
-_TREES = (Eagle2Tree, HeadTree)
 _DRAFTERS = {
     Engine.VLLM: frozenset(Drafter),
     Engine.SGLANG: frozenset(Drafter) - {Drafter.PARD, Drafter.P_EAGLE},
@@ -68,14 +65,17 @@ class _Placed(NamedTuple):
 
 def has_policy(engine: Engine, policy: Policy, drafter: Drafter) -> bool:
     """Whether an engine can run a policy as it is. drafter: of the plan; policies without a draft do not use it."""
-    if type(policy) in (Autoregressive, PromptLookup):
-        return True
-    if isinstance(policy, SuffixDecoding):
-        return engine is Engine.VLLM and policy.branches == 1
-    drafter = drafting_as(policy, drafter)
-    if engine is Engine.SGLANG and type(policy) in _TREES:
-        return drafter in _DRAFTERS[engine]
-    return type(policy) in CHAINS and drafter in _DRAFTERS[engine]
+    if policy.layout is Layout.TARGET_ONLY:
+        has_lengths_of_its_own = not (policy.plain or policy.chain_tokens)  # as suffix decoding
+        return not policy.verifies_trees and (engine is Engine.VLLM or not has_lengths_of_its_own)
+    is_known_tree = engine is Engine.SGLANG and isinstance(policy, Eagle2Tree) and not policy.fuzzy
+    return (is_known_tree or drafts_chains(policy)) and drafting_as(policy, drafter) in _DRAFTERS[engine]
+
+
+def drafts_chains(policy: Policy) -> bool:
+    """Whether a draft model writes a chain, which the target then verifies, on the same devices: all engines do."""
+    has_more = policy.quotes or policy.fuzzy or policy.exits or policy.verifies_trees
+    return policy.layout is Layout.COLOCATED and policy.chain_tokens > 0 and not has_more
 
 
 def drafting_as(policy: Policy, drafter: Drafter) -> Drafter:
@@ -127,7 +127,7 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
 
 def _window(policy: Policy) -> int:
     """Tokens of the chain that a policy with a draft writes; 0 if it writes none."""
-    return 0 if policy.layout is Layout.TARGET_ONLY else int(getattr(policy, "num_draft_tokens", 0))
+    return 0 if policy.layout is Layout.TARGET_ONLY else policy.chain_tokens
 
 
 def _nothing_like(planned: Candidate, policy: Policy, engine: Engine, drafter: Drafter) -> str:

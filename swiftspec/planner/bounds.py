@@ -83,8 +83,8 @@ class ClosedForms:
         if policy.layout is Layout.COLOCATED:
             round_s = serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
             # A parallel draft knows several levels after one forward.
-            depth = max(depth, getattr(policy, "num_draft_tokens", 0), getattr(policy, "num_masks", 0) + 1)
-        elif depth := getattr(policy, "num_draft_tokens", 0):
+            depth = max(depth, policy.chain_tokens, getattr(policy, "num_masks", 0) + 1)
+        elif depth := policy.chain_tokens:
             round_s = self._ahead_s(option, verify_s, chain_s=depth * expand_s, rows=rows, sequences=sequences)
         else:
             depth, round_s = max(1.0, verify_s / expand_s), max(verify_s, expand_s)
@@ -116,7 +116,7 @@ class ClosedForms:
 
     def _prepared(self, policy: Policy) -> float:
         """Probability of the outcome a chain was drafted for: all accepted, or one of the prepared branches."""
-        chain = getattr(policy, "num_draft_tokens", 0)
+        chain = policy.chain_tokens
         branches = policy.expand_rows // (chain + 1)
         return max(self._rank_acceptance[0] ** chain, sum(self._rank_acceptance[:branches]))
 

@@ -27,11 +27,6 @@ MAX_ROWS_FACTOR = 2
 MAX_CONTEXT_FACTOR = 4
 
 _OTHER_SPLIT = "not on the split that was asked for"
-# Policies whose verifications are trees. Recurrent layers compute them as chains only: each row follows the one before.
-_TREES = frozenset(
-    {"serial_tree", "eagle2_tree", "sequoia_tree", "easyspec", "head_tree", "parallel_tree", "swiftspec"}
-    | {"swiftspec_parallel"}
-)
 _Steps = tuple[Role, Phase, int, int]  # degree and ranks
 
 
@@ -178,7 +173,7 @@ class _Checks:
 
     def _unsuited(self, policy: Policy) -> str | None:
         """Reason why a policy does not work with these models and this trace, whatever its split."""
-        if self._memory is not None and self._memory.is_recurrent and policy.name in _TREES:
+        if self._memory is not None and self._memory.is_recurrent and policy.verifies_trees:
             return f"{policy.name}: the target keeps a state, of which a tree needs one for every branch"
         if policy.quotes and not self._has_text:
             return f"{policy.name}: a synthesised trace has no text to draft from"

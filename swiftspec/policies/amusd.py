@@ -76,11 +76,19 @@ class Amusd(Shape):
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _verify(request, self), Role.DRAFT: _draft(request, self)}
 
+    @property
+    def verifies_trees(self) -> bool:
+        return False
+
     @classmethod
     def search_space(cls) -> Iterator["Amusd"]:
         for verify_rows in (8, 16, 32):
             for lookahead in (1, 2, 4, 6):
                 yield cls(lookahead=lookahead, verify_rows=verify_rows)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["Amusd"]:
+        yield cls(lookahead=2, verify_rows=8)
 
 
 def _verify(request: Request, shape: Amusd) -> Program:

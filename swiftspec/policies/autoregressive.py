@@ -16,6 +16,7 @@ class Autoregressive(TargetOnly):
     """Decoding without a draft. No token is ever discarded."""
 
     name: ClassVar[str] = "autoregressive"
+    plain: ClassVar[bool] = True
     elastic: ClassVar[bool] = True
 
     @property

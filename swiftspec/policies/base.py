@@ -60,6 +60,7 @@ class Policy(Protocol):
     # A verification may be answered for its first rows only. If co-located: the draft first reads the prompt, by
     # `read_unread`, so that a control may begin the program on a text that the draft has read (see `steered`).
     elastic: ClassVar[bool]
+    plain: ClassVar[bool]  # drafts nothing: what speculation is compared with
 
     def __hash__(self) -> int:
         """Equal shapes are equal keys."""
@@ -81,6 +82,14 @@ class Policy(Protocol):
         """Fewest rows of a verification."""
 
     @property
+    def verifies_trees(self) -> bool:
+        """Whether a row of a verification may have several children. Layers that keep a state compute chains only."""
+
+    @property
+    def chain_tokens(self) -> int:
+        """Draft tokens of the chain that a round verifies; 0 for a tree, and where their number is not of the shape."""
+
+    @property
     def expand_rows(self) -> int:
         """Most rows of one draft forward in normal operation; 0 without a draft."""
 
@@ -99,6 +108,10 @@ class Policy(Protocol):
     def search_space(cls) -> Iterator["Policy"]:
         """The shapes a planner tries."""
 
+    @classmethod
+    def host_shapes(cls) -> Iterator["Policy"]:
+        """The shapes that a profile runs for what programs take between forwards, by the policy and its size."""
+
 
 class _Verifies(Protocol):
     @property
@@ -106,7 +119,7 @@ class _Verifies(Protocol):
 
 
 class Shape:
-    """Defaults for a policy that drafts a chain while the target verifies. Policies override what differs."""
+    """Defaults for a policy that drafts while the target verifies. Policies override what differs."""
 
     __slots__ = ()
     # A parallel draft guesses the next token as a serial one does.
@@ -115,6 +128,15 @@ class Shape:
     exits: ClassVar[bool] = False
     quotes: ClassVar[bool] = False
     elastic: ClassVar[bool] = False
+    plain: ClassVar[bool] = False
+
+    @classmethod
+    def host_shapes(cls) -> Iterator[Any]:
+        yield cls()
+
+    @property
+    def chain_tokens(self) -> int:
+        return 0
 
     @property
     def target_groups(self) -> int:
@@ -143,6 +165,10 @@ class TargetOnly(Shape):
     __slots__ = ()
     layout: ClassVar[Layout] = Layout.TARGET_ONLY
     drafts: ClassVar[frozenset[DraftKind]] = frozenset(DraftKind)
+
+    @property
+    def verifies_trees(self) -> bool:
+        return False
 
     @property
     def draft_rows(self) -> int:

@@ -82,6 +82,14 @@ class Dsi(Shape):
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _serve(request, self), Role.DRAFT: _Chain(request, self).run()}
 
+    @property
+    def verifies_trees(self) -> bool:
+        return False
+
+    @property
+    def chain_tokens(self) -> int:
+        return self.num_draft_tokens
+
     @classmethod
     def search_space(cls) -> Iterator["Dsi"]:
         for target_groups in (2, 3, 4, 5, 6, 7):

@@ -78,6 +78,10 @@ class Eagle2Tree(Shape):
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: layered_rounds(request, self._draft, fuzzy=self.fuzzy, is_exact=self.is_exact)}
 
+    @property
+    def verifies_trees(self) -> bool:
+        return True
+
     @classmethod
     def search_space(cls) -> Iterator["Eagle2Tree"]:
         for verify_rows in (6, 8, 12, 16, 24):
@@ -85,6 +89,10 @@ class Eagle2Tree(Shape):
                 for depth in (3, 4, 5, 6, 8):
                     if verify_rows <= 1 + top_k + depth * top_k:
                         yield cls(verify_rows=verify_rows, top_k=top_k, depth=depth)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["Eagle2Tree"]:
+        yield cls(verify_rows=8, top_k=4, depth=4)
 
     def _draft(self, layers: Layers) -> Step[list[int]]:
         first = yield from layers.start(self.top_k)

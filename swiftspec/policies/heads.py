@@ -52,10 +52,22 @@ class HeadChain(Shape):
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: layered_rounds(request, self._draft, is_exact=False)}
 
+    @property
+    def verifies_trees(self) -> bool:
+        return False
+
+    @property
+    def chain_tokens(self) -> int:
+        return self.num_draft_tokens
+
     @classmethod
     def search_space(cls) -> Iterator["HeadChain"]:
         for num_draft_tokens in (1, 2, 3, 4, 5, 6, 7, 8, 10):
             yield cls(num_draft_tokens=num_draft_tokens)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["HeadChain"]:
+        yield cls(num_draft_tokens=4)
 
     def _draft(self, layers: Layers) -> Step[list[int]]:
         chain: list[int] = []

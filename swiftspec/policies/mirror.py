@@ -76,12 +76,24 @@ class Mirror(Shape):
             Role.DRAFT: prepared_rounds(request, self.num_draft_tokens, self._prepare),
         }
 
+    @property
+    def verifies_trees(self) -> bool:
+        return False
+
+    @property
+    def chain_tokens(self) -> int:
+        return self.num_draft_tokens
+
     @classmethod
     def search_space(cls) -> Iterator["Mirror"]:
         for num_draft_tokens in (2, 3, 4, 5, 6, 7, 9):
             for guesses in (1, 2, 3, 4):
                 if (num_draft_tokens + 1) * guesses <= _MOST_BRANCHES:
                     yield cls(num_draft_tokens=num_draft_tokens, guesses=guesses)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["Mirror"]:
+        yield cls(num_draft_tokens=4, guesses=1)
 
     def _verify(self, window: Subtree) -> Step[tuple[int, ...]]:
         answers = yield from target_exit(window.rows(), self.guesses + 1)

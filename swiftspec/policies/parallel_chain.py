@@ -66,10 +66,22 @@ class ParallelChain(Shape):
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _rounds(request, self.num_draft_tokens)}
 
+    @property
+    def verifies_trees(self) -> bool:
+        return False
+
+    @property
+    def chain_tokens(self) -> int:
+        return self.num_draft_tokens
+
     @classmethod
     def search_space(cls) -> Iterator["ParallelChain"]:
         for num_draft_tokens in (*range(1, 10), 11, 15):
             yield cls(num_draft_tokens=num_draft_tokens)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["ParallelChain"]:
+        yield cls(num_draft_tokens=4)
 
 
 def _rounds(request: Request, num_draft_tokens: int) -> Program:

@@ -96,6 +96,10 @@ class ParallelTree(Shape):
         )
         return {Role.TARGET: rounds}
 
+    @property
+    def verifies_trees(self) -> bool:
+        return True
+
     @classmethod
     def search_space(cls) -> Iterator["ParallelTree"]:
         for verify_rows in (4, 8, 12, 16, 24, 32):
@@ -103,6 +107,10 @@ class ParallelTree(Shape):
                 yield cls(verify_rows=verify_rows, num_masks=num_masks)
         for verify_rows, num_masks, least_probability in product((8, 16), (3, 7), (0.1, 0.25)):
             yield cls(verify_rows=verify_rows, num_masks=num_masks, least_probability=least_probability)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["ParallelTree"]:
+        yield cls(verify_rows=8, num_masks=4)
 
 
 def _draft(tree: MaskedTree, shape: ParallelTree, unread: list[int]) -> Step[None]:

@@ -63,10 +63,22 @@ class Pearl(Shape):
             Role.DRAFT: _draft(request, self),
         }
 
+    @property
+    def verifies_trees(self) -> bool:
+        return False
+
+    @property
+    def chain_tokens(self) -> int:
+        return self.num_draft_tokens
+
     @classmethod
     def search_space(cls) -> Iterator["Pearl"]:
         for num_draft_tokens in (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24):
             yield cls(num_draft_tokens=num_draft_tokens)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["Pearl"]:
+        yield cls(num_draft_tokens=4)
 
 
 def _draft(request: Request, shape: Pearl) -> Program:

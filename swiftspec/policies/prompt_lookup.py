@@ -51,11 +51,19 @@ class PromptLookup(TargetOnly):
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _rounds(request, self)}
 
+    @property
+    def chain_tokens(self) -> int:
+        return self.num_draft_tokens
+
     @classmethod
     def search_space(cls) -> Iterator["PromptLookup"]:
         for num_draft_tokens in (2, 3, 4, 5, 7, 9, 11, 15):
             for longest_match in (2, 3, 4):
                 yield cls(num_draft_tokens=num_draft_tokens, longest_match=longest_match)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["PromptLookup"]:
+        yield cls(num_draft_tokens=4)
 
 
 class Lookup:

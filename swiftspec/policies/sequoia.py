@@ -110,12 +110,20 @@ class SequoiaTree(Shape):
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: layered_rounds(request, self._draft)}
 
+    @property
+    def verifies_trees(self) -> bool:
+        return True
+
     @classmethod
     def search_space(cls) -> Iterator["SequoiaTree"]:
         for verify_rows in (4, 6, 8, 10, 12, 16, 24):
             for depth in (2, 3, 4, 5, 6, 8, 10):
                 if depth < verify_rows:
                     yield cls(verify_rows=verify_rows, depth=depth)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["SequoiaTree"]:
+        yield cls(verify_rows=6, depth=4, rank_acceptance=(0.6, 0.15, 0.08, 0.04))
 
     def _draft(self, layers: Layers) -> Step[list[int]]:
         static = self._nodes

@@ -83,6 +83,10 @@ class SerialTree(Shape):
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: serial_rounds(request, self)}
 
+    @property
+    def verifies_trees(self) -> bool:
+        return True
+
     @classmethod
     def search_space(cls) -> Iterator["SerialTree"]:
         for verify_rows in (4, 8, 12, 16, 24, 32):
@@ -90,6 +94,12 @@ class SerialTree(Shape):
                 for expansions in (2, 3, 4, 5, 6, 8, 10):
                     if verify_rows <= 1 + expansions * expand_rows * 2:
                         yield cls(verify_rows=verify_rows, expand_rows=expand_rows, expansions=expansions)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["SerialTree"]:
+        yield cls(verify_rows=4, expand_rows=1, expansions=4)
+        yield cls(verify_rows=8, expand_rows=4, expansions=4)
+        yield cls(verify_rows=16, expand_rows=8, expansions=4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +136,22 @@ class SerialChain(Shape):
     def programs(self, request: Request) -> dict[Role, Program]:
         return self.tree.programs(request)
 
+    @property
+    def verifies_trees(self) -> bool:
+        return False
+
+    @property
+    def chain_tokens(self) -> int:
+        return self.num_draft_tokens
+
     @classmethod
     def search_space(cls) -> Iterator["SerialChain"]:
         for num_draft_tokens in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15):
             yield cls(num_draft_tokens=num_draft_tokens)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["SerialChain"]:
+        yield cls(num_draft_tokens=4)
 
 
 class Quotes(Protocol):

@@ -87,12 +87,24 @@ class SpecBranch(Shape):
         target = verify_windows(request, max_rows=self.draft_rows + self.branches, max_pending=self.target_rows)
         return {Role.TARGET: target, Role.DRAFT: _draft(request, self)}
 
+    @property
+    def verifies_trees(self) -> bool:
+        return False
+
+    @property
+    def chain_tokens(self) -> int:
+        return self.num_draft_tokens
+
     @classmethod
     def search_space(cls) -> Iterator["SpecBranch"]:
         for num_draft_tokens in (4, 8, 12, 16):
             for branches in (2, 4, 8):
                 for least_confidence in (0.0, 0.4):
                     yield cls(num_draft_tokens=num_draft_tokens, branches=branches, least_confidence=least_confidence)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["SpecBranch"]:
+        yield cls(num_draft_tokens=4, branches=4)
 
 
 def _draft(request: Request, shape: SpecBranch) -> Program:

@@ -70,12 +70,24 @@ class Ssd(Shape):
         draft = prepared_rounds(request, self.num_draft_tokens, lambda window: _prepare(window, self))
         return {Role.TARGET: verify_rounds(request, max_rows=self.target_rows), Role.DRAFT: draft}
 
+    @property
+    def verifies_trees(self) -> bool:
+        return False
+
+    @property
+    def chain_tokens(self) -> int:
+        return self.num_draft_tokens
+
     @classmethod
     def search_space(cls) -> Iterator["Ssd"]:
         for num_draft_tokens in (3, 4, 5, 6, 7, 9):
             for branches in (8, 12, 16, 24):
                 if branches > num_draft_tokens:
                     yield cls(num_draft_tokens=num_draft_tokens, branches=branches)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["Ssd"]:
+        yield cls(num_draft_tokens=4, branches=8)
 
 
 @cache

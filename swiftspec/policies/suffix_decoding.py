@@ -80,10 +80,18 @@ class SuffixDecoding(TargetOnly):
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _rounds(request, self)}
 
+    @property
+    def verifies_trees(self) -> bool:
+        return self.branches > 1
+
     @classmethod
     def search_space(cls) -> Iterator["SuffixDecoding"]:
         for verify_rows, max_spec_factor, branches in product((4, 6, 8, 12, 16), (1.0, 2.0, 4.0), (1, 3)):
             yield cls(verify_rows=verify_rows, max_spec_factor=max_spec_factor, branches=branches)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["SuffixDecoding"]:
+        yield cls(verify_rows=8, max_spec_factor=4.0)
 
 
 def below_root(root: int, position: int, speculation: Speculation) -> Subtree:

@@ -88,6 +88,14 @@ class SuffixOrDraft(Shape):
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: serial_rounds(request, self.chain.tree, _WorthQuoting(request, self))}
 
+    @property
+    def verifies_trees(self) -> bool:
+        return False
+
+    @property
+    def chain_tokens(self) -> int:
+        return self.num_draft_tokens
+
     @classmethod
     def search_space(cls) -> Iterator["SuffixOrDraft"]:
         for num_draft_tokens, least_score in product((2, 3, 4, 6, 8), (1.0, 2.0, 3.0, 5.0)):
@@ -99,6 +107,10 @@ class SuffixOrDraft(Shape):
                         verify_rows=verify_rows,
                         max_spec_factor=max_spec_factor,
                     )
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["SuffixOrDraft"]:
+        yield cls(num_draft_tokens=4, least_score=3.0, max_spec_factor=4.0)
 
 
 class _WorthQuoting:

@@ -120,6 +120,10 @@ class SwiftSpec(Shape):
             miss_expansions=self.miss_expansions,
         )
 
+    @property
+    def verifies_trees(self) -> bool:
+        return True
+
     @classmethod
     def search_space(cls) -> Iterator["SwiftSpec"]:
         for verify_rows in (4, 6, 8, 10, 12, 16):
@@ -135,6 +139,12 @@ class SwiftSpec(Shape):
                     expand_rows=expand_rows,
                     num_candidates=max(8, verify_rows - 1),
                 )
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["SwiftSpec"]:
+        yield cls(verify_rows=4, expand_rows=1)
+        yield cls(verify_rows=8, expand_rows=4)
+        yield cls(verify_rows=16, expand_rows=8, num_candidates=15)
 
 
 def draft_rounds(

@@ -117,9 +117,17 @@ class SwiftSpecParallel(Shape):
             miss_expansions=1,
         )
 
+    @property
+    def verifies_trees(self) -> bool:
+        return True
+
     @classmethod
     def search_space(cls) -> Iterator["SwiftSpecParallel"]:
         for verify_rows, expand_nodes, num_masks in product((4, 6, 8, 12, 16), (3, 6, 12), (2, 4, 7)):
             yield cls(verify_rows=verify_rows, expand_nodes=expand_nodes, num_masks=num_masks)
         for verify_rows, expand_nodes, least_probability in product((8, 16), (6, 12), (0.05, 0.15)):
             yield cls(verify_rows=verify_rows, expand_nodes=expand_nodes, least_probability=least_probability)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["SwiftSpecParallel"]:
+        yield cls(verify_rows=8)

@@ -45,6 +45,10 @@ class Pauses(Shape):
     layout: ClassVar[Layout] = Layout.COLOCATED
 
     @property
+    def verifies_trees(self) -> bool:
+        return False
+
+    @property
     def target_rows(self) -> int:
         return max(self.rows_grid)
 

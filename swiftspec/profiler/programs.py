@@ -73,6 +73,10 @@ class _Sweep(Shape):
     drafts: ClassVar[frozenset[DraftKind]] = frozenset(DraftKind)
 
     @property
+    def verifies_trees(self) -> bool:
+        return False
+
+    @property
     def target_rows(self) -> int:
         return max(self.target_rows_grid)
 

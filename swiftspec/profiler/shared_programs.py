@@ -63,6 +63,10 @@ class _Sharing(Shape):
     drafts: ClassVar[frozenset[DraftKind]] = frozenset(DraftKind)
 
     @property
+    def verifies_trees(self) -> bool:
+        return False
+
+    @property
     def target_rows(self) -> int:
         return MOST_ROWS
 

@@ -77,7 +77,7 @@ def planned(place: Place) -> str:
 
 
 def test_the_page_is_short_and_its_test_passes(place: Place) -> None:
-    assert sum(1 for line in listing("settled_tree.py").splitlines() if line.strip()) < 60
+    assert sum(1 for line in listing("settled_tree.py").splitlines() if line.strip()) <= 60
     (place.folder / "test_settled_tree.py").write_text(listing("test_settled_tree.py"), encoding="utf-8")
     done = place.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_settled_tree.py")
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout

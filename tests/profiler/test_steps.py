@@ -216,7 +216,7 @@ def test_host_costs_are_each_policys_own_and_those_of_all_together() -> None:
 
 def test_every_built_in_policy_has_host_costs_of_its_own() -> None:
     """But for one that needs several groups of devices."""
-    named = {shape.name for shapes in grids.HOST_SHAPES.values() for shape in shapes}
+    named = {shape.name for layout in Layout for kind in DraftKind for shape in grids.host_shapes(layout, kind)}
     assert named == set(POLICIES) - {Dsi.name}
 
 
@@ -229,7 +229,8 @@ def test_host_costs_of_a_gpu_are_those_of_policies_whose_trees_it_holds() -> Non
 
 def test_host_costs_are_those_of_trees_as_plans_run_them() -> None:
     """Ordered at a fitted temperature, with as many candidates as the search keeps: both cost the host time."""
-    shapes = [shape for layout in grids.HOST_SHAPES.values() for shape in layout if hasattr(shape, "draft_temperature")]
+    every = [shape for layout in Layout for shape in grids.host_shapes(layout)]
+    shapes = [shape for shape in every if hasattr(shape, "draft_temperature")]
     assert len(shapes) >= 6
     for shape in shapes:
         assert shape_of(shape)["draft_temperature"] != 1.0, shape

@@ -106,7 +106,7 @@ def shortlisted(promising: Sequence[Promising], loads: Sequence[float], *, tpot_
             take(at_load, group, 1)
     take(lambda one: one.found.tokens_per_s, promising, 1)
     take(lambda one: one.capacity(tpot_s), promising, _NUM_LEADERS)
-    plain = [one for one in promising if one.option.policy.name == "autoregressive"]
+    plain = [one for one in promising if one.option.policy.plain]
     take(lambda one: one.capacity(tpot_s), plain, _NUM_PLAIN)
     take(lambda one: one.found.tokens_per_s, plain, 1)
     return list(chosen.values())

@@ -104,15 +104,15 @@ class Shapes:
         if self.kind.own_devices:
             yield from by_estimate(options)[:_OWN_SHAPES]
             return
-        yield from (option for option in options if _is_chain(option))
+        yield from (option for option in options if not option.policy.verifies_trees)
         if clients < _MANY:
-            trees = [option for option in options if not _is_chain(option)]
+            trees = [option for option in options if option.policy.verifies_trees]
             yield from by_estimate(trees)[:_TREES]
 
     @property
     def chains(self) -> list[Option]:
         """Options that verify chains."""
-        return [option for option in self._options if _is_chain(option)]
+        return [option for option in self._options if not option.policy.verifies_trees]
 
     def point(self, option: Option, clients: int) -> KindPoint:
         """What an option does for as many clients."""
@@ -169,7 +169,3 @@ class Shapes:
             ranks={},
             context=self.mean_context,
         )
-
-
-def _is_chain(option: Option) -> bool:
-    return option.policy.num_candidates == 1 and getattr(option.policy, "branches", 1) == 1
