@@ -10,7 +10,7 @@ from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.export.drafters import checkpoint, drafter_of, model_argument
 from swiftspec.export.limits import not_expressed, remarks
-from swiftspec.export.nearest import Runnable, drafting_as, drafts_chains, nearest
+from swiftspec.export.nearest import Runnable, drafting_as, nearest
 from swiftspec.export.result import Engine, Export, LengthRange
 from swiftspec.export.schedules import expressible, length_ranges
 from swiftspec.export.served import Command, Served
@@ -18,6 +18,7 @@ from swiftspec.export.sglang import sglang_command
 from swiftspec.export.trtllm import trtllm_command
 from swiftspec.export.vllm import vllm_command
 from swiftspec.policies import POLICIES, Layout
+from swiftspec.policies.base import drafts_chain
 from swiftspec.policies.effects import Role
 
 # Draft tokens by batch size of chains on some devices, in some processes on a CPU, for at most so many requests.
@@ -117,7 +118,7 @@ def export_plan(
 
 def _schedule(plan: Plan, found: Runnable, lengths: Lengths | None, max_running: int | None) -> tuple[LengthRange, ...]:
     """Of a chain, if several requests are served at once and drafting pays for a single one."""
-    if not drafts_chains(found.policy) or max_running is None or max_running == 1:
+    if not drafts_chain(found.policy) or max_running is None or max_running == 1:
         return ()
     best: Sequence[DraftLength] = ()
     if plan.fleet is not None and plan.fleet.chosen.num_devices == found.num_devices:
@@ -129,8 +130,8 @@ def _schedule(plan: Plan, found: Runnable, lengths: Lengths | None, max_running:
 
 
 def _imitating(served: Served, trace: AcceptanceTrace) -> Served:
-    if not drafts_chains(served.policy):
-        names = ", ".join(policy.name for policy in POLICIES.values() if drafts_chains(policy()))
+    if not drafts_chain(served.policy):
+        names = ", ".join(policy.name for policy in POLICIES.values() if drafts_chain(policy()))
         raise ValueError(
             f"policy is {served.policy.name!r}; only the acceptance of a chain can be imitated, of {names}"
         )

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.export.drafters import Drafter, drafter_of
-from swiftspec.export.nearest import Runnable, drafts_chains, has_policy
+from swiftspec.export.nearest import Runnable, has_policy
 from swiftspec.export.result import Engine
 from swiftspec.policies import Layout, Policy
+from swiftspec.policies.base import drafts_chain
 from swiftspec.policies.effects import Role
 from swiftspec.policies.suffix_decoding import SuffixDecoding
 
@@ -62,7 +63,7 @@ def _degrees(planned: Candidate, engine: Engine) -> Iterator[str]:
 
 def _shape(policy: Policy, engine: Engine, drafter: Drafter) -> Iterator[str]:
     name = engine.full_name
-    if drafts_chains(policy):
+    if drafts_chain(policy):
         yield f"Drafts by {drafter}: {name} has no such method."
     if policy.num_candidates > 1:
         trees = "chains and EAGLE-2's trees" if engine is Engine.SGLANG else "chains"

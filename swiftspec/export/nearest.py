@@ -10,7 +10,7 @@ from swiftspec.export.result import Engine
 from swiftspec.models import known_model, model_names
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
 from swiftspec.policies import DraftKind, Layout, Policy
-from swiftspec.policies.base import shape_of
+from swiftspec.policies.base import drafts_chain, shape_of
 from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.effects import Role
 from swiftspec.policies.heads import HeadChain
@@ -19,7 +19,7 @@ from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.serial import SerialChain
 from swiftspec.policies.suffix_decoding import SuffixDecoding
 
-__all__ = ["Runnable", "drafting_as", "drafts_chains", "has_policy", "nearest"]
+__all__ = ["Runnable", "drafting_as", "has_policy", "nearest"]
 
 _DRAFTERS = {
     Engine.VLLM: frozenset(Drafter),
@@ -69,13 +69,7 @@ def has_policy(engine: Engine, policy: Policy, drafter: Drafter) -> bool:
         has_lengths_of_its_own = not (policy.plain or policy.chain_tokens)  # as suffix decoding
         return not policy.verifies_trees and (engine is Engine.VLLM or not has_lengths_of_its_own)
     is_known_tree = engine is Engine.SGLANG and isinstance(policy, Eagle2Tree) and not policy.fuzzy
-    return (is_known_tree or drafts_chains(policy)) and drafting_as(policy, drafter) in _DRAFTERS[engine]
-
-
-def drafts_chains(policy: Policy) -> bool:
-    """Whether a draft model writes a chain, which the target then verifies, on the same devices: all engines do."""
-    has_more = policy.quotes or policy.fuzzy or policy.exits or policy.verifies_trees
-    return policy.layout is Layout.COLOCATED and policy.chain_tokens > 0 and not has_more
+    return (is_known_tree or drafts_chain(policy)) and drafting_as(policy, drafter) in _DRAFTERS[engine]
 
 
 def drafting_as(policy: Policy, drafter: Drafter) -> Drafter:

@@ -17,6 +17,7 @@ __all__ = [
     "Value",
     "check_draft",
     "check_shape",
+    "drafts_chain",
     "lacks_mask",
     "sends_features",
     "shape_of",
@@ -192,6 +193,12 @@ def sends_features(policy: Policy) -> bool:
     a gap that nothing fills, so the draft is then of no use for the rest of the request.
     """
     return policy.layout is Layout.DISAGGREGATED and all(kind.reads_target for kind in policy.drafts)
+
+
+def drafts_chain(policy: Policy) -> bool:
+    """Whether a draft model writes a chain that the target then verifies, on the same devices: all engines do that."""
+    has_more = policy.quotes or policy.fuzzy or policy.exits or policy.verifies_trees
+    return policy.layout is Layout.COLOCATED and policy.chain_tokens > 0 and not has_more
 
 
 def check_draft(policy: Policy, kind: DraftKind) -> None:

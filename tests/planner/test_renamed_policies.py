@@ -7,6 +7,7 @@ import pytest
 
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.bounds import ClosedForms
+from swiftspec.planner.kinds.named import kinds_of
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.space import Option, feasible_options
 from swiftspec.policies import POLICIES, DraftKind, Policy, registry
@@ -70,3 +71,13 @@ def test_a_renamed_policy_is_planned_as_the_original(
     if is_recurrent:
         trees = [shape_of(policy) for policy in both[0].search_space() if policy.verifies_trees]
         assert not any(shape in trees for shape, *_ in options)
+
+
+def test_each_kind_of_draft_has_the_policies_that_make_most_of_it() -> None:
+    def found(kind: DraftKind) -> list[tuple[str, ...]]:
+        return [each.policies for each in kinds_of("draft", kind, num_devices=8)]
+
+    assert found(DraftKind.SERIAL) == [("serial_chain", "serial_tree"), ("swiftspec",)]
+    assert found(DraftKind.PARALLEL) == [("parallel_chain", "parallel_tree"), ("swiftspec_parallel",)]
+    assert found(DraftKind.HEAD) == [("head_chain", "head_tree")]
+    assert found(DraftKind.BLOCK) == [("parallel_chain", "parallel_tree")]

@@ -1,28 +1,22 @@
 """Kinds of drafts to compare: those that users name, or all that there are for a target."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from swiftspec.models import known_model, model_names
 from swiftspec.models.heads import HEADS
 from swiftspec.planner.deployment import PlannedModel
-from swiftspec.policies import DraftKind
+from swiftspec.policies import POLICIES, DraftKind, Layout, Policy
+from swiftspec.policies.base import drafts_chain
 from swiftspec.policies.effects import Role
 
 if TYPE_CHECKING:
     from swiftspec.acceptance import GivenAcceptance
 
-__all__ = ["Asked", "Kind", "asked_drafts", "kinds_of", "smallest_draft"]
+__all__ = ["Asked", "Kind", "asked_drafts", "chain_for", "kinds_of", "smallest_draft"]
 
 NONE, SUFFIX, OWN = "none", "suffix", "(own)"
-_COLOCATED = {
-    DraftKind.SERIAL: ("serial_chain", "serial_tree"),
-    DraftKind.PARALLEL: ("parallel_chain", "parallel_tree"),
-    DraftKind.HEAD: ("head_chain", "head_tree"),
-    DraftKind.BLOCK: ("parallel_chain", "parallel_tree"),
-}
-_ON_OWN_DEVICES = {DraftKind.SERIAL: "swiftspec", DraftKind.PARALLEL: "swiftspec_parallel"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +38,30 @@ class Asked:
 
 def kinds_of(name: str, kind: DraftKind, *, num_devices: int) -> list[Kind]:
     """What can be done with a draft of a kind on so many devices."""
-    found = [Kind(name=name, policies=_COLOCATED[kind])]
-    if kind in _ON_OWN_DEVICES and num_devices > 1:
-        found.append(Kind(name=f"{name} {OWN}", policies=(_ON_OWN_DEVICES[kind],), own_devices=True))
+    together = chain_for(kind), _suited(kind, _tree_in(Layout.COLOCATED))
+    found = [Kind(name=name, policies=tuple(policy.name for policy in together if policy))]
+    apart = _suited(kind, _tree_in(Layout.DISAGGREGATED))
+    if apart is not None and num_devices > 1:
+        found.append(Kind(name=f"{name} {OWN}", policies=(apart.name,), own_devices=True))
     return found
+
+
+def chain_for(kind: DraftKind) -> type[Policy]:
+    """The policy whose chains make most of a kind of draft."""
+    found = _suited(kind, drafts_chain)
+    assert found is not None, kind
+    return found
+
+
+def _tree_in(layout: Layout) -> Callable[[Policy], bool]:
+    return lambda policy: policy.layout is layout and policy.verifies_trees and not policy.quotes
+
+
+def _suited(kind: DraftKind, is_wanted: Callable[[Policy], bool]) -> type[Policy] | None:
+    """Of the policies that take such a draft, the one that takes fewest plainer ones; of several the plainest."""
+    plainer = set(list(DraftKind)[: list(DraftKind).index(kind)])
+    taking = [policy for policy in POLICIES.values() if kind in policy.drafts and is_wanted(policy())]
+    return min(taking, key=lambda policy: len(plainer & policy.drafts), default=None)
 
 
 def asked_drafts(target: str, drafts: Sequence[str]) -> list[str]:

@@ -6,26 +6,18 @@ from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.step_costs import StepCosts
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.planner.kinds.named import chain_for
 from swiftspec.planner.kinds.rounds import priced, rounds_of
 from swiftspec.planner.kinds.shapes import MOST_ROWS
-from swiftspec.policies import DraftKind, Policy
+from swiftspec.policies import Policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
-from swiftspec.policies.heads import HeadChain
-from swiftspec.policies.parallel_chain import ParallelChain
-from swiftspec.policies.serial import SerialChain
 from swiftspec.simulator.driver import Simulator
 
 __all__ = ["draft_schedule"]
 
 _CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _NUM_PROMPTS, _NUM_TOKENS = 16, 96
-_CHAINS: dict[DraftKind, type[SerialChain] | type[HeadChain] | type[ParallelChain]] = {
-    DraftKind.SERIAL: SerialChain,
-    DraftKind.HEAD: HeadChain,
-    DraftKind.PARALLEL: ParallelChain,
-    DraftKind.BLOCK: ParallelChain,
-}
 
 
 def draft_schedule(
@@ -36,7 +28,7 @@ def draft_schedule(
     Of a target and a draft that share devices. Rounds of more rows than the profile has are
     extrapolated: 64, or 512 of a composed mixture.
     """
-    chains: list[Policy] = [Autoregressive(), *_CHAINS[trace.draft_kind].search_space()]
+    chains: list[Policy] = [Autoregressive(), *chain_for(trace.draft_kind).search_space()]
     simulator = Simulator(profile, trace)
     indices = range(min(_NUM_PROMPTS, len(trace.prompts)))
     lengths = [len(one.prompt_tokens) + len(one.target_tokens) // 2 for one in trace.prompts]
