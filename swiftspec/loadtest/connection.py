@@ -73,7 +73,7 @@ class Address:
         OSError or HTTPException, also while it is read, if there is none or it exceeds its limits; see `why`.
         """
         with closing(self._kind(self._host, self._port, timeout=_CONNECTS_WITHIN_S)) as connection:
-            connection.response_class = partial(_BoundedResponse, bounds=bounds)  # type: ignore[assignment]
+            connection.response_class = partial(_BoundedResponse, bounds=bounds)  # type: ignore[assignment]  # it is only called
             connection.connect()
             assert connection.sock is not None
             connection.sock.settimeout(bounds.silence_s)

@@ -9,6 +9,7 @@ from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
 
 __all__ = [
+    "ChainShape",
     "DraftKind",
     "Layout",
     "Policy",
@@ -114,6 +115,11 @@ class Policy(Protocol):
         """The shapes that a profile runs for what programs take between forwards, by the policy and its size."""
 
 
+class _Chain(Protocol):
+    @property
+    def num_draft_tokens(self) -> int: ...
+
+
 class _Verifies(Protocol):
     @property
     def target_rows(self) -> int: ...
@@ -158,6 +164,20 @@ class Shape:
     @property
     def serial_forwards(self) -> int:
         return 0
+
+
+class ChainShape(Shape):
+    """Defaults for a policy whose rounds verify a chain of `num_draft_tokens` tokens, a field of its shape."""
+
+    __slots__ = ()
+
+    @property
+    def verifies_trees(self) -> bool:
+        return False
+
+    @property
+    def chain_tokens(self: "_Chain") -> int:
+        return self.num_draft_tokens
 
 
 class TargetOnly(Shape):

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeGuard
 
-from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.base import ChainShape, Layout, check_shape
 from swiftspec.policies.effects import (
     Commit,
     KeepKV,
@@ -44,7 +44,7 @@ _QUIET_COMMITS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dsi(Shape):
+class Dsi(ChainShape):
     """Parameters of the overlapping verifications.
 
     Parameters
@@ -81,14 +81,6 @@ class Dsi(Shape):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _serve(request, self), Role.DRAFT: _Chain(request, self).run()}
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
-
-    @property
-    def chain_tokens(self) -> int:
-        return self.num_draft_tokens
 
     @classmethod
     def search_space(cls) -> Iterator["Dsi"]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import DraftKind, Layout, Shape, check_shape
+from swiftspec.policies.base import ChainShape, DraftKind, Layout, check_shape
 from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.effects import Program, Role, Step
 from swiftspec.policies.level_trees import Layers, layered_rounds
@@ -20,7 +20,7 @@ __all__ = ["HeadChain", "HeadTree"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadChain(Shape):
+class HeadChain(ChainShape):
     """Draft `num_draft_tokens` one after another, verify them and the root together."""
 
     name: ClassVar[str] = "head_chain"
@@ -51,14 +51,6 @@ class HeadChain(Shape):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: layered_rounds(request, self._draft, is_exact=False)}
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
-
-    @property
-    def chain_tokens(self) -> int:
-        return self.num_draft_tokens
 
     @classmethod
     def search_space(cls) -> Iterator["HeadChain"]:

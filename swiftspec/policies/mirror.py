@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.base import ChainShape, Layout, check_shape
 from swiftspec.policies.branches import Outcome, Prepared, forward_window, prepared_rounds, roll_out
 from swiftspec.policies.effects import (
     PeerError,
@@ -37,7 +37,7 @@ _MOST_BRANCHES = 24  # tried: more rows than that make a draft forward expensive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mirror(Shape):
+class Mirror(ChainShape):
     """Parameters of the guessed outcomes.
 
     Parameters
@@ -75,14 +75,6 @@ class Mirror(Shape):
             Role.TARGET: verify_rounds(request, max_rows=self.target_rows, verify=self._verify),
             Role.DRAFT: prepared_rounds(request, self.num_draft_tokens, self._prepare),
         }
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
-
-    @property
-    def chain_tokens(self) -> int:
-        return self.num_draft_tokens
 
     @classmethod
     def search_space(cls) -> Iterator["Mirror"]:

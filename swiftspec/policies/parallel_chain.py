@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import DraftKind, Layout, Shape, check_shape
+from swiftspec.policies.base import ChainShape, DraftKind, Layout, check_shape
 from swiftspec.policies.effects import (
     Commit,
     KeepKV,
@@ -29,7 +29,7 @@ __all__ = ["ParallelChain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelChain(Shape):
+class ParallelChain(ChainShape):
     """Draft `num_draft_tokens` in one forward, verify them and the root together."""
 
     name: ClassVar[str] = "parallel_chain"
@@ -65,14 +65,6 @@ class ParallelChain(Shape):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _rounds(request, self.num_draft_tokens)}
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
-
-    @property
-    def chain_tokens(self) -> int:
-        return self.num_draft_tokens
 
     @classmethod
     def search_space(cls) -> Iterator["ParallelChain"]:

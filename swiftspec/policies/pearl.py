@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.base import ChainShape, Layout, check_shape
 from swiftspec.policies.effects import (
     KeepKV,
     Program,
@@ -33,7 +33,7 @@ __all__ = ["Pearl"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pearl(Shape):
+class Pearl(ChainShape):
     """A window of `num_draft_tokens` tokens per round."""
 
     name: ClassVar[str] = "pearl"
@@ -62,14 +62,6 @@ class Pearl(Shape):
             Role.TARGET: verify_windows(request, max_rows=2 * self.num_draft_tokens, max_pending=self.target_rows),
             Role.DRAFT: _draft(request, self),
         }
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
-
-    @property
-    def chain_tokens(self) -> int:
-        return self.num_draft_tokens
 
     @classmethod
     def search_space(cls) -> Iterator["Pearl"]:

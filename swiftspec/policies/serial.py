@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Protocol
 
-from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.base import ChainShape, Layout, Shape, check_shape
 from swiftspec.policies.effects import (
     Commit,
     KeepKV,
@@ -103,7 +103,7 @@ class SerialTree(Shape):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SerialChain(Shape):
+class SerialChain(ChainShape):
     """Draft `num_draft_tokens` one after another, verify them and the root together."""
 
     name: ClassVar[str] = "serial_chain"
@@ -135,14 +135,6 @@ class SerialChain(Shape):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return self.tree.programs(request)
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
-
-    @property
-    def chain_tokens(self) -> int:
-        return self.num_draft_tokens
 
     @classmethod
     def search_space(cls) -> Iterator["SerialChain"]:

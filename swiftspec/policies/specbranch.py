@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.base import ChainShape, Layout, check_shape
 from swiftspec.policies.effects import (
     Candidates,
     KeepKV,
@@ -37,7 +37,7 @@ __all__ = ["SpecBranch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpecBranch(Shape):
+class SpecBranch(ChainShape):
     """Parameters of the forking windows.
 
     Parameters
@@ -86,14 +86,6 @@ class SpecBranch(Shape):
     def programs(self, request: Request) -> dict[Role, Program]:
         target = verify_windows(request, max_rows=self.draft_rows + self.branches, max_pending=self.target_rows)
         return {Role.TARGET: target, Role.DRAFT: _draft(request, self)}
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
-
-    @property
-    def chain_tokens(self) -> int:
-        return self.num_draft_tokens
 
     @classmethod
     def search_space(cls) -> Iterator["SpecBranch"]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.base import ChainShape, Layout, check_shape
 from swiftspec.policies.branches import Outcome, Prepared, forward_window, prepared_rounds, roll_out
 from swiftspec.policies.effects import Program, Role, Step
 from swiftspec.policies.request import Request
@@ -28,7 +28,7 @@ _MISS_EXPONENT = 1.0  # a token set of size F misses the bonus token with probab
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ssd(Shape):
+class Ssd(ChainShape):
     """Parameters of the prepared outcomes.
 
     Parameters
@@ -69,14 +69,6 @@ class Ssd(Shape):
     def programs(self, request: Request) -> dict[Role, Program]:
         draft = prepared_rounds(request, self.num_draft_tokens, lambda window: _prepare(window, self))
         return {Role.TARGET: verify_rounds(request, max_rows=self.target_rows), Role.DRAFT: draft}
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
-
-    @property
-    def chain_tokens(self) -> int:
-        return self.num_draft_tokens
 
     @classmethod
     def search_space(cls) -> Iterator["Ssd"]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.base import ChainShape, Layout, check_shape
 from swiftspec.policies.effects import Program, Role, Subtree
 from swiftspec.policies.known_text import KnownText
 from swiftspec.policies.request import Request
@@ -20,7 +20,7 @@ __all__ = ["SuffixOrDraft"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuffixOrDraft(Shape):
+class SuffixOrDraft(ChainShape):
     """Parameters of both, and of the choice between them.
 
     Parameters
@@ -87,14 +87,6 @@ class SuffixOrDraft(Shape):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: serial_rounds(request, self.chain.tree, _WorthQuoting(request, self))}
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
-
-    @property
-    def chain_tokens(self) -> int:
-        return self.num_draft_tokens
 
     @classmethod
     def search_space(cls) -> Iterator["SuffixOrDraft"]:

@@ -196,7 +196,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     num_requests = num_head_bytes = 0
     _last_cycle: object = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # asyncio calls it with a stream's transport only
         super().connection_made(transport)
         self.held.add(self)
 

@@ -4,7 +4,8 @@ An error that one request causes, by its program, its part or its rows, ends tha
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from swiftspec.artifacts.timeline import Span
@@ -86,10 +87,8 @@ class GroupDriver:
         self._take_messages()
         while group.has_ready:
             for request, answer in group.ready():
-                try:
+                with self._failing_alone(request):
                     self._proceed(request, answer)
-                except Exception as error:  # noqa: BLE001 - whatever a program raises is its request's end
-                    self._break_off(request, error)
 
     def step(self) -> None:
         """Compute one step, or wait if nothing is asked for."""
@@ -151,21 +150,25 @@ class GroupDriver:
         self._parts[request].drop_unfinished_round()
         self._end(request, error)
 
+    @contextmanager
+    def _failing_alone(self, request: int) -> Iterator[None]:
+        """An error inside the context ends this request, and no other one."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a program may be anybody's, and raise anything
+            self._break_off(request, error)
+
     def _compute(self, step: Step) -> None:
         start_s = time.perf_counter()
         forms: dict[int, Form] = {}
         for request, effect in self._group.begin(step, now_s=start_s):
-            try:
+            with self._failing_alone(request):
                 forms[request] = self._parts[request].form(effect)
-            except Exception as error:  # noqa: BLE001 - as of a program
-                self._break_off(request, error)
         result = self._forward(step, forms)
         answers: dict[int, Any] = {}
         for index, (request, form) in enumerate(forms.items()):
-            try:
+            with self._failing_alone(request):
                 answers[request] = self._parts[request].answer(form, result, index)
-            except Exception as error:  # noqa: BLE001 - as of a program
-                self._break_off(request, error)
         end_s = time.perf_counter()
         for request in answers:
             self._parts[request].note_forward(forms[request], start_s, end_s)
@@ -180,7 +183,7 @@ class GroupDriver:
                 return model.forward(ForwardBatch(step.kind, tuple(form.entry for form in forms.values()), top_k))
             except DeviceError:
                 raise  # it computes nothing any more, for nobody
-            except Exception as error:  # noqa: BLE001 - as of a program
+            except Exception as error:  # noqa: BLE001 - it ends the requests whose rows caused it
                 # A forward that broke off may have changed the caches of all, unless it refused an entry at once.
                 faults = _refused(model, step, forms) or dict.fromkeys(forms, error)
                 for request, fault in faults.items():
