@@ -55,11 +55,7 @@ class Renderer:
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             process.stdin.close()
-            try:
-                await asyncio.wait_for(process.wait(), _ENDS_WITHIN_S)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+            await _end(process)
 
     async def _running(self) -> Process:
         if self._process is None:
@@ -80,11 +76,22 @@ class Renderer:
             answer = parse_foreign_json(await process.stdout.readexactly(*LENGTH.unpack(head)))
         except (OSError, EOFError):
             self._process = None
-            with suppress(ProcessLookupError):
-                process.kill()
-            is_late = await process.wait() == -signal.SIGALRM
+            is_late = await _end(process) == -signal.SIGALRM
             why = f"does not end within {WITHIN_S:g} s" if is_late else "ended the process that renders it"
             raise ValueError(f"messages: the model's chat template {why}") from None
         if "error" in answer:
             raise ValueError(answer["error"])
         return str(answer["text"])
+
+
+async def _end(process: Process) -> int:
+    """The exit code of a process that ends by itself, or is killed.
+
+    It is not killed at once: to kill one that has ended, subprocess asks for its exit code, which asyncio then misses.
+    """
+    try:
+        return await asyncio.wait_for(process.wait(), _ENDS_WITHIN_S)
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        return await process.wait()

@@ -177,6 +177,7 @@ def _run(
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=case.world_size)
     try:
+        dist.barrier()  # a rank that left while another one connects would fail that one
         if shared is not None:
             return function(case, map_peers(shared, rank))
         os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
