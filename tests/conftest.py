@@ -24,6 +24,8 @@ LONGEST = (
     "cli/test_pipeline.py",
     "test_notebooks.py",
     "cli/test_faults.py",
+    "engine/test_campaign.py",
+    "engine/test_soak.py",
     "engine/model/test_residual_law.py",
     "engine/test_launcher.py",
     "server/test_robustness.py",

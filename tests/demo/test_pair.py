@@ -89,10 +89,16 @@ Engines = dict[Place, Launcher]
 
 
 @pytest.fixture(scope="module", params=[None, "layers=10,hidden=512"], ids=["plain", "inflated"])
-def engines(request: pytest.FixtureRequest) -> Iterator[Engines]:
+def inflate(request: pytest.FixtureRequest) -> str | None:
+    shape: str | None = request.param
+    return shape
+
+
+@pytest.fixture(scope="module")
+def engines(inflate: str | None) -> Iterator[Engines]:
     start = partial(
         Launcher,
-        target=ModelRef(model="demo/target", inflate=request.param, dtype="float32"),
+        target=ModelRef(model="demo/target", inflate=inflate, dtype="float32"),
         max_context=1024,
         patience_s=5.0,  # the draft takes part on a busy machine, too
     )
@@ -143,15 +149,16 @@ def undisturbed(engines: Engines) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != Autoregressive.name])
-@pytest.mark.parametrize("number", range(len(UNSEEN)))
 def test_output_is_the_autoregressive_one(
-    engines: Engines, undisturbed: list[tuple[int, ...]], name: str, number: int
+    engines: Engines, undisturbed: list[tuple[int, ...]], name: str, inflate: str | None
 ) -> None:
     policy = make_policy(name)
     if place(policy) not in engines:
         pytest.skip("disaggregated policies need two cores")
-    assert output(engines, policy, number) == undisturbed[number]
-    assert len(undisturbed[number]) > 1
+    # An inflated target says the same, but later, so that drafts are further ahead: one prompt is enough for that.
+    for number in range(1 if inflate else len(UNSEEN)):
+        assert output(engines, policy, number) == undisturbed[number], f"prompt {number}"
+        assert len(undisturbed[number]) > 1
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,9 @@ def many_descriptors() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def slow_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]:
-    """A random pair whose target takes a while for a forward, so that faults fall into the middle of a request."""
+    """A random pair whose target takes milliseconds for a forward, so that faults fall into the middle of a request."""
     pair = write_pair(tmp_path_factory.mktemp("slow"), architecture="llama")
-    return references(pair, inflate="layers=32,hidden=192")
+    return references(pair, inflate="layers=16,hidden=192")
 
 
 @pytest.fixture(scope="session")

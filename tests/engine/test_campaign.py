@@ -3,14 +3,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.engine.campaign import summary
 from tests.engine.campaign_record import Record
 from tests.engine.conftest import two_cores
 
 
-@pytest.mark.alone
 @two_cores
 def test_faults_of_all_kinds_leave_the_right_output_and_nothing_else(tmp_path: Path) -> None:
     """A short one, each fault of another kind, in a process of its own; `make campaign` runs three hundred faults."""

@@ -45,7 +45,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]:
 @pytest.fixture(scope="module")
 def engine(pair: tuple[ModelRef, ModelRef]) -> Iterator[Launcher]:
     running = AdmissionLimits(max_running=3)
-    with start_engine(pair, Layout.DISAGGREGATED, patience_s=5.0, admission=running, max_restarts=100) as engine:
+    with start_engine(pair, Layout.DISAGGREGATED, patience_s=2.0, admission=running, max_restarts=100) as engine:
         yield engine
 
 

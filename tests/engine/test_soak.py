@@ -1,7 +1,5 @@
 from pathlib import Path
 
-import pytest
-
 from tests.engine.conftest import two_cores
 from tests.engine.load_soak import load_soak
 from tests.engine.soak import WARM_PROMPTS, soak
@@ -17,7 +15,6 @@ def test_a_fault_in_every_prompt_changes_nothing(tmp_path: Path) -> None:
 
 
 @two_cores
-@pytest.mark.alone
 def test_many_requests_at_once_survive_faults(tmp_path: Path) -> None:
     """A short one; `make soak` runs two thousand requests."""
     result = load_soak(tmp_path, num_requests=60, num_faults=3, seed=1, report=lambda _: None)

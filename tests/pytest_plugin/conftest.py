@@ -7,6 +7,7 @@ import pytest
 import swiftspec
 import swiftspec.planner.evaluation  # now: what is imported within a pytester's run is let go of afterwards
 import swiftspec.validation.measuring
+from swiftspec.kernels.cpu_cache import cache_folders
 from tests.builders import machine_profile
 from tests.cli import samples
 from tests.cli.tokenizer_files import write_printable_tokenizer
@@ -15,6 +16,7 @@ from tests.engine.pairs import references, write_pair
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ("def add(a, b):\n", "import os\n", "for i in range(10):")
 TOO_FAST = 1e6  # tokens/s, which nothing reaches
+CACHE = next(cache_folders()).parent  # now: a pytester has a home of its own
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def suite(pytester: pytest.Pytester, tmp_path: Path) -> pytest.Pytester:
+def suite(pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A folder of tests whose pytest finds the plugin as in an installed package: by the project's entry points."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     entries = [f"{name} = {module}" for name, module in project["entry-points"]["pytest11"].items()]
@@ -47,5 +49,7 @@ def suite(pytester: pytest.Pytester, tmp_path: Path) -> pytest.Pytester:
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: installed-for-a-test\nVersion: 1\n")
     (installed / "entry_points.txt").write_text("\n".join(["[pytest11]", *entries]))
     pytester.syspathinsert(installed.parent)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # in which pytest-benchmark stores nothing
+    monkeypatch.setenv("XDG_CACHE_HOME", str(CACHE))  # where the CPU kernels are, which take 5 s to compile
     pytester.makeini("[pytest]\naddopts = -p no:hypothesispytest")  # which would load hypothesis anew in every run
     return pytester

@@ -52,7 +52,6 @@ def stored(pytester: pytest.Pytester) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(pytester.path.glob(".benchmarks/*/*.json"))]
 
 
-@pytest.mark.alone
 def test_the_pages_example_bounds_what_is_stored_and_compared(suite: pytest.Pytester, files: Path) -> None:
     """One test, since each measurement takes seconds: a first run is stored, a second one compared with it."""
     suite.makepyfile(test_plan=example())
@@ -99,7 +98,6 @@ def test_the_pages_example_bounds_what_is_stored_and_compared(suite: pytest.Pyte
     assert [row["extra_info"]["policy"] for row in stored(suite)[1]["benchmarks"]] == ["swiftspec"]
 
 
-@pytest.mark.alone
 def test_without_rows_a_suite_passes_on_a_plan_that_was_torn_apart(
     suite: pytest.Pytester, files: Path, tmp_path: Path
 ) -> None:

@@ -25,7 +25,8 @@ from tests.engine.hosts import Host, in_namespaces, on_loopback
 from tests.engine.processes import engine_processes, gone_within, until
 from tests.engine.victims import PATIENCE_S, generate, longest_gap_s, once, pid_of, wait_until_ready
 
-pytestmark = [pytest.mark.alone, two_cores]
+pytestmark = two_cores
+alone = pytest.mark.alone  # what holds gaps and ends to seconds, or has ranks that wait for each other
 HERE = "127.0.0.1"
 Process = subprocess.Popen[str]
 
@@ -80,6 +81,7 @@ def ended(process: Process, within_s: float) -> tuple[int, str]:
     return process.returncode, said
 
 
+@alone
 def test_a_draft_that_dies_or_freezes_costs_speed_and_comes_back(
     engine: Launcher, hosts: dict[int, Process], undisturbed: tuple[int, ...]
 ) -> None:
@@ -102,6 +104,7 @@ def test_a_draft_that_dies_or_freezes_costs_speed_and_comes_back(
     assert [each.poll() for each in hosts.values()] == [None, None]  # they serve the executor, not one engine
 
 
+@alone
 def test_a_draft_whose_machine_dies_comes_back_on_another(
     engine: Launcher, executor: ClusterExecutor, hosts: dict[int, Process], undisturbed: tuple[int, ...]
 ) -> None:
@@ -116,6 +119,7 @@ def test_a_draft_whose_machine_dies_comes_back_on_another(
     assert again.timeline.of(Role.DRAFT)
 
 
+@alone
 def test_what_the_target_said_is_kept_when_its_machine_dies(
     engine: Launcher, hosts: dict[int, Process], undisturbed: tuple[int, ...]
 ) -> None:
@@ -125,6 +129,7 @@ def test_what_the_target_said_is_kept_when_its_machine_dies(
     assert failed.value.tokens == undisturbed[: len(failed.value.tokens)]
 
 
+@alone
 def test_ranks_on_several_hosts_compute_one_model(
     slow_pair: tuple[ModelRef, ModelRef], undisturbed: tuple[int, ...]
 ) -> None:
@@ -181,6 +186,7 @@ def several(machines: tuple[Host, Host], pair: tuple[ModelRef, ModelRef]) -> Ite
             yield launcher, target, draft
 
 
+@alone
 def test_hosts_end_soon_after_their_launcher_is_killed(slow_pair: tuple[ModelRef, ModelRef]) -> None:
     with several(on_loopback(), slow_pair) as (launcher, *hosts):
         workers = [worker for each in hosts for worker in engine_processes(each.pid)]
@@ -191,6 +197,7 @@ def test_hosts_end_soon_after_their_launcher_is_killed(slow_pair: tuple[ModelRef
         assert gone_within(workers, 5.0 - (time.monotonic() - start_s))
 
 
+@alone
 def test_a_machine_out_of_reach_counts_as_gone(
     slow_pair: tuple[ModelRef, ModelRef], undisturbed: tuple[int, ...]
 ) -> None:
