@@ -23,9 +23,11 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "costmodel": frozenset({"artifacts", "devices", "files", "models", "policies", "numpy", "scipy", "pyarrow"}),
     "export": frozenset({"artifacts", "files", "models", "policies", "pydantic"}),
     "scheduler": frozenset({"policies"}),
+    "engines": frozenset({"devices", "models", "scheduler"}),
     "simulator": frozenset({"artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
-        {"simulator", "scheduler", "costmodel", "acceptance", "artifacts", "devices", "models", "policies", "progress"}
+        {"simulator", "scheduler", "engines", "costmodel", "acceptance", "artifacts", "devices", "models", "policies"}
+        | {"progress"}
         | {"interpreters", "joblib", "dask", "distributed", "ray", "numpy", "scipy"}
     ),
     "kernels": frozenset({"files", "torch", "triton"}),
@@ -66,7 +68,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "validation": frozenset(
         {"engine", "engine.model", "engine.process", "engine.requests", "profiler", "planner", "simulator", "scheduler"}
-        | {"artifacts", "costmodel", "devices", "models", "policies", "progress", "numpy"}
+        | {"artifacts", "costmodel", "devices", "engines", "files", "models", "policies", "progress", "numpy"}
     ),
     "reports": frozenset(
         {"artifacts", "devices", "files", "latencymodel", "models", "policies", "matplotlib", "numpy"}
@@ -116,6 +118,7 @@ SHIPPED = (
     "swiftspec.backtest.systems",
     "swiftspec.costmodel.published",
     "swiftspec.costmodel.constants",
+    "swiftspec.engines.constants",
     "swiftspec.models.published",
     "swiftspec.acceptance.published",
     "swiftspec.acceptance.proxy_pairs",

@@ -30,8 +30,23 @@ def register(app: typer.Typer) -> None:
 
 def validate(
     *,
-    plan: flags.PlanFile,
-    prompts: flags.Prompts,
+    plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Plan to run and to compare with.")] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Prompts as JSON Lines, other than the traced ones.")
+    ] = None,
+    loads: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Instead: CSV file of measured loads, to be predicted.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="NAME[@RELEASE]", help="With --loads: engine of rows that name none.")
+    ] = None,
+    leave_out: Annotated[
+        Literal["none", "model", "source"],
+        typer.Option(help="With --loads: predict each row with constants fitted without its model or source."),
+    ] = "none",
+    freeze: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --loads: write predictions alone, with their hash.")
+    ] = None,
     policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which to run; always includes the choice.")] = "all",
     repeats: Annotated[
         int | None, typer.Option(min=1, help="Repetitions; speeds are their medians. Default: 3; of a workload 1.")
@@ -55,13 +70,26 @@ def validate(
     plot: flags.Plot = None,
     json: flags.Json = None,
 ) -> None:
-    """Run a plan's policies; compare predicted with measured.
+    """Compare predicted with measured: a plan that is run, or measurements in a file.
 
     \b
     Examples:
       swiftspec validate --plan plan.json --prompts other-prompts.jsonl --json report.json
       swiftspec validate --plan plan.json --prompts other-prompts.jsonl --workload workload.json
+      swiftspec validate --loads measured.csv --engine vllm@0.15 --leave-out model
     """
+    if loads is not None:
+        from swiftspec.cli.validate_published import validate_loads
+
+        if plan is not None or prompts is not None:
+            raise ValueError(f"--loads is {loads}; it is not for a plan: leave out --plan and --prompts")
+        validate_loads(loads=loads, engine=engine, leave_out=leave_out, freeze=freeze, plot=plot, json_path=json)
+        return
+    if plan is None or prompts is None:
+        missing = "--plan" if plan is None else "--prompts"
+        raise ValueError(f"{missing} is missing; expected a plan and prompts, or --loads FILE")
+    if engine is not None or freeze is not None or leave_out != "none":
+        raise ValueError("--engine, --leave-out and --freeze are only for --loads")
     from swiftspec.cli.load_limits import refuse_limits
 
     limits = {

@@ -40,9 +40,18 @@ class TableKernels:
     framework : str
     device : DeviceSpec, optional
         A device with the compute and memory of the tables' device, but perhaps other links.
+    experts : str, optional
+        The library whose kernels the routed experts have, if it is another one.
     """
 
-    def __init__(self, tables: OpTables, *, framework: str = "vllm", device: DeviceSpec | None = None) -> None:
+    def __init__(
+        self,
+        tables: OpTables,
+        *,
+        framework: str = "vllm",
+        device: DeviceSpec | None = None,
+        experts: str | None = None,
+    ) -> None:
         known = tables.values("gemm", "framework")
         if framework not in known:
             raise ValueError(f"framework is {framework!r}; the tables of {tables.device} hold {', '.join(known)}")
@@ -52,7 +61,7 @@ class TableKernels:
         self._device = device or self._of_tables
         self._roofline = RooflineKernels(self._device)
         self._implementations = tuple(tables.values("collective", "implementation"))
-        self._sparse = SparseTables(tables, framework=framework, roofline=self._roofline)
+        self._sparse = SparseTables(tables, framework=framework, roofline=self._roofline, experts=experts)
         # Composing a profile requests every operation dozens of times.
         self._gemm = cache(self._find_gemm)
         self._curve = cache(self._row_curve)

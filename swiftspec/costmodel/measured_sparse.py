@@ -91,10 +91,15 @@ class SparseTables:
     framework : str
     roofline : RooflineKernels
         Of the same device.
+    experts : str, optional
+        The library of the routed experts, if it is another one.
     """
 
-    def __init__(self, tables: OpTables, *, framework: str, roofline: RooflineKernels) -> None:
+    def __init__(
+        self, tables: OpTables, *, framework: str, roofline: RooflineKernels, experts: str | None = None
+    ) -> None:
         self._tables = tables
+        self._experts = experts or framework
         self._framework = framework
         self._roofline = roofline
         self._curves = cache(self._expert_curves)
@@ -106,8 +111,8 @@ class SparseTables:
         found = self._curves().get(_shape(part, hidden_size, quant))
         if found is None:
             raise UnknownShapeError(self._missing(part, hidden_size, quant))
-        own = self._framework in found
-        curve = found[self._framework] if own else min(found.values(), key=lambda one: one.at(8))
+        own = self._experts in found
+        curve = found[self._experts] if own else min(found.values(), key=lambda one: one.at(8))
         seconds = curve.touching(touched)
         if touched >= independent(rows, num_experts=part.num_experts, num_active=part.num_active) - 1e-9:
             seconds = curve.at(rows)

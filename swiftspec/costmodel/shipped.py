@@ -42,8 +42,10 @@ def tables_of(device: str, path: Path | None = None) -> OpTables | None:
 
 
 @cache
-def kernels_of(device: str, *, framework: str | None = None, path: Path | None = None) -> Kernels:
-    """Kernels of one library's tables; by default vLLM's, or the first in the tables.
+def kernels_of(
+    device: str, *, framework: str | None = None, path: Path | None = None, experts: str | None = None
+) -> Kernels:
+    """Kernels of one library's tables; by default vLLM's, or the first in the tables. experts: of another's tables.
 
     Raises
     ------
@@ -55,7 +57,7 @@ def kernels_of(device: str, *, framework: str | None = None, path: Path | None =
         return RooflineKernels(named_device(device))
     known = tables.values("gemm", "framework")
     usual = _USUAL if _USUAL in known else known[0]
-    return TableKernels(tables, framework=framework or usual, device=named_device(device))
+    return TableKernels(tables, framework=framework or usual, device=named_device(device), experts=experts)
 
 
 def source_of(device: str, path: Path | None = None) -> str:

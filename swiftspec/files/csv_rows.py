@@ -7,7 +7,7 @@ from pathlib import Path
 
 from swiftspec.files.reading import read_lines
 
-__all__ = ["read_cells"]
+__all__ = ["read_cells", "read_table"]
 
 _MOST_LINE_BYTES = 1 << 20
 
@@ -62,3 +62,23 @@ def _row(cells: Sequence[str], places: dict[str, int], where: str) -> dict[str, 
             raise ValueError(f"{where}: {len(cells)} columns; {name} is missing")
         row[name] = cells[place]
     return row
+
+
+def read_table(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Place and all cells of every row that is not blank, by the names in the first line; missing cells are empty."""
+    try:
+        lines = (_text(number, line) for number, line in read_lines(path, most_bytes=_MOST_LINE_BYTES))
+        reader = csv.reader(lines)
+        header = next(reader, [])
+        if twice := next((name for name in header if header.count(name) > 1), None):
+            raise ValueError(f"{path}, line 1: column {twice} is there twice; expected different ones")
+        for cells in reader:
+            if cells:
+                if len(cells) > len(header):
+                    raise ValueError(f"{path}, line {reader.line_num}: {len(cells)} cells; expected {len(header)}")
+                yield (
+                    f"{path}, line {reader.line_num}",
+                    dict.fromkeys(header, "") | dict(zip(header, cells, strict=False)),
+                )
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: not a CSV file ({error})") from error

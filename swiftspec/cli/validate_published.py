@@ -1,0 +1,105 @@
+"""`swiftspec validate --loads FILE` and `--speeds FILE`: measurements of others, or one's own, against predictions."""
+
+from pathlib import Path
+from typing import Any
+
+from swiftspec.cli import console
+from swiftspec.cli.columns import percent, signed_percent
+from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.engines import engine_named
+from swiftspec.validation.published.comparison import Comparison, LeaveOut, frozen
+from swiftspec.validation.published.loads import compare_loads
+
+__all__ = ["validate_loads"]
+
+_FIRST = ("e2e_mean_ms", "tpot_mean_ms", "ttft_p50_ms", "ttft_mean_ms", "tok_s_user")  # what a row of the table shows
+
+
+def validate_loads(
+    *,
+    loads: Path,
+    engine: str | None,
+    leave_out: str,
+    freeze: Path | None,
+    plot: Path | None,
+    json_path: Path | None,
+) -> Comparison:
+    """Predict every stage of a file of loads; print and save."""
+    check_outputs(inputs={"--loads": loads}, plot=plot, json=json_path, freeze=freeze)
+    named = None if engine is None else engine_named(engine)
+    with console.progress("validate") as progress:
+        found = compare_loads(loads, engine=named, leave_out=LeaveOut(leave_out), done=progress)
+    show_comparison(found, f"Loads of {loads.name}")
+    save_comparison(found, freeze=freeze, plot=plot, json_path=json_path)
+    return found
+
+
+def save_comparison(found: Comparison, *, freeze: Path | None, plot: Path | None, json_path: Path | None) -> None:
+    """Write what was asked for."""
+    if plot is not None:
+        from swiftspec.reports.figures import backtest_errors, save_figure
+
+        pairs: dict[str, list[tuple[float, float]]] = {}
+        for row in found.rows:
+            for figure in row.figures:
+                if figure.name in _FIRST:
+                    pairs.setdefault(_words(figure.name), []).append((figure.measured, figure.predicted))
+        save_figure(plot, backtest_errors(pairs))
+    write_json(freeze, frozen(found))
+    write_json(json_path, found.content())
+
+
+def show_comparison(found: Comparison, title: str) -> None:
+    """Print every row, then the errors by class and by requests at once."""
+    names = [name for name in _FIRST if any(figure.name == name for row in found.rows for figure in row.figures)]
+    rows = []
+    for number, row in enumerate(found.rows, 1):
+        by_name = {figure.name: figure for figure in row.figures}
+        cells = [
+            f"{by_name[name].predicted:.4g} / {by_name[name].measured:.4g} ({signed_percent(by_name[name].error)})"
+            if name in by_name
+            else ""
+            for name in names
+        ]
+        remark = row.left_out or ("overloaded" if row.overloaded else "")
+        rows.append((str(number), row.cells.get("model", row.cells.get("target", "")), row.kind, *cells, remark))
+    columns = ("row", "model", "class", *(f"{_words(name)}: predicted / measured" for name in names), "")
+    console.table(title, columns, rows, num_text_columns=3, last_is_text=True)
+    summary = found.summary()
+    console.table(
+        "Errors",
+        ("rows of", "figure", "rows", "median", "mean", "nine of ten", "worst", "bias", "in 90 % interval"),
+        [
+            _error_cells(group, name, of)
+            for group, by in summary["errors"].items()
+            for name, of in by.items()
+            if name in names
+        ],
+        num_text_columns=2,
+    )
+    for reason, count in summary["left_out"].items():
+        console.paragraph(f"Not predicted: {count} {'row' if count == 1 else 'rows'}, since {reason}")
+    limits = sorted({row.limits for row in found.rows if row.limits})
+    if limits:
+        console.paragraph(f"Limits: {'; '.join(limits)}")
+    if found.leave_out is not LeaveOut.NONE:
+        console.paragraph(f"Each row was predicted with constants that were fitted without its {found.leave_out}.")
+
+
+def _error_cells(group: str, name: str, errors: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        group,
+        _words(name),
+        str(errors["rows"]),
+        *(percent(errors[which]) for which in ("median", "mean", "nine_of_ten", "worst")),
+        signed_percent(errors["bias"]),
+        percent(errors["inside_90_percent_interval"]),
+    )
+
+
+def _words(name: str) -> str:
+    """`e2e_mean_ms`: mean E2E, ms."""
+    kind, _, which = name.removesuffix("_ms").partition("_")
+    if not name.endswith("_ms"):
+        return "tokens/s of a user"
+    return f"{which or 'mean'} {kind.upper()}, ms"

@@ -1,0 +1,153 @@
+"""Steps of any size on a group of devices, composed of the op tables: prompts' chunks beside requests that decode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from math import ceil, floor, log2
+from typing import Final
+
+from swiftspec.artifacts.latency import Part
+from swiftspec.costmodel.forward import forward_parts
+from swiftspec.costmodel.kernel_latency import Kernels
+from swiftspec.models.heads import Product
+from swiftspec.models.spec import ModelSpec
+
+__all__ = ["ComposedSteps", "StepWork"]
+
+# Parts whose time follows from what every sequence has in its cache; all others follow from the rows alone.
+_OF_SEQUENCES: Final = frozenset({"attention", "indexer", "recurrence"})
+_FEW, _EIGHT, _LARGE = 8, 512, 64  # rows: single sizes, then multiples of 8 up to so many, then of 64
+_CHUNK, _BEFORE = 64, 512  # tokens to which a chunk and what it follows are rounded up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """What one step computes.
+
+    Parameters
+    ----------
+    sequences : int
+        Requests that decode.
+    rows_each : int
+        Rows of each of them: 1, or 1 + K where K draft tokens are verified.
+    cache_tokens : int
+        Tokens in the caches of all of them together.
+    chunks : sequence of (int, int)
+        Tokens that are read of each prompt, and those of it that were read before.
+    sampled : int
+        Rows that get logits.
+    """
+
+    sequences: int = 0
+    rows_each: int = 1
+    cache_tokens: int = 0
+    chunks: Sequence[tuple[int, int]] = ()
+    sampled: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of all sequences and prompts."""
+        return self.sequences * self.rows_each + sum(tokens for tokens, _ in self.chunks)
+
+
+@dataclass(kw_only=True)
+class ComposedSteps:
+    """Seconds that devices need for a model's steps.
+
+    Rows are composed at single sizes up to 8, then at multiples of 8, and from 512 at multiples of 64; caches at powers
+    of the square root of 2, with a straight line between them, on which attention lies.
+
+    Parameters
+    ----------
+    spec : ModelSpec
+    kernels : Kernels
+    quant : str
+        Format of the weights.
+    degree : int
+        Devices of the group.
+    kv_dtype : str
+        bf16 or fp8.
+    collective : str, optional
+        The engine's own all-reduce; the fastest known one if not given.
+    products : sequence of Product
+        Of a head, beside those of its layers.
+    """
+
+    spec: ModelSpec
+    kernels: Kernels
+    quant: str
+    degree: int
+    kv_dtype: str = "bf16"
+    collective: str | None = None
+    products: Sequence[Product] = field(default_factory=tuple)
+
+    def __post_init__(self) -> None:
+        if self.collective not in self.kernels.collectives(self.degree):
+            self.collective = None
+        self._linear = cache(self._linear_s)
+        self._reading = cache(self._reading_s)
+        self._chunk = cache(self._chunk_s)
+
+    def seconds(self, work: StepWork) -> float:
+        """Seconds of a step; 0 if it has nothing to compute."""
+        rows = work.rows
+        if not rows:
+            return 0.0
+        independent = rows if work.chunks or work.rows_each == 1 else work.sequences
+        padded = padded_rows(rows)
+        sampled = min(padded, padded_rows(max(1, work.sampled)))
+        total = self._linear(padded, sampled, max(1, padded // (rows // independent)))
+        if work.sequences:
+            total += self.reading_s(work.sequences, work.cache_tokens / work.sequences, work.rows_each)
+        for tokens, before in work.chunks:
+            total += self._chunk(_up(tokens, _CHUNK), _up(before, _BEFORE))
+        return total
+
+    def reading_s(self, sequences: int, mean_context: float, rows_each: int = 1) -> float:
+        """Attention of sequences that decode, over caches of this mean length."""
+        padded = padded_rows(sequences)
+        octave = floor(2 * log2(max(1.0, mean_context))) / 2
+        below, above = int(2**octave), ceil(2 ** (octave + 0.5))
+        least, most = self._reading(padded, below, rows_each), self._reading(padded, above, rows_each)
+        # Those that pad a batch read nothing.
+        return (least + (most - least) * (mean_context - below) / (above - below)) * sequences / padded
+
+    def _linear_s(self, rows: int, answers: int, sequences: int) -> float:
+        parts = self._parts(rows=rows, context=0, sequences=min(rows, sequences), answers=answers)
+        return sum(part.seconds for part in parts if part.name not in _OF_SEQUENCES)
+
+    def _reading_s(self, sequences: int, context: int, rows_each: int) -> float:
+        parts = self._parts(rows=sequences * rows_each, context=context, sequences=sequences, answers=1)
+        return sum(part.seconds for part in parts if part.name in _OF_SEQUENCES)
+
+    def _chunk_s(self, tokens: int, before: int) -> float:
+        parts = self._parts(rows=tokens, context=before, sequences=1, answers=1)
+        return sum(part.seconds for part in parts if part.name in _OF_SEQUENCES)
+
+    def _parts(self, *, rows: int, context: int, sequences: int, answers: int) -> tuple[Part, ...]:
+        return forward_parts(
+            self.spec,
+            kernels=self.kernels,
+            quant=self.quant,
+            degree=self.degree,
+            rows=rows,
+            context=context,
+            sequences=sequences,
+            collective=self.collective,
+            kv_dtype=self.kv_dtype,
+            answers=answers,
+            products=self.products,
+        )
+
+
+def padded_rows(rows: int) -> int:
+    """The next size that is composed, which is also what engines record graphs of."""
+    if rows <= _FEW:
+        return rows
+    return _up(rows, 8) if rows <= _EIGHT else _up(rows, _LARGE)
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

@@ -1,0 +1,5 @@
+"""Engines that serve, as data: how each forms a step, its limits, its host time, and what lies above it."""
+
+from swiftspec.engines.described import ENGINES, engine_named
+
+__all__ = ["ENGINES", "engine_named"]

@@ -1,0 +1,93 @@
+"""Fitted constants of engines: few times that no kernel explains, each with the rows it was fitted on.
+
+`tools/fit_engines.py` writes constants.json, and with it sets that were fitted without each model and each source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+__all__ = ["Constants", "Fitted", "constants_of", "fitted_sets"]
+
+_FILE: Final = Path(__file__).with_name("constants.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """What an engine adds to its kernels, in seconds.
+
+    Parameters
+    ----------
+    layer_s : float
+        Of every layer of a forward: gaps between its kernels, and host's work that does not run beside them.
+    sparse_layer_s : float
+        Of every layer with experts, in addition; negative where the tables' experts were timed with more around them.
+    fp8_layer_s : float
+        Of every layer with weights in fp8, in addition: its inputs are quantised by kernels that no table has.
+    draft_layer_s : float
+        The same of every layer of a draft's forward, which is launched inside a step.
+    launch_s : float
+        Least time of a layer in a step that is no recorded graph: its kernels are launched one by one.
+    request_s : float
+        From a request to the engine's queue and from its first token to the client: HTTP and process borders.
+    prompt_token_s : float
+        Of every prompt token on the same way: reading, tokenising.
+    token_s : float
+        Of every token that a step writes, until its client has it: a step's tokens go out one after the other.
+    spread : float
+        Standard deviation of the relative error of a predicted mean latency, on models that were not fitted.
+    """
+
+    layer_s: float
+    sparse_layer_s: float
+    fp8_layer_s: float
+    draft_layer_s: float
+    launch_s: float
+    request_s: float
+    prompt_token_s: float
+    token_s: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """The constants of an engine from one release on, and what they were fitted on."""
+
+    engine: str
+    since: tuple[int, ...]
+    constants: Constants
+    fitted_on: str
+    assumed: tuple[str, ...]
+
+
+@cache
+def fitted_sets(left_out: str | None = None) -> Mapping[str, tuple[Fitted, ...]]:
+    """Sets by engine, oldest release first. left_out: `model:NAME` or `source:NAME`; whole sets if nothing is of it."""
+    content = json.loads(_FILE.read_text(encoding="utf-8"))
+    chosen = content["left_out"].get(left_out, content["all"])
+    found: dict[str, list[Fitted]] = {}
+    for entry in chosen:
+        found.setdefault(entry["engine"], []).append(_fitted(entry))
+    return MappingProxyType({name: tuple(sorted(sets, key=lambda one: one.since)) for name, sets in found.items()})
+
+
+def constants_of(engine: str, release: tuple[int, ...], *, left_out: str | None = None) -> Constants:
+    """Those of the newest set that is no newer than a release; of the oldest one for a release before all."""
+    sets = fitted_sets(left_out)[engine]
+    return next((one for one in reversed(sets) if one.since <= release), sets[0]).constants
+
+
+def _fitted(entry: Mapping[str, Any]) -> Fitted:
+    return Fitted(
+        engine=entry["engine"],
+        since=tuple(entry["since"]),
+        constants=Constants(**entry["constants"]),
+        fitted_on=entry["fitted_on"],
+        assumed=tuple(entry["assumed"]),
+    )

@@ -1,0 +1,27 @@
+"""All described engines, by name."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from swiftspec.engines.description import Engine
+from swiftspec.engines.llamacpp import LLAMACPP
+from swiftspec.engines.sglang import SGLANG
+from swiftspec.engines.swiftspec import SWIFTSPEC
+from swiftspec.engines.trtllm import TRTLLM
+from swiftspec.engines.vllm import VLLM
+from swiftspec.models.names import unknown
+
+__all__ = ["ENGINES", "engine_named"]
+
+ENGINES: Final[Mapping[str, Engine]] = {engine.name: engine for engine in (SWIFTSPEC, VLLM, SGLANG, TRTLLM, LLAMACPP)}
+_SPELLINGS: Final = {"tensorrt-llm": "trtllm", "llama.cpp": "llamacpp", "llama-cpp": "llamacpp"}
+
+
+def engine_named(text: str) -> Engine:
+    """An engine by `NAME` or `NAME@RELEASE`, in either case. ValueError, one sentence, for an unknown one."""
+    name, at, release = text.strip().partition("@")
+    lower = name.strip().lower()
+    found = ENGINES.get(_SPELLINGS.get(lower, lower))
+    if found is None:
+        raise unknown("engine", name, ENGINES)
+    return found.at(release) if at else found

@@ -1,0 +1,171 @@
+"""Description of an engine that serves: everything about it that a prediction, a plan or an export reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from swiftspec.devices import DeviceSpec
+from swiftspec.engines.constants import Constants, constants_of
+from swiftspec.scheduler.step_rules import StepRule
+
+__all__ = ["Engine", "Release", "StepLimits"]
+
+Release = tuple[int, ...]
+_GIB: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLimits:
+    """Limits under which an engine forms its steps.
+
+    Parameters
+    ----------
+    step_tokens : int
+        Tokens of a step: prompts and decoded ones have one budget.
+    requests : int
+        Requests that run at once.
+    prefix_block : int
+        Tokens of a block of the prefix cache; 0 without one.
+    runs_ahead : bool
+        Whether the next step is formed while one runs. A request that arrives meanwhile joins the one after.
+    captured_tokens : int
+        Largest step that runs as a recorded graph; larger ones are launched kernel by kernel. 0: none does.
+    """
+
+    step_tokens: int
+    requests: int
+    prefix_block: int = 16
+    runs_ahead: bool = True
+    captured_tokens: int = 512
+
+    def __post_init__(self) -> None:
+        for name, least in (("step_tokens", 1), ("requests", 1), ("prefix_block", 0), ("captured_tokens", 0)):
+            if (value := getattr(self, name)) < least:
+                raise ValueError(f"{name} is {value}; expected at least {least}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """An engine at one release.
+
+    Parameters
+    ----------
+    name, full_name : str
+        As in `--engine`, and in sentences.
+    release : tuple of int
+        The release that is meant; the one described here if the user names none.
+    rule : StepRule
+    op_tables : str or None
+        Library of the op tables that its forwards are composed of; None for the usual one.
+    large_limits : StepLimits
+        On devices of at least `large_bytes` of memory other than those of `never_large`.
+    small_limits : StepLimits
+        On all others.
+    words : mapping of str to str
+        The engine's own names of the limits that a user can set, and the fields of `StepLimits`.
+    switches : mapping of str to (str, str)
+        Its flags that switch a limit's field off: the field and the value that does.
+    ahead_since : tuple of int, optional
+        First release that forms the next step while one runs; never if None.
+    graphs_prompts : bool
+        Whether steps with prompts are recorded graphs, too, up to the same size.
+    fp8_cache : frozenset of str
+        Weight formats with which keys and values are in fp8; `DEVICE:FORMAT` of one device.
+    collective : str, optional
+        Its all-reduce in the op tables.
+    own_experts : mapping of str to str
+        Library whose kernels it has for routed experts, by `DEVICE:FORMAT`, where it is another one.
+    source : str
+        Where these facts are from.
+    """
+
+    name: str
+    full_name: str
+    release: Release
+    rule: StepRule
+    op_tables: str | None
+    large_limits: StepLimits
+    small_limits: StepLimits
+    large_bytes: int = 70 * _GIB
+    never_large: frozenset[str] = frozenset({"a100-sxm"})
+    words: Mapping[str, str] = field(default_factory=dict)
+    ahead_since: Release | None = None
+    graphs_prompts: bool = False
+    fp8_cache: frozenset[str] = frozenset()  # weight formats whose checkpoints have an fp8 KV cache, too
+    collective: str | None = None
+    own_experts: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def release_name(self) -> str:
+        """`0.15.1`."""
+        return ".".join(map(str, self.release))
+
+    def described(self) -> str:
+        """`vLLM 0.15.1`."""
+        return f"{self.full_name} {self.release_name}" if self.release else self.full_name
+
+    def at(self, release: str) -> Engine:
+        """The same at another release. ValueError if it is none."""
+        return replace(self, release=parse_release(self.name, release))
+
+    def limits(self, device: DeviceSpec, settings: Mapping[str, str] | None = None) -> StepLimits:
+        """The engine's own limits on a device, with the user's.
+
+        settings: values by the engine's words. ValueError, one sentence, for a word or a value that it does not have.
+        """
+        large = device.memory_bytes >= self.large_bytes and device.name not in self.never_large
+        limits = self.large_limits if large else self.small_limits
+        ahead = self.ahead_since is not None and self.release >= self.ahead_since
+        found = replace(limits, runs_ahead=ahead)
+        for word, value in (settings or {}).items():
+            found = self._with(found, word, value)
+        return found
+
+    def constants(self, *, left_out: str | None = None) -> Constants:
+        """Fitted constants of this release. left_out: `model:NAME` or `source:NAME` they were fitted without."""
+        return constants_of(self.name, self.release, left_out=left_out)
+
+    def _with(self, limits: StepLimits, word: str, value: str) -> StepLimits:
+        if word not in self.words:
+            raise ValueError(
+                f"set {word} is no limit of {self.full_name} that is known here; "
+                f"expected one of {', '.join(self.words)}"
+            )
+        name = self.words[word]
+        number = _number(word, value)
+        if name == "no_prefix_cache":
+            return replace(limits, prefix_block=0) if number else limits
+        if name == "prefix_cache":
+            return limits if number else replace(limits, prefix_block=0)
+        if name == "runs_ahead":
+            return replace(limits, runs_ahead=bool(number))
+        if name == "runs_step_by_step":
+            return replace(limits, runs_ahead=not number)
+        try:
+            changed: dict[str, int] = {name: number}
+            return replace(limits, **changed)  # type: ignore[arg-type]
+        except ValueError:
+            raise ValueError(f"set {word} is {number}; expected at least 1") from None
+
+
+def parse_release(engine: str, text: str) -> Release:
+    """`0.15.1` or `v0.15.1rc2` as numbers. ValueError if there are none."""
+    found = re.match(r"v?(\d+(?:\.\d+)*)", text.strip())
+    if found is None:
+        raise ValueError(f"engine {engine}@{text} names no release; expected one such as {engine}@0.15")
+    return tuple(int(part) for part in found[1].split("."))
+
+
+def _number(word: str, value: str) -> int:
+    words = {"true": 1, "false": 0, "yes": 1, "no": 0}
+    text = value.strip().lower()
+    if text in words:
+        return words[text]
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"set {word} is {value!r}; expected a whole number, true or false") from None

@@ -1,0 +1,1 @@
+"""The one predictor of a load: requests under an engine's step rule, by arrays."""

@@ -1,0 +1,221 @@
+"""A load under an engine's step rule: between arrivals and ends nothing changes but counters.
+
+Steps are formed by `scheduler.step_rules`, prompts are matched by `scheduler.prefix_cache`, and a step's seconds come
+from whoever calls. A request is a number; only arrivals, prompts and ends cost more than a few additions.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from swiftspec.costmodel.steps import StepWork
+from swiftspec.planner.under_load.decoding import ChainedDecoding, PlainDecoding
+from swiftspec.planner.under_load.served import ArrayRun, EngineUnderLoad, Requests
+from swiftspec.scheduler.prefix_cache import Segment
+from swiftspec.scheduler.step_rules import StepRule, form_step
+
+__all__ = ["simulate"]
+
+_ALIKE: Final = 0.1  # growth of the caches over which steps are taken as alike
+
+
+def simulate(requests: Requests, engine: EngineUnderLoad, *, seed: int = 0) -> ArrayRun:
+    """Serve all requests. The seed draws which recorded rounds each one has, if it drafts."""
+    return _Run(requests, engine, np.random.default_rng(seed)).run()
+
+
+@dataclass
+class _Prompt:
+    number: int
+    left: int
+    read: int
+    written: int  # tokens of output that it had before it gave way
+
+
+@dataclass
+class _Run:
+    """State of a simulation: counters of those who decode, and objects for prompts alone."""
+
+    requests: Requests
+    engine: EngineUnderLoad
+    rng: np.random.Generator
+    now_s: float = 0.0
+    formed_s: float = 0.0  # when the step that starts now was formed
+    waiting: deque[_Prompt] = field(default_factory=deque)
+    reading: list[_Prompt] = field(default_factory=list)
+    num_done: int = 0
+    num_steps: int = 0
+    num_preemptions: int = 0
+    running_s: float = 0.0
+    busy_s: float = 0.0
+    own_tokens: int = 0  # of prompts and outputs that nobody shares, those in place and those being read
+
+    def run(self) -> ArrayRun:
+        count = len(self.requests.output_tokens)
+        self.first_s, self.end_s, self.begun_s = (np.zeros(count) for _ in range(3))
+        self.arrival_s = np.array(self.requests.arrival_s, np.float64)
+        chains = self.engine.chains
+        self.decoding = ChainedDecoding(self, chains, self.rng) if chains else PlainDecoding(self)
+        clients = self.requests.num_clients
+        self.next = min(clients, count) if clients else count
+        self.arriving = [(self._queued_s(number), number) for number in range(self.next)]
+        heapq.heapify(self.arriving)
+        self.is_begun = np.zeros(count, bool)
+        while self.num_done < count:
+            self._step()
+        return ArrayRun(
+            arrival_s=self.arrival_s,
+            queued_s=self.begun_s - self.arrival_s,
+            ttft_s=self.first_s - self.arrival_s,
+            e2e_s=self.end_s - self.arrival_s,
+            output_tokens=self.requests.output_tokens,
+            num_steps=self.num_steps,
+            num_preemptions=self.num_preemptions,
+            mean_running=self.running_s / self.busy_s if self.busy_s else 0.0,
+            end_s=self.now_s,
+            hit_rate=self.engine.prefixes.hit_rate,
+        )
+
+    def _queued_s(self, number: int) -> float:
+        engine = self.engine
+        above_s = engine.request_s + engine.prompt_token_s * float(self.requests.prompt_tokens[number])
+        return float(self.arrival_s[number]) + above_s
+
+    def _step(self) -> None:
+        seen_s = self.formed_s if self.engine.runs_ahead else self.now_s
+        while self.arriving and self.arriving[0][0] <= seen_s:
+            _, number = heapq.heappop(self.arriving)
+            self.waiting.append(_Prompt(number, int(self.requests.prompt_tokens[number]), 0, 0))
+        decoding = self.decoding
+        if not (decoding.count or self.reading or self.waiting):
+            # Idle: whoever comes next is seen at once.
+            self.formed_s = self.now_s = max(self.now_s, self.arriving[0][0])
+            return
+        self._make_room()
+        self._admit()
+        formed = form_step(
+            self.engine.rule,
+            step_tokens=self.engine.step_tokens,
+            decode_rows=decoding.count * decoding.rows,
+            prompts=[prompt.left for prompt in self.reading],
+        )
+        granted = list(zip(self.reading, formed.chunks, strict=False))
+        sequences = decoding.count if formed.decodes else 0
+        ending = sum(1 for prompt, tokens in granted if tokens == prompt.left)
+        work = StepWork(
+            sequences=sequences,
+            rows_each=decoding.rows,
+            cache_tokens=decoding.cache_tokens if sequences else 0,
+            chunks=[(tokens, prompt.read) for prompt, tokens in granted],
+            sampled=sequences * decoding.rows + ending,
+        )
+        # Nobody's tokens come faster than the process above sends them.
+        told_s = self.engine.token_s * (sequences + ending)
+        steps = 1
+        if sequences and not granted and not self.waiting:
+            steps, work = self._alike(work)
+        seconds = max(self.engine.step_s(work) + (decoding.draft_s() if sequences else 0.0), told_s)
+        self.now_s += steps * seconds
+        self.formed_s = self.now_s - seconds
+        self.num_steps += steps
+        self.busy_s += steps * seconds
+        self.running_s += steps * seconds * (sequences + len(granted))
+        out_s = self.now_s + told_s
+        if sequences:
+            decoding.advance(out_s, steps)
+        for prompt, tokens in granted:
+            prompt.left -= tokens
+            prompt.read += tokens
+            if not prompt.left:
+                self._begin(prompt, out_s)
+
+    def _alike(self, work: StepWork) -> tuple[int, StepWork]:
+        """How many steps there are before anybody comes, ends or has no room, and the one in their middle.
+
+        Caches grow by at most a tenth meanwhile, so that the middle stands for all.
+        """
+        decoding, engine = self.decoding, self.engine
+        room = engine.cache_tokens - self.own_tokens - engine.prefixes.num_tokens
+        steps = min(decoding.steps_left(), room // decoding.count, _ALIKE * work.cache_tokens // decoding.count)
+        if steps > 1 and self.arriving:
+            last = replace(work, cache_tokens=work.cache_tokens + int(steps) * decoding.count)
+            steps = min(steps, (self.arriving[0][0] - self.now_s) / engine.step_s(last))
+        steps = max(1, int(steps))
+        return steps, replace(work, cache_tokens=work.cache_tokens + (steps - 1) * decoding.count // 2)
+
+    def _admit(self) -> None:
+        """Move waiting requests to those whose prompts are read, as many as there is room for."""
+        engine, prefixes = self.engine, self.engine.prefixes
+        left = engine.step_tokens - sum(prompt.left for prompt in self.reading)
+        if engine.rule is not StepRule.PROMPTS_FIRST:
+            left -= self.decoding.count * self.decoding.rows
+        while self.waiting and left > 0 and self.decoding.count + len(self.reading) < engine.max_requests:
+            prompt = self.waiting[0]
+            tokens, segments = prompt.left, self._segments(prompt.number)
+            prefixes.shrink(engine.cache_tokens - self.own_tokens - tokens)
+            if self.own_tokens + prefixes.num_tokens + tokens > engine.cache_tokens and self.own_tokens:
+                break
+            self.waiting.popleft()
+            matched = prefixes.matched(segments, tokens)
+            prompt.left, prompt.read = tokens - matched, matched
+            self.own_tokens += tokens - prefixes.hold(segments)
+            self.reading.append(prompt)
+            left -= prompt.left
+            if not self.is_begun[prompt.number]:
+                self.is_begun[prompt.number] = True
+                self.begun_s[prompt.number] = self.now_s
+
+    def _begin(self, prompt: _Prompt, out_s: float) -> None:
+        """A prompt has been read: its first token is out, or the next one of a request that had given way."""
+        self.reading.remove(prompt)
+        number, tokens = prompt.number, prompt.read
+        if not prompt.written:
+            self.first_s[number] = out_s
+        left = int(self.requests.output_tokens[number]) - prompt.written - 1
+        self.own_tokens += 1
+        if left <= 0:
+            self.finish(number, out_s, tokens + 1)
+        else:
+            self.decoding.add(number, tokens + 1, left)
+
+    def _segments(self, number: int) -> Sequence[Segment]:
+        return self.requests.segments[number] if self.requests.segments else ()
+
+    def _let_go(self, number: int, cache_tokens: int) -> None:
+        """A request leaves the cache."""
+        segments, prefixes = self._segments(number), self.engine.prefixes
+        shared = sum(tokens for _, tokens in segments) if prefixes.block_tokens else 0
+        self.own_tokens -= cache_tokens - shared
+        prefixes.release(segments)
+
+    def finish(self, number: int, out_s: float, cache_tokens: int) -> None:
+        """A request's last token is out; a closed loop's client sends the next one."""
+        self._let_go(number, cache_tokens)
+        self.end_s[number] = out_s
+        self.num_done += 1
+        if self.requests.num_clients and self.next < len(self.arrival_s):
+            self.arrival_s[self.next] = out_s
+            heapq.heappush(self.arriving, (self._queued_s(self.next), self.next))
+            self.next += 1
+
+    def _make_room(self) -> None:
+        """Whoever came last gives way while the next step's tokens have no room; its text is read again later."""
+        decoding, engine = self.decoding, self.engine
+        while decoding.count > 1:
+            room = engine.cache_tokens - self.own_tokens - decoding.count * decoding.rows
+            if engine.prefixes.num_tokens <= room:
+                return
+            engine.prefixes.shrink(room)
+            if engine.prefixes.num_tokens <= room:
+                return
+            number, cache_tokens, left = decoding.take_newest()
+            self._let_go(number, cache_tokens)
+            written = int(self.requests.output_tokens[number]) - left
+            self.waiting.appendleft(_Prompt(number, cache_tokens, 0, written))
+            self.num_preemptions += 1

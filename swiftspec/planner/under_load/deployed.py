@@ -1,0 +1,162 @@
+"""A model on devices under an engine: the seconds of its steps, and what decides how a load is served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+from swiftspec.costmodel.shipped import kernels_of
+from swiftspec.costmodel.steps import ComposedSteps, StepWork
+from swiftspec.devices import DeviceSpec
+from swiftspec.engines.constants import Constants
+from swiftspec.engines.description import Engine, StepLimits
+from swiftspec.models.layer_parts import Experts
+from swiftspec.models.sparse_spec import SparseSpec
+from swiftspec.models.spec import ModelSpec
+from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.option import Option
+from swiftspec.planner.under_load.served import Chains, EngineUnderLoad
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.effects import Role
+from swiftspec.scheduler.prefix_cache import PrefixCache
+
+__all__ = ["Deployed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployed:
+    """A target on a group of devices.
+
+    Parameters
+    ----------
+    engine : Engine
+    device : DeviceSpec
+    degree : int
+    spec : ModelSpec
+    quant : str
+        Format of the weights.
+    settings : mapping of str to str
+        The user's limits, by the engine's words.
+    constants : Constants, optional
+        The engine's fitted ones if not given.
+    context : int
+        Tokens of the longest request, which bounds what else is in memory.
+    """
+
+    engine: Engine
+    device: DeviceSpec
+    degree: int
+    spec: ModelSpec
+    quant: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    constants: Constants | None = None
+    context: int = 4096
+
+    @cached_property
+    def limits(self) -> StepLimits:
+        """The engine's limits on this device, with the user's."""
+        return self.engine.limits(self.device, self.settings)
+
+    @cached_property
+    def added(self) -> Constants:
+        """What the engine adds to its kernels."""
+        return self.constants or self.engine.constants()
+
+    @property
+    def _experts(self) -> str | None:
+        return self.engine.own_experts.get(f"{self.device.name}:{self.quant}")
+
+    @cached_property
+    def steps(self) -> ComposedSteps:
+        """The devices' part of the target's steps."""
+        return _steps(
+            self.engine.op_tables,
+            self.engine.collective,
+            self._experts,
+            self.device.name,
+            self.degree,
+            self.spec,
+            self.quant,
+            self.kv_dtype,
+        )
+
+    @property
+    def kv_dtype(self) -> str:
+        """Format of keys and values."""
+        return "fp8" if {self.quant, f"{self.device.name}:{self.quant}"} & self.engine.fp8_cache else "bf16"
+
+    def step_s(self, work: StepWork) -> float:
+        """Seconds of a step with what the engine adds: to every layer, and the launches of a step without a graph."""
+        seconds = self.steps.seconds(work)
+        seconds += self._added_s
+        is_graph = work.rows <= self.limits.captured_tokens and (self.engine.graphs_prompts or not work.chunks)
+        return seconds if is_graph else max(seconds, self.spec.num_layers * self.added.launch_s)
+
+    @cached_property
+    def _sparse_layers(self) -> int:
+        if isinstance(self.spec, SparseSpec):
+            return sum(count for part, count in self.spec.feed_forwards.items() if isinstance(part, Experts))
+        return self.spec.num_layers if self.spec.experts else 0
+
+    @cached_property
+    def _added_s(self) -> float:
+        """What the engine adds to the layers of a forward."""
+        added, layers = self.added, self.spec.num_layers
+        in_fp8 = layers if self.quant == "fp8" else 0
+        total = layers * added.layer_s + self._sparse_layers * added.sparse_layer_s + in_fp8 * added.fp8_layer_s
+        return max(0.0, total)
+
+    @cached_property
+    def cache_tokens(self) -> int:
+        """Tokens that the KV cache has room for. ValueError if not even the weights fit."""
+        memory = MemoryModel(
+            device=self.device,
+            specs=dict.fromkeys(Role, self.spec),
+            quantisation=dict.fromkeys(Role, self.quant),
+        )
+        option = Option(policy=Autoregressive(), groups={Role.TARGET: tuple(range(self.degree))})
+        room = memory.cached_tokens(option, context=self.context)
+        if self.kv_dtype == "fp8":
+            room *= 2
+        if room < self.context:
+            raise ValueError(memory.too_big(option, context=self.context))
+        return room
+
+    def under_load(self, chains: Chains | None = None, *, gives_up: int = 0) -> EngineUnderLoad:
+        """What a simulation needs. chains: the drafting. gives_up: blocks of a match that a drafter's layers lack."""
+        return EngineUnderLoad(
+            rule=self.engine.rule,
+            step_tokens=self.limits.step_tokens,
+            max_requests=self.limits.requests,
+            cache_tokens=self.cache_tokens,
+            runs_ahead=self.limits.runs_ahead,
+            step_s=self.step_s,
+            request_s=self.added.request_s,
+            prompt_token_s=self.added.prompt_token_s,
+            token_s=self.added.token_s,
+            prefixes=PrefixCache(block_tokens=self.limits.prefix_block, gives_up=gives_up),
+            chains=chains,
+        )
+
+
+@cache
+def _steps(
+    library: str | None,
+    collective: str | None,
+    experts: str | None,
+    device: str,
+    degree: int,
+    spec: ModelSpec,
+    quant: str,
+    kv_dtype: str,
+) -> ComposedSteps:
+    """Composed once for all loads."""
+    return ComposedSteps(
+        spec=spec,
+        kernels=kernels_of(device, framework=library, experts=experts),
+        quant=quant,
+        degree=degree,
+        kv_dtype=kv_dtype,
+        collective=collective,
+    )

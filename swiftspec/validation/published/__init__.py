@@ -1,0 +1,1 @@
+"""Measurements of others, or one's own from elsewhere, against predictions: files of loads and of speeds."""

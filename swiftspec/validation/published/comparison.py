@@ -1,0 +1,179 @@
+"""A file of measurements predicted row by row, and the errors summed up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import mean, median
+from typing import Any, Final
+
+__all__ = ["Compared", "Comparison", "Figure", "LeaveOut", "frozen"]
+
+
+class LeaveOut(StrEnum):
+    """What a row's constants were fitted without."""
+
+    NONE = "none"
+    MODEL = "model"
+    SOURCE = "source"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One measured figure and its prediction, in the unit of its column, with the 90 % interval."""
+
+    name: str
+    measured: float
+    predicted: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """Relative: + is too high."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the interval holds the measured figure."""
+        return self.low <= self.measured <= self.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One row.
+
+    Parameters
+    ----------
+    cells : mapping of str to str
+        The row as it came.
+    kind : str
+        Its class in summaries.
+    num_requests : float
+        Requests at once; predicted ones of a load by rate.
+    figures : tuple of Figure
+        Empty if the row was left out, overloaded, or measured while requests failed.
+    left_out : str
+        Why it was not predicted, a clause; empty if it was.
+    gaps : tuple of str
+        What it leaves open.
+    overloaded : bool, optional
+        Of a load by rate: whether its queue grows without end.
+    limits : str
+        Under which it was predicted.
+    """
+
+    cells: Mapping[str, str]
+    kind: str = ""
+    num_requests: float = 0.0
+    figures: tuple[Figure, ...] = ()
+    left_out: str = ""
+    gaps: tuple[str, ...] = ()
+    overloaded: bool | None = None
+    limits: str = ""
+
+    def content(self, *, measured: bool = True) -> dict[str, Any]:
+        """The row for JSON. Without `measured`, none of the measured columns."""
+        columns = {figure.name for figure in self.figures}
+        found: dict[str, Any] = {
+            name: text for name, text in self.cells.items() if measured or not (name in columns or _tells(name))
+        }
+        for figure in self.figures:
+            found |= {
+                f"predicted_{figure.name}": _short(figure.predicted),
+                f"low_{figure.name}": _short(figure.low),
+                f"high_{figure.name}": _short(figure.high),
+            }
+        if self.left_out:
+            found["left_out"] = self.left_out
+        if self.gaps:
+            found["assumed"] = list(self.gaps)
+        if self.overloaded is not None:
+            found["overloaded"] = self.overloaded
+        return found
+
+
+_MANY: Final = ((1, 1, "1 request"), (2, 16, "2 to 16"), (17, 256, "17 to 256"), (257, 10**9, "257 and more"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All rows of a file. ignored: figures that are no part of the summary's medians."""
+
+    rows: tuple[Compared, ...]
+    leave_out: LeaveOut = LeaveOut.NONE
+    failed: frozenset[int] = field(default_factory=frozenset)
+
+    def summary(self) -> dict[str, Any]:
+        """Errors by class and by requests at once, for each figure; coverage of the intervals; rows left out."""
+        counted = [row for index, row in enumerate(self.rows) if row.figures and index not in self.failed]
+        groups: dict[str, list[Compared]] = {"all": counted}
+        for row in counted:
+            groups.setdefault(row.kind, []).append(row)
+            label = next(label for least, most, label in _MANY if least <= max(1, round(row.num_requests)) <= most)
+            groups.setdefault(label, []).append(row)
+        reasons: dict[str, int] = {}
+        for row in self.rows:
+            if row.left_out:
+                reasons[row.left_out] = reasons.get(row.left_out, 0) + 1
+        return {
+            "leave_out": str(self.leave_out),
+            "errors": {name: _errors(rows) for name, rows in groups.items()},
+            "left_out": reasons,
+        }
+
+    def content(self) -> dict[str, Any]:
+        """`{"rows": [..], "summary": {..}}`."""
+        return {"rows": [row.content() for row in self.rows], "summary": self.summary()}
+
+
+def frozen(comparison: Comparison) -> dict[str, Any]:
+    """Predictions without any measured column, and their SHA-256: proof of what was predicted beforehand."""
+    rows = [row.content(measured=False) for row in comparison.rows]
+    text = json.dumps(rows, sort_keys=True, separators=(",", ":"))
+    return {"predictions": rows, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _errors(rows: Iterable[Compared]) -> dict[str, Any]:
+    by_name: dict[str, list[Figure]] = {}
+    for row in rows:
+        for figure in row.figures:
+            by_name.setdefault(figure.name, []).append(figure)
+    return {name: _of_figures(figures) for name, figures in by_name.items()}
+
+
+def _of_figures(figures: Sequence[Figure]) -> dict[str, Any]:
+    errors = sorted(abs(figure.error) for figure in figures)
+    return {
+        "rows": len(errors),
+        "median": _short(median(errors)),
+        "mean": _short(mean(errors)),
+        "nine_of_ten": _short(errors[min(len(errors) - 1, int(0.9 * len(errors)))]),
+        "worst": _short(errors[-1]),
+        "bias": _short(median(figure.error for figure in figures)),
+        "inside_90_percent_interval": _short(sum(figure.is_inside for figure in figures) / len(figures)),
+    }
+
+
+# Columns that tell what was measured beside the figures themselves: also not in a frozen prediction.
+_TELLING: Final = (
+    "tok_s_user",
+    "tpot_ms",
+    "total_tok_s",
+    "speedup",
+    "failed",
+    "output_tok_s_gpu",
+    "tpot_spread",
+    "runs",
+)
+
+
+def _tells(name: str) -> bool:
+    return name in _TELLING or name.endswith("_ms")
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")

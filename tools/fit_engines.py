@@ -1,0 +1,246 @@
+"""Fit the constants of the described engines to public measurements of loads, and write them.
+
+    python -m tools.fit_engines FILE.csv .. [--engine vllm@0.15] [--out swiftspec/engines/constants.json]
+
+What kernels do not explain is fitted: a few times per engine, by robust least squares of relative errors of TPOT and
+TTFT, all models together; then once without each model, and once without each source, for `--leave-out`. A load's
+latencies are nearly linear in these times, so each round simulates every row once for every constant.
+"""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import log
+from pathlib import Path
+
+import joblib
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from swiftspec.engines import ENGINES, engine_named
+from swiftspec.engines.constants import Constants
+from swiftspec.engines.description import Engine
+from swiftspec.models.sparse_spec import SparseSpec
+from swiftspec.validation.published.load_rows import LoadRow, UnpredictedError, read_load_rows
+from swiftspec.validation.published.loads import measured_figures, predict_load
+
+__all__ = ["main"]
+
+START = Constants(
+    layer_s=15e-6,
+    sparse_layer_s=0.0,
+    fp8_layer_s=0.0,
+    draft_layer_s=15e-6,
+    launch_s=0.3e-3,
+    request_s=6e-3,
+    prompt_token_s=2e-6,
+    token_s=40e-6,
+    spread=0.08,
+)
+# What is known before any load is measured: standard deviations around START.
+PRIOR = {
+    "layer_s": 20e-6,
+    "sparse_layer_s": 20e-6,
+    "fp8_layer_s": 10e-6,
+    "launch_s": 0.3e-3,
+    "request_s": 4e-3,
+    "prompt_token_s": 2e-6,
+    "token_s": 20e-6,
+}
+# TensorRT-LLM starts a kernel while the one before drains (TRTLLM_ENABLE_PDL, on since 1.2), so little is between them.
+STARTS: Mapping[tuple[str, tuple[int, ...]], Constants] = {("trtllm", (1, 2)): replace(START, layer_s=5e-6)}
+# Mostly of the op tables, less of an engine: engines differ from a common value by this standard deviation.
+COMMON = {"sparse_layer_s": 10e-6, "fp8_layer_s": 5e-6}
+LEAST = {"sparse_layer_s": -60e-6}
+# Releases from which an engine's constants are other ones.
+SINCE: Mapping[str, Sequence[tuple[int, ...]]] = {"sglang": ((), (0, 5, 9)), "trtllm": ((), (1, 2))}
+FIGURES = {"tpot_mean_ms": 1.0, "e2e_mean_ms": 1.0, "ttft_p50_ms": 0.3}  # and their weights
+NOISE = 0.05  # relative standard deviation of a figure; errors beyond have less than quadratic weight
+# Loads of one model err together: as many count like this number of independent ones.
+LOADS_OF_A_MODEL = 5
+ROUNDS = 2
+STAND_IN = "stands"  # of a format that is not priced
+LEAST_ROWS = 4
+SPREAD, WIDE = 0.08, 0.15  # relative standard deviations: of fitted engines, and of others
+
+_Array = npt.NDArray[np.float64]
+Key = tuple[str, tuple[int, ...]]  # an engine, and the release from which its constants hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A row with its set (engine and release), and what is left out with it."""
+
+    row: LoadRow
+    key: Key
+    model: str
+    source: str
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--engine", type=engine_named, help="of rows that name none")
+    parser.add_argument("--out", type=Path, default=Path("swiftspec/engines/constants.json"))
+    options = parser.parse_args(arguments)
+    points = [point for path in options.files for point in read_points(path, options.engine)]
+    sets = fitted_everywhere(points)
+    options.out.write_text(json.dumps(sets, indent=1) + "\n")
+    return 0
+
+
+def read_points(path: Path, engine: Engine | None) -> list[Point]:
+    """Rows that can be predicted without drafting, and did not fail."""
+    found = []
+    for cells, row in read_load_rows(path, engine=engine):
+        if isinstance(row, UnpredictedError) or is_odd(row) or cells.get("spec", "none") not in ("", "none"):
+            continue
+        if cells.get("failed", "0") in ("", "0"):
+            key = row.engine.name, since(row.engine)
+            found.append(Point(row=row, key=key, model=row.model, source=row.source))
+    return found
+
+
+def is_odd(row: LoadRow) -> bool:
+    """Whether what is in no table is more than gaps: a format that is not priced, states, selected attention."""
+    if STAND_IN in " ".join(row.gaps):
+        return True
+    parts = row.spec.attentions if isinstance(row.spec, SparseSpec) else ()
+    return any(part.state_values or getattr(part, "indexer", None) for part in parts)
+
+
+def since(engine: Engine) -> tuple[int, ...]:
+    """The release from which the constants of this one hold."""
+    return max(start for start in SINCE.get(engine.name, ((),)) if start <= engine.release)
+
+
+def fitted_everywhere(points: Sequence[Point]) -> dict[str, object]:
+    """The file's content: constants of all points, and of those without each model and each source."""
+    known = fit(points)
+    left_out = {
+        f"{kind}:{name}": entries([one for one in known if getattr(one[0], kind) != name])
+        for kind in ("model", "source")
+        for name in sorted({getattr(point, kind) for point in points})
+    }
+    return {"all": entries(known), "left_out": left_out}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """Log errors of a point's figures at some constants, and their derivatives."""
+
+    constants: Constants
+    errors: _Array
+    slopes: _Array  # [figures, constants]
+    weights: _Array
+
+
+def fit(points: Sequence[Point]) -> list[tuple[Point, Linear]]:
+    """Every point whose model is priced, with errors and slopes near the constants of its engine that fit best."""
+    at = {point.key: STARTS.get(point.key, START) for point in points}
+    known: list[tuple[Point, Linear]] = []
+    for number in range(ROUNDS):
+        lines = joblib.Parallel(n_jobs=-1)(joblib.delayed(linear)(point, at[point.key]) for point in points)
+        known = [(point, line) for point, line in zip(points, lines, strict=True) if line is not None]
+        at |= best(known)
+        error = float(np.median([abs(line.errors[0]) for _, line in known]))
+        print(f"round {number + 1} of {ROUNDS}: {len(known)} loads, TPOT or E2E off by {error:.1%}", file=sys.stderr)
+    return known
+
+
+def linear(point: Point, constants: Constants) -> Linear | None:
+    """None for a row whose model is in no table, or which is off by more than a factor of two."""
+    measured = {name: value for name, value in measured_figures(point.row.cells).items() if name in FIGURES}
+    try:
+        base = log_errors(point, constants, measured)
+    except ValueError:
+        return None
+    if abs(base[0]) > log(2):
+        return None  # it ran in another configuration than the row states
+    slopes = []
+    for name, deviation in PRIOR.items():
+        step = 0.25 * deviation
+        moved = replace(constants, **{name: getattr(constants, name) + step})
+        slopes.append((log_errors(point, moved, measured) - base) / step)
+    return Linear(
+        constants=constants,
+        errors=base,
+        slopes=np.stack(slopes, axis=1),
+        weights=np.array([FIGURES[name] for name in measured]),
+    )
+
+
+def log_errors(point: Point, constants: Constants, measured: Mapping[str, float]) -> _Array:
+    predicted = predict_load(point.row, constants=constants).figures
+    return np.array([np.log(predicted[name] / value) for name, value in measured.items()])
+
+
+def best(known: Sequence[tuple[Point, Linear]]) -> dict[Key, Constants]:
+    """The likeliest constants of every engine and release, given linearised points and what was known before."""
+    keys = sorted({point.key for point, _ in known})
+    starts = {key: STARTS.get(key, START) for key in keys}
+    names = [(key, name) for key in [*keys, None] for name in (PRIOR if key else COMMON)]
+    places = {key: [names.index((key, name)) for name in PRIOR] for key in keys}
+    own = np.array([names.index((key, name)) for key in keys for name in COMMON])
+    common = np.array([names.index((None, name)) for key in keys for name in COMMON])
+    deviations = np.array([COMMON[name] for key in keys for name in COMMON])
+    scale = np.array([PRIOR[name] for _, name in names])
+    mean = np.array([getattr(starts[key or keys[0]], name) for key, name in names]) / scale
+    is_free = np.ones(len(names), bool)
+    is_free[own] = False
+    counts = Counter((point.key, point.model) for point, _ in known)
+    terms = []
+    for point, line in known:
+        share = min(1.0, (LOADS_OF_A_MODEL / counts[point.key, point.model]) ** 0.5) / NOISE
+        at = np.array([getattr(line.constants, name) for name in PRIOR])
+        terms.append((share * line.weights, line, at, places[point.key]))
+
+    def residuals(x: _Array) -> _Array:
+        values = x * scale
+        parts = [weights * (line.errors + line.slopes @ (values[place] - at)) for weights, line, at, place in terms]
+        return np.concatenate([*parts, (x - mean)[is_free], (values[own] - values[common]) / deviations])
+
+    least = np.array([LEAST.get(name, 0.0) for _, name in names]) / scale
+    x = np.maximum(mean, least + 1e-6)
+    for loss in ("soft_l1", "cauchy"):  # the second from where the first ends: it has many minima
+        x = np.maximum(least_squares(residuals, x, bounds=(least, np.inf), loss=loss).x, least + 1e-9)
+    values = (x * scale).tolist()
+    return {
+        key: replace(starts[key], **{name: values[place] for name, place in zip(PRIOR, places[key], strict=True)})
+        for key in keys
+    }
+
+
+def entries(known: Sequence[tuple[Point, Linear]]) -> list[dict[str, object]]:
+    """One entry for each engine and release; an engine without enough points has the median of the others'."""
+    groups: dict[Key, list[tuple[Point, Linear]]] = {}
+    for point, line in known:
+        groups.setdefault(point.key, []).append((point, line))
+    fitted = {key: found for key, found in best(known).items() if len(groups[key]) >= LEAST_ROWS}
+    other = {name: float(np.median([getattr(one, name) for one in fitted.values()])) for name in PRIOR}
+    found: list[dict[str, object]] = []
+    for name in ENGINES:
+        for start in SINCE.get(name, ((),)):
+            key = (name, start)
+            constants = fitted.get(key) or replace(START, **other)
+            constants = replace(constants, draft_layer_s=constants.layer_s, spread=SPREAD if key in fitted else WIDE)
+            group = groups.get(key, []) if key in fitted else []
+            models = ", ".join(sorted({point.model for point, _ in group}))
+            found.append(
+                {
+                    "engine": name,
+                    "since": list(start),
+                    "constants": {field: float(f"{value:.4g}") for field, value in asdict(constants).items()},
+                    "fitted_on": f"{len(group)} loads of {models}" if group else "medians of the measured engines",
+                    "assumed": ["draft_layer_s", "spread"] if group else list(asdict(constants)),
+                }
+            )
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
