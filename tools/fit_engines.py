@@ -37,7 +37,7 @@ START = Constants(
     draft_layer_s=15e-6,
     launch_s=0.3e-3,
     request_s=6e-3,
-    prompt_token_s=2e-6,
+    prompt_token_s=3e-6,
     token_s=40e-6,
     spread=0.08,
 )
@@ -48,7 +48,7 @@ PRIOR = {
     "fp8_layer_s": 10e-6,
     "launch_s": 0.3e-3,
     "request_s": 4e-3,
-    "prompt_token_s": 2e-6,
+    "prompt_token_s": 0.7e-6,
     "token_s": 20e-6,
 }
 # TensorRT-LLM starts a kernel while the one before drains (TRTLLM_ENABLE_PDL, on since 1.2), so little is between them.

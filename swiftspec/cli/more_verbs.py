@@ -37,15 +37,20 @@ def validate(
     loads: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Instead: CSV file of measured loads, to be predicted.")
     ] = None,
+    speeds: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Instead: CSV file of measured speeds by drafting method.")
+    ] = None,
     engine: Annotated[
-        str | None, typer.Option(metavar="NAME[@RELEASE]", help="With --loads: engine of rows that name none.")
+        str | None,
+        typer.Option(metavar="NAME[@RELEASE]", help="With --loads or --speeds: of rows without one."),
     ] = None,
     leave_out: Annotated[
         Literal["none", "model", "source"],
-        typer.Option(help="With --loads: predict each row with constants fitted without its model or source."),
+        typer.Option(help="With --loads or --speeds: what the constants of a row are fitted without."),
     ] = "none",
     freeze: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --loads: write predictions alone, with their hash.")
+        Path | None,
+        typer.Option(metavar="FILE", help="With --loads or --speeds: write predictions alone, hashed."),
     ] = None,
     policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which to run; always includes the choice.")] = "all",
     repeats: Annotated[
@@ -78,18 +83,20 @@ def validate(
       swiftspec validate --plan plan.json --prompts other-prompts.jsonl --workload workload.json
       swiftspec validate --loads measured.csv --engine vllm@0.15 --leave-out model
     """
-    if loads is not None:
-        from swiftspec.cli.validate_published import validate_loads
+    if loads is not None or speeds is not None:
+        from swiftspec.cli.validate_published import validate_published
 
         if plan is not None or prompts is not None:
-            raise ValueError(f"--loads is {loads}; it is not for a plan: leave out --plan and --prompts")
-        validate_loads(loads=loads, engine=engine, leave_out=leave_out, freeze=freeze, plot=plot, json_path=json)
+            raise ValueError(f"--plan and --prompts are of a plan; with {loads or speeds} expected neither")
+        validate_published(
+            loads=loads, speeds=speeds, engine=engine, leave_out=leave_out, freeze=freeze, plot=plot, json_path=json
+        )
         return
     if plan is None or prompts is None:
         missing = "--plan" if plan is None else "--prompts"
-        raise ValueError(f"{missing} is missing; expected a plan and prompts, or --loads FILE")
+        raise ValueError(f"{missing} is missing; expected a plan and prompts, --loads or --speeds")
     if engine is not None or freeze is not None or leave_out != "none":
-        raise ValueError("--engine, --leave-out and --freeze are only for --loads")
+        raise ValueError("--engine, --leave-out and --freeze are only for --loads and --speeds")
     from swiftspec.cli.load_limits import refuse_limits
 
     limits = {

@@ -9,27 +9,42 @@ from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.engines import engine_named
 from swiftspec.validation.published.comparison import Comparison, LeaveOut, frozen
 from swiftspec.validation.published.loads import compare_loads
+from swiftspec.validation.published.speeds import compare_speeds
 
-__all__ = ["validate_loads"]
+__all__ = ["validate_published"]
 
-_FIRST = ("e2e_mean_ms", "tpot_mean_ms", "ttft_p50_ms", "ttft_mean_ms", "tok_s_user")  # what a row of the table shows
+# Figures that a row of the table shows.
+_FIRST = (
+    "e2e_mean_ms",
+    "tpot_mean_ms",
+    "ttft_p50_ms",
+    "ttft_mean_ms",
+    "tok_s_user",
+    "speedup",
+)
 
 
-def validate_loads(
+def validate_published(
     *,
-    loads: Path,
+    loads: Path | None,
+    speeds: Path | None,
     engine: str | None,
     leave_out: str,
     freeze: Path | None,
     plot: Path | None,
     json_path: Path | None,
 ) -> Comparison:
-    """Predict every stage of a file of loads; print and save."""
-    check_outputs(inputs={"--loads": loads}, plot=plot, json=json_path, freeze=freeze)
+    """Predict every row of a file of loads or of speeds; print and save."""
+    if loads is not None and speeds is not None:
+        raise ValueError(f"--loads is {loads} and --speeds is {speeds}; expected one of them")
+    file = loads or speeds
+    assert file is not None, "one of them is given"
+    check_outputs(inputs={"--loads" if loads else "--speeds": file}, plot=plot, json=json_path, freeze=freeze)
     named = None if engine is None else engine_named(engine)
+    compare = compare_loads if loads else compare_speeds
     with console.progress("validate") as progress:
-        found = compare_loads(loads, engine=named, leave_out=LeaveOut(leave_out), done=progress)
-    show_comparison(found, f"Loads of {loads.name}")
+        found = compare(file, engine=named, leave_out=LeaveOut(leave_out), done=progress)
+    show_comparison(found, f"{'Loads' if loads else 'Speeds'} of {file.name}")
     save_comparison(found, freeze=freeze, plot=plot, json_path=json_path)
     return found
 
@@ -101,5 +116,5 @@ def _words(name: str) -> str:
     """`e2e_mean_ms`: mean E2E, ms."""
     kind, _, which = name.removesuffix("_ms").partition("_")
     if not name.endswith("_ms"):
-        return "tokens/s of a user"
+        return {"tok_s_user": "tokens/s of a user", "speedup": "gain over plain"}.get(name, name)
     return f"{which or 'mean'} {kind.upper()}, ms"

@@ -1,0 +1,183 @@
+"""Published speeds of plain and drafted decoding against predicted ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from swiftspec.costmodel.steps import ComposedSteps, StepWork
+from swiftspec.engines.constants import Constants
+from swiftspec.engines.description import Engine
+from swiftspec.planner.under_load.arrays import simulate
+from swiftspec.planner.under_load.deployed import Deployed
+from swiftspec.planner.under_load.served import ArrayRun, Chains, Requests
+from swiftspec.progress import Progress
+from swiftspec.validation.published.comparison import Compared, Comparison, Figure, LeaveOut
+from swiftspec.validation.published.load_rows import UnpredictedError
+from swiftspec.validation.published.speed_rows import Drafting, SpeedRow, read_speed_rows
+
+__all__ = ["compare_speeds", "predict_speed"]
+
+_ROUNDS: Final = 4096  # drawn of a method's acceptance
+_LEAST_REQUESTS, _PER_CLIENT = 8, 3
+_NORMAL_90, _GAP = 1.645, 0.1  # as in `loads`
+_DRAFTED: Final = 0.1  # relative standard deviation that a draft's acceptance and forwards add
+_FIGURES: Final = ("tok_s_user", "tpot_ms", "total_tok_s")
+
+
+def compare_speeds(
+    path: Path,
+    *,
+    engine: Engine | None = None,
+    leave_out: LeaveOut = LeaveOut.NONE,
+    done: Progress = lambda *_: None,
+) -> Comparison:
+    """Every row of a file of speeds, predicted; arguments and errors as of `compare_loads`.
+
+    A row's gain is its speed over that of the plain row of its `group`.
+    """
+    read = list(read_speed_rows(path, engine=engine))
+    rows = []
+    for number, (cells, row) in enumerate(read, 1):
+        rows.append(_compared(cells, row, leave_out))
+        done(number, len(read), path.name)
+    return Comparison(rows=tuple(_with_gains(rows)), leave_out=leave_out)
+
+
+def _compared(cells: Mapping[str, str], row: SpeedRow | UnpredictedError, leave_out: LeaveOut) -> Compared:
+    if isinstance(row, UnpredictedError):
+        return Compared(cells=cells, left_out=str(row))
+    left_out = f"model:{row.target.name}" if leave_out is LeaveOut.MODEL else None
+    if leave_out is LeaveOut.SOURCE:
+        left_out = f"source:{cells.get('source', '')}"
+    constants = row.engine.constants(left_out=left_out)
+    try:
+        run = predict_speed(row, constants)
+    except ValueError as reason:
+        return Compared(cells=cells, left_out=str(reason))
+    spread = math.hypot(constants.spread, *[_GAP] * len(row.gaps), _DRAFTED if row.drafting else 0.0)
+    factor = math.exp(_NORMAL_90 * spread)
+    tpot_s = float(run.tpot_s.mean())
+    predicted = {
+        "tok_s_user": 1 / tpot_s,
+        "tpot_ms": tpot_s * 1e3,
+        "total_tok_s": row.num_requests * row.output_tokens / float(run.e2e_s.mean()),
+    }
+    figures = [
+        Figure(
+            name=name,
+            measured=_measured(cells, name),
+            predicted=predicted[name],
+            low=predicted[name] / factor,
+            high=predicted[name] * factor,
+        )
+        for name in _FIGURES
+        if cells.get(name, "").strip()
+    ]
+    limits = f"{row.engine.limits(row.device).step_tokens} tokens a step"
+    return Compared(
+        cells=cells,
+        kind=row.kind,
+        num_requests=row.num_requests,
+        figures=tuple(figures),
+        gaps=row.gaps,
+        limits=limits,
+    )
+
+
+def predict_speed(row: SpeedRow, constants: Constants) -> ArrayRun:
+    """Serve a row's clients in simulated time. ValueError, a clause, if the model does not fit or is in no table."""
+    count = max(_LEAST_REQUESTS, _PER_CLIENT * row.num_requests)
+    deployed = Deployed(
+        engine=row.engine,
+        device=row.device,
+        degree=row.degree,
+        spec=row.target.spec,
+        quant=row.quant,
+        constants=constants,
+        context=row.prompt_tokens + row.output_tokens,
+    )
+    load = Requests(
+        arrival_s=np.zeros(count),
+        prompt_tokens=np.full(count, row.prompt_tokens),
+        output_tokens=np.full(count, row.output_tokens),
+        num_clients=row.num_requests,
+    )
+    chains = None if row.drafting is None else _chains(row.drafting, deployed)
+    return simulate(load, deployed.under_load(chains))
+
+
+def _chains(drafting: Drafting, deployed: Deployed) -> Chains:
+    survival = np.array([1.0, *np.minimum.accumulate(drafting.survival), 0.0])
+    shares = survival[:-1] - survival[1:]
+    tokens = 1 + np.random.default_rng(0).choice(len(shares), size=_ROUNDS, p=shares / shares.sum())
+    if drafting.draft is None:
+        return Chains(rows=drafting.rows, draft_s=lambda *_: 0.0, tokens=tokens)
+    spec = drafting.draft.spec
+    steps = ComposedSteps(
+        spec=spec,
+        kernels=deployed.steps.kernels,
+        quant="bf16" if deployed.quant == "mxfp4" else deployed.quant,
+        degree=deployed.degree,
+        collective=deployed.engine.collective,
+        products=drafting.draft.products,
+    )
+    added_s = spec.num_layers * deployed.added.draft_layer_s
+
+    def draft_s(requests: int, context: float) -> float:
+        # The first forward reads what was verified; a parallel draft writes everything in it.
+        first = StepWork(
+            sequences=requests,
+            rows_each=drafting.rows,
+            cache_tokens=int(requests * context),
+            sampled=requests * (drafting.rows if drafting.is_parallel else 1),
+        )
+        later = replace(first, rows_each=1, sampled=requests)
+        return steps.seconds(first) + (drafting.forwards - 1) * steps.seconds(later) + drafting.forwards * added_s
+
+    return Chains(rows=drafting.rows, draft_s=draft_s, tokens=tokens)
+
+
+def _with_gains(rows: list[Compared]) -> list[Compared]:
+    """Rows with their gain over the plain row of their group, measured and predicted."""
+    plain = {
+        row.cells["group"]: figure
+        for row in rows
+        if row.cells.get("group") and row.kind.startswith("plain")
+        for figure in row.figures
+        if figure.name == "tok_s_user"
+    }
+    found = []
+    for row in rows:
+        over = plain.get(row.cells.get("group", ""))
+        own = next((figure for figure in row.figures if figure.name == "tok_s_user"), None)
+        if over is None or own is None or row.kind.startswith("plain"):
+            found.append(row)
+            continue
+        predicted = own.predicted / over.predicted
+        factor = own.high / own.predicted
+        gain = Figure(
+            name="speedup",
+            measured=own.measured / over.measured,
+            predicted=predicted,
+            low=predicted / factor,
+            high=predicted * factor,
+        )
+        cells = {**row.cells, "speedup": row.cells.get("speedup") or f"{gain.measured:.4g}"}
+        found.append(replace(row, cells=cells, figures=(*row.figures, gain)))
+    return found
+
+
+def _measured(cells: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(cells[name])
+    except ValueError:
+        raise ValueError(f"{name} is {cells[name]!r}; expected a number") from None
+    if not value > 0:
+        raise ValueError(f"{name} is {cells[name]}; expected more than 0")
+    return value

@@ -1,0 +1,119 @@
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from swiftspec.engines import engine_named
+from swiftspec.validation.published.comparison import Comparison
+from swiftspec.validation.published.load_rows import UnpredictedError
+from swiftspec.validation.published.speed_rows import SpeedRow, read_speed_rows
+from swiftspec.validation.published.speeds import compare_speeds
+
+HEAD = "cls,target,head,K,acc,pos,quant,gpu,gpus,par,engine,conc,isl,osl,tok_s_user,group,standin"
+PLAIN = "plain dense,Qwen3-32B,,0,,,bf16,H100,1,TP1,vLLM 0.15.1,8,76,256,28,one,"
+DRAFTED = 'draft chain,Qwen3-32B,Qwen3-1.7B,3,2.8,"[0.76, 0.58, 0.46]",bf16,H100,1,TP1,vLLM 0.15.1,8,76,256,60,one,'
+
+
+def written(folder: Path, *lines: str) -> Path:
+    path = folder / "speeds.csv"
+    path.write_text("\n".join((HEAD, *lines)) + "\n")
+    return path
+
+
+def row(folder: Path, line: str) -> SpeedRow:
+    ((_, found),) = read_speed_rows(written(folder, line), engine=None)
+    assert isinstance(found, SpeedRow), found
+    return found
+
+
+def test_a_chain_of_a_draft_model(tmp_path: Path) -> None:
+    found = row(tmp_path, DRAFTED)
+    assert found.drafting is not None
+    assert found.drafting.draft is not None
+    assert (found.drafting.draft.name, found.drafting.forwards, found.drafting.rows) == ("qwen3-1.7b", 3, 4)
+    assert found.drafting.survival == (0.76, 0.58, 0.46)
+    assert (found.num_requests, found.gaps) == (8, ())
+
+
+def test_a_mean_of_tokens_is_one_rate_at_all_positions(tmp_path: Path) -> None:
+    found = row(tmp_path, "EAGLE-3,Llama-3.1-8B,EAGLE-3,5,3.1,,bf16,H100,1,TP1,SGLang 0.5.9,1,76,256,300,,")
+    assert found.drafting is not None
+    assert 1 + sum(found.drafting.survival) == pytest.approx(3.1)
+    assert found.drafting.survival[1] == pytest.approx(found.drafting.survival[0] ** 2)
+
+
+def test_a_tree_of_sglang_has_steps_and_rows(tmp_path: Path) -> None:
+    found = row(tmp_path, "EAGLE-3,Qwen3-30B-A3B,EAGLE-3,6-4-12,2.4,,bf16,H100,2,TP,SGLang 0.5.9,1,100,512,171,,")
+    assert found.drafting is not None
+    assert (found.drafting.forwards, found.drafting.rows) == (6, 12)
+
+
+def test_what_a_row_leaves_open_is_named(tmp_path: Path) -> None:
+    found = row(tmp_path, "MTP,GLM-5.2,MTP,,,,,H200,8,TP8,SGLang nightly,1,,,330,,glm-5 for GLM-5.2")
+    assert set(found.gaps) == {
+        "target, for which glm-5 stands",
+        "release of SGLang",
+        "weight format",
+        "prompt length",
+        "output length",
+        "number of draft tokens",
+        "acceptance",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("vLLM 0.15.1", "TGI 3"), "engine is 'TGI 3', which is not described"),
+        (("vLLM 0.15.1", ""), "engine is missing"),
+        (("H100", "MI300X"), "device is 'MI300X', which is not registered"),
+        (("Qwen3-32B", "Nobody-9B"), "target is 'Nobody-9B', which is not known by name"),
+        (("TP1", "DP8+EP8"), "attention in data parallel is not planned"),
+        ((",8,76", ",,76"), "conc is missing"),
+    ],
+)
+def test_a_row_that_lacks_what_decides_it_is_left_out(tmp_path: Path, change: tuple[str, str], says: str) -> None:
+    ((_, found),) = read_speed_rows(written(tmp_path, PLAIN.replace(*change)), engine=None)
+    assert isinstance(found, UnpredictedError)
+    assert says in str(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (DRAFTED.replace("[0.76", "[1.76"), "line 2: pos is .*; expected rates of 0 to 1"),
+        (DRAFTED.replace("[0.76", "[x"), "line 2: pos is .*; expected a list of rates"),
+        (DRAFTED.replace('2.8,"[0.76, 0.58, 0.46]"', "0.5,"), "line 2: acc is 0.5; expected at least 1 token"),
+        (PLAIN.replace(",8,76", ",half,76"), "line 2: conc is 'half'; expected a number"),
+    ],
+)
+def test_a_file_that_says_nonsense_is_refused_by_line_and_column(tmp_path: Path, line: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        list(read_speed_rows(written(tmp_path, line), engine=None))
+
+
+@pytest.fixture(scope="module")
+def published() -> Comparison:
+    """All published speeds."""
+    import swiftspec.backtest
+
+    path = Path(swiftspec.backtest.__file__).with_name("data") / "published_speeds_2026.csv"
+    return compare_speeds(path, engine=engine_named("vllm@0.15"))
+
+
+def test_gains_of_drafting_are_right_where_drafts_were_measured(published: Comparison) -> None:
+    gains = [figure for row in published.rows for figure in row.figures if figure.name == "speedup"]
+    assert len(gains) > 180
+    assert median(abs(gain.error) for gain in gains) <= 0.08
+    assert sum(gain.is_inside for gain in gains) >= 0.8 * len(gains)
+
+
+def test_rows_come_back_with_predictions_beside_what_was_measured(published: Comparison) -> None:
+    content = published.content()
+    assert set(content) == {"rows", "summary"}
+    first = content["rows"][0]
+    assert {"tok_s_user", "predicted_tok_s_user", "low_tok_s_user", "high_tok_s_user"} <= set(first)
+    assert first["low_tok_s_user"] < first["predicted_tok_s_user"] < first["high_tok_s_user"]
+    drafted = next(row for row in content["rows"] if row["cls"] == "draft chain")
+    assert {"speedup", "predicted_speedup"} <= set(drafted)
+    assert any(row.get("left_out") for row in content["rows"])
