@@ -96,6 +96,8 @@ class KindComparison(Facts):
         Loads that were asked for, ascending.
     kinds : tuple of DraftingKind
         The first one is decoding without a draft.
+    engine : str
+        The engine that serves and the limits of its steps, a clause; empty for this package's own.
     routing : str
         Of a target with experts, how consecutive tokens agree about them and where that is from, a clause.
     """
@@ -108,6 +110,7 @@ class KindComparison(Facts):
     clients: tuple[int, ...]
     kinds: tuple[DraftingKind, ...]
     routing: str = ""
+    engine: str = ""
 
     @property
     def plain(self) -> DraftingKind:

@@ -86,6 +86,8 @@ class UnderLoad(Facts):
         By policy, of each candidate of the plan.
     single_request : LoadPrediction
         Of the option that would have been chosen for one request at a time.
+    engine : str
+        The engine that will serve and the limits of its steps, a clause; empty for this package's own.
     """
 
     workload: Basis
@@ -98,6 +100,7 @@ class UnderLoad(Facts):
     num_candidates: int = Field(ge=1)
     predictions: dict[str, LoadPrediction]
     single_request: LoadPrediction
+    engine: str = Field(default="", exclude_if=lambda engine: not engine)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

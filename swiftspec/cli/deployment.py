@@ -5,7 +5,7 @@ from typing import Any
 
 from swiftspec.planner.deployment import Deployment
 
-__all__ = ["named_deployment"]
+__all__ = ["named_deployment", "parse_settings"]
 
 _NODE = 8  # devices of most accelerators in a node
 
@@ -17,6 +17,7 @@ def named_deployment(
     quant: str | None,
     draft_quant: str | None,
     engine: str | None,
+    settings: str | None = None,
     context: int | None,
     op_tables: Path | None,
     output_tokens: int | None = None,
@@ -37,6 +38,7 @@ def named_deployment(
         "quant": quant,
         "draft_quant": draft_quant,
         "engine": engine,
+        "settings": None if settings is None else parse_settings(settings),
         "context": context,
         "output_tokens": output_tokens,
         "draft_kv_budget": draft_kv_budget,
@@ -48,6 +50,20 @@ def named_deployment(
     if device is not None:
         return Deployment(device=device, num_devices=num_devices or _NODE, **given)
     for field, value in given.items():
-        flag = field.replace("_", "-")
+        flag = {"settings": "set"}.get(field, field.replace("_", "-"))
         raise ValueError(f"--{flag} is {value}; it needs --device, which names the hardware to plan for")
     return None
+
+
+def parse_settings(text: str) -> dict[str, str]:
+    """`max_num_seqs=128,block_size=32` as a mapping. ValueError, one sentence, for anything else."""
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        word, equals, value = part.partition("=")
+        word = word.strip().removeprefix("--").replace("-", "_")
+        if not (equals and word and value.strip()):
+            raise ValueError(f"--set has {part!r}; expected NAME=VALUE, such as max_num_seqs=128")
+        if word in found:
+            raise ValueError(f"--set names {word} twice; expected it once")
+        found[word] = value.strip()
+    return found

@@ -59,6 +59,7 @@ __all__ = [
     "Secret",
     "Seed",
     "ServedRequests",
+    "Set",
     "Split",
     "Target",
     "Timeline",
@@ -181,9 +182,16 @@ Degrees = Annotated[
 Engine = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME",
+        metavar="NAME[@RELEASE]",
         help="With --device: engine whose kernels and host time are assumed, swiftspec, vllm-int4, vllm, sglang or "
-        "trtllm. Default: auto, SwiftSpec's kernels for int4, otherwise the op tables' with the least host time.",
+        "trtllm, as vllm@0.15. Default: auto, SwiftSpec's kernels for int4, otherwise the leanest engine's.",
+    ),
+]
+Set = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME=VALUE,..",
+        help="With --engine: limits by its own words, as max_num_batched_tokens=2048,max_num_seqs=128.",
     ),
 ]
 Context = Annotated[int | None, typer.Option(min=1, metavar="N", help="With --device: prompt tokens. Default: 512.")]

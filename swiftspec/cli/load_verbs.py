@@ -295,6 +295,7 @@ def kinds(
     quant: flags.Quant = None,
     draft_quant: flags.DraftQuant = None,
     engine: flags.Engine = None,
+    set: flags.Set = None,  # noqa: A002 - the option's name
     expert_correlation: flags.ExpertCorrelation = None,
     op_tables: flags.OpTables = None,
     context: flags.Context = None,
@@ -315,6 +316,8 @@ def kinds(
       swiftspec kinds --target llama-3.3-70b --device h100 --devices 8 --quant fp8
       swiftspec kinds --target qwen3-32b --device h100 --devices 2 --draft eagle3 --draft qwen3-0.6b \\
           --clients 1,8,32 --plot kinds.svg
+      swiftspec kinds --target gpt-oss-120b --device h100 --engine vllm@0.15 --set max_num_seqs=256 \\
+          --clients 1,8,32,128
     """
     from swiftspec.cli.deployment import named_deployment
     from swiftspec.cli.kinds import compare_kinds
@@ -325,6 +328,7 @@ def kinds(
         quant=quant,
         draft_quant=draft_quant,
         engine=engine,
+        settings=set,
         context=context,
         output_tokens=output_tokens,
         expert_correlation=expert_correlation,

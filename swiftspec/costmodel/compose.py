@@ -46,6 +46,9 @@ HOST_S = {
 }
 
 
+_BESIDE_S = 1e-9  # of an effect that runs beside the device: nothing, but a profile's times are above 0
+
+
 class Named(Protocol):
     """A model by its registered name."""
 
@@ -70,6 +73,7 @@ def compose_profile(
     kernels: Kernels,
     max_context: int,
     host: Host | None = None,
+    draft_host: Host | None = None,
     published: PublishedForwards | None = None,
     collective: str | None = None,
     draft_kv_budget: int | None = None,
@@ -93,6 +97,8 @@ def compose_profile(
         The longest prefix, in tokens; beyond it a step costs what it costs there.
     host : Host, optional
         Time that the engine adds to every forward; that of the leanest engine with known figures if not given.
+    draft_host : Host, optional
+        The same of the draft's forwards; the target's if not given.
     published : PublishedForwards, optional
         Source of whole forwards that replace the composed ones of models in int4, prefills excepted.
     collective : str, optional
@@ -132,7 +138,7 @@ def compose_profile(
                 kernels=kernels,
                 degree=degree,
                 collective=choice.implementation if choice else None,
-                host=host,
+                host=(draft_host or host) if role is Role.DRAFT else host,
                 published=forwards,
                 routing=routing,
             )
@@ -154,7 +160,7 @@ def compose_profile(
         target=ModelRef(model=target.name, dtype=quant),
         draft=ModelRef(model=draft.name, dtype=draft_quant or quant),
         steps=tuple(steps),
-        host=tuple(_host_points(feature_bytes / device.link_bandwidth_Bps)),
+        host=tuple(_host_points(feature_bytes / device.link_bandwidth_Bps, beside_device=host.beside_device)),
         feature_bytes=feature_bytes,
         peers_interfere=False,
         collectives=tuple(collectives),
@@ -322,11 +328,15 @@ def _contexts(longest: int) -> list[int]:
     return sorted({min(64, longest), max(1, longest // 16), max(1, longest // 4), longest})
 
 
-def _host_points(feature_s: float) -> Iterable[HostPoint]:
-    """Host time around effects. feature_s: seconds that a hop takes longer for each token whose features go with it."""
+def _host_points(feature_s: float, *, beside_device: bool) -> Iterable[HostPoint]:
+    """Host time around effects, none of which counts where it runs beside the device.
+
+    feature_s: seconds that a hop takes longer for each token whose features go with it.
+    """
     many = PROMPTS[-1]
+    own = dict.fromkeys(HOST_S, _BESIDE_S) if beside_device else HOST_S
     hops = [(Phase.WAIT, hop_rows(many), HOST_S[Phase.WAIT] + many * feature_s)] if feature_s else []
-    for phase, rows, seconds in (*((phase, 1, seconds) for phase, seconds in HOST_S.items()), *hops):
+    for phase, rows, seconds in (*((phase, 1, seconds) for phase, seconds in own.items()), *hops):
         yield HostPoint(
             phase=phase,
             rows=rows,

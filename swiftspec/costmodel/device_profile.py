@@ -39,6 +39,8 @@ def device_profile(
     draft_kv_budget: int | None = None,
     feature_bytes: int = 0,
     routing: Routing = ASSUMED_ROUTING,
+    host: Host | None = None,
+    draft_host: Host | None = None,
 ) -> Profile:
     """Every forward of both roles at every TP degree, and the sources of their times.
 
@@ -65,6 +67,8 @@ def device_profile(
         As for `compose_profile`.
     routing : Routing, optional
         As for `compose_profile`.
+    host, draft_host : Host, optional
+        As for `compose_profile`, in place of the engine's.
 
     Raises
     ------
@@ -83,7 +87,8 @@ def device_profile(
         draft_quant=draft_quant,
         kernels=engine_kernels(device, engine=engine, op_tables=op_tables),
         max_context=max_context,
-        host=Host.of(engine),
+        host=host or Host.of(engine),
+        draft_host=draft_host,
         published=published,
         collective=collective,
         draft_kv_budget=draft_kv_budget,

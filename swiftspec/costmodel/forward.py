@@ -13,28 +13,41 @@ from swiftspec.costmodel.kernel_latency import Kernels, KernelTime
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
 from swiftspec.costmodel.sparse_forward import SparseForward
 from swiftspec.models.heads import Product
+from swiftspec.models.layer_parts import Experts
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["FUSED", "Host", "all_reduce_times", "fastest", "forward_parts", "fuzzy_parts"]
+__all__ = ["FUSED", "Host", "all_reduce_times", "fastest", "forward_parts", "fuzzy_parts", "num_sparse_layers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """Time that an engine adds to a forward's kernels: scheduling, launch, sampling; and keeping a group in step.
 
-    The latter per doubling of the group, which waits for its slowest device.
+    The latter per doubling of the group, which waits for its slowest device. Or time that it adds to every layer, more
+    to one with experts or with weights in fp8; and whether the effects around forwards take host time, too, or run
+    beside the device.
     """
 
-    step_s: float
-    group_s: float
+    step_s: float = 0.0
+    group_s: float = 0.0
+    layer_s: float = 0.0
+    sparse_layer_s: float = 0.0
+    fp8_layer_s: float = 0.0
+    beside_device: bool = False
 
     @classmethod
     def of(cls, engine: str) -> "Host":
         """Fitted host time of a serving engine, vllm or trtllm; for any other engine, the smaller of these two."""
         step_s = CONSTANTS.get(f"host_{engine}_s", CONSTANTS["host_trtllm_s"])
         return cls(step_s=step_s, group_s=CONSTANTS["host_group_s"])
+
+    def seconds(self, spec: ModelSpec, *, quant: str, degree: int) -> float:
+        """What is added to a forward of these layers."""
+        layers = spec.num_layers * self.layer_s + num_sparse_layers(spec) * self.sparse_layer_s
+        in_fp8 = spec.num_layers * self.fp8_layer_s if quant == "fp8" else 0.0
+        return self.step_s + self.group_s * log2(degree) + max(0.0, layers + in_fp8)
 
 
 def forward_parts(
@@ -98,7 +111,7 @@ def forward_parts(
         *forward.layers(),
         *forward.products(products),
         *forward.ends(answers or rows),
-        *_host_time(host, degree),
+        *_host_time(host, spec, quant, degree),
     )
 
 
@@ -137,13 +150,20 @@ def fuzzy_parts(
         *forward.feed_forward(spec.num_layers),
         *forward.exchanges(spec.num_layers),
         *forward.ends(rows),
-        *_host_time(host, degree),
+        *_host_time(host, spec, quant, degree),
     )
 
 
-def _host_time(host: Host | None, degree: int) -> Iterable[Timed]:
+def num_sparse_layers(spec: ModelSpec) -> int:
+    """Layers with routed experts."""
+    if isinstance(spec, SparseSpec):
+        return sum(count for part, count in spec.feed_forwards.items() if isinstance(part, Experts))
+    return spec.num_layers if spec.experts else 0
+
+
+def _host_time(host: Host | None, spec: ModelSpec, quant: str, degree: int) -> Iterable[Timed]:
     if host is not None:
-        seconds = host.step_s + host.group_s * log2(degree)
+        seconds = host.seconds(spec, quant=quant, degree=degree)
         yield "host", KernelTime(seconds, Provenance.INTERPOLATED), 1
 
 

@@ -24,16 +24,23 @@ class AllowedDegrees:
     engine : str, optional
         A serving engine, for messages. If given, a degree must divide the model's attention heads and neurons, and
         divide, or be a multiple of, its KV heads; vLLM, SGLang and TensorRT-LLM refuse to load a model otherwise.
+    chains_only : bool
+        Whether models have to share devices and verifications to be chains, as the serving engine has it.
     specs : mapping
         Shapes of the models, needed with `engine`. Sparse ones can be divided into equal parts only.
     """
 
     sizes: frozenset[int] | None = None
     engine: str | None = None
+    chains_only: bool = False
     specs: Mapping[Role, ModelSpec] = field(default_factory=dict)
 
     def objection(self, option: Option) -> str | None:
         """Reason why an option's groups are not allowed; None if they are."""
+        if self.chains_only and option.policy.layout is Layout.DISAGGREGATED:
+            return f"{option.policy.name}: {self.engine} has no draft on devices of its own"
+        if self.chains_only and option.policy.verifies_trees:
+            return f"{option.policy.name}: {self.engine} verifies chains"
         for role in (Role.TARGET,) if option.policy.layout is Layout.TARGET_ONLY else tuple(Role):
             degree = option.degree(role)
             if self.sizes is not None and degree not in self.sizes:

@@ -3,7 +3,8 @@
 Its profiles are composed of op tables; see `costmodel`.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from swiftspec.artifacts.pair import model_name
 from swiftspec.artifacts.profile import Profile
 from swiftspec.costmodel.engines import ENGINES, INT4_ENGINES, SERVING_ENGINES
 from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_device
+from swiftspec.engines import engine_named
+from swiftspec.engines.description import Engine
 from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_model, model_names, registered_name
 from swiftspec.models.block_spec import BlockSpec
 from swiftspec.models.draft_kinds import check_pair, draft_facts
@@ -28,6 +31,7 @@ from swiftspec.policies.effects import Role
 if TYPE_CHECKING:
     from swiftspec.costmodel.kernel_latency import Kernels
     from swiftspec.costmodel.routing import Routing
+    from swiftspec.planner.under_load.candidates import ServingEngine
 
 __all__ = ["Deployment", "PlannedModel", "planned_pair"]
 
@@ -170,7 +174,10 @@ class Deployment:
     quant, draft_quant : str
         Weight formats: bf16, fp8, int8 or int4. The draft's defaults to the target's.
     engine : str
-        One of `ENGINES`: the software whose kernel latencies forwards are composed of.
+        One of `ENGINES`: the software whose kernel latencies forwards are composed of. `NAME@RELEASE` of one that
+        serves.
+    settings : mapping of str to str
+        Limits of an engine that serves, by its own words, such as max_num_seqs.
     context : int
         Prompt tokens.
     output_tokens : int, optional
@@ -205,6 +212,7 @@ class Deployment:
     quant: str = _QUANT
     draft_quant: str = ""
     engine: str = _ENGINE
+    settings: Mapping[str, str] = field(default_factory=dict, hash=False)
     context: int = _CONTEXT
     output_tokens: int | None = None
     draft_kv_budget: int | None = None
@@ -228,18 +236,52 @@ class Deployment:
             raise ValueError(f"draft_kv_budget is {self.draft_kv_budget}; expected at least 1")
         if self.expert_correlation is not None and not 0 <= self.expert_correlation <= 1:
             raise ValueError(f"expert_correlation is {self.expert_correlation:g}; expected 0 to 1")
-        for field, quant in (("quant", self.quant), ("draft_quant", self.draft_quant)):
+        for name, quant in (("quant", self.quant), ("draft_quant", self.draft_quant)):
             if quant not in QUANTISATIONS:
-                raise unknown(field, quant, QUANTISATIONS)
-        if self.engine not in ENGINES:
+                raise unknown(name, quant, QUANTISATIONS)
+        self._check_engine()
+
+    def _check_engine(self) -> None:
+        if self._engine_name not in ENGINES or (self._engine_name != self.engine and self.serving_engine is None):
             raise unknown("engine", self.engine, ENGINES)
+        if (engine := self.served_by) is not None:
+            engine.limits(self.spec, self.settings)  # raises for one that it does not have
+        elif self.settings:
+            word = next(iter(self.settings))
+            raise ValueError(f"set {word} needs an engine that serves: {', '.join(SERVING_ENGINES)}")
         if self.engine in INT4_ENGINES and "int4" not in (self.quant, self.draft_quant):
             raise ValueError(f"engine is {self.engine}, of which only int4 forwards are known; quant is {self.quant}")
 
     @property
     def serving_engine(self) -> str | None:
         """The engine, if it is one that people serve models with; None otherwise."""
-        return self.engine if self.engine in SERVING_ENGINES else None
+        return self._engine_name if self._engine_name in SERVING_ENGINES else None
+
+    @property
+    def served_by(self) -> Engine | None:
+        """The same with its limits and constants."""
+        return engine_named(self.engine) if self.serving_engine else None
+
+    def serving(self, target: PlannedModel, draft: PlannedModel) -> "ServingEngine | None":
+        """The engine that serves, with a pair of models; None where it is this package's own."""
+        from swiftspec.planner.under_load.candidates import ServingEngine
+        from swiftspec.planner.under_load.drafts import DraftModel
+
+        engine = self.served_by
+        if engine is None:
+            return None
+        return ServingEngine(
+            engine=engine,
+            settings=self.settings,
+            device=self.spec,
+            target=target.spec,
+            quant=self.quant,
+            draft=DraftModel(spec=draft.spec, quant=self.draft_quant, products=draft.products),
+        )
+
+    @property
+    def _engine_name(self) -> str:
+        return self.engine.partition("@")[0]
 
     @property
     def routing(self) -> "Routing":
@@ -265,7 +307,7 @@ class Deployment:
         """Kernel latencies from op tables, else by roofline. ValueError for tables of another device or engine."""
         from swiftspec.costmodel.device_profile import engine_kernels
 
-        return engine_kernels(self.device, engine=self.engine, op_tables=self.op_tables)
+        return engine_kernels(self.device, engine=self._engine_name, op_tables=self.op_tables)
 
     def profile(self, target: PlannedModel | str, draft: PlannedModel | str, *, max_context: int) -> Profile:
         """Forward latencies of a pair, composed of the kernels, and in int4 of published forwards.
@@ -280,7 +322,9 @@ class Deployment:
         target = PlannedModel.of(Role.TARGET, target) if isinstance(target, str) else target
         draft = target.draft(draft) if isinstance(draft, str) else draft
         from swiftspec.costmodel.device_profile import device_profile
+        from swiftspec.planner.under_load.deployed import draft_host_of, host_of
 
+        constants = self.served_by.constants() if self.served_by else None
         return device_profile(
             device=self.device,
             num_devices=self.num_devices,
@@ -288,10 +332,12 @@ class Deployment:
             draft=draft,
             quant=self.quant,
             draft_quant=self.draft_quant,
-            engine=self.engine,
+            engine=self._engine_name,
             max_context=max_context,
             op_tables=self.op_tables,
             draft_kv_budget=self.draft_kv_budget,
             feature_bytes=draft.feature_bytes,
             routing=self.routing,
+            host=host_of(constants) if constants else None,
+            draft_host=draft_host_of(constants) if constants else None,
         )

@@ -89,6 +89,8 @@ def plan_for(
         longest=load.longest_context if load else 0,
     )
     specs = dict(zip(Role, (model.spec for model in models), strict=True))
+    if load is not None:
+        load = load.under(deployment.serving(*models))
     plan = make_plan(
         profile=inputs.profile,
         trace=inputs.trace,
@@ -110,8 +112,13 @@ def plan_for(
         ),
         acceptance=inputs.acceptance,
         backend=options.backend,
-        degrees=AllowedDegrees(sizes=options.degrees, engine=deployment.serving_engine, specs=specs),
-        engine=deployment.engine,
+        degrees=AllowedDegrees(
+            sizes=options.degrees,
+            engine=deployment.serving_engine,
+            chains_only=load is not None and load.serving is not None,
+            specs=specs,
+        ),
+        engine=deployment.serving_engine or deployment.engine,
         load=load,
         fleet=options.fleet,
     )

@@ -1,14 +1,18 @@
 """A load to plan for: the requests, their latency limits, and how many of them are simulated."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
 from swiftspec.artifacts.under_load import workload_sha256
 from swiftspec.artifacts.workload import Workload
+
+if TYPE_CHECKING:
+    from swiftspec.planner.under_load.candidates import ServingEngine
 
 __all__ = ["Load"]
 
@@ -35,6 +39,8 @@ class Load:
         Simulate at most the first N requests. Default: as many as have 15,000 output tokens, 32 at least.
     options : LoadOptions
         Limits of the scheduler.
+    serving : ServingEngine, optional
+        Another engine than this package's that will serve, under its own limits.
 
     Raises
     ------
@@ -49,6 +55,7 @@ class Load:
     percentile: float | None = None
     most_requests: int | None = None
     options: LoadOptions = field(default_factory=LoadOptions)
+    serving: "ServingEngine | None" = None
 
     def __post_init__(self) -> None:
         for name in ("ttft_s", "tpot_s"):
@@ -90,6 +97,14 @@ class Load:
             options=options or LoadOptions(),
         )
 
+    def under(self, serving: "ServingEngine | None") -> "Load":
+        """The load of an engine that serves; its limits are those of its steps."""
+        if serving is None:
+            return self
+        limits = serving.engine.limits(serving.device, serving.settings)
+        options = self.options.model_copy(update={"max_running": limits.requests, "prefill_rows": limits.step_tokens})
+        return replace(self, serving=serving, options=options)
+
     @cached_property
     def goal(self) -> LoadGoal:
         """The limits that count."""
@@ -97,7 +112,7 @@ class Load:
 
     @cached_property
     def simulated(self) -> Workload:
-        """The first requests, as many as are simulated."""
+        """The first requests, as many as are simulated: all of them under an engine that serves."""
         return self.workload.model_copy(update={"requests": self.workload.requests[: self._num_simulated]})
 
     @property
@@ -105,6 +120,8 @@ class Load:
         requests = self.workload.requests
         if self.most_requests is not None:
             return min(self.most_requests, len(requests))
+        if self.serving is not None:
+            return len(requests)
         tokens = accumulate(request.output_tokens for request in requests)
         return min(len(requests), max(_LEAST_REQUESTS, sum(sofar <= _ENOUGH_TOKENS for sofar in tokens)))
 

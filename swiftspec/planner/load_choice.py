@@ -27,6 +27,7 @@ from swiftspec.planner.load import Load
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Key, Option
 from swiftspec.planner.simulations import RankedOption, Simulations
+from swiftspec.planner.under_load.candidates import serve_under_engine
 from swiftspec.scheduler.admission import BLOCK_TOKENS, num_blocks
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.load import serve_workload
@@ -122,6 +123,7 @@ def choose_for_load(
             num_candidates=len(served),
             predictions={name: one.prediction for name, one in by_policy.items()},
             single_request=alone.prediction,
+            engine=load.serving.described() if load.serving else "",
         ),
     )
 
@@ -232,15 +234,26 @@ class _Server:
     @uncollected()
     def __call__(self, task: _Task) -> LoadPrediction:
         candidate, room = task
-        served = serve_workload(
-            candidate,
-            self.load.simulated,
-            latencies=self.latencies,
-            trace=self.trace,
-            goal=self.load.goal,
-            options=self.load.options.with_room(room),
-            seed=self.seed,
-        )
+        if self.load.serving is not None:
+            served = serve_under_engine(
+                candidate,
+                self.load.simulated,
+                serving=self.load.serving,
+                latencies=self.latencies.latencies,
+                trace=self.trace,
+                goal=self.load.goal,
+                seed=self.seed,
+            )
+        else:
+            served = serve_workload(
+                candidate,
+                self.load.simulated,
+                latencies=self.latencies,
+                trace=self.trace,
+                goal=self.load.goal,
+                options=self.load.options.with_room(room),
+                seed=self.seed,
+            )
         speed = candidate.prediction.metrics.figures.tokens_per_s
         return LoadPrediction.of(served, candidate=candidate.describe(), tokens_per_s=speed, num_blocks=room)
 

@@ -110,6 +110,13 @@ def bases(compared: KindComparison) -> Iterator[str]:
 
 def to_know(compared: KindComparison) -> str:
     """What the figures leave out."""
+    if compared.engine:
+        return (
+            f"Speeds are those of users of {compared.engine}. Each client sends its next request when one ends, with a "
+            f"prompt of {compared.context} tokens, which is read in the same steps. Acceptance is of the texts named "
+            "above, which differ from kind to kind and from yours: rates of your own (--acceptance) decide."
+            + (f" Of the target's layers, {compared.routing}." if compared.routing else "")
+        )
     return (
         f"Speeds are those of users while all clients decode, after prompts of {compared.context} tokens; prompts are "
         "not read meanwhile. Acceptance is of the texts named above, which differ from kind to kind and from yours: "

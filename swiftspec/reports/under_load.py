@@ -64,6 +64,8 @@ def assumed(load: UnderLoad) -> str:
     kept = f", for {load.goal.percentile:g} % of the requests" if load.goal.percentile is not None else ""
     name = f" of {load.workload.path}" if load.workload.path else ""
     limited = f" Limits: {limits}{kept}." if load.goal.is_limited else ""
+    if load.engine:
+        return f"Load: {load.arrivals}, {simulated}{name}, served by {load.engine}.{limited}"
     return (
         f"Load: {load.arrivals}, {simulated}{name}, at most {load.options.max_running} at once; every candidate was "
         f"simulated with the same requests and texts.{limited}"

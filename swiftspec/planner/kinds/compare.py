@@ -81,12 +81,13 @@ def compare_kinds(
     ValueError
         One sentence naming field and value. A draft that cannot be planned is no error if others can.
     """
-    loads = _checked(clients)
+    loads = _checked(clients, deployment)
     for asked in drafts:
         planned_pair(target, asked.draft)
         check_acceptance(dataset, None, asked.acceptance)
     planned = PlannedModel.of(Role.TARGET, target)
     deployment = with_recorded_routing(deployment, planned, text)
+    serving = deployment.serving(planned, planned)
     tasks = [
         _Task(deployment=deployment, target=target, asked=asked, text=text, dataset=dataset, clients=loads, seed=seed)
         for asked in (None, *drafts)
@@ -107,15 +108,18 @@ def compare_kinds(
         clients=loads,
         kinds=tuple(_with_break_even(kind, plain, loads) for kind in found),
         routing=str(deployment.routing) if planned.spec.experts else "",
+        engine=serving.described() if serving else "",
     )
 
 
-def _checked(clients: Sequence[int]) -> tuple[int, ...]:
+def _checked(clients: Sequence[int], deployment: Deployment) -> tuple[int, ...]:
+    engine = deployment.served_by
+    most = engine.limits(deployment.spec, deployment.settings).requests if engine else MOST_ROWS
     if not clients:
         raise ValueError("clients is empty; expected numbers of requests at once, such as 1,4,16,64")
     for count in clients:
-        if not 1 <= count <= MOST_ROWS:
-            raise ValueError(f"clients has {count}; expected 1 to {MOST_ROWS}")
+        if not 1 <= count <= most:
+            raise ValueError(f"clients has {count}; expected 1 to {most}")
     return tuple(sorted(set(clients)))
 
 
@@ -136,7 +140,8 @@ def _compared(task: _Task) -> list[DraftingKind]:
         return [_kind(task, plain), _kind(task, suffix, text=text)]
     models = planned_pair(task.target, task.asked.draft)
     kinds = kinds_of(models[1].name, models[1].kind, num_devices=task.deployment.num_devices)
-    return [_kind(task, kind) for kind in kinds]
+    # No engine that serves has a draft on devices of its own.
+    return [_kind(task, kind) for kind in kinds if task.deployment.served_by is None or not kind.own_devices]
 
 
 def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:

@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import numpy as np
 
 from swiftspec.artifacts.kinds import KindPoint
 from swiftspec.artifacts.step_costs import StepCosts
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.costmodel.steps import StepWork
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.deployment import Deployment, PlannedModel
@@ -19,6 +21,11 @@ from swiftspec.planner.kinds.rounds import Round, priced, rounds_of
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Key, Option
 from swiftspec.planner.space import feasible_options
+from swiftspec.planner.under_load.arrays import simulate
+from swiftspec.planner.under_load.candidates import chains_from
+from swiftspec.planner.under_load.deployed import Deployed
+from swiftspec.planner.under_load.drafts import DraftModel
+from swiftspec.planner.under_load.served import Requests
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
 
@@ -27,6 +34,7 @@ __all__ = ["MOST_ROWS", "Shapes"]
 MOST_ROWS = 512  # of a step that clients share
 _SIMULATED_PROMPTS, _SIMULATED_TOKENS = 16, 96  # and output tokens of each
 _TREES, _OWN_SHAPES = 2, 2  # simulated for a load: of a tree policy, and on devices of its own
+_LEAST_REQUESTS, _REQUESTS_PER_CLIENT = 8, 3  # of a closed loop under an engine
 _MANY = 8  # clients from which trees are not tried: chains have fewer rows
 
 
@@ -72,6 +80,17 @@ class Shapes:
             degrees=AllowedDegrees(engine=deployment.serving_engine, specs=specs),
             policies=self.kind.policies,
         )
+        self._served: Deployed | None = None
+        if (engine := deployment.served_by) is not None:
+            self._served = Deployed(
+                engine=engine,
+                device=deployment.spec,
+                degree=count,
+                spec=specs[Role.TARGET],
+                quant=deployment.quant,
+                settings=deployment.settings,
+                context=self._text_tokens,
+            )
         self._closed = ClosedForms(self.inputs.profile, self._trace)
         self._simulator = Simulator(self.inputs.profile, self._trace)
 
@@ -95,7 +114,12 @@ class Shapes:
 
     def _fits(self, option: Option, clients: int) -> bool:
         room = self._memory.cached_tokens(option, context=self._text_tokens)
-        return clients * option.policy.target_rows <= MOST_ROWS and clients * self._text_tokens <= room
+        return clients * option.policy.target_rows <= self._most_rows and clients * self._text_tokens <= room
+
+    @property
+    def _most_rows(self) -> int:
+        """Rows of a step that clients share."""
+        return self._served.limits.step_tokens if self._served else MOST_ROWS
 
     def _promising(self, options: Sequence[Option], clients: int) -> Iterator[Option]:
         def by_estimate(some: Sequence[Option]) -> list[Option]:
@@ -105,7 +129,7 @@ class Shapes:
             yield from by_estimate(options)[:_OWN_SHAPES]
             return
         yield from (option for option in options if not option.policy.verifies_trees)
-        if clients < _MANY:
+        if clients < _MANY and self._served is None:
             trees = [option for option in options if option.policy.verifies_trees]
             yield from by_estimate(trees)[:_TREES]
 
@@ -116,7 +140,9 @@ class Shapes:
 
     def point(self, option: Option, clients: int) -> KindPoint:
         """What an option does for as many clients."""
-        if self.kind.own_devices:
+        if self._served is not None:
+            speed, tokens, shares = self._under_engine(self._served, option, clients)
+        elif self.kind.own_devices:
             found = decode_together(
                 option,
                 self.inputs.profile.latencies,
@@ -143,8 +169,30 @@ class Shapes:
             tokens_per_round=tokens,
             draft_share=shares[0],
             verify_share=shares[1],
-            simulated=self.kind.own_devices,
+            simulated=self.kind.own_devices or self._served is not None,
         )
+
+    def _under_engine(self, served: Deployed, option: Option, clients: int) -> tuple[float, float, tuple[float, float]]:
+        """A user's tokens/s, tokens of a round, and the models' shares of its time, under an engine's step rule."""
+        rounds, deployment, model = self._rounds_of(option), self.deployment, self.models[1]
+        draft = DraftModel(spec=model.spec, quant=deployment.draft_quant, products=model.products)
+        chains = chains_from(rounds, served, draft)
+        rows = chains.rows if chains else 1
+        count = max(_LEAST_REQUESTS, _REQUESTS_PER_CLIENT * clients)
+        load = Requests(
+            arrival_s=np.zeros(count),
+            prompt_tokens=np.full(count, deployment.context),
+            output_tokens=np.full(count, deployment.output_tokens or NUM_NEW_TOKENS),
+            num_clients=clients,
+        )
+        run = simulate(load, served.under_load(chains), seed=self.seed)
+        draft_s = chains.draft_s(clients, self.mean_context) if chains else 0.0
+        work = StepWork(
+            sequences=clients, rows_each=rows, cache_tokens=clients * self.mean_context, sampled=clients * rows
+        )
+        verify_s, round_s = served.steps.seconds(work), draft_s + served.step_s(work)
+        tokens = fmean(one.tokens for one in rounds)
+        return 1 / float(run.tpot_s.mean()), tokens, (draft_s / round_s, verify_s / round_s)
 
     def _rounds_of(self, option: Option) -> list[Round]:
         """Rounds of one simulated request after the other."""

@@ -78,6 +78,7 @@ class _Run:
             num_steps=self.num_steps,
             num_preemptions=self.num_preemptions,
             mean_running=self.running_s / self.busy_s if self.busy_s else 0.0,
+            busy_s=self.busy_s,
             end_s=self.now_s,
             hit_rate=self.engine.prefixes.hit_rate,
         )

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
+from swiftspec.costmodel.forward import Host
 from swiftspec.costmodel.shipped import kernels_of
 from swiftspec.costmodel.steps import ComposedSteps, StepWork
 from swiftspec.devices import DeviceSpec
 from swiftspec.engines.constants import Constants
 from swiftspec.engines.description import Engine, StepLimits
-from swiftspec.models.layer_parts import Experts
-from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Option
@@ -21,7 +20,7 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.prefix_cache import PrefixCache
 
-__all__ = ["Deployed"]
+__all__ = ["Deployed", "draft_host_of", "host_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,18 +93,8 @@ class Deployed:
         return seconds if is_graph else max(seconds, self.spec.num_layers * self.added.launch_s)
 
     @cached_property
-    def _sparse_layers(self) -> int:
-        if isinstance(self.spec, SparseSpec):
-            return sum(count for part, count in self.spec.feed_forwards.items() if isinstance(part, Experts))
-        return self.spec.num_layers if self.spec.experts else 0
-
-    @cached_property
     def _added_s(self) -> float:
-        """What the engine adds to the layers of a forward."""
-        added, layers = self.added, self.spec.num_layers
-        in_fp8 = layers if self.quant == "fp8" else 0
-        total = layers * added.layer_s + self._sparse_layers * added.sparse_layer_s + in_fp8 * added.fp8_layer_s
-        return max(0.0, total)
+        return host_of(self.added).seconds(self.spec, quant=self.quant, degree=self.degree)
 
     @cached_property
     def cache_tokens(self) -> int:
@@ -138,6 +127,21 @@ class Deployed:
             prefixes=PrefixCache(block_tokens=self.limits.prefix_block, gives_up=gives_up),
             chains=chains,
         )
+
+
+def host_of(constants: Constants) -> Host:
+    """What an engine adds to a forward of its target."""
+    return Host(
+        layer_s=constants.layer_s,
+        sparse_layer_s=constants.sparse_layer_s,
+        fp8_layer_s=constants.fp8_layer_s,
+        beside_device=True,
+    )
+
+
+def draft_host_of(constants: Constants) -> Host:
+    """What it adds to a forward of a draft, which is launched inside a step."""
+    return Host(layer_s=constants.draft_layer_s, beside_device=True)
 
 
 @cache

@@ -106,7 +106,8 @@ class ArrayRun:
     num_steps, num_preemptions : int
     mean_running : float
         Requests in a step, weighted by its time.
-    end_s : float
+    busy_s, end_s : float
+        Time in steps, and until the last one.
     hit_rate : float
         Share of the prompts' tokens that were in the prefix cache.
     """
@@ -119,6 +120,7 @@ class ArrayRun:
     num_steps: int
     num_preemptions: int
     mean_running: float
+    busy_s: float
     end_s: float
     hit_rate: float
 

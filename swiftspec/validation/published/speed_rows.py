@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from swiftspec.devices.accelerators import DEVICES
 from swiftspec.engines import engine_named
 from swiftspec.engines.description import Engine
 from swiftspec.files.csv_rows import read_table
+from swiftspec.files.reading import parse_foreign_json
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.deployment import PlannedModel
 from swiftspec.policies.effects import Role
@@ -240,7 +240,7 @@ def _shape(cells: Mapping[str, str], usual: int, gaps: list[str]) -> tuple[int, 
 def _survival(cells: Mapping[str, str], longest: int, gaps: list[str], usual: float) -> tuple[float, ...]:
     if by_position := cells.get("pos", "").strip():
         try:
-            rates = [float(rate) for rate in json.loads(by_position)]
+            rates = [float(rate) for rate in parse_foreign_json(by_position.encode())]
         except (ValueError, TypeError):
             raise ValueError(f"pos is {by_position!r}; expected a list of rates") from None
         if rates and all(0 <= rate <= 1 for rate in rates):

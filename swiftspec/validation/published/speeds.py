@@ -10,11 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from swiftspec.costmodel.steps import ComposedSteps, StepWork
 from swiftspec.engines.constants import Constants
 from swiftspec.engines.description import Engine
 from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.deployed import Deployed
+from swiftspec.planner.under_load.drafts import DraftModel, chains_of
 from swiftspec.planner.under_load.served import ArrayRun, Chains, Requests
 from swiftspec.progress import Progress
 from swiftspec.validation.published.comparison import Compared, Comparison, Figure, LeaveOut
@@ -116,31 +116,13 @@ def _chains(drafting: Drafting, deployed: Deployed) -> Chains:
     survival = np.array([1.0, *np.minimum.accumulate(drafting.survival), 0.0])
     shares = survival[:-1] - survival[1:]
     tokens = 1 + np.random.default_rng(0).choice(len(shares), size=_ROUNDS, p=shares / shares.sum())
-    if drafting.draft is None:
-        return Chains(rows=drafting.rows, draft_s=lambda *_: 0.0, tokens=tokens)
-    spec = drafting.draft.spec
-    steps = ComposedSteps(
-        spec=spec,
-        kernels=deployed.steps.kernels,
-        quant="bf16" if deployed.quant == "mxfp4" else deployed.quant,
-        degree=deployed.degree,
-        collective=deployed.engine.collective,
-        products=drafting.draft.products,
-    )
-    added_s = spec.num_layers * deployed.added.draft_layer_s
-
-    def draft_s(requests: int, context: float) -> float:
-        # The first forward reads what was verified; a parallel draft writes everything in it.
-        first = StepWork(
-            sequences=requests,
-            rows_each=drafting.rows,
-            cache_tokens=int(requests * context),
-            sampled=requests * (drafting.rows if drafting.is_parallel else 1),
-        )
-        later = replace(first, rows_each=1, sampled=requests)
-        return steps.seconds(first) + (drafting.forwards - 1) * steps.seconds(later) + drafting.forwards * added_s
-
-    return Chains(rows=drafting.rows, draft_s=draft_s, tokens=tokens)
+    draft = None
+    if drafting.draft is not None:
+        quant = "bf16" if deployed.quant == "mxfp4" else deployed.quant
+        draft = DraftModel(spec=drafting.draft.spec, quant=quant, products=drafting.draft.products)
+    # The first forward reads what was verified; a parallel draft writes everything in it.
+    forward_rows = [drafting.rows, *[1] * (drafting.forwards - 1)]
+    return chains_of(deployed, draft, forward_rows=forward_rows, rows=drafting.rows, tokens=tokens)
 
 
 def _with_gains(rows: list[Compared]) -> list[Compared]:
