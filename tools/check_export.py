@@ -26,7 +26,7 @@ from typing import Any
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.export import Engine, Export, export_plan
-from swiftspec.planner.kinds.schedule import draft_schedule
+from swiftspec.planner.under_load.schedule import draft_schedule
 
 _CHECKED = (Engine.VLLM, Engine.SGLANG)
 _PUBLISHED = Path(__file__).parents[1] / "swiftspec" / "models" / "published.json"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.basis import files_of, read_profile, read_trace
 from swiftspec.artifacts.fleet import DraftLength
@@ -11,6 +12,10 @@ from swiftspec.cli.columns import speed
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.export import Engine, Export, export_plan
 from swiftspec.files.writing import write_output
+from swiftspec.policies.effects import Role
+
+if TYPE_CHECKING:
+    from swiftspec.planner.under_load.candidates import ServingEngine
 
 __all__ = ["export"]
 
@@ -34,7 +39,7 @@ def export(
         made,
         Engine(engine),
         policy=policy,
-        lengths=_Lengths(made, plan),
+        lengths=_Lengths(made, plan, engine),
         max_running=max_running,
         imitated=read_trace(made, plan) if synthetic else None,
         draft=draft,
@@ -50,15 +55,41 @@ def export(
 class _Lengths:
     """Draft tokens by batch size, from the plan's profile and trace; read only if they are needed."""
 
-    def __init__(self, plan: Plan, path: Path) -> None:
+    def __init__(self, plan: Plan, path: Path, engine: str) -> None:
         self._plan = plan
         self._path = path
+        self._engine = engine
 
     def __call__(self, num_devices: int, ranks: int, max_running: int) -> Sequence[DraftLength]:
-        from swiftspec.planner.kinds.schedule import draft_schedule
+        from swiftspec.planner.under_load.schedule import draft_schedule
 
         profile, trace = read_profile(self._plan, self._path), read_trace(self._plan, self._path)
-        return draft_schedule(profile, trace, num_devices=num_devices, max_running=max_running, ranks=ranks)
+        return draft_schedule(
+            profile,
+            trace,
+            num_devices=num_devices,
+            max_running=max_running,
+            ranks=ranks,
+            serving=self._serving(num_devices),
+        )
+
+    def _serving(self, num_devices: int) -> "ServingEngine | None":
+        """The engine that the plan is exported to, where its steps can be composed: not on a CPU."""
+        from swiftspec.devices import DEVICES
+        from swiftspec.planner.deployment import Deployment, planned_pair
+
+        plan = self._plan
+        if plan.device not in DEVICES:
+            return None
+        target, draft = planned_pair(plan.target.model, plan.draft.model, expert_parallel=bool(plan.expert_parallel))
+        deployment = Deployment(
+            device=plan.device,
+            num_devices=num_devices,
+            quant=plan.quantisation.get(Role.TARGET, plan.target.dtype),
+            draft_quant=plan.quantisation.get(Role.DRAFT, plan.draft.dtype),
+            engine=self._engine,
+        )
+        return deployment.serving(target, draft)
 
 
 def _show(exported: Export) -> None:

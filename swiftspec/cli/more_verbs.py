@@ -75,7 +75,7 @@ def validate(
     plot: flags.Plot = None,
     json: flags.Json = None,
 ) -> None:
-    """Compare predicted with measured: a plan that is run, or measurements in a file.
+    """Compare predicted with measured: of a plan, or in files.
 
     \b
     Examples:

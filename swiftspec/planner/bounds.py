@@ -91,15 +91,6 @@ class ClosedForms:
             rows = min(rows, 1 + math.ceil(depth * policy.expand_rows))
         return self._tokens_per_round(policy, rows, depth) / round_s
 
-    def round_s(self, option: Option, *, sequences: int = 1) -> float:
-        """Seconds of a serial round that as many requests share, all of its rows included; nothing overlaps."""
-        policy = option.policy
-        verify_s = self._verify_s(option, rows=policy.target_rows, sequences=sequences)
-        if not policy.serial_forwards:
-            return verify_s
-        expand_s = self._expand_s(option, rows=policy.expand_rows, sequences=sequences)
-        return serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
-
     def _tokens_per_round(self, policy: Policy, rows: int, depth: float) -> float:
         """Tokens per round at a fractional depth, interpolated linearly between whole depths."""
         whole = math.floor(depth)

@@ -89,7 +89,7 @@ def plan_for(
         longest=load.longest_context if load else 0,
     )
     specs = dict(zip(Role, (model.spec for model in models), strict=True))
-    if load is not None:
+    if load is not None and options.fleet is None:
         load = load.under(deployment.serving(*models))
     plan = make_plan(
         profile=inputs.profile,

@@ -8,8 +8,8 @@ from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.kinds.compare import last_gain
 from swiftspec.planner.kinds.named import asked_drafts
-from swiftspec.planner.kinds.rounds import Round, priced
-from swiftspec.planner.kinds.schedule import draft_schedule
+from swiftspec.planner.under_load.rounds import Round, priced
+from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.reports import kinds as said
 from swiftspec.reports.figures import kinds_by_load
 from swiftspec.stages import compare_kinds

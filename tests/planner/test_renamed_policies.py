@@ -49,7 +49,7 @@ def planned(policy: type[Policy]) -> tuple[Any, ...]:
     return (
         [described(option) for option in options],
         {reason.removeprefix("my_"): count for reason, count in rejected.items()},
-        [(closed.bound(option), closed.estimate(option), closed.round_s(option)) for option in options],
+        [(closed.bound(option), closed.estimate(option)) for option in options],
         simulated,
         [shape_of(shape) for shape in policy.host_shapes()],
     )

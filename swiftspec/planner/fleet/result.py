@@ -9,11 +9,11 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad, workload_sha256
 from swiftspec.artifacts.workload import Workload
 from swiftspec.planner.fleet.break_even import break_evens
-from swiftspec.planner.fleet.draft_lengths import draft_lengths
 from swiftspec.planner.fleet.estimates import Means
 from swiftspec.planner.fleet.kinds import Kind
 from swiftspec.planner.fleet.sizing import Sized
 from swiftspec.planner.load import Load
+from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.simulator.replica import Replicas
 
 __all__ = ["described_fleet", "described_load"]
@@ -61,7 +61,7 @@ def described_fleet(
         is_enough=point.keeps,
         point=point,
         draft_lengths=tuple(
-            draft_lengths(profile, trace, num_devices=best.kind.num_devices, max_running=load.options.max_running)
+            draft_schedule(profile, trace, num_devices=best.kind.num_devices, max_running=load.options.max_running)
         ),
         num_simulations=num_simulations,
     )

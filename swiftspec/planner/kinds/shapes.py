@@ -17,15 +17,13 @@ from swiftspec.planner.deployment import Deployment, PlannedModel
 from swiftspec.planner.for_device import NUM_NEW_TOKENS, Inputs
 from swiftspec.planner.kinds.clients import decode_together
 from swiftspec.planner.kinds.named import Kind
-from swiftspec.planner.kinds.rounds import Round, priced, rounds_of
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Key, Option
 from swiftspec.planner.space import feasible_options
-from swiftspec.planner.under_load.arrays import simulate
-from swiftspec.planner.under_load.candidates import chains_from
+from swiftspec.planner.under_load.candidates import chains_from, closed_loop
 from swiftspec.planner.under_load.deployed import Deployed
 from swiftspec.planner.under_load.drafts import DraftModel
-from swiftspec.planner.under_load.served import Requests
+from swiftspec.planner.under_load.rounds import Round, priced, rounds_of
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
 
@@ -34,7 +32,6 @@ __all__ = ["MOST_ROWS", "Shapes"]
 MOST_ROWS = 512  # of a step that clients share
 _SIMULATED_PROMPTS, _SIMULATED_TOKENS = 16, 96  # and output tokens of each
 _TREES, _OWN_SHAPES = 2, 2  # simulated for a load: of a tree policy, and on devices of its own
-_LEAST_REQUESTS, _REQUESTS_PER_CLIENT = 8, 3  # of a closed loop under an engine
 _MANY = 8  # clients from which trees are not tried: chains have fewer rows
 
 
@@ -178,14 +175,14 @@ class Shapes:
         draft = DraftModel(spec=model.spec, quant=deployment.draft_quant, products=model.products)
         chains = chains_from(rounds, served, draft)
         rows = chains.rows if chains else 1
-        count = max(_LEAST_REQUESTS, _REQUESTS_PER_CLIENT * clients)
-        load = Requests(
-            arrival_s=np.zeros(count),
-            prompt_tokens=np.full(count, deployment.context),
-            output_tokens=np.full(count, deployment.output_tokens or NUM_NEW_TOKENS),
-            num_clients=clients,
+        run = closed_loop(
+            served,
+            chains,
+            clients,
+            prompt_tokens=deployment.context,
+            output_tokens=deployment.output_tokens or NUM_NEW_TOKENS,
+            seed=self.seed,
         )
-        run = simulate(load, served.under_load(chains), seed=self.seed)
         draft_s = chains.draft_s(clients, self.mean_context) if chains else 0.0
         work = StepWork(
             sequences=clients, rows_each=rows, cache_tokens=clients * self.mean_context, sampled=clients * rows

@@ -17,17 +17,18 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.devices import DeviceSpec
 from swiftspec.engines.description import Engine
 from swiftspec.models.spec import ModelSpec
-from swiftspec.planner.kinds.rounds import Round, rounds_of
 from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.deployed import Deployed
 from swiftspec.planner.under_load.drafts import DraftModel, chains_of
+from swiftspec.planner.under_load.rounds import Round, rounds_of
 from swiftspec.planner.under_load.served import ArrayRun, Chains, Requests
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
 
-__all__ = ["ServingEngine", "chains_from", "serve_under_engine"]
+__all__ = ["ServingEngine", "chains_from", "closed_loop", "recorded_rounds", "serve_under_engine"]
 
+_LEAST_REQUESTS, _REQUESTS_PER_CLIENT = 8, 3  # of a closed loop
 _PROMPTS, _TOKENS = 16, 96  # whose rounds are recorded, and output tokens of each
 
 
@@ -65,6 +66,11 @@ class ServingEngine:
             settings=self.settings,
             context=context,
         )
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of a step, at most."""
+        return self.engine.limits(self.device, self.settings).step_tokens
 
     def described(self) -> str:
         """The engine and the limits of its steps, a clause."""
@@ -119,7 +125,7 @@ def serve_under_engine(
 
 
 def recorded_rounds(
-    policy: Policy, degree: int, *, latencies: Latencies, trace: AcceptanceTrace, seed: int
+    policy: Policy, degree: int, *, latencies: Latencies, trace: AcceptanceTrace, seed: int, ranks: int = 1
 ) -> list[Round]:
     """Rounds of one simulated request after another, of a policy whose models share devices."""
     count = len(trace.prompts)
@@ -127,6 +133,7 @@ def recorded_rounds(
     run = Simulator(latencies, trace).run(
         policy,
         degrees={Role.TARGET: degree},
+        ranks={Role.TARGET: ranks},
         prompt_indices=indices.tolist(),
         seed=seed,
         max_new_tokens=_TOKENS,
@@ -150,6 +157,20 @@ def chains_from(rounds: Sequence[Round], deployed: Deployed, draft: DraftModel) 
         rows=rows,
         tokens=np.array([one.tokens for one in rounds]),
     )
+
+
+def closed_loop(
+    served: Deployed, chains: Chains | None, clients: int, *, prompt_tokens: int, output_tokens: int, seed: int = 0
+) -> ArrayRun:
+    """Clients that each send the next request when one ends, all of one length."""
+    count = max(_LEAST_REQUESTS, _REQUESTS_PER_CLIENT * clients)
+    load = Requests(
+        arrival_s=np.zeros(count),
+        prompt_tokens=np.full(count, prompt_tokens),
+        output_tokens=np.full(count, output_tokens),
+        num_clients=clients,
+    )
+    return simulate(load, served.under_load(chains), seed=seed)
 
 
 def _records(run: ArrayRun, workload: Workload, goal: LoadGoal, *, tokens_per_round: float) -> tuple[ServedRecord, ...]:

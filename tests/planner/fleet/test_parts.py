@@ -8,7 +8,6 @@ import pytest
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.fleet import LoadPoint, ReplicaKind
 from swiftspec.planner.fleet.break_even import break_evens, speed_at
-from swiftspec.planner.fleet.draft_lengths import best_draft_lengths
 from swiftspec.planner.fleet.share import replica_share
 from swiftspec.workload import make_workload
 
@@ -96,24 +95,3 @@ def test_a_kind_serves_nothing_beyond_the_first_load_at_which_it_misses_the_limi
     assert lucky.capacity == 1
     assert speed_at(lucky, [0.5, 1.0, 1.5]).tolist() == [200, 200, 0]
     assert speed_at(kind("serial_chain", [point(1, 200, keeps=False)]), [1.0]).tolist() == [0]
-
-
-def test_draft_lengths_shrink_with_the_batch_and_equal_an_exhaustive_search() -> None:
-    tokens = [1.0 + sum(0.7**place for place in range(1, length + 1)) for length in range(9)]
-
-    def round_s(batch: int, length: int) -> float:
-        return 0.010 + 0.001 * length + 0.0004 * batch * (length + 1)
-
-    found = best_draft_lengths((1, 4, 16, 64), tokens_per_round=tokens, round_s=round_s)
-    for best in found:
-        speeds = [best.batch * tokens[length] / round_s(best.batch, length) for length in range(9)]
-        assert best.tokens_per_s == pytest.approx(max(speeds))
-        assert best.num_draft_tokens == int(np.argmax(speeds))
-    lengths = [best.num_draft_tokens for best in found]
-    assert lengths == sorted(lengths, reverse=True)
-    assert lengths[0] > lengths[-1]
-
-
-def test_drafts_that_do_not_fit_into_a_step_are_not_offered() -> None:
-    (best,) = best_draft_lengths((16,), tokens_per_round=[1, 2, 3], round_s=lambda *_: 1.0, most_rows=32)
-    assert best.num_draft_tokens == 1

@@ -7,13 +7,14 @@ import pytest
 
 from swiftspec.artifacts.distributions import Distribution, Process
 from swiftspec.artifacts.plan import Plan
-from swiftspec.planner.deployment import Deployment, PlannedModel
-from swiftspec.planner.for_device import plan_for
+from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
+from swiftspec.planner.for_device import plan_for, prepare
 from swiftspec.planner.kinds.compare import compare_kinds
 from swiftspec.planner.kinds.named import Asked
 from swiftspec.planner.load import Load
 from swiftspec.planner.options import SearchOptions
 from swiftspec.planner.under_load.arrays import simulate
+from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.planner.under_load.served import Requests
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.effects import Role
@@ -88,6 +89,29 @@ def test_a_comparison_of_drafts_says_of_a_load_what_a_plan_says(made: Plan) -> N
     tpot_s = made.under_load.predictions["autoregressive"].metrics.tpot_s.mean
     assert plain.user_tokens_per_s == pytest.approx(1 / tpot_s, rel=1e-9)
     assert {kind.name for kind in compared.kinds} == {"none", "suffix", DRAFT}, "none has devices of its own"
+
+
+def test_a_schedule_is_what_a_comparison_says_and_shrinks_with_the_batch() -> None:
+    """Of a head, whose lengths a comparison searches, too; both with requests as long as the synthesised ones."""
+    on = deployment()
+    models = planned_pair(TARGET, "eagle3")
+    inputs = prepare(on, target=models[0], draft=models[1])
+    serving = on.serving(*models)
+    found = draft_schedule(inputs.profile, inputs.trace, num_devices=1, max_running=256, serving=serving)
+    assert [each.batch for each in found] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    compared = compare_kinds(
+        on, target=TARGET, drafts=[Asked(draft="eagle3")], clients=[1, 64], num_jobs=1, progress=lambda *_: None
+    )
+    (head,) = (kind for kind in compared.kinds if kind.name == "eagle3")
+    for batch in (1, 64):
+        (length,) = (each for each in found if each.batch == batch)
+        point, plain = head.at(batch), compared.plain.at(batch)
+        assert point is not None
+        assert plain is not None
+        assert length.plain_tokens_per_s == pytest.approx(batch * plain.user_tokens_per_s, rel=1e-9)
+        assert length.tokens_per_s == pytest.approx(batch * point.user_tokens_per_s, rel=1e-9)
+        assert length.num_draft_tokens == point.num_draft_tokens
+    assert found[0].num_draft_tokens > found[-1].num_draft_tokens
 
 
 def test_fewer_tokens_a_step_and_fewer_requests_cost_speed() -> None:
