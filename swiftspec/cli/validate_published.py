@@ -55,7 +55,8 @@ def save_comparison(found: Comparison, *, freeze: Path | None, plot: Path | None
         from swiftspec.reports.figures import backtest_errors, save_figure
 
         pairs: dict[str, list[tuple[float, float]]] = {}
-        for row in found.rows:
+        kept = [row for index, row in enumerate(found.rows) if index not in found.failed]
+        for row in kept:
             for figure in row.figures:
                 if figure.name in _FIRST:
                     pairs.setdefault(_words(figure.name), []).append((figure.measured, figure.predicted))

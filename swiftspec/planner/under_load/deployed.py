@@ -35,6 +35,8 @@ class Deployed:
     spec : ModelSpec
     quant : str
         Format of the weights.
+    stored : str
+        Format that they are kept in, where another one stands for their kernels; `quant` if empty.
     settings : mapping of str to str
         The user's limits, by the engine's words.
     constants : Constants, optional
@@ -48,6 +50,7 @@ class Deployed:
     degree: int
     spec: ModelSpec
     quant: str
+    stored: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     constants: Constants | None = None
     context: int = 4096
@@ -102,7 +105,7 @@ class Deployed:
         memory = MemoryModel(
             device=self.device,
             specs=dict.fromkeys(Role, self.spec),
-            quantisation=dict.fromkeys(Role, self.quant),
+            quantisation=dict.fromkeys(Role, self.stored or self.quant),
         )
         option = Option(policy=Autoregressive(), groups={Role.TARGET: tuple(range(self.degree))})
         room = memory.cached_tokens(option, context=self.context)

@@ -24,8 +24,9 @@ from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.under_load.served import Requests
 from swiftspec.scheduler.prefix_cache import Segment
 
-__all__ = ["LoadRow", "UnpredictedError", "read_load_rows", "with_usual_names"]
+__all__ = ["NVFP4", "LoadRow", "UnpredictedError", "read_load_rows", "with_usual_names"]
 
+NVFP4: Final = "nvfp4, for which fp8 stands"  # not priced yet; as many bits as mxfp4
 _DEVICES: Final = {"b200-sxm": "b200"}
 _FORMATS: Final = {
     "fp16": "bf16",
@@ -74,6 +75,11 @@ class LoadRow:
     gaps: tuple[str, ...] = ()
     requests: Requests = field(repr=False)
     warm: bool = False
+
+    @property
+    def stored(self) -> str:
+        """Format that weights are kept in, where another one stands for their kernels."""
+        return "mxfp4" if any(gap == NVFP4 for gap in self.gaps) else ""
 
     @property
     def is_closed(self) -> bool:
@@ -251,7 +257,7 @@ def _format(cells: Mapping[str, str], model: str) -> tuple[str, list[str]]:
     if model.startswith("gpt-oss"):
         return "mxfp4", []  # its checkpoint's only format
     if stated in ("fp4", "nvfp4"):
-        return "fp8", ["nvfp4, for which fp8 stands"]
+        return "fp8", [NVFP4]
     if stated.startswith("fp8"):
         return "fp8", []
     found = _FORMATS.get(stated, stated)

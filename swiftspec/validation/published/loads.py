@@ -117,6 +117,7 @@ def predict_load(row: LoadRow, *, constants: Constants | None = None) -> Predict
         degree=row.degree,
         spec=row.spec,
         quant=row.quant,
+        stored=row.stored,
         settings=row.settings,
         constants=constants,
         context=row.longest,

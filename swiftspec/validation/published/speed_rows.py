@@ -18,7 +18,7 @@ from swiftspec.files.reading import parse_foreign_json
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.deployment import PlannedModel
 from swiftspec.policies.effects import Role
-from swiftspec.validation.published.load_rows import UnpredictedError
+from swiftspec.validation.published.load_rows import NVFP4, UnpredictedError
 
 __all__ = ["Drafting", "SpeedRow", "read_speed_rows"]
 
@@ -192,7 +192,7 @@ def _format(cells: Mapping[str, str], target: PlannedModel, gaps: list[str]) -> 
         gaps.append("weight format")
     name = stated.rstrip("?")
     if name in ("nvfp4", "fp4"):
-        gaps.append("nvfp4, for which fp8 stands")
+        gaps.append(NVFP4)
         return "fp8"
     found = {"fp16": "bf16"}.get(name, name)
     if found not in ("bf16", "fp8", "int8", "int4", "mxfp4"):

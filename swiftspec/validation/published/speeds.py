@@ -18,7 +18,7 @@ from swiftspec.planner.under_load.drafts import DraftModel, chains_of
 from swiftspec.planner.under_load.served import ArrayRun, Chains, Requests
 from swiftspec.progress import Progress
 from swiftspec.validation.published.comparison import Compared, Comparison, Figure, LeaveOut
-from swiftspec.validation.published.load_rows import UnpredictedError
+from swiftspec.validation.published.load_rows import NVFP4, UnpredictedError
 from swiftspec.validation.published.speed_rows import Drafting, SpeedRow, read_speed_rows
 
 __all__ = ["compare_speeds", "predict_speed"]
@@ -99,6 +99,7 @@ def predict_speed(row: SpeedRow, constants: Constants) -> ArrayRun:
         degree=row.degree,
         spec=row.target.spec,
         quant=row.quant,
+        stored="mxfp4" if NVFP4 in row.gaps else "",
         constants=constants,
         context=row.prompt_tokens + row.output_tokens,
     )
