@@ -65,9 +65,10 @@ class Engine:
     small_limits : StepLimits
         On all others.
     words : mapping of str to str
-        The engine's own names of the limits that a user can set, and the fields of `StepLimits`.
-    switches : mapping of str to (str, str)
-        Its flags that switch a limit's field off: the field and the value that does.
+        The engine's own names of the limits that a user can set, and the fields of `StepLimits`; or `prefix_cache`,
+        `no_prefix_cache` and `runs_step_by_step` of flags that switch one.
+    covers_requests : bool
+        Whether it refuses more requests at once than tokens in a step.
     ahead_since : tuple of int, optional
         First release that forms the next step while one runs; never if None.
     graphs_prompts : bool
@@ -92,9 +93,10 @@ class Engine:
     large_bytes: int = 70 * _GIB
     never_large: frozenset[str] = frozenset({"a100-sxm"})
     words: Mapping[str, str] = field(default_factory=dict)
+    covers_requests: bool = False
     ahead_since: Release | None = None
     graphs_prompts: bool = False
-    fp8_cache: frozenset[str] = frozenset()  # weight formats whose checkpoints have an fp8 KV cache, too
+    fp8_cache: frozenset[str] = frozenset()
     collective: str | None = None
     own_experts: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
@@ -123,6 +125,14 @@ class Engine:
         found = replace(limits, runs_ahead=ahead)
         for word, value in (settings or {}).items():
             found = self._with(found, word, value)
+        if self.covers_requests and found.requests > found.step_tokens:
+            stated = next((word for word in settings or {} if self.words[word] == "requests"), None)
+            if stated is not None:
+                raise ValueError(
+                    f"set {stated} is {found.requests}; {self.full_name} refuses more than a step's tokens, "
+                    f"{found.step_tokens}"
+                )
+            return replace(found, requests=found.step_tokens)
         return found
 
     def constants(self, *, left_out: str | None = None) -> Constants:

@@ -39,6 +39,7 @@ def test_settings_have_the_engines_own_words() -> None:
     vllm = engine_named("vLLM")
     limits = vllm.limits(H100, {"max_num_batched_tokens": "2048", "max_num_seqs": "128", "block_size": "32"})
     assert (limits.step_tokens, limits.requests, limits.prefix_block) == (2048, 128, 32)
+    assert vllm.limits(H100, {"max_num_batched_tokens": "64"}).requests == 64
     assert vllm.limits(H100, {"enable_prefix_caching": "false"}).prefix_block == 0
     assert vllm.limits(H100, {"no_enable_prefix_caching": "true"}).prefix_block == 0
     assert not vllm.limits(H100, {"no_async_scheduling": "true"}).runs_ahead
@@ -64,6 +65,10 @@ def test_an_engine_that_is_not_described_is_refused_in_a_sentence(text: str, say
     [
         ({"max_tokens": "5"}, "set max_tokens is no limit of vLLM that is known here; expected one of max_num_batched"),
         ({"max_num_seqs": "many"}, "set max_num_seqs is 'many'; expected a whole number, true or false"),
+        (
+            {"max_num_seqs": "128", "max_num_batched_tokens": "64"},
+            "set max_num_seqs is 128; vLLM refuses more than a step's tokens, 64",
+        ),
         ({"max_num_seqs": "0"}, "set max_num_seqs is 0; expected at least 1"),
         ({"max_num_batched_tokens": "-4"}, "set max_num_batched_tokens is -4; expected at least 1"),
     ],
