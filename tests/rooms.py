@@ -74,8 +74,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"artifacts", "devices", "files", "latencymodel", "models", "policies", "matplotlib", "numpy"}
     ),
     "backtest": frozenset(
-        {"acceptance", "artifacts", "costmodel", "devices", "files", "models", "planner", "policies", "progress"}
-        | {"scheduler", "simulator", "joblib", "numpy", "scipy"}
+        {"acceptance", "artifacts", "costmodel", "devices", "engines", "files", "models", "planner", "policies"}
+        | {"progress", "scheduler", "simulator", "validation", "joblib", "numpy", "scipy"}
     ),
     "demo": frozenset(
         {"profiler", "simulator", "artifacts", "files", "models", *TORCH, "transformers", "tokenizers", "rich"}

@@ -64,7 +64,7 @@ def figures() -> Iterator[tuple[str, Any]]:
     """Every figure by its name."""
     for asked in ASKED:
         yield from _plan_figures(asked)
-    backtest = run_backtest(e2e=None, num_jobs=-1, done=_ignore)
+    backtest = run_backtest(num_jobs=-1, done=_ignore)
     for section in backtest.sections:
         for number, row in enumerate(section.rows):
             yield f"{section.title} {number}: {row.name}, {row.quantity}", row.predicted

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist, mean
 
-from swiftspec.backtest.rows import SPARSE_RATIO, SPARSE_TOKENS, SPARSE_TPOT, Row
+from swiftspec.backtest.rows import FIRST_TOKEN, LOAD_TIME, SPARSE_RATIO, SPARSE_TOKENS, SPARSE_TPOT, TPOT, Row
 from swiftspec.simulator.forward_errors import COMPOSED, SPARSE
 
 __all__ = ["LEVEL", "Coverage", "Kind", "coverage", "known_error", "source_of"]
@@ -25,15 +25,17 @@ class Kind(StrEnum):
     """Kind of quantity in a row."""
 
     FORWARD = "forwards"
-    SPARSE_FORWARD = "forwards of sparse models"
+    LOAD = "loads"
+    SPARSE_LOAD = "loads of sparse models"  # whose errors stand for those of their forwards, too
     ACCEPTANCE = "tokens per round"
     SPEED = "speeds"  # these depend on forwards and tokens per round
     SPARSE_SPEED = "speeds of sparse models"
 
 
 _KINDS = {
-    **dict.fromkeys(("forward, ms", "step, ms", "TPOT, ms"), Kind.FORWARD),
-    SPARSE_TPOT: Kind.SPARSE_FORWARD,
+    **dict.fromkeys(("forward, ms", "step, ms"), Kind.FORWARD),
+    **dict.fromkeys((TPOT, LOAD_TIME, FIRST_TOKEN), Kind.LOAD),
+    SPARSE_TPOT: Kind.SPARSE_LOAD,
     **dict.fromkeys((SPARSE_TOKENS, SPARSE_RATIO), Kind.SPARSE_SPEED),
     "tokens per round": Kind.ACCEPTANCE,
 }
@@ -74,18 +76,19 @@ def known_error(kind: Kind, rows: Iterable[Row], *, but: str | None = None) -> f
 
 
 def source_of(row: Row) -> str:
-    """Publisher of a row; for serving points also the model, since models are fitted separately."""
+    """Publisher of a row; of a load also the model, which is what constants are fitted without."""
     publisher = row.source.partition(",")[0]
-    return f"{publisher}, {row.name.split()[0]}" if "TPOT" in row.quantity else publisher
+    return f"{publisher}, {row.name.split()[0]}" if _kind(row) in (Kind.LOAD, Kind.SPARSE_LOAD) else publisher
 
 
 def _is_inside(row: Row, rows: Sequence[Row]) -> bool:
-    kinds = (Kind.FORWARD, Kind.SPARSE_FORWARD, Kind.ACCEPTANCE)
+    kinds = (Kind.FORWARD, Kind.LOAD, Kind.SPARSE_LOAD, Kind.ACCEPTANCE)
     errors = [known_error(kind, rows, but=source_of(row)) for kind in kinds]
-    of_forwards, of_sparse, of_acceptance = errors[0] or COMPOSED, errors[1] or SPARSE, errors[2] or 0.0
+    of_forwards, of_sparse, of_acceptance = errors[0] or COMPOSED, errors[2] or SPARSE, errors[3] or 0.0
     by_kind = {
         Kind.FORWARD: of_forwards,
-        Kind.SPARSE_FORWARD: of_sparse,
+        Kind.LOAD: errors[1] or of_forwards,
+        Kind.SPARSE_LOAD: of_sparse,
         Kind.ACCEPTANCE: of_acceptance,
         Kind.SPEED: math.hypot(of_forwards, of_acceptance),
         Kind.SPARSE_SPEED: math.hypot(of_sparse, of_acceptance),

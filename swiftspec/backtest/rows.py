@@ -1,13 +1,17 @@
 """Rows of a backtest: published and predicted figures, and the fitted constants."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import mean, median
 
 __all__ = [
+    "FIRST_TOKEN",
+    "LOAD_TIME",
     "SPARSE_RATIO",
     "SPARSE_TOKENS",
     "SPARSE_TPOT",
+    "TPOT",
     "Backtest",
     "Constant",
     "Row",
@@ -16,6 +20,8 @@ __all__ = [
     "median_error",
 ]
 
+# Quantities of loads: requests that share a server.
+TPOT, LOAD_TIME, FIRST_TOKEN = "TPOT, ms", "mean E2E, ms", "TTFT p50, ms"
 # Quantities of sparse models, whose errors are larger than those of dense ones.
 SPARSE_TPOT, SPARSE_TOKENS, SPARSE_RATIO = "TPOT of a sparse model, ms", "tokens/s of a sparse model", "times"
 
@@ -60,19 +66,19 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Rows of one kind, and the constants they use."""
+    """Rows of one kind, and the constants they use. `skipped`: number of loads that are not predicted, by reason."""
 
     title: str
     rows: tuple[Row, ...]
     constants: tuple[Constant, ...] = ()
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backtest:
-    """All sections. `skipped`: number of serving points that cannot be predicted, by reason."""
+    """All sections."""
 
     sections: tuple[Section, ...]
-    skipped: Mapping[str, int]
 
     @property
     def rows(self) -> list[Row]:
@@ -81,6 +87,14 @@ class Backtest:
     @property
     def constants(self) -> list[Constant]:
         return [constant for section in self.sections for constant in section.constants]
+
+    @property
+    def skipped(self) -> Mapping[str, int]:
+        """Number of loads that are not predicted, by reason: a clause."""
+        total: Counter[str] = Counter()
+        for section in self.sections:
+            total.update(section.skipped)
+        return total
 
 
 def median_error(rows: Sequence[Row], *, left_out: bool) -> float:

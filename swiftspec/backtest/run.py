@@ -1,6 +1,6 @@
 """The whole backtest, parallel over cores."""
 
-from pathlib import Path
+from dataclasses import replace
 
 import joblib
 
@@ -9,10 +9,10 @@ from swiftspec.backtest.adaptive_verification import adaptive_verification_rows
 from swiftspec.backtest.decoupled import decoupled_rows
 from swiftspec.backtest.head_acceptance import head_acceptance_rows
 from swiftspec.backtest.head_speeds import head_speed_rows
+from swiftspec.backtest.loads import INFERENCEX, POINTS, SPARSE_POINTS, STAGES, load_constants, load_section
 from swiftspec.backtest.losses import loss_rows
 from swiftspec.backtest.nano_pearl import batch_rows, single_rows, windows
 from swiftspec.backtest.rows import Backtest, Section
-from swiftspec.backtest.serving import SPARSE_POINTS, read_points, serving_rows
 from swiftspec.backtest.sparse_systems import sparse_system_rows
 from swiftspec.backtest.swiftspec_paper import paper_constants, paper_rows
 from swiftspec.backtest.systems import system_rows
@@ -22,8 +22,8 @@ from swiftspec.progress import Progress
 __all__ = ["run"]
 
 
-def run(*, e2e: Path | None, num_jobs: int, done: Progress) -> Backtest:
-    """Run the shipped sections or, given a CSV file with the columns of the serving points, only that file's points.
+def run(*, num_jobs: int, done: Progress) -> Backtest:
+    """Run every section.
 
     Parameters
     ----------
@@ -32,13 +32,11 @@ def run(*, e2e: Path | None, num_jobs: int, done: Progress) -> Backtest:
     done : Progress
         Receives the title of the section that ended last.
     """
-    if e2e is not None:
-        rows, constants = serving_rows(e2e)
-        section = Section(title=f"Serving points of {e2e}", rows=tuple(rows), constants=tuple(constants))
-        return Backtest(sections=(section,), skipped=read_points(e2e).skipped)
     # The longest first, so that cores finish together.
     makers = (
+        _inferencex,
         _paper,
+        _stages,
         _acceptance,
         _pearl,
         _systems,
@@ -54,7 +52,7 @@ def run(*, e2e: Path | None, num_jobs: int, done: Progress) -> Backtest:
     for section in run_parallel((joblib.delayed(maker)() for maker in makers), num_jobs):
         sections.append(section)
         done(len(sections), len(makers), section.title)
-    return Backtest(sections=tuple(sections), skipped=read_points(SPARSE_POINTS).skipped)
+    return Backtest(sections=tuple(sections))
 
 
 def _paper() -> Section:
@@ -71,13 +69,20 @@ def _systems() -> Section:
 
 
 def _serving() -> Section:
-    rows, constants = serving_rows()
-    return Section(title="Serving points", rows=tuple(rows), constants=tuple(constants))
+    return replace(load_section(POINTS), constants=load_constants())
 
 
 def _sparse() -> Section:
-    rows, _ = serving_rows(SPARSE_POINTS)
-    return Section(title="Sparse targets", rows=(*rows, *sparse_system_rows()))
+    section = load_section(SPARSE_POINTS)
+    return replace(section, rows=(*section.rows, *sparse_system_rows()))
+
+
+def _stages() -> Section:
+    return load_section(STAGES)
+
+
+def _inferencex() -> Section:
+    return load_section(INFERENCEX)
 
 
 def _adaptive_verification() -> Section:

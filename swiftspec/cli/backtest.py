@@ -11,13 +11,22 @@ from swiftspec.cli.outputs import check_outputs, write_json
 __all__ = ["backtest", "show_backtest"]
 
 
-def backtest(*, e2e: Path | None, jobs: int, plot: Path | None, json_path: Path | None) -> Backtest:
-    """Predict, print and save."""
-    check_outputs(inputs={"--e2e": e2e}, plot=plot, json=json_path)
+def backtest(*, loads: Path | None, engine: str | None, jobs: int, plot: Path | None, json_path: Path | None) -> None:
+    """Predict, print and save: the shipped sections, or a file of loads as `validate --loads` does."""
+    if loads is not None:
+        from swiftspec.cli.validate_published import validate_published
+
+        validate_published(
+            loads=loads, speeds=None, engine=engine, leave_out="none", freeze=None, plot=plot, json_path=json_path
+        )
+        return
+    if engine is not None:
+        raise ValueError(f"--engine is {engine}; it is only for --loads")
+    check_outputs(plot=plot, json=json_path)
     from swiftspec.backtest.run import run
 
     with console.progress("backtest") as progress:
-        result = run(e2e=e2e, num_jobs=jobs, done=progress)
+        result = run(num_jobs=jobs, done=progress)
     show_backtest(result)
     if plot is not None:
         from swiftspec.reports.figures import backtest_errors, save_figure
@@ -27,7 +36,6 @@ def backtest(*, e2e: Path | None, jobs: int, plot: Path | None, json_path: Path 
         }
         save_figure(plot, backtest_errors(groups))
     write_json(json_path, _content(result))
-    return result
 
 
 def show_backtest(result: Backtest) -> None:
@@ -48,7 +56,7 @@ def show_backtest(result: Backtest) -> None:
         last_is_text=True,
     )
     for reason, number in result.skipped.items():
-        console.paragraph(f"Not predicted: {number} serving points {reason}")
+        console.paragraph(f"Not predicted: {number} {'load' if number == 1 else 'loads'}, since {reason}")
     console.paragraph()
     console.paragraph(f"All: {_quality(result.rows)}")
     console.paragraph("Left out: the prediction's error when nothing was fitted to the row itself.")

@@ -358,8 +358,11 @@ def demo(
 
 def backtest(
     *,
-    e2e: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Instead predict the serving points of this CSV file.")
+    loads: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Instead: CSV file of measured loads, as in validate --loads.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="NAME[@RELEASE]", help="With --loads: engine of rows that name none.")
     ] = None,
     jobs: flags.Jobs = -1,
     plot: flags.Plot = None,
@@ -368,12 +371,13 @@ def backtest(
     """Predict published results from published inputs; show errors.
 
     \b
-    Example:
+    Examples:
       swiftspec backtest --json backtest.json
+      swiftspec backtest --loads measured.csv --engine vllm@0.15
     """
     from swiftspec.cli.backtest import backtest as predict
 
-    predict(e2e=e2e, jobs=jobs, plot=plot, json_path=json)
+    predict(loads=loads, engine=engine, jobs=jobs, plot=plot, json_path=json)
 
 
 def secret(

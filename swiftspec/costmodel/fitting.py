@@ -1,4 +1,4 @@
-"""Fit of the composition's constants to op tables; engines' constants are fitted to serving points, in backtest."""
+"""Fit of the composition's constants to op tables; `tools/fit_engines.py` fits engines' to loads."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,8 +1,8 @@
 import pytest
 
 from swiftspec.backtest.acceptance import acceptance_rows
-from swiftspec.backtest.rows import Constant, Row
-from swiftspec.backtest.serving import SPARSE_POINTS, serving_rows
+from swiftspec.backtest.loads import POINTS, SPARSE_POINTS, load_section
+from swiftspec.backtest.rows import Constant, Row, Section
 from swiftspec.backtest.sparse_systems import sparse_system_rows
 from swiftspec.backtest.systems import system_rows
 
@@ -16,8 +16,8 @@ def acceptance() -> Found:
 
 
 @pytest.fixture(scope="session")
-def serving() -> Found:
-    return serving_rows()
+def serving() -> Section:
+    return load_section(POINTS)
 
 
 @pytest.fixture(scope="session")
@@ -26,9 +26,8 @@ def systems() -> list[Row]:
 
 
 @pytest.fixture(scope="session")
-def sparse_points() -> list[Row]:
-    rows, _ = serving_rows(SPARSE_POINTS)
-    return rows
+def sparse_points() -> Section:
+    return load_section(SPARSE_POINTS)
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,6 @@
-from pathlib import Path
-
 import pytest
 
-from swiftspec.backtest.rows import Row, mean_error, median_error
-from swiftspec.backtest.run import run
-from swiftspec.backtest.serving import POINTS
+from swiftspec.backtest.rows import Backtest, Row, Section, mean_error, median_error
 
 
 def row(predicted: float, left_out: float | None) -> Row:
@@ -26,20 +22,7 @@ def test_left_out_errors_replace_those_of_fits_that_saw_the_row() -> None:
     assert mean_error(ROWS, left_out=True) == pytest.approx(0.7 / 3)
 
 
-def test_points_of_a_file_are_the_only_section(tmp_path: Path) -> None:
-    lines = POINTS.read_text().splitlines()
-    few = tmp_path / "few.csv"
-    few.write_text("\n".join([lines[0], *lines[1:4]]) + "\n")
-    result = run(e2e=few, num_jobs=1, done=lambda done, total, what: None)
-    (section,) = result.sections
-    assert len(result.rows) == 3
-    assert str(few) in section.title
-    assert result.constants
-
-
-def test_malformed_point_is_named_by_file_and_line(tmp_path: Path) -> None:
-    lines = POINTS.read_text().splitlines()
-    broken = tmp_path / "broken.csv"
-    broken.write_text("\n".join([lines[0], lines[1].replace("h100_sxm", "h100_sxm,surplus")]) + "\n")
-    with pytest.raises(ValueError, match=r"broken.csv.*2"):
-        run(e2e=broken, num_jobs=1, done=lambda done, total, what: None)
+def test_loads_that_are_not_predicted_are_counted_over_all_sections() -> None:
+    counts: list[dict[str, int]] = [{"requests failed": 4}, {}, {"requests failed": 1, "devices are unknown": 2}]
+    sections = tuple(Section(title=str(number), rows=(), skipped=found) for number, found in enumerate(counts))
+    assert Backtest(sections=sections).skipped == {"requests failed": 5, "devices are unknown": 2}

@@ -161,7 +161,7 @@ def _verbs(folder: Path) -> Mapping[str, Mapping[str, object]]:
             "--drafter": "d",
             "--out": folder / "new",
         },
-        "backtest": {"--e2e": folder / "points.csv"},
+        "backtest": {"--loads": folder / "points.csv"},
     }
 
 
