@@ -73,3 +73,11 @@ def test_a_row_that_is_no_number_is_named(loads: Path, fails: Fails) -> None:
     loads.write_text(f"{HEAD}\n{ROW.replace('1024', 'long', 1)}\n")
     said = fails("validate", "--loads", loads)
     assert "loads.csv, line 2: input_tokens is 'long'" in said
+
+
+@pytest.mark.parametrize(("figure", "says"), [("soon", "expected a number"), ("0", "expected more than 0")])
+def test_a_measured_figure_that_is_none_is_named_by_its_row(loads: Path, fails: Fails, figure: str, says: str) -> None:
+    loads.write_text(f"{HEAD}\n{ROW.replace('5.2', figure)}\n")
+    said = fails("validate", "--loads", loads)
+    assert "loads.csv, row 1: tpot_mean_ms is" in said
+    assert says in said

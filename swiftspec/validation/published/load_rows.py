@@ -21,8 +21,11 @@ from swiftspec.models import known_model
 from swiftspec.models.published import registered_name
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
+from swiftspec.planner.deployment import PlannedModel
 from swiftspec.planner.under_load.served import Requests
+from swiftspec.policies.effects import Role
 from swiftspec.scheduler.prefix_cache import Segment
+from swiftspec.validation.published.drafted import Drafting, drafting_of
 
 __all__ = ["NVFP4", "LoadRow", "UnpredictedError", "read_load_rows", "with_usual_names"]
 
@@ -60,6 +63,8 @@ class LoadRow:
         As of `Deployed`. model: the registered name.
     settings : mapping of str to str
         The engine's limits that the row states.
+    drafting : Drafting, optional
+        None for plain decoding.
     gaps : tuple of str
         What the row leaves open and a default stands for; each widens the interval.
     """
@@ -73,6 +78,7 @@ class LoadRow:
     quant: str
     settings: Mapping[str, str]
     gaps: tuple[str, ...] = ()
+    drafting: Drafting | None = None
     requests: Requests = field(repr=False)
     warm: bool = False
 
@@ -168,6 +174,7 @@ def _row(stated: Mapping[str, str], engine: Engine | None) -> LoadRow:
     degree, whole_experts = _degrees(cells)
     if whole_experts and isinstance(spec, SparseSpec) and spec.experts:
         spec = spec.with_whole_experts()
+    drafting = _drafting(cells, name, more)
     settings = {word: cells[word] for word in found.words if cells.get(word)}
     return LoadRow(
         cells=stated,
@@ -178,10 +185,19 @@ def _row(stated: Mapping[str, str], engine: Engine | None) -> LoadRow:
         spec=spec,
         quant=quant,
         settings=settings,
+        drafting=drafting,
         gaps=(*gaps, *more),
         requests=_requests(cells),
         warm=(_number(cells, "stage") or 0.0) > 0,
     )
+
+
+def _drafting(cells: Mapping[str, str], model: str, gaps: list[str]) -> Drafting | None:
+    method = cells.get("spec", "").strip()
+    if method in ("", "none"):
+        return None
+    stated = {**cells, "cls": method, "head": cells.get("head", "")}
+    return drafting_of(stated, PlannedModel.of(Role.TARGET, model), gaps)
 
 
 def _engine(cells: Mapping[str, str], engine: Engine | None) -> tuple[Engine, list[str]]:

@@ -19,6 +19,7 @@ from swiftspec.planner.under_load.deployed import Deployed
 from swiftspec.planner.under_load.served import ArrayRun
 from swiftspec.progress import Progress
 from swiftspec.validation.published.comparison import Compared, Comparison, Figure, LeaveOut
+from swiftspec.validation.published.drafted import drafted_chains
 from swiftspec.validation.published.load_rows import LoadRow, UnpredictedError, read_load_rows, with_usual_names
 
 __all__ = ["PredictedLoad", "compare_loads", "measured_figures", "predict_load"]
@@ -79,7 +80,10 @@ def compare_loads(
     read = list(read_load_rows(path, engine=engine))
     rows = []
     for number, (cells, row) in enumerate(read, 1):
-        rows.append(_compared(cells, row, leave_out))
+        try:
+            rows.append(_compared(cells, row, leave_out))
+        except ValueError as error:
+            raise ValueError(f"{path}, row {number}: {error}") from None
         done(number, len(read), path.name)
     failed = frozenset(index for index, (cells, _) in enumerate(read) if cells.get("failed", "0") not in ("", "0"))
     return Comparison(rows=tuple(rows), leave_out=leave_out, failed=failed)
@@ -122,7 +126,8 @@ def predict_load(row: LoadRow, *, constants: Constants | None = None) -> Predict
         constants=constants,
         context=row.longest,
     )
-    engine = deployed.under_load()
+    chains = None if row.drafting is None else drafted_chains(row.drafting, deployed)
+    engine = deployed.under_load(chains)
     if row.warm:
         for segments in row.requests.segments:
             engine.prefixes.hold(segments)
@@ -162,4 +167,6 @@ def measured_figures(cells: Mapping[str, str]) -> dict[str, float]:
                 found[name] = float(text)
             except ValueError:
                 raise ValueError(f"{name} is {text!r}; expected a number") from None
+            if not 0 < found[name] < math.inf:
+                raise ValueError(f"{name} is {text}; expected more than 0")
     return found

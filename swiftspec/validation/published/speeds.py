@@ -14,16 +14,15 @@ from swiftspec.engines.constants import Constants
 from swiftspec.engines.description import Engine
 from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.deployed import Deployed
-from swiftspec.planner.under_load.drafts import DraftModel, chains_of
-from swiftspec.planner.under_load.served import ArrayRun, Chains, Requests
+from swiftspec.planner.under_load.served import ArrayRun, Requests
 from swiftspec.progress import Progress
 from swiftspec.validation.published.comparison import Compared, Comparison, Figure, LeaveOut
+from swiftspec.validation.published.drafted import drafted_chains
 from swiftspec.validation.published.load_rows import NVFP4, UnpredictedError
-from swiftspec.validation.published.speed_rows import Drafting, SpeedRow, read_speed_rows
+from swiftspec.validation.published.speed_rows import SpeedRow, read_speed_rows
 
 __all__ = ["compare_speeds", "predict_speed"]
 
-_ROUNDS: Final = 4096  # drawn of a method's acceptance
 _LEAST_REQUESTS, _PER_CLIENT = 8, 3
 _NORMAL_90, _GAP = 1.645, 0.1  # as in `loads`
 _DRAFTED: Final = 0.1  # relative standard deviation that a draft's acceptance and forwards add
@@ -44,7 +43,10 @@ def compare_speeds(
     read = list(read_speed_rows(path, engine=engine))
     rows = []
     for number, (cells, row) in enumerate(read, 1):
-        rows.append(_compared(cells, row, leave_out))
+        try:
+            rows.append(_compared(cells, row, leave_out))
+        except ValueError as error:
+            raise ValueError(f"{path}, row {number}: {error}") from None
         done(number, len(read), path.name)
     return Comparison(rows=tuple(_with_gains(rows)), leave_out=leave_out)
 
@@ -109,21 +111,8 @@ def predict_speed(row: SpeedRow, constants: Constants) -> ArrayRun:
         output_tokens=np.full(count, row.output_tokens),
         num_clients=row.num_requests,
     )
-    chains = None if row.drafting is None else _chains(row.drafting, deployed)
+    chains = None if row.drafting is None else drafted_chains(row.drafting, deployed)
     return simulate(load, deployed.under_load(chains))
-
-
-def _chains(drafting: Drafting, deployed: Deployed) -> Chains:
-    survival = np.array([1.0, *np.minimum.accumulate(drafting.survival), 0.0])
-    shares = survival[:-1] - survival[1:]
-    tokens = 1 + np.random.default_rng(0).choice(len(shares), size=_ROUNDS, p=shares / shares.sum())
-    draft = None
-    if drafting.draft is not None:
-        quant = "bf16" if deployed.quant == "mxfp4" else deployed.quant
-        draft = DraftModel(spec=drafting.draft.spec, quant=quant, products=drafting.draft.products)
-    # The first forward reads what was verified; a parallel draft writes everything in it.
-    forward_rows = [drafting.rows, *[1] * (drafting.forwards - 1)]
-    return chains_of(deployed, draft, forward_rows=forward_rows, rows=drafting.rows, tokens=tokens)
 
 
 def _with_gains(rows: list[Compared]) -> list[Compared]:

@@ -71,6 +71,14 @@ def test_the_columns_of_aiconfigurators_points(tmp_path: Path) -> None:
     assert "data parallel" in str(only(written(tmp_path, head, parallel)))
 
 
+def test_a_row_that_drafts_is_drafted(tmp_path: Path) -> None:
+    row = known(written(tmp_path, CLOSED + ",spec", GPT.replace("openai/gpt-oss-120b", "deepseek-r1") + ",mtp"))
+    assert row.drafting is not None
+    assert (row.drafting.forwards, row.drafting.rows) == (3, 4)
+    assert set(row.gaps) == {"number of draft tokens", "acceptance"}
+    assert known(written(tmp_path, CLOSED + ",spec", GPT + ",none")).drafting is None
+
+
 @pytest.mark.parametrize(
     ("column", "value", "says"),
     [

@@ -1,0 +1,143 @@
+"""Drafting methods as published rows state them, and what a simulation needs of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from swiftspec.files.reading import parse_foreign_json
+from swiftspec.planner.deployment import PlannedModel
+from swiftspec.planner.under_load.deployed import Deployed
+from swiftspec.planner.under_load.drafts import DraftModel, chains_of
+from swiftspec.planner.under_load.served import Chains
+
+__all__ = ["Drafting", "drafted_chains", "drafting_of"]
+
+# Methods by a word of the class or the drafter: the draft as `PlannedModel.draft` knows it, and its usual tokens.
+_METHODS: Final = (
+    (r"p-eagle", "p-eagle", 7),
+    (r"dspark", "dspark", 7),
+    (r"dflash", "dflash", 15),
+    (r"eagle", "eagle3", 3),
+    (r"mtp", "mtp", 3),
+    (r"n-gram|ngram|suffix", "", 5),
+)
+_TOKENS, _TOKENS_WITHOUT_DRAFT = 2.0, 1.5  # a round, of a method whose acceptance nobody states
+_MODEL_TOKENS: Final = 4  # drafted by a separate model, if nobody says how many
+_PARALLEL_DRAFTS: Final = ("p-eagle", "dspark", "dflash")
+_ROUNDS: Final = 4096  # drawn of a method's acceptance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """A drafting method.
+
+    Parameters
+    ----------
+    draft : PlannedModel or None
+        None where text is looked up.
+    is_parallel : bool
+        Whether one forward writes all tokens.
+    forwards, rows : int
+        Draft forwards of a round one after another, and rows of its verification.
+    survival : tuple of float
+        Share of the rounds that accept at least 1, 2, .. drafted tokens.
+    """
+
+    draft: PlannedModel | None
+    is_parallel: bool
+    forwards: int
+    rows: int
+    survival: tuple[float, ...]
+
+
+def drafting_of(cells: Mapping[str, str], target: PlannedModel, gaps: list[str]) -> Drafting | None:
+    """The method of a row by its class (`cls`) and drafter (`head`), its length (`K`) and acceptance (`acc`, `pos`).
+
+    None for plain decoding. What the row leaves open is added to the gaps.
+    """
+    head, kind = cells.get("head", "").strip(), cells.get("cls", "").strip().lower()
+    if not head and (not kind or "plain" in kind):
+        return None
+    words = f"{kind} {head.lower()}"
+    name, usual = next(
+        ((draft, tokens) for pattern, draft, tokens in _METHODS if re.search(pattern, words)), (head, _MODEL_TOKENS)
+    )
+    forwards, rows = _shape(cells, usual, gaps)
+    is_parallel = name in _PARALLEL_DRAFTS
+    return Drafting(
+        draft=_draft(name, target, gaps) if name else None,
+        is_parallel=is_parallel,
+        forwards=1 if is_parallel else forwards,
+        rows=rows,
+        survival=_survival(cells, forwards, gaps, _TOKENS if name else _TOKENS_WITHOUT_DRAFT),
+    )
+
+
+def _draft(name: str, target: PlannedModel, gaps: list[str]) -> PlannedModel:
+    try:
+        return target.draft(name)
+    except ValueError:
+        gaps.append(f"draft {name}, for which an EAGLE-3 head stands")
+        return target.draft("eagle3")
+
+
+def _shape(cells: Mapping[str, str], usual: int, gaps: list[str]) -> tuple[int, int]:
+    """Steps of a draft, and rows of a verification: of a chain, or of a tree `steps-top k-tokens`."""
+    numbers = re.findall(r"\d+", cells.get("K", ""))
+    if not numbers:
+        gaps.append("number of draft tokens")
+        return usual, usual + 1
+    steps = int(numbers[0])
+    return steps, int(numbers[2]) if len(numbers) > 2 else steps + 1
+
+
+def _survival(cells: Mapping[str, str], longest: int, gaps: list[str], usual: float) -> tuple[float, ...]:
+    if by_position := cells.get("pos", "").strip():
+        try:
+            rates = [float(rate) for rate in parse_foreign_json(by_position.encode())]
+        except (ValueError, TypeError):
+            raise ValueError(f"pos is {by_position!r}; expected a list of rates") from None
+        if rates and all(0 <= rate <= 1 for rate in rates):
+            return tuple(rates)
+        raise ValueError(f"pos is {by_position!r}; expected rates of 0 to 1")
+    stated = cells.get("acc", "").strip()
+    if not stated:
+        gaps.append("acceptance")
+    try:
+        tokens = float(stated) if stated else usual
+    except ValueError:
+        raise ValueError(f"acc is {stated!r}; expected tokens per round") from None
+    if tokens < 1:
+        raise ValueError(f"acc is {tokens:g}; expected at least 1 token per round")
+    return _geometric(min(tokens, 1.0 + longest) - 1, longest)
+
+
+def _geometric(accepted: float, longest: int) -> tuple[float, ...]:
+    """Survival at one rate for all positions, with this mean of accepted tokens."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        rate = (low + high) / 2
+        if sum(rate**position for position in range(1, longest + 1)) < accepted:
+            low = rate
+        else:
+            high = rate
+    return tuple(high**position for position in range(1, longest + 1))
+
+
+def drafted_chains(drafting: Drafting, deployed: Deployed) -> Chains:
+    """Drafting in lockstep under an engine, with rounds drawn at the method's acceptance."""
+    survival = np.array([1.0, *np.minimum.accumulate(drafting.survival), 0.0])
+    shares = survival[:-1] - survival[1:]
+    tokens = 1 + np.random.default_rng(0).choice(len(shares), size=_ROUNDS, p=shares / shares.sum())
+    draft = None
+    if drafting.draft is not None:
+        quant = "bf16" if deployed.quant == "mxfp4" else deployed.quant
+        draft = DraftModel(spec=drafting.draft.spec, quant=quant, products=drafting.draft.products)
+    # The first forward reads what was verified; a parallel draft writes everything in it.
+    forward_rows = [drafting.rows, *[1] * (drafting.forwards - 1)]
+    return chains_of(deployed, draft, forward_rows=forward_rows, rows=drafting.rows, tokens=tokens)
