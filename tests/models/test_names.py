@@ -79,7 +79,7 @@ def test_a_model_out_of_scope_says_why(name: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["mistral-large", "Qwen/Qwen1.5-72B", "llama-3-8", "llama-405b", "codellama-70b-python", "yi-34b"]
+    "name", ["mistral-large", "Qwen/Qwen1.5-72B", "llama-3-8", "llama-405b", "codellama-70b-python", "yi-6b"]
 )
 def test_another_model_is_not_taken_for_one_of_the_table(name: str) -> None:
     assert registered_name(name) is None

@@ -84,8 +84,9 @@ def torchrun(plan: Path, result: Path, folder: Path, **options: Any) -> subproce
 def worker_of_rank(torchrun: int, rank: int) -> int | None:
     """The engine's process that belongs to a rank, once it is there."""
     for process in children(torchrun):
-        if f"\0RANK={rank}\0".encode() in b"\0" + Path(f"/proc/{process}/environ").read_bytes():
-            return next(iter(workers(process)), None)
+        with suppress(OSError):  # it may have ended meanwhile
+            if f"\0RANK={rank}\0".encode() in b"\0" + Path(f"/proc/{process}/environ").read_bytes():
+                return next(iter(workers(process)), None)
     return None
 
 
