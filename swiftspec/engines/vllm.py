@@ -33,7 +33,7 @@ VLLM: Final = Engine(
     graphs_prompts=True,  # in pieces between attention
     # On Blackwell, experts in mxfp4 are trtllm-gen's kernels with activations in mxfp8, as in SGLang's table.
     own_experts={"b200:mxfp4": "sglang"},
-    # Its recipe for gpt-oss on Blackwell has --kv-cache-dtype fp8 (recipes.vllm.ai, OpenAI/GPT-OSS).
+    # Its recipe for gpt-oss on Blackwell has --kv-cache-dtype fp8 (vllm-project/recipes, OpenAI/GPT-OSS.md).
     fp8_cache=frozenset({"b200:mxfp4"}),
     source="vLLM 0.15.1 and 0.32.0: vllm/engine/arg_utils.py, vllm/v1/core/sched/scheduler.py",
 )
