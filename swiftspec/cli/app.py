@@ -235,7 +235,7 @@ def plan(
     percentile: flags.Percentile = None,
     load_requests: flags.LoadRequests = None,
     max_running: flags.MaxRunning = None,
-    set: flags.Set = None,  # noqa: A002 - the option's name
+    settings: flags.Set = None,
     inflate: flags.Inflate = None,
     dtype: flags.ProfileDtype = None,
     policy: Annotated[
@@ -282,7 +282,7 @@ def plan(
         quant=quant,
         draft_quant=draft_quant,
         engine=engine,
-        settings=set,
+        settings=settings,
         context=context,
         output_tokens=output_tokens,
         draft_kv_budget=draft_kv_budget,

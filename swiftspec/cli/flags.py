@@ -190,6 +190,7 @@ Engine = Annotated[
 Set = Annotated[
     str | None,
     typer.Option(
+        "--set",
         metavar="NAME=VALUE,..",
         help="With --engine: limits by its own words, as max_num_batched_tokens=2048,max_num_seqs=128.",
     ),

@@ -295,7 +295,7 @@ def kinds(
     quant: flags.Quant = None,
     draft_quant: flags.DraftQuant = None,
     engine: flags.Engine = None,
-    set: flags.Set = None,  # noqa: A002 - the option's name
+    settings: flags.Set = None,
     expert_correlation: flags.ExpertCorrelation = None,
     op_tables: flags.OpTables = None,
     context: flags.Context = None,
@@ -328,7 +328,7 @@ def kinds(
         quant=quant,
         draft_quant=draft_quant,
         engine=engine,
-        settings=set,
+        settings=settings,
         context=context,
         output_tokens=output_tokens,
         expert_correlation=expert_correlation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from swiftspec.devices import DeviceSpec
 from swiftspec.engines.constants import Constants, constants_of
@@ -156,8 +156,8 @@ class Engine:
         if name == "runs_step_by_step":
             return replace(limits, runs_ahead=not number)
         try:
-            changed: dict[str, int] = {name: number}
-            return replace(limits, **changed)  # type: ignore[arg-type]
+            changed: dict[str, Any] = {name: number}
+            return replace(limits, **changed)
         except ValueError:
             raise ValueError(f"set {word} is {number}; expected at least 1") from None
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from statistics import mean, median
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-__all__ = ["Compared", "Comparison", "Figure", "LeaveOut", "frozen"]
+from swiftspec.progress import Progress
+
+__all__ = ["Compared", "Comparison", "Figure", "LeaveOut", "all_compared", "frozen"]
+
+_Meaning = TypeVar("_Meaning")
 
 
 class LeaveOut(StrEnum):
@@ -128,6 +133,24 @@ class Comparison:
     def content(self) -> dict[str, Any]:
         """`{"rows": [..], "summary": {..}}`."""
         return {"rows": [row.content() for row in self.rows], "summary": self.summary()}
+
+
+def all_compared(
+    read: Sequence[tuple[Mapping[str, str], _Meaning]],
+    compared: Callable[[Mapping[str, str], _Meaning], Compared],
+    *,
+    path: Path,
+    done: Progress,
+) -> list[Compared]:
+    """Each row of a file, compared. ValueError names the file and the row of a figure that is none."""
+    rows = []
+    for number, (cells, meaning) in enumerate(read, 1):
+        try:
+            rows.append(compared(cells, meaning))
+        except ValueError as error:
+            raise ValueError(f"{path}, row {number}: {error}") from None
+        done(number, len(read), path.name)
+    return rows
 
 
 def frozen(comparison: Comparison) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.deployed import Deployed
 from swiftspec.planner.under_load.served import ArrayRun
 from swiftspec.progress import Progress
-from swiftspec.validation.published.comparison import Compared, Comparison, Figure, LeaveOut
+from swiftspec.validation.published.comparison import Compared, Comparison, Figure, LeaveOut, all_compared
 from swiftspec.validation.published.drafted import drafted_chains
 from swiftspec.validation.published.load_rows import LoadRow, UnpredictedError, read_load_rows, with_usual_names
 
@@ -78,13 +78,7 @@ def compare_loads(
         One sentence, if the file cannot be read.
     """
     read = list(read_load_rows(path, engine=engine))
-    rows = []
-    for number, (cells, row) in enumerate(read, 1):
-        try:
-            rows.append(_compared(cells, row, leave_out))
-        except ValueError as error:
-            raise ValueError(f"{path}, row {number}: {error}") from None
-        done(number, len(read), path.name)
+    rows = all_compared(read, lambda cells, row: _compared(cells, row, leave_out), path=path, done=done)
     failed = frozenset(index for index, (cells, _) in enumerate(read) if cells.get("failed", "0") not in ("", "0"))
     return Comparison(rows=tuple(rows), leave_out=leave_out, failed=failed)
 

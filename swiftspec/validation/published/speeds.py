@@ -16,7 +16,7 @@ from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.deployed import Deployed
 from swiftspec.planner.under_load.served import ArrayRun, Requests
 from swiftspec.progress import Progress
-from swiftspec.validation.published.comparison import Compared, Comparison, Figure, LeaveOut
+from swiftspec.validation.published.comparison import Compared, Comparison, Figure, LeaveOut, all_compared
 from swiftspec.validation.published.drafted import drafted_chains
 from swiftspec.validation.published.load_rows import NVFP4, UnpredictedError
 from swiftspec.validation.published.speed_rows import SpeedRow, read_speed_rows
@@ -41,13 +41,7 @@ def compare_speeds(
     A row's gain is its speed over that of the plain row of its `group`.
     """
     read = list(read_speed_rows(path, engine=engine))
-    rows = []
-    for number, (cells, row) in enumerate(read, 1):
-        try:
-            rows.append(_compared(cells, row, leave_out))
-        except ValueError as error:
-            raise ValueError(f"{path}, row {number}: {error}") from None
-        done(number, len(read), path.name)
+    rows = all_compared(read, lambda cells, row: _compared(cells, row, leave_out), path=path, done=done)
     return Comparison(rows=tuple(_with_gains(rows)), leave_out=leave_out)
 
 

@@ -1,6 +1,7 @@
 """The fast simulation of a load: against exact laws, and against steps that are formed one by one."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def seconds(work: StepWork) -> float:
     return STEP_S + 1e-5 * work.rows + 1e-8 * work.cache_tokens + 2e-5 * prompts
 
 
-def engine(**changes: object) -> EngineUnderLoad:
+def engine(**changes: Any) -> EngineUnderLoad:
     known = EngineUnderLoad(
         rule=DECODES_FIRST,
         step_tokens=512,
@@ -34,7 +35,7 @@ def engine(**changes: object) -> EngineUnderLoad:
         token_s=0.0,
         prefixes=PrefixCache(block_tokens=16),
     )
-    return replace(known, **changes)  # type: ignore[arg-type]
+    return replace(known, **changes)
 
 
 def requests(count: int = 200, *, rate: float = 5.0, clients: int | None = None, seed: int = 1) -> Requests:
