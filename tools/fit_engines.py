@@ -4,7 +4,8 @@
 
 What kernels do not explain is fitted: a few times per engine, by robust least squares of relative errors of TPOT and
 TTFT, all models together; then once without each model, and once without each source, for `--leave-out`. A load's
-latencies are nearly linear in these times, so each round simulates every row once for every constant.
+latencies are nearly linear in these times, so each round simulates every row once for every constant. Intervals are as
+wide as models are missed by constants that were fitted without them.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import log
 from pathlib import Path
 
@@ -30,17 +31,7 @@ from swiftspec.validation.published.loads import measured_figures, predict_load
 
 __all__ = ["main"]
 
-START = Constants(
-    layer_s=15e-6,
-    sparse_layer_s=0.0,
-    fp8_layer_s=0.0,
-    draft_layer_s=15e-6,
-    launch_s=0.3e-3,
-    request_s=6e-3,
-    prompt_token_s=3e-6,
-    token_s=40e-6,
-    spread=0.08,
-)
+WIDE, TTFT_WIDE = 0.15, 0.3  # relative standard deviations of engines that were not fitted
 # What is known before any load is measured: standard deviations around START.
 PRIOR = {
     "layer_s": 20e-6,
@@ -51,6 +42,18 @@ PRIOR = {
     "prompt_token_s": 0.7e-6,
     "token_s": 20e-6,
 }
+START = Constants(
+    layer_s=15e-6,
+    sparse_layer_s=0.0,
+    fp8_layer_s=0.0,
+    draft_layer_s=15e-6,
+    launch_s=0.3e-3,
+    request_s=6e-3,
+    prompt_token_s=3e-6,
+    token_s=40e-6,
+    spread=WIDE,
+    ttft_spread=TTFT_WIDE,
+)
 # TensorRT-LLM starts a kernel while the one before drains (TRTLLM_ENABLE_PDL, on since 1.2), so little is between them.
 STARTS: Mapping[tuple[str, tuple[int, ...]], Constants] = {("trtllm", (1, 2)): replace(START, layer_s=5e-6)}
 # Mostly of the op tables, less of an engine: engines differ from a common value by this standard deviation.
@@ -58,14 +61,15 @@ COMMON = {"sparse_layer_s": 10e-6, "fp8_layer_s": 5e-6}
 LEAST = {"sparse_layer_s": -60e-6}
 # Releases from which an engine's constants are other ones.
 SINCE: Mapping[str, Sequence[tuple[int, ...]]] = {"sglang": ((), (0, 5, 9)), "trtllm": ((), (1, 2))}
-FIGURES = {"tpot_mean_ms": 1.0, "e2e_mean_ms": 1.0, "ttft_p50_ms": 0.3}  # and their weights
+FIGURES = {"tpot_mean_ms": 1.0, "e2e_mean_ms": 1.0, "ttft_p50_ms": 0.3, "ttft_mean_ms": 0.0}  # and their weights
 NOISE = 0.05  # relative standard deviation of a figure; errors beyond have less than quadratic weight
 # Loads of one model err together: as many count like this number of independent ones.
 LOADS_OF_A_MODEL = 5
 ROUNDS = 2
 STAND_IN = "stands"  # of a format that is not priced
 LEAST_ROWS = 4
-SPREAD, WIDE = 0.08, 0.15  # relative standard deviations: of fitted engines, and of others
+PRIOR_MODELS = 2
+MEDIAN_TO_DEVIATION = 1.4826  # of a normal law: one model that ran otherwise than it is said to says nothing
 
 _Array = npt.NDArray[np.float64]
 Key = tuple[str, tuple[int, ...]]  # an engine, and the release from which its constants hold
@@ -106,8 +110,9 @@ def read_points(path: Path, engine: Engine | None) -> list[Point]:
 
 
 def is_odd(row: LoadRow) -> bool:
-    """Whether what is in no table is more than gaps: a format that is not priced, states, selected attention."""
-    if STAND_IN in " ".join(row.gaps):
+    """Whether what is in no table is more than gaps: another library's experts, a format that is not priced, states."""
+    stands_in = f"{row.device.name}:{row.quant}" in row.engine.own_experts
+    if stands_in or STAND_IN in " ".join(row.gaps):
         return True
     parts = row.spec.attentions if isinstance(row.spec, SparseSpec) else ()
     return any(part.state_values or getattr(part, "indexer", None) for part in parts)
@@ -120,23 +125,28 @@ def since(engine: Engine) -> tuple[int, ...]:
 
 def fitted_everywhere(points: Sequence[Point]) -> dict[str, object]:
     """The file's content: constants of all points, and of those without each model and each source."""
-    known = fit(points)
-    left_out = {
-        f"{kind}:{name}": entries([one for one in known if getattr(one[0], kind) != name])
-        for kind in ("model", "source")
-        for name in sorted({getattr(point, kind) for point in points})
-    }
+    known = with_missed(fit(points))
+    left_out = {}
+    for kind in ("model", "source"):
+        for name in sorted({getattr(point, kind) for point in points}):
+            others = [one for one in known if getattr(one[0], kind) != name]
+            left_out[f"{kind}:{name}"] = entries(others)
     return {"all": entries(known), "left_out": left_out}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """Log errors of a point's figures at some constants, and their derivatives."""
+    """Log errors of a point's figures at some constants, and their derivatives.
 
+    missed: the errors by constants that were fitted without the point's model; empty if there are none.
+    """
+
+    names: Sequence[str]
     constants: Constants
     errors: _Array
     slopes: _Array  # [figures, constants]
     weights: _Array
+    missed: _Array = field(default_factory=lambda: np.zeros(0))
 
 
 def fit(points: Sequence[Point]) -> list[tuple[Point, Linear]]:
@@ -167,6 +177,7 @@ def linear(point: Point, constants: Constants) -> Linear | None:
         moved = replace(constants, **{name: getattr(constants, name) + step})
         slopes.append((log_errors(point, moved, measured) - base) / step)
     return Linear(
+        names=list(measured),
         constants=constants,
         errors=base,
         slopes=np.stack(slopes, axis=1),
@@ -215,6 +226,40 @@ def best(known: Sequence[tuple[Point, Linear]]) -> dict[Key, Constants]:
     }
 
 
+def with_missed(known: Sequence[tuple[Point, Linear]]) -> list[tuple[Point, Linear]]:
+    """Every point with its errors by constants that were fitted without its model."""
+    without = {
+        model: best([one for one in known if one[0].model != model]) for model in {point.model for point, _ in known}
+    }
+    found = []
+    for point, line in known:
+        constants = without[point.model].get(point.key)
+        if constants is not None:
+            moved = np.array([getattr(constants, name) - getattr(line.constants, name) for name in PRIOR])
+            line = replace(line, missed=line.errors + line.slopes @ moved)
+        found.append((point, line))
+    return found
+
+
+def spreads(group: Sequence[tuple[Point, Linear]]) -> dict[str, float]:
+    """Relative standard deviations: how far models are missed when they are left out, one error each.
+
+    What is assumed of an engine without any counts like `PRIOR_MODELS` of them, since few models tell little.
+    """
+    found = {}
+    for spread, wide, is_ttft in (("spread", WIDE, False), ("ttft_spread", TTFT_WIDE, True)):
+        by_model: dict[str, list[float]] = {}
+        for point, line in group:
+            errors = zip(line.names, np.abs(line.missed).tolist(), strict=False)
+            own = [error for name, error in errors if name.startswith("ttft") == is_ttft]
+            by_model.setdefault(point.model, []).extend(own)
+        missed = [np.median(errors) for errors in by_model.values() if errors]
+        deviation = MEDIAN_TO_DEVIATION * np.median(missed) if missed else 0.0
+        squares = len(missed) * deviation**2 + PRIOR_MODELS * wide**2
+        found[spread] = float((squares / (len(missed) + PRIOR_MODELS)) ** 0.5)
+    return found
+
+
 def entries(known: Sequence[tuple[Point, Linear]]) -> list[dict[str, object]]:
     """One entry for each engine and release; an engine without enough points has the median of the others'."""
     groups: dict[Key, list[tuple[Point, Linear]]] = {}
@@ -227,8 +272,10 @@ def entries(known: Sequence[tuple[Point, Linear]]) -> list[dict[str, object]]:
         for start in SINCE.get(name, ((),)):
             key = (name, start)
             constants = fitted.get(key) or replace(START, **other)
-            constants = replace(constants, draft_layer_s=constants.layer_s, spread=SPREAD if key in fitted else WIDE)
             group = groups.get(key, []) if key in fitted else []
+            constants = replace(constants, draft_layer_s=constants.layer_s)
+            if group:
+                constants = replace(constants, **spreads(group))
             models = ", ".join(sorted({point.model for point, _ in group}))
             found.append(
                 {
@@ -236,7 +283,7 @@ def entries(known: Sequence[tuple[Point, Linear]]) -> list[dict[str, object]]:
                     "since": list(start),
                     "constants": {field: float(f"{value:.4g}") for field, value in asdict(constants).items()},
                     "fitted_on": f"{len(group)} loads of {models}" if group else "medians of the measured engines",
-                    "assumed": ["draft_layer_s", "spread"] if group else list(asdict(constants)),
+                    "assumed": ["draft_layer_s"] if group else list(asdict(constants)),
                 }
             )
     return found

@@ -99,8 +99,11 @@ class Forward:
 
     def exchanges(self, count: float, *, times_as_large: int = 1) -> Iterable[Timed]:
         """All-reduces of the hidden states."""
+        return self.all_reduces(count, num_bytes=self.activation_bytes * times_as_large)
+
+    def all_reduces(self, count: float, *, num_bytes: int) -> Iterable[Timed]:
+        """All-reduces of so many bytes; none on a single device."""
         if self.degree > 1:
-            num_bytes = self.activation_bytes * times_as_large
             times = all_reduce_times(self.kernels, num_bytes=num_bytes, degree=self.degree)
             name = self.collective or fastest(times)
             if name not in times:

@@ -22,6 +22,7 @@ __all__ = ["EXPERTS", "SparseForward"]
 
 EXPERTS = "experts"  # name of the routed experts' part of a forward
 
+_FP32_BYTES = 4
 # Rows of a sequence up to which its routing is taken as correlated: more are a prompt, on many subjects. A composed
 # step counts all its rows as one sequence's, and what further ones add is a cost of sharing.
 _MOST_CORRELATED = 512
@@ -48,6 +49,8 @@ class SparseForward(Forward):
     def _attention(self, part: Attention, count: int) -> Iterable[Timed]:
         if isinstance(part, GroupedAttention):
             context = min(self.context, part.window) if part.window else self.context
+            if part.norms_heads_together:
+                yield from self._head_norms(part, count)
             yield from self.grouped_attention(
                 count,
                 heads=part.num_heads,
@@ -60,6 +63,13 @@ class SparseForward(Forward):
             yield from self._latent_attention(part, count)
         else:
             yield from self._linear_attention(part, count)
+
+    def _head_norms(self, part: GroupedAttention, count: int) -> Iterable[Timed]:
+        """Norms over all heads: each device adds its squares, all devices theirs, two numbers a row."""
+        rows, values = self.rows, part.query_size + part.num_kv_heads * part.head_dim
+        yield "norm", self.kernels.elementwise(num_bytes=rows * values * BF16_BYTES), count
+        yield from self.all_reduces(count, num_bytes=2 * rows * _FP32_BYTES)
+        yield "norm", self.kernels.elementwise(num_bytes=2 * rows * values * BF16_BYTES), count
 
     def _latent_attention(self, part: LatentAttention, count: int) -> Iterable[Timed]:
         """Queries and keys through their low ranks; the keys' upward product is absorbed into queries and outputs."""

@@ -40,8 +40,9 @@ class Constants:
         Of every prompt token on the same way: reading, tokenising.
     token_s : float
         Of every token that a step writes, until its client has it: a step's tokens go out one after the other.
-    spread : float
-        Standard deviation of the relative error of a predicted mean latency, on models that were not fitted.
+    spread, ttft_spread : float
+        Standard deviations of the relative error of a predicted latency, and of one until the first token, on models
+        that were not fitted.
     """
 
     layer_s: float
@@ -53,6 +54,7 @@ class Constants:
     prompt_token_s: float
     token_s: float
     spread: float
+    ttft_spread: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,8 @@ class GroupedAttention:
         Latest tokens that it reads; 0 for all.
     is_gated : bool
         Whether a product as wide as the queries gates its output.
+    norms_heads_together : bool
+        Whether queries and keys are normed over all their heads at once, so that devices have to add their squares.
     """
 
     num_heads: int
@@ -43,6 +45,7 @@ class GroupedAttention:
     head_dim: int
     window: int = 0
     is_gated: bool = False
+    norms_heads_together: bool = False
 
     @property
     def query_size(self) -> int:

@@ -130,6 +130,7 @@ def _grouped(config: _SparseConfig, index: int) -> GroupedAttention:
         num_kv_heads=config.integer("num_key_value_heads", heads),
         head_dim=config.integer("head_dim", config.integer("hidden_size") // heads),
         window=window,
+        norms_heads_together=config.values.get("qk_norm_type") == "per_layer",  # MiniMax-M2
     )
 
 

@@ -1,6 +1,7 @@
 """Sparse forwards: experts touched, tables of experts between row counts, and what is left out of them."""
 
 from collections import defaultdict
+from dataclasses import replace
 from statistics import mean
 
 import pytest
@@ -14,6 +15,7 @@ from swiftspec.costmodel.shipped import kernels_of, tables_of
 from swiftspec.costmodel.sparse_selection import select_experts
 from swiftspec.devices import named_device
 from swiftspec.models import known_model
+from swiftspec.models.layer_parts import GroupedAttention
 from swiftspec.models.sparse_spec import SparseSpec
 
 H200 = kernels_of("h200-sxm")
@@ -147,6 +149,29 @@ def test_whole_experts_are_looked_up_as_such_and_exchange_as_much() -> None:
     by_width, whole = parts_of("deepseek-v3", rows=4), parts_of("deepseek-v3", rows=4, whole=True)
     assert seconds(by_width, "all_reduce") == seconds(whole, "all_reduce") > 0
     assert seconds(by_width, "experts") != seconds(whole, "experts")
+
+
+def test_norms_over_all_heads_are_two_kernels_and_an_exchange_in_every_layer() -> None:
+    spec = known_model("minimax-m2.5").spec
+    assert isinstance(spec, SparseSpec)
+    (attention,) = spec.attentions
+    assert isinstance(attention, GroupedAttention)
+    alone = replace(attention, norms_heads_together=False)
+    usual = replace(spec, layers=tuple(replace(layer, attention=alone) for layer in spec.layers))
+
+    def parts(one: SparseSpec, degree: int) -> list[Part]:
+        return [*forward_parts(one, kernels=H200, quant="fp8", degree=degree, rows=4, context=128, collective="nccl")]
+
+    per_layer = {
+        (name, degree): (seconds(parts(spec, degree), name) - seconds(parts(usual, degree), name)) / spec.num_layers
+        for name in ("norm", "all_reduce")
+        for degree in (1, 4)
+    }
+    assert per_layer["all_reduce", 1] == 0
+    exchange = H200.all_reduce(num_bytes=2 * 4 * 4, degree=4, implementation="nccl").seconds
+    assert per_layer["all_reduce", 4] == pytest.approx(exchange)
+    kernel = H200.elementwise(num_bytes=0).seconds
+    assert 2 * kernel < per_layer["norm", 1] < 2.1 * kernel
 
 
 def test_windows_and_states_do_not_grow_with_context() -> None:

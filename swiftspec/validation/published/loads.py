@@ -34,12 +34,13 @@ _GAP: Final = 0.1  # relative standard deviation that each open condition adds
 class PredictedLoad:
     """A load's prediction.
 
-    figures: by the measured columns' names, in ms. spread: relative standard deviation. overloaded: whether the queue
-    grows without end.
+    figures: by the measured columns' names, in ms. spread, ttft_spread: relative standard deviations, the latter until
+    the first token. overloaded: whether the queue grows without end.
     """
 
     figures: Mapping[str, float]
     spread: float
+    ttft_spread: float
     overloaded: bool
     hit_rate: float
     num_preemptions: int
@@ -48,7 +49,7 @@ class PredictedLoad:
 
     def interval(self, name: str) -> tuple[float, float]:
         """The 90 % interval of a figure."""
-        factor = math.exp(_NORMAL_90 * self.spread)
+        factor = math.exp(_NORMAL_90 * (self.ttft_spread if name.startswith("ttft") else self.spread))
         return self.figures[name] / factor, self.figures[name] * factor
 
 
@@ -127,10 +128,11 @@ def predict_load(row: LoadRow, *, constants: Constants | None = None) -> Predict
             engine.prefixes.hold(segments)
             engine.prefixes.release(segments)
     run = simulate(row.requests, engine)
-    limits = deployed.limits
+    limits, added, gaps = deployed.limits, deployed.added, [_GAP] * len(row.gaps)
     return PredictedLoad(
         figures=figures_of(run),
-        spread=math.hypot(deployed.added.spread, *[_GAP] * len(row.gaps)),
+        spread=math.hypot(added.spread, *gaps),
+        ttft_spread=math.hypot(added.ttft_spread, *gaps),
         overloaded=not row.is_closed and run.falls_behind > _FALLS_BEHIND,
         hit_rate=run.hit_rate,
         num_preemptions=run.num_preemptions,

@@ -36,6 +36,14 @@ def test_a_closed_loop(tmp_path: Path) -> None:
     assert not row.gaps
 
 
+def test_clients_of_a_closed_loop_do_not_stay_in_step(tmp_path: Path) -> None:
+    stated = 1024
+    lengths = known(written(tmp_path, CLOSED, GPT)).requests.output_tokens
+    assert len(set(lengths.tolist())) > 50
+    assert (0.9 * stated <= lengths.min(), lengths.max() <= 1.1 * stated) == (True, True)
+    assert abs(lengths.mean() / stated - 1) < 0.02
+
+
 def test_inferencex_draws_its_lengths(tmp_path: Path) -> None:
     row = known(written(tmp_path, CLOSED + ",source", GPT + ",InferenceMAX run 1"))
     lengths = row.requests.output_tokens

@@ -42,6 +42,21 @@ def test_stages_of_vllm_are_right_on_models_that_were_left_out(stages: Compariso
     assert median(errors(stages, "e2e_p99_ms")) <= 0.10
 
 
+def test_closed_loops_are_right_on_models_that_were_left_out(closed_loops: Comparison) -> None:
+    planned = [
+        row
+        for row in closed_loops.rows
+        if row.cells["spec"] == "none" and not (row.cells["precision"] == "fp4" and "DeepSeek" in row.cells["model"])
+    ]
+    comparison = Comparison(rows=tuple(planned), leave_out=LeaveOut.MODEL)
+    for name in ("tpot_mean_ms", "e2e_mean_ms"):
+        found = errors(comparison, name)
+        assert len(found) == 289
+        assert median(found) <= 0.05
+        assert found[round(0.9 * len(found))] <= 0.15
+    assert median(errors(comparison, "ttft_p50_ms")) <= 0.20
+
+
 def test_overloaded_stages_are_recognised_and_no_others(stages: Comparison) -> None:
     assert {index for index, row in enumerate(stages.rows) if row.overloaded} == set(stages.failed)
     assert len(stages.failed) == 4
