@@ -16,14 +16,14 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "policies": frozenset(),
     "models": frozenset({"files", "policies", "tokenizers"}),
     "devices": frozenset({"models", "torch"}),
+    "scheduler": frozenset({"policies"}),
+    "engines": frozenset({"devices", "models", "scheduler"}),
     "artifacts": frozenset({"files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
     "workload": frozenset({"artifacts", "files", "numpy"}),
     "latencymodel": frozenset({"artifacts", "policies", "numpy", "scipy"}),
     "acceptance": frozenset({"artifacts", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
     "costmodel": frozenset({"artifacts", "devices", "files", "models", "policies", "numpy", "scipy", "pyarrow"}),
-    "export": frozenset({"artifacts", "files", "models", "policies", "pydantic"}),
-    "scheduler": frozenset({"policies"}),
-    "engines": frozenset({"devices", "models", "scheduler"}),
+    "export": frozenset({"artifacts", "engines", "files", "models", "policies", "pydantic"}),
     "simulator": frozenset({"artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
         {"simulator", "scheduler", "engines", "costmodel", "acceptance", "artifacts", "devices", "models", "policies"}

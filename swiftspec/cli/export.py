@@ -10,7 +10,8 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
 from swiftspec.cli.columns import speed
 from swiftspec.cli.outputs import check_outputs, saved, write_json
-from swiftspec.export import Engine, Export, export_plan
+from swiftspec.engines import engine_named
+from swiftspec.export import Export, export_plan
 from swiftspec.files.writing import write_output
 from swiftspec.policies.effects import Role
 
@@ -37,7 +38,7 @@ def export(
     check_outputs(inputs=files_of(made, plan), out=out, json=json_path)
     exported = export_plan(
         made,
-        Engine(engine),
+        engine_named(engine),
         policy=policy,
         lengths=_Lengths(made, plan, engine),
         max_running=max_running,
@@ -93,7 +94,7 @@ class _Lengths:
 
 
 def _show(exported: Export) -> None:
-    title = f"{exported.engine.full_name} {exported.version}"
+    title = f"{exported.full_name} {exported.version}"
     console.paragraph(f"{exported.candidate} for {title}: {_predicted(exported.tokens_per_s)}")
     if exported.is_other_plan:
         planned = _predicted(exported.planned_tokens_per_s)
