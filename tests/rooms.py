@@ -18,7 +18,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "devices": frozenset({"models", "torch"}),
     "scheduler": frozenset({"policies"}),
     "engines": frozenset({"devices", "models", "scheduler"}),
-    "artifacts": frozenset({"files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
+    "artifacts": frozenset({"engines", "files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
     "workload": frozenset({"artifacts", "files", "numpy"}),
     "latencymodel": frozenset({"artifacts", "policies", "numpy", "scipy"}),
     "acceptance": frozenset({"artifacts", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
@@ -71,7 +71,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
         | {"artifacts", "costmodel", "devices", "engines", "files", "models", "policies", "progress", "numpy"}
     ),
     "reports": frozenset(
-        {"artifacts", "devices", "files", "latencymodel", "models", "policies", "matplotlib", "numpy"}
+        {"artifacts", "devices", "engines", "files", "latencymodel", "models", "policies", "matplotlib", "numpy"}
     ),
     "backtest": frozenset(
         {"acceptance", "artifacts", "costmodel", "devices", "engines", "files", "models", "planner", "policies"}

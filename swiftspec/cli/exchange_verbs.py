@@ -14,8 +14,8 @@ def export(
     *,
     plan: flags.PlanFile,
     engine: Annotated[
-        str, typer.Option(metavar="NAME", help="Whose command to write: vllm, sglang, trtllm, llamacpp.")
-    ],
+        str | None, typer.Option(metavar="NAME", help="vllm, sglang, trtllm or llamacpp. Default: the plan's engine.")
+    ] = None,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")] = None,
     synthetic: Annotated[
         bool, typer.Option("--synthetic", help="Let the engine imitate the traced acceptance, without draft weights.")

@@ -11,6 +11,7 @@ from swiftspec.cli import console
 from swiftspec.cli.columns import speed
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.engines import engine_named
+from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.export import Export, export_plan
 from swiftspec.files.writing import write_output
 from swiftspec.policies.effects import Role
@@ -24,7 +25,7 @@ __all__ = ["export"]
 def export(
     *,
     plan: Path,
-    engine: str,
+    engine: str | None,
     policy: str | None,
     synthetic: bool,
     max_running: int | None,
@@ -36,6 +37,7 @@ def export(
     check_outputs(inputs={"--plan": plan}, out=out, json=json_path)
     made = Plan.load(plan)
     check_outputs(inputs=files_of(made, plan), out=out, json=json_path)
+    engine = engine or made.engine or SWIFTSPEC.name
     exported = export_plan(
         made,
         engine_named(engine),

@@ -61,8 +61,10 @@ class Engine:
     release : tuple of int
         The release that is meant; the one described here if the user names none.
     rule : StepRule
+    kernels : str
+        The kernels and host time that its forwards are composed of, in words.
     op_tables : str or None
-        Library of the op tables that its forwards are composed of; None for the usual one.
+        Library of the op tables with these kernels; None for the usual one.
     large_limits : StepLimits
         On devices of at least `large_bytes` of memory other than those of `never_large`.
     small_limits : StepLimits
@@ -112,6 +114,7 @@ class Engine:
     full_name: str
     release: Release
     rule: StepRule
+    kernels: str
     op_tables: str | None
     large_limits: StepLimits
     small_limits: StepLimits

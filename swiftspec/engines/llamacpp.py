@@ -31,6 +31,7 @@ LLAMACPP: Final = Engine(
     full_name="llama.cpp",
     release=(),
     rule=DECODES_FIRST,
+    kernels="llama.cpp, of which no kernel is known: vLLM's, with a host time as other engines have",
     op_tables=None,
     # tools/server: -ub 512 tokens of all slots together; four slots unless --parallel says otherwise.
     large_limits=StepLimits(step_tokens=512, requests=4, prefix_block=1),

@@ -12,6 +12,7 @@ SWIFTSPEC: Final = Engine(
     full_name="swiftspec",
     release=(),
     rule=DRAFTS_FIRST,
+    kernels="swiftspec, with the op tables' kernels, the fastest all-reduce and the least host time assumed",
     op_tables=None,
     # scheduler/batching.py: its kernels verify at most 64 rows at once, and read 128 tokens of prompts beside them.
     large_limits=StepLimits(step_tokens=192, requests=64, prefix_block=0, captured_tokens=64),

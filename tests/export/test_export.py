@@ -10,86 +10,18 @@ import pytest
 
 from swiftspec.artifacts.chains import chain_rates
 from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.fleet import DraftLength
-from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.plan import Candidate
 from swiftspec.cli.app import main
-from swiftspec.engines import ENGINES, Engine
-from swiftspec.engines.llamacpp import LLAMACPP
+from swiftspec.engines import Engine
 from swiftspec.engines.sglang import SGLANG
-from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.engines.trtllm import TRTLLM
 from swiftspec.engines.vllm import VLLM
-from swiftspec.engines.words import LengthRange, Method
+from swiftspec.engines.words import LengthRange
 from swiftspec.export import Export, export_plan, length_ranges
-from swiftspec.export.command import written
-from swiftspec.export.served import Served
-from swiftspec.policies import Policy
-from swiftspec.policies.effects import Role
-from swiftspec.policies.prompt_lookup import PromptLookup
-from swiftspec.policies.serial import SerialChain
-from swiftspec.policies.suffix_decoding import SuffixDecoding
 from tests.cli import samples
-from tools.iid_trace import synthesise_trace
+from tests.export.plans import ASYNC, CHAIN, DRAFTED, TRACE, candidate, drafted, falling, lengths, plan
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("options.json").read_text(encoding="utf-8"))
-TARGET = ModelRef(model="llama-3-70b", dtype="bf16")
-DRAFT = ModelRef(model="llama-3.2-1b", dtype="bf16")
-SHAPES: dict[str, dict[str, Any]] = {
-    "swiftspec": {"verify_rows": 8, "expand_rows": 4},
-    "eagle2_tree": {"verify_rows": 12, "top_k": 4, "depth": 3},
-    "serial_chain": {"num_draft_tokens": 4},
-    "pearl": {"num_draft_tokens": 3},
-    "prompt_lookup": {"num_draft_tokens": 5, "longest_match": 3},
-    "autoregressive": {},
-    "head_chain": {"num_draft_tokens": 3},
-    "head_tree": {"verify_rows": 12, "top_k": 4, "depth": 3},
-    "parallel_chain": {"num_draft_tokens": 7},
-    "parallel_tree": {"verify_rows": 16},
-    "swiftspec_parallel": {"verify_rows": 16},
-    "suffix_decoding": {"verify_rows": 9, "max_spec_factor": 2.0},
-}
-DRAFTED = ("serial_chain", "eagle2_tree", "swiftspec", "head_chain", "head_tree", "parallel_chain")
-SPEEDS = dict(
-    zip(SHAPES, (290.0, 230.0, 190.0, 180.0, 90.0, 80.0, 210.0, 240.0, 300.0, 320.0, 330.0, 120.0), strict=True)
-)
-TRACE = synthesise_trace([0.7, 0.2], prompt_lengths=[8] * 20, num_tokens=400, seed=1)
-
-
-def candidate(policy: str, *, target: int = 8, draft: int = 0) -> Candidate:
-    groups = {Role.TARGET: tuple(range(target))}
-    if draft:
-        groups[Role.DRAFT] = tuple(range(target, target + draft))
-    made = samples.candidate("autoregressive", tokens_per_s=SPEEDS[policy])
-    return Candidate.model_validate(made.model_dump() | {"policy": policy, "groups": groups, "shape": SHAPES[policy]})
-
-
-def plan(*candidates: Candidate, **changes: Any) -> Plan:
-    chosen, *others = candidates
-    made = samples.plan(target=TARGET, draft=DRAFT).model_dump()
-    stated = {"device": "h100-sxm", "num_devices": 8, "chosen": chosen, "alternatives": others}
-    return Plan.model_validate(made | stated | changes)
-
-
-CHAIN = plan(candidate("serial_chain"), candidate("prompt_lookup"), candidate("autoregressive"))
-ASYNC = plan(candidate("swiftspec", target=5, draft=3), candidate("serial_chain"), candidate("autoregressive"))
-
-
-def lengths(*found: tuple[int, int]) -> list[DraftLength]:
-    return [
-        DraftLength(batch=batch, num_draft_tokens=tokens, tokens_per_s=100.0, plain_tokens_per_s=90.0)
-        for batch, tokens in found
-    ]
-
-
-def falling(num_devices: int, ranks: int, max_running: int) -> Sequence[DraftLength]:
-    return lengths((1, 4), (2, 4), (8, 2), (32, 0))
-
-
-def drafted(model: str, *candidates: Candidate, **changes: Any) -> Plan:
-    """A plan with another draft: a head by its name, a parallel draft."""
-    return plan(*candidates, draft=ModelRef(model=model, dtype="bf16"), **changes)
-
-
 PLANS = {
     "llama-3.2-1b": ("swiftspec", "eagle2_tree", "serial_chain", "prompt_lookup", "autoregressive"),
     "eagle3": ("head_chain", "head_tree"),
@@ -373,62 +305,3 @@ def test_verb_says_in_a_sentence_what_is_missing(tmp_path: Path, capsys: pytest.
     plan(candidate("swiftspec", target=5, draft=3), candidate("autoregressive")).save(path)
     assert main(["export", "--plan", str(path), "--engine", "vllm"]) == 2
     assert capsys.readouterr().err.startswith("swiftspec: error: --policy is 'swiftspec', which vLLM does not have")
-
-
-def test_llama_cpp_drafts_with_a_model_of_its_own_file() -> None:
-    exported = export_plan(CHAIN, LLAMACPP, lengths=falling, max_running=8)
-    assert exported.command.split(" \\\n    ") == [
-        "llama-server",
-        "--model meta-llama/Meta-Llama-3-70B",
-        "--split-mode row",
-        "--tensor-split 1,1,1,1,1,1,1,1",
-        "--parallel 8",
-        "--spec-type draft-simple",
-        "--spec-draft-model meta-llama/Llama-3.2-1B",
-        "--spec-draft-n-max 4",
-        "--spec-draft-p-min 0",
-    ]
-    assert any("convert_hf_to_gguf.py" in remark for remark in exported.remarks)
-    assert exported.not_expressed == ("Draft tokens by batch size: llama.cpp always drafts as many.",)
-
-
-def test_llama_cpp_divides_a_model_by_any_number_of_devices() -> None:
-    exported = export_plan(plan(candidate("serial_chain", target=5)), LLAMACPP)
-    assert not exported.is_other_plan
-    assert "--tensor-split 1,1,1,1,1" in exported.command
-
-
-def test_what_an_engine_does_not_do_is_said_in_a_sentence() -> None:
-    with pytest.raises(ValueError, match=r"^synthetic is true; llama\.cpp imitates no acceptance$"):
-        export_plan(CHAIN, LLAMACPP, imitated=TRACE)
-    with pytest.raises(ValueError, match=r"with a parallel draft model .* which llama\.cpp does not have"):
-        export_plan(drafted("pard:llama-3.2-1b", candidate("parallel_chain")), LLAMACPP)
-    with pytest.raises(ValueError, match=r"^engine is swiftspec, which runs a plan as it is: swiftspec serve --plan"):
-        export_plan(CHAIN, SWIFTSPEC)
-
-
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
-def test_every_word_has_an_attribute_of_a_plan_to_fill_it(engine: Engine) -> None:
-    """Of methods that no plan here uses, too: a value without an attribute is an error of the description."""
-    policies: dict[Method, Policy] = {
-        Method.PROMPT_LOOKUP: PromptLookup(num_draft_tokens=3, longest_match=2),
-        Method.SUFFIX: SuffixDecoding(verify_rows=4),
-    }
-    for method in engine.methods:
-        assert engine.command is not None
-        served = Served(
-            target="me/target",
-            draft="me/draft",
-            method=method,
-            policy=policies.get(method, SerialChain(num_draft_tokens=3)),
-            degree=2,
-            draft_degree=2,
-            quantisation={Role.TARGET: "fp8", Role.DRAFT: "fp8"},
-            schedule=(LengthRange(1, 4, 3), LengthRange(5, 8, 0)),
-            max_running=8,
-            rates=(0.8, 0.5, 0.3),
-        )
-        command = written(engine, engine.command, served)
-        assert command.configuration
-        assert "None" not in command.arguments
-        assert not any("Value." in word or "policy." in word for word in command.arguments)

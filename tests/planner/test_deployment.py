@@ -40,7 +40,7 @@ def verify_s(machine: Deployment, *, degree: int = 1) -> float:
 
 def test_what_is_not_said_of_a_machine_is_usual() -> None:
     assert named_deployment("b200", num_devices=4, **UNNAMED) == Deployment(
-        device="b200", num_devices=4, quant="bf16", draft_quant="bf16", engine="auto", context=512
+        device="b200", num_devices=4, quant="bf16", draft_quant="bf16", engine="swiftspec", context=512
     )
 
 
