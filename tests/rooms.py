@@ -21,8 +21,10 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "artifacts": frozenset({"engines", "files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
     "workload": frozenset({"artifacts", "files", "numpy"}),
     "latencymodel": frozenset({"artifacts", "policies", "numpy", "scipy"}),
-    "acceptance": frozenset({"artifacts", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
-    "costmodel": frozenset({"artifacts", "devices", "files", "models", "policies", "numpy", "scipy", "pyarrow"}),
+    "acceptance": frozenset({"artifacts", "engines", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
+    "costmodel": frozenset(
+        {"artifacts", "devices", "engines", "files", "models", "policies", "numpy", "scipy", "pyarrow"}
+    ),
     "export": frozenset({"artifacts", "engines", "files", "models", "policies", "pydantic"}),
     "simulator": frozenset({"artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(

@@ -88,6 +88,10 @@ class Engine:
         Engine whose fitted constants it has; its own if empty.
     host_s : float, optional
         The user's own host time of a step in seconds, in place of what was fitted for layers.
+    effects_s : mapping of str to float
+        Host seconds around the effects of a round, by phase; empty where they run beside the device.
+    host_share : float
+        Share of one request's host time that each further request of a step adds, where it was not measured.
     divides_heads : bool
         Whether it divides a model only by a number that divides its heads and neurons.
     leaves_draft_whole : bool
@@ -129,6 +133,8 @@ class Engine:
     own_experts: Mapping[str, str] = field(default_factory=dict)
     fitted_as: str = ""
     host_s: float | None = None
+    effects_s: Mapping[str, float] = field(default_factory=dict)
+    host_share: float = 0.0
     divides_heads: bool = True
     leaves_draft_whole: bool = False
     eagle2_trees: bool = False

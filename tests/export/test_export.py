@@ -300,6 +300,16 @@ def test_verb_prints_the_command_and_writes_script_and_json(tmp_path: Path, caps
     assert json.loads(result.read_text())["tokens_per_s"] == 190.0
 
 
+def test_verb_exports_to_the_engine_that_the_plan_is_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.json"
+    plan(candidate("serial_chain"), engine="sglang").save(path)
+    assert main(["export", "--plan", str(path)]) == 0
+    assert "sglang.launch_server" in capsys.readouterr().out
+    plan(candidate("serial_chain"), engine="swiftspec").save(path)
+    assert main(["export", "--plan", str(path)]) == 2
+    assert "--engine is swiftspec, which runs a plan as it is: swiftspec serve --plan FILE" in capsys.readouterr().err
+
+
 def test_verb_says_in_a_sentence_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plan.json"
     plan(candidate("swiftspec", target=5, draft=3), candidate("autoregressive")).save(path)
