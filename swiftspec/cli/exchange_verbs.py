@@ -14,7 +14,8 @@ def export(
     *,
     plan: flags.PlanFile,
     engine: Annotated[
-        str | None, typer.Option(metavar="NAME", help="vllm, sglang, trtllm or llamacpp. Default: the plan's engine.")
+        str | None,
+        typer.Option(metavar="NAME", help="Whose command, e.g. vllm or llamacpp. Default: the plan's engine."),
     ] = None,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")] = None,
     synthetic: Annotated[

@@ -182,8 +182,7 @@ Engine = Annotated[
     str | None,
     typer.Option(
         metavar="NAME[@RELEASE]",
-        help="With --device: the engine that will serve, swiftspec (default), vllm, sglang, trtllm or llamacpp, as "
-        "vllm@0.15.",
+        help="With --device: the engine that will serve, e.g. vllm@0.15. Default: swiftspec.",
     ),
 ]
 HostTime = Annotated[

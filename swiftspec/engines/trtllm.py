@@ -11,7 +11,6 @@ from swiftspec.engines.words import (
     Method,
     MethodWords,
     ScheduleWords,
-    SettingsFile,
     Value,
     Words,
 )
@@ -92,13 +91,10 @@ TRTLLM: Final = Engine(
     command=CommandWords(
         release="1.4.0rc1",
         program=("trtllm-serve", Value.TARGET),
-        options={"--tp_size": Value.DEGREE, "--max_batch_size": Value.MAX_RUNNING},
-        file=SettingsFile(
-            name="trtllm.yaml",
-            flag="--config",
-            words={"dtype": Value.DTYPE},
-            speculation_key="speculative_config",
-        ),
+        options={"--tp_size": Value.DEGREE, "--max_batch_size": Value.MAX_RUNNING, "--config": Value.FILE},
+        file="trtllm.yaml",
+        settings={"dtype": Value.DTYPE},
+        speculation="speculative_config",
         quantises=False,
     ),
     source="TensorRT-LLM 1.2.0: tensorrt_llm/llmapi/llm_args.py",

@@ -119,7 +119,7 @@ VLLM: Final = Engine(
             "--quantization": Value.TARGET_FP8,
             "--max-num-seqs": Value.MAX_RUNNING,
         },
-        speculation_flag="--speculative-config",
+        speculation="--speculative-config",
     ),
     metrics={
         "drafts": "vllm:spec_decode_num_drafts",

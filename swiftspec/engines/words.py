@@ -16,7 +16,6 @@ __all__ = [
     "Method",
     "MethodWords",
     "ScheduleWords",
-    "SettingsFile",
     "Value",
     "Words",
 ]
@@ -59,6 +58,7 @@ class Value(StrEnum):
     SUFFIX_FACTOR = "policy.max_spec_factor"
     SUFFIX_PROBABILITY = "policy.min_token_prob"
     SCHEDULE = "written_schedule"
+    FILE = "file"
     RATES = "rounded_rates"
     ROUND_TOKENS = "round_tokens"
     ACCEPTED_TOKENS = "accepted_tokens"
@@ -77,17 +77,7 @@ class LengthRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodWords:
-    """A method of drafting.
-
-    Parameters
-    ----------
-    words : mapping
-        Of the speculation.
-    settings : mapping
-        What else the server is told with this method.
-    remark : str
-        What to know of it, a sentence.
-    """
+    """A method of drafting. words: of the speculation. settings: what else the server is told. remark: a sentence."""
 
     words: Words
     settings: Words = field(default_factory=dict)
@@ -98,21 +88,9 @@ class MethodWords:
 class ScheduleWords:
     """Draft tokens by batch size.
 
-    Parameters
-    ----------
-    words : mapping
-        Of the speculation.
-    write : callable
-        From the ranges to the value of `Value.SCHEDULE`, or to the text of the file that it names.
-    file : str
-        Name of that file; empty if there is none.
-    methods : frozenset of Method, optional
-        Methods that have one; all if not given.
-    only_others : str
-        Sentence about other methods.
-    falls : bool
-        Whether more requests at once never have more draft tokens.
-    remark : str
+    words: of the speculation. write: from the ranges to the value of `Value.SCHEDULE`, or to the text of `file`, whose
+    name is then the value. methods: those that have a schedule. only_others: a sentence about the others. falls: whether
+    more requests never have more draft tokens. remark: a sentence.
     """
 
     words: Words
@@ -128,14 +106,8 @@ class ScheduleWords:
 class ImitationWords:
     """Imitated acceptance.
 
-    Parameters
-    ----------
-    words, draft_words : mapping
-        Of the speculation; and further ones if the draft is a checkpoint, whose weights are not read then.
-    environment : mapping
-        Variables.
-    lost : str
-        Sentence about acceptance by position, if it is imitated by its mean only.
+    words: of the speculation. draft_words: further ones if the draft is a checkpoint, whose weights are not read then.
+    environment: variables. lost: a sentence about acceptance by position, if it is imitated by its mean only.
     """
 
     words: Words = field(default_factory=dict)
@@ -145,49 +117,20 @@ class ImitationWords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsFile:
-    """A YAML file of settings that the command names.
-
-    Parameters
-    ----------
-    name, flag : str
-        Of the file, and before its name in the command.
-    words : mapping
-        Settings in it.
-    speculation_key : str
-        Key of the speculation's words in it.
-    """
-
-    name: str
-    flag: str
-    words: Words
-    speculation_key: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CommandWords:
     """The command that starts a server.
 
-    Parameters
-    ----------
-    release : str
-        Release of these words, `1.4.0rc1`.
-    program : tuple
-        Words before the options.
-    options : mapping
-    speculation_flag : str
-        Option whose value is the speculation as JSON. Without this and without a file its words are options.
-    file : SettingsFile, optional
-    quantises : bool
-        Whether an option has weights converted to fp8; otherwise the checkpoint's format is what it is.
-    remark : str
-        What to know of every command, a sentence.
+    release: that these words are of, `1.4.0rc1`. program: words before the options. file, settings: name of a YAML file
+    that the options name, and its content. speculation: option whose value is the speculation as JSON, or its key in the
+    file; its words are options if empty. quantises: whether it converts weights to fp8; otherwise they are as in the
+    checkpoint. remark: a sentence.
     """
 
     release: str
     program: tuple[object, ...]
     options: Words
-    speculation_flag: str = ""
-    file: SettingsFile | None = None
+    file: str = ""
+    settings: Words = field(default_factory=dict)
+    speculation: str = ""
     quantises: bool = True
     remark: str = ""

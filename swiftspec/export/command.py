@@ -37,25 +37,24 @@ def written(engine: Engine, words: CommandWords, served: Served) -> Command:
         if name := engine.schedule.file:
             files[name], value = str(value), name
         served = replace(served, written_schedule=value)
-    speculation, options = _speculation(engine, served), _filled(words.options, served)
-    if words.file is not None:
-        settings = _filled(words.file.words, served) | _filled(_settings(engine, served), served)
-        if speculation:
-            settings[words.file.speculation_key] = speculation
+    speculation, placed = _speculation(engine, served), dict[str, Any]()
+    if words.file:
+        settings = _filled(words.settings, served) | _settings(engine, served)
+        settings |= {words.speculation: speculation} if speculation else {}
         if settings:
-            options[words.file.flag] = words.file.name
-            files[words.file.name] = _yaml(settings)
-    elif words.speculation_flag:
-        options |= {words.speculation_flag: json.dumps(speculation)} if speculation else {}
+            files[words.file] = _yaml(settings)
+            served = replace(served, file=words.file)
+    elif words.speculation:
+        placed = {words.speculation: json.dumps(speculation)} if speculation else {}
     else:
-        speculation = {name: value if value is True else str(value) for name, value in speculation.items()}
-        options |= speculation
-    imitation = engine.imitation if served.rates is not None else None
+        placed = speculation = {name: value if value is True else str(value) for name, value in speculation.items()}
+    variables = engine.imitation.environment if served.rates is not None and engine.imitation else {}
     return Command(
-        arguments=(*(str(_value(word, served)) for word in words.program), *_flags(options)),
-        environment={name: str(value) for name, value in _filled(imitation.environment, served).items()}
-        if imitation
-        else {},
+        arguments=(
+            *(str(_value(word, served)) for word in words.program),
+            *_flags(_filled(words.options, served) | placed),
+        ),
+        environment={name: str(value) for name, value in _filled(variables, served).items()},
         files=files,
         configuration=speculation,
         schedule=served.schedule,
@@ -76,8 +75,8 @@ def _speculation(engine: Engine, served: Served) -> dict[str, Any]:
     return found
 
 
-def _settings(engine: Engine, served: Served) -> Words:
-    return {} if served.method is None else engine.methods[served.method].settings
+def _settings(engine: Engine, served: Served) -> dict[str, Any]:
+    return {} if served.method is None else _filled(engine.methods[served.method].settings, served)
 
 
 def _not_expressed(engine: Engine, words: CommandWords, served: Served) -> Iterator[str]:

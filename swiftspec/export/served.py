@@ -36,6 +36,8 @@ class Served:
         Draft tokens by requests at once; empty if their number is fixed.
     written_schedule : object
         The same as the engine writes it.
+    file : str, optional
+        Name of the file of settings, if there are any.
     max_running : int, optional
         Requests at once.
     rates : tuple of float, optional
@@ -52,6 +54,7 @@ class Served:
     quantisation: Mapping[Role, str] = field(default_factory=dict)
     schedule: tuple[LengthRange, ...] = ()
     written_schedule: object = None
+    file: str | None = None
     max_running: int | None = None
     rates: tuple[float, ...] | None = None
 
