@@ -89,8 +89,8 @@ class ScheduleWords:
     """Draft tokens by batch size.
 
     words: of the speculation. write: from the ranges to the value of `Value.SCHEDULE`, or to the text of `file`,
-    whose name is then the value. methods: those that have a schedule. only_others: a sentence about the others. falls: whether
-    more requests never have more draft tokens. remark: a sentence.
+    whose name is then the value. methods: those that have a schedule. only_others: a sentence about the others.
+    falls: whether more requests never have more draft tokens. remark: a sentence.
     """
 
     words: Words
@@ -121,9 +121,9 @@ class CommandWords:
     """The command that starts a server.
 
     release: that these words are of, `1.4.0rc1`. program: words before the options. file, settings: name of a YAML
-    file that the options name, and its content. speculation: option whose value is the speculation as JSON, or its key in the
-    file; its words are options if empty. quantises: whether it converts weights to fp8; otherwise they are as in the
-    checkpoint. remark: a sentence.
+    file that the options name, and its content. speculation: option whose value is the speculation as JSON, or its
+    key in the file; its words are options if empty. quantises: whether it converts weights to fp8; otherwise they
+    are as in the checkpoint. remark: a sentence.
     """
 
     release: str
