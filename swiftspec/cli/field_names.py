@@ -58,6 +58,7 @@ _WORDS = (
     "ray",
     "split",
     "start_s",
+    "synthetic",
     "target",
 )
 # Fields of a file are not flags: `plan.json: num_devices is ..`, `requests[3].output_tokens is ..`.

@@ -61,10 +61,8 @@ class Engine:
     release : tuple of int
         The release that is meant; the one described here if the user names none.
     rule : StepRule
-    kernels : str
-        The kernels and host time that its forwards are composed of, in words.
     op_tables : str or None
-        Library of the op tables with these kernels; None for the usual one.
+        Library of the op tables that its forwards are composed of; None for the usual one.
     large_limits : StepLimits
         On devices of at least `large_bytes` of memory other than those of `never_large`.
     small_limits : StepLimits
@@ -82,6 +80,8 @@ class Engine:
         Weight formats with which keys and values are in fp8; `DEVICE:FORMAT` of one device.
     collective : str, optional
         Its all-reduce in the op tables.
+    kernels : str
+        Words for kernels and host time of its forwards, where these are not its own.
     own_experts : mapping of str to str
         Library whose kernels it has for routed experts, by `DEVICE:FORMAT`, where it is another one.
     fitted_as : str
@@ -118,7 +118,6 @@ class Engine:
     full_name: str
     release: Release
     rule: StepRule
-    kernels: str
     op_tables: str | None
     large_limits: StepLimits
     small_limits: StepLimits
@@ -130,6 +129,7 @@ class Engine:
     graphs_prompts: bool = False
     fp8_cache: frozenset[str] = frozenset()
     collective: str | None = None
+    kernels: str = ""
     own_experts: Mapping[str, str] = field(default_factory=dict)
     fitted_as: str = ""
     host_s: float | None = None

@@ -58,7 +58,6 @@ SGLANG: Final = Engine(
     full_name="SGLang",
     release=(0, 5, 23),
     rule=PROMPTS_FIRST,
-    kernels="SGLang's kernels and host time",
     op_tables="sglang",
     collective="sglang_custom",
     # sglang/srt/server_args.py: chunks of 8192 tokens on large devices; requests at once are bounded by memory.

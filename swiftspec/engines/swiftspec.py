@@ -18,6 +18,7 @@ SWIFTSPEC: Final = Engine(
     large_limits=StepLimits(step_tokens=192, requests=64, prefix_block=0, captured_tokens=64),
     small_limits=StepLimits(step_tokens=192, requests=64, prefix_block=0, captured_tokens=64),
     words={"max_running": "requests"},
+    divides_heads=False,  # it pads them
     # On a CPU: medians of profiles/demo-zen4-2-cores, rounded.
     effects_s={
         "expand": 60e-6,

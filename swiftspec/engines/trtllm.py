@@ -44,7 +44,6 @@ TRTLLM: Final = Engine(
     full_name="TensorRT-LLM",
     release=(1, 4, 0),
     rule=DECODES_FIRST,
-    kernels="TensorRT-LLM's kernels and host time",
     op_tables="trtllm",
     collective="trtllm",
     # tensorrt_llm/llmapi/llm_args.py: max_num_tokens 8192, max_batch_size 2048.

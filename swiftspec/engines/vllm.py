@@ -51,7 +51,6 @@ VLLM: Final = Engine(
     full_name="vLLM",
     release=(0, 33, 0),
     rule=DECODES_FIRST,
-    kernels="vLLM's kernels and host time",
     op_tables="vllm",
     collective="vllm_custom",
     # vllm/engine/arg_utils.py: H100-class devices have at least 70 GiB and are no A100.

@@ -93,7 +93,7 @@ def engine(plan: Plan) -> str:
     if plan.engine is None:
         return "not stated in this plan" if plan.quantisation else "this project's own, as measured on this machine"
     described = ENGINES.get(plan.engine)
-    text = described.kernels if described else plan.engine
+    text = (described.kernels or f"{described.full_name}'s kernels and host time") if described else plan.engine
     if plan.host_s is not None:
         text += f"; a host time of {milliseconds(plan.host_s)} ms a step, given"
     if plan.expert_parallel:
