@@ -16,14 +16,16 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "policies": frozenset(),
     "models": frozenset({"files", "policies", "tokenizers"}),
     "devices": frozenset({"models", "torch"}),
-    "artifacts": frozenset({"files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
-    "workload": frozenset({"artifacts", "files", "numpy"}),
-    "latencymodel": frozenset({"artifacts", "policies", "numpy", "scipy"}),
-    "acceptance": frozenset({"artifacts", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
-    "costmodel": frozenset({"artifacts", "devices", "files", "models", "policies", "numpy", "scipy", "pyarrow"}),
-    "export": frozenset({"artifacts", "files", "models", "policies", "pydantic"}),
     "scheduler": frozenset({"policies"}),
     "engines": frozenset({"devices", "models", "scheduler"}),
+    "artifacts": frozenset({"engines", "files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
+    "workload": frozenset({"artifacts", "files", "numpy"}),
+    "latencymodel": frozenset({"artifacts", "policies", "numpy", "scipy"}),
+    "acceptance": frozenset({"artifacts", "engines", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
+    "costmodel": frozenset(
+        {"artifacts", "devices", "engines", "files", "models", "policies", "numpy", "scipy", "pyarrow"}
+    ),
+    "export": frozenset({"artifacts", "engines", "files", "models", "policies", "pydantic"}),
     "simulator": frozenset({"artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
         {"simulator", "scheduler", "engines", "costmodel", "acceptance", "artifacts", "devices", "models", "policies"}
@@ -71,7 +73,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
         | {"artifacts", "costmodel", "devices", "engines", "files", "models", "policies", "progress", "numpy"}
     ),
     "reports": frozenset(
-        {"artifacts", "devices", "files", "latencymodel", "models", "policies", "matplotlib", "numpy"}
+        {"artifacts", "devices", "engines", "files", "latencymodel", "models", "policies", "matplotlib", "numpy"}
     ),
     "backtest": frozenset(
         {"acceptance", "artifacts", "costmodel", "devices", "engines", "files", "models", "planner", "policies"}

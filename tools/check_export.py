@@ -25,10 +25,13 @@ from typing import Any
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
-from swiftspec.export import Engine, Export, export_plan
+from swiftspec.engines import Engine
+from swiftspec.engines.sglang import SGLANG
+from swiftspec.engines.vllm import VLLM
+from swiftspec.export import Export, export_plan
 from swiftspec.planner.under_load.schedule import draft_schedule
 
-_CHECKED = (Engine.VLLM, Engine.SGLANG)
+_CHECKED = (VLLM, SGLANG)
 _PUBLISHED = Path(__file__).parents[1] / "swiftspec" / "models" / "published.json"
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 _ARCHITECTURES["qwen3"] = "Qwen3ForCausalLM"
@@ -96,7 +99,7 @@ def main() -> int:
     for engine in _CHECKED:
         result, exports = check(engine, asked.plan, asked.folder, python)
         refusals = result.pop("refusals")
-        recorded[engine.value] = result
+        recorded[engine.name] = result
         accepted = refusals[:-1].count(None)
         print(f"{engine.full_name} {result['version']}: {accepted} of {len(exports)} commands accepted")
         print(f"  a wrong command: {refusals[-1] or 'ACCEPTED, so the check says nothing'}")
@@ -115,12 +118,12 @@ def check(engine: Engine, plans: list[Path], folder: Path, python: Path) -> tupl
     found = [export for path in plans for export in commands(engine, path)]
     exports = [*{export.arguments: export for export in found}.values()]  # several policies have the same nearest plan
     print(f"{len(found)} exports to {engine.full_name}, {len(exports)} different commands", flush=True)
-    wrong = exports[-1].model_copy(update={"arguments": (*exports[-1].arguments, *_WRONG[engine])})
+    wrong = exports[-1].model_copy(update={"arguments": (*exports[-1].arguments, *_WRONG[engine.name])})
     cases = [{"arguments": list(with_files(export, folder))} for export in (*exports, wrong)]
-    source, target = folder / f"{engine}-cases.json", folder / f"{engine}-result.json"
+    source, target = folder / f"{engine.name}-cases.json", folder / f"{engine.name}-result.json"
     source.write_text(json.dumps(cases), encoding="utf-8")
     probe = Path(__file__).with_name("export_probe.py")
-    command = [str(python), str(probe), engine.value, str(source), str(target)]
+    command = [str(python), str(probe), engine.name, str(source), str(target)]
     subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(package)})
     result: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
     return result, exports
@@ -128,11 +131,11 @@ def check(engine: Engine, plans: list[Path], folder: Path, python: Path) -> tupl
 
 # Imitated acceptance needs its rates; a tree's width is a number.
 _WRONG = {
-    Engine.VLLM: (
+    "vllm": (
         "--speculative-config",
         '{"method": "ngram", "num_speculative_tokens": 2, "synthetic_acceptance_rates": [1]}',
     ),
-    Engine.SGLANG: ("--speculative-eagle-topk", "wide"),
+    "sglang": ("--speculative-eagle-topk", "wide"),
 }
 
 
@@ -194,15 +197,20 @@ def _config(fields: dict[str, Any]) -> dict[str, Any]:
 
 def unpacked(engine: Engine, folder: Path) -> Path:
     """Folder with the Python parts of an engine's released package."""
-    package = folder / engine.value
+    package = folder / engine.name
     if package.exists():
         return package
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"{engine}=={engine.version}"]
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"{engine.name}=={_release(engine)}"]
     subprocess.run([*pip, "--dest", str(folder)], check=True)
-    wheel = next(folder.glob(f"{engine}-{engine.version}-*.whl"))
+    wheel = next(folder.glob(f"{engine.name}-{_release(engine)}-*.whl"))
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(package, [name for name in archive.namelist() if not name.endswith(".so")])
     return package
+
+
+def _release(engine: Engine) -> str:
+    assert engine.command is not None, "it is started by one"
+    return engine.command.release
 
 
 def environment(folder: Path) -> Path:

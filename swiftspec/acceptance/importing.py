@@ -9,6 +9,8 @@ from typing import NamedTuple
 from swiftspec.acceptance.records import LONGEST, Form
 from swiftspec.artifacts.chains import chain_rates
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.engines.sglang import SGLANG
+from swiftspec.engines.vllm import VLLM
 from swiftspec.files.reading import read_input, shown
 
 __all__ = ["Counted", "from_sglang", "from_trace", "from_vllm"]
@@ -16,9 +18,8 @@ __all__ = ["Counted", "from_sglang", "from_trace", "from_vllm"]
 _MOST_BYTES = 24 << 20
 _SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(\{(?P<labels>.*)\})?\s+(?P<value>\S+)(\s+\d+)?\s*")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_VLLM = "vllm:spec_decode_num_"
-_PER_POSITION = f"{_VLLM}accepted_tokens_per_pos"
-_SGLANG_LENGTH = "sglang:spec_accept_length"
+_SGLANG_LENGTH = SGLANG.metrics["accepted_length"]
+_PER_POSITION = VLLM.metrics["accepted_by_position"]
 _LEAST_FULL = 0.98  # of the drafted chains' mean length, relative to the longest
 
 
@@ -48,15 +49,15 @@ def from_vllm(path: Path) -> Counted:
         varied, since vLLM does not count drafts by length.
     """
     counters = _vllm_counters(path)
-    for field in ("drafts", "draft_tokens"):
-        if not counters.sums.get(field):
-            found = "0" if field in counters.sums else "missing"
-            raise ValueError(f"{path}: {_VLLM}{field} is {found}; expected the metrics of a vLLM that has speculated")
-    accepted, drafts = counters.by_position, counters.sums["drafts"]
+    for name in (VLLM.metrics["drafts"], VLLM.metrics["draft_tokens"]):
+        if not counters.sums.get(name):
+            found = "0" if name in counters.sums else "missing"
+            raise ValueError(f"{path}: {name} is {found}; expected the metrics of a vLLM that has speculated")
+    accepted, drafts = counters.by_position, counters.sums[VLLM.metrics["drafts"]]
     longest = len(accepted)
     if not 1 <= longest <= LONGEST or sorted(accepted) != list(range(longest)):
         raise ValueError(f"{path}: {_PER_POSITION} has positions {shown(sorted(accepted))}; expected 0, 1, ..")
-    mean = counters.sums["draft_tokens"] / drafts
+    mean = counters.sums[VLLM.metrics["draft_tokens"]] / drafts
     if not _LEAST_FULL * longest <= mean <= longest:
         raise ValueError(
             f"{path}: drafts have {mean:.2f} tokens on average and {longest} positions; expected drafts of one length, "
@@ -127,13 +128,13 @@ def _vllm_counters(path: Path) -> _Counters:
     models: set[str] = set()
     for name, labels, value in _samples(path):
         counter = name.removesuffix("_total")  # which Prometheus' client adds
-        if not counter.startswith(_VLLM) or counter.endswith("_created"):
+        if counter not in VLLM.metrics.values():
             continue
         models.add(labels.get("model_name", ""))
         if counter == _PER_POSITION:
             by_position[_position(path, labels)] += value
         else:
-            sums[counter.removeprefix(_VLLM)] += value
+            sums[counter] += value
     if len(models) > 1:
         raise ValueError(f"{path}: has counters of {len(models)} models, {', '.join(sorted(models))}; expected one")
     return _Counters(sums, by_position)

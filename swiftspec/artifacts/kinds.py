@@ -98,6 +98,8 @@ class KindComparison(Facts):
         The first one is decoding without a draft.
     engine : str
         The engine that serves and the limits of its steps, a clause; empty for this package's own.
+    host_s : float, optional
+        The user's own host time of a step in seconds; None if it is the engine's.
     routing : str
         Of a target with experts, how consecutive tokens agree about them and where that is from, a clause.
     """
@@ -111,6 +113,7 @@ class KindComparison(Facts):
     kinds: tuple[DraftingKind, ...]
     routing: str = ""
     engine: str = ""
+    host_s: float | None = Field(default=None, ge=0, exclude_if=lambda found: found is None)
 
     @property
     def plain(self) -> DraftingKind:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Annotated, ClassVar, NamedTuple, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from swiftspec.artifacts.document import Basis, Document, Facts, ModelRef
 from swiftspec.artifacts.explored import Explored, Sensitivity
@@ -16,6 +16,7 @@ from swiftspec.artifacts.metrics import Metrics
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
 from swiftspec.artifacts.step_costs import StepCosts
 from swiftspec.artifacts.under_load import UnderLoad
+from swiftspec.engines.described import FORMER_NAMES
 from swiftspec.policies import Layout, Policy, make_policy, policy_names
 from swiftspec.policies.base import Value, sends_features
 from swiftspec.policies.effects import Role
@@ -204,7 +205,9 @@ class Plan(Document):
     num_devices : int
         Available devices; the chosen candidate may use fewer.
     engine : str, optional
-        Engine whose forwards were composed; None if they were measured with this project's engine.
+        Engine that will serve, whose forwards were composed; None if they were measured with this project's engine.
+    host_s : float, optional
+        The user's own host time of a step in seconds; None if it is the engine's.
     expert_parallel : bool
         Whether each device of a group holds whole experts of the target.
     target, draft : ModelRef
@@ -252,7 +255,8 @@ class Plan(Document):
     schema_version: ClassVar[int] = 1
 
     device: str
-    engine: str | None = None
+    engine: Annotated[str | None, BeforeValidator(lambda name: FORMER_NAMES.get(name, name))] = None
+    host_s: float | None = Field(default=None, ge=0, exclude_if=lambda found: found is None)
     expert_parallel: bool = False
     num_devices: int = Field(ge=1, le=MOST_DEVICES)
     target: ModelRef

@@ -12,11 +12,12 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 from swiftspec.artifacts.document import Document, Facts, ModelRef
 from swiftspec.artifacts.latency import NUM_QUANTILES, Latency, Part, Provenance
 from swiftspec.artifacts.row_factors import RowFactors, factor_at
-from swiftspec.artifacts.sharing import ASSUMED_HOST_SHARE, Sharing
+from swiftspec.artifacts.sharing import Sharing
 from swiftspec.artifacts.steps import HostGrid, Latencies, StepGrid, StepTable
 from swiftspec.artifacts.timeline import COMPUTING, Phase
 from swiftspec.artifacts.touched import ExpertsTouched
 from swiftspec.artifacts.warm_up import WarmUpCost
+from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.policies.effects import Role
 
 __all__ = [
@@ -336,7 +337,7 @@ class Profile(Document):
             host={key: HostGrid(points) for key, points in host.items()},
             peers_interfere=self.peers_interfere,
             sharing={cost.table: cost for cost in self.sharing.costs} if self.sharing else {},
-            host_share=ASSUMED_HOST_SHARE if share is None else share,
+            host_share=SWIFTSPEC.host_share if share is None else share,
             warm_up={(cost.role, cost.degree, cost.ranks): cost for cost in self.warm_up},
         )
 

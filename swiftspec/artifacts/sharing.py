@@ -17,7 +17,6 @@ from swiftspec.artifacts.latency import Provenance, weakest
 from swiftspec.policies.effects import Role
 
 __all__ = [
-    "ASSUMED_HOST_SHARE",
     "MOST_SEQUENCES",
     "Sharing",
     "SharingCost",
@@ -27,7 +26,6 @@ __all__ = [
 ]
 
 MOST_SEQUENCES = 4096  # more than any engine runs at once
-ASSUMED_HOST_SHARE = 0.3  # where it was not measured; on two Sapphire Rapids cores it was 0.04 to 0.38 by policy
 _ROUNDS, _LEAST_DEVIATION = 30, 1e-6
 _Seconds = Annotated[float, Field(gt=0, le=1e6)]
 _Cost = Annotated[float, Field(ge=0, le=1e6)]

@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from swiftspec.artifacts.latency import NUM_QUANTILES, Latency, Part, Provenance, weakest
-from swiftspec.artifacts.sharing import ASSUMED_HOST_SHARE, SharingCost, SharingTable
+from swiftspec.artifacts.sharing import SharingCost, SharingTable
 from swiftspec.artifacts.timeline import DRAFTING, Phase
 from swiftspec.artifacts.warm_up import WarmUpCost
+from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.policies.effects import Role
 
 __all__ = [
@@ -216,7 +217,7 @@ class Latencies:
     host: Mapping[tuple[str, Phase], HostGrid]  # by policy
     peers_interfere: bool
     sharing: Mapping[SharingTable, SharingCost] = field(default_factory=dict)
-    host_share: float = ASSUMED_HOST_SHARE
+    host_share: float = SWIFTSPEC.host_share
     warm_up: Mapping[tuple[Role, int, int], WarmUpCost] = field(default_factory=dict)  # by role, degree, ranks
 
     def step(

@@ -12,6 +12,7 @@ from swiftspec.artifacts.profile import HostPoint, Profile
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.costmodel.device_profile import Int4Forwards, device_profile
+from swiftspec.costmodel.published import SwiftSpecKernels
 from swiftspec.models import NamedModel, known_model
 from swiftspec.models.heads import HEADS
 from swiftspec.policies import DraftKind, Policy
@@ -26,7 +27,7 @@ _PROMPT_LENGTH = 500  # the papers' contexts are at most 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A pair on a kind of device, as in plans without a named engine, except for what a system's figures fix.
+    """A pair on a kind of device, as in plans for this package's engine, except for what a system's figures fix.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ class Deployment:
     quant: str
     num_devices: int
     collective: str | None = None
-    int4_forwards: Int4Forwards | None = None
+    int4_forwards: Int4Forwards = SwiftSpecKernels
     target_host_s: float = 0.0
 
     @classmethod

@@ -236,6 +236,7 @@ def plan(
     load_requests: flags.LoadRequests = None,
     max_running: flags.MaxRunning = None,
     settings: flags.Set = None,
+    host_ms: flags.HostTime = None,
     inflate: flags.Inflate = None,
     dtype: flags.ProfileDtype = None,
     policy: Annotated[
@@ -283,6 +284,7 @@ def plan(
         draft_quant=draft_quant,
         engine=engine,
         settings=settings,
+        host_ms=host_ms,
         context=context,
         output_tokens=output_tokens,
         draft_kv_budget=draft_kv_budget,

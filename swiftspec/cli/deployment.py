@@ -18,6 +18,7 @@ def named_deployment(
     draft_quant: str | None,
     engine: str | None,
     settings: str | None = None,
+    host_ms: float | None = None,
     context: int | None,
     op_tables: Path | None,
     output_tokens: int | None = None,
@@ -39,6 +40,7 @@ def named_deployment(
         "draft_quant": draft_quant,
         "engine": engine,
         "settings": None if settings is None else parse_settings(settings),
+        "host_s": None if host_ms is None else host_ms / 1e3,
         "context": context,
         "output_tokens": output_tokens,
         "draft_kv_budget": draft_kv_budget,
@@ -50,8 +52,10 @@ def named_deployment(
     if device is not None:
         return Deployment(device=device, num_devices=num_devices or _NODE, **given)
     for field, value in given.items():
-        flag = {"settings": "set"}.get(field, field.replace("_", "-"))
-        raise ValueError(f"--{flag} is {value}; it needs --device, which names the hardware to plan for")
+        flag, shown = {"settings": ("set", settings), "host_s": ("host-ms", host_ms)}.get(
+            field, (field.replace("_", "-"), value)
+        )
+        raise ValueError(f"--{flag} is {shown}; it needs --device, which names the hardware to plan for")
     return None
 
 

@@ -13,7 +13,10 @@ __all__ = ["export", "import_tables", "rates"]
 def export(
     *,
     plan: flags.PlanFile,
-    engine: Annotated[Literal["vllm", "sglang", "trtllm"], typer.Option(help="Whose command to write.")],
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose command, e.g. vllm or llamacpp. Default: the plan's engine."),
+    ] = None,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")] = None,
     synthetic: Annotated[
         bool, typer.Option("--synthetic", help="Let the engine imitate the traced acceptance, without draft weights.")

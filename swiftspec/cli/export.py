@@ -10,7 +10,9 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
 from swiftspec.cli.columns import speed
 from swiftspec.cli.outputs import check_outputs, saved, write_json
-from swiftspec.export import Engine, Export, export_plan
+from swiftspec.engines import engine_named
+from swiftspec.engines.swiftspec import SWIFTSPEC
+from swiftspec.export import Export, export_plan
 from swiftspec.files.writing import write_output
 from swiftspec.policies.effects import Role
 
@@ -23,7 +25,7 @@ __all__ = ["export"]
 def export(
     *,
     plan: Path,
-    engine: str,
+    engine: str | None,
     policy: str | None,
     synthetic: bool,
     max_running: int | None,
@@ -35,9 +37,10 @@ def export(
     check_outputs(inputs={"--plan": plan}, out=out, json=json_path)
     made = Plan.load(plan)
     check_outputs(inputs=files_of(made, plan), out=out, json=json_path)
+    engine = engine or made.engine or SWIFTSPEC.name
     exported = export_plan(
         made,
-        Engine(engine),
+        engine_named(engine),
         policy=policy,
         lengths=_Lengths(made, plan, engine),
         max_running=max_running,
@@ -93,7 +96,7 @@ class _Lengths:
 
 
 def _show(exported: Export) -> None:
-    title = f"{exported.engine.full_name} {exported.version}"
+    title = f"{exported.full_name} {exported.version}"
     console.paragraph(f"{exported.candidate} for {title}: {_predicted(exported.tokens_per_s)}")
     if exported.is_other_plan:
         planned = _predicted(exported.planned_tokens_per_s)

@@ -6,6 +6,7 @@ __all__ = ["in_flags"]
 
 _OWN = {  # all others have the flag's name
     "format_name": "--from",
+    "host_s": "--host-ms",
     "num_devices": "--devices",
     "most_requests": "--load-requests",
     "num_jobs": "--jobs",
@@ -23,6 +24,7 @@ _SNAKE = (
     "expert_correlation",
     "expert_parallel",
     "format_name",
+    "host_s",
     "max_new_tokens",
     "max_sequences",
     "most_requests",
@@ -56,6 +58,7 @@ _WORDS = (
     "ray",
     "split",
     "start_s",
+    "synthetic",
     "target",
 )
 # Fields of a file are not flags: `plan.json: num_devices is ..`, `requests[3].output_tokens is ..`.
@@ -63,7 +66,7 @@ _ANYWHERE = re.compile(rf"(?<!: )(?<!\.)\b(?:{'|'.join(_SNAKE)})\b(?!\.)")
 # Everyday words are fields only at the beginning of a sentence.
 _FIRST = re.compile(rf"^(?:{'|'.join(_WORDS)})(?= is (?!placed))")
 _SEVERAL = re.compile(r"^(?:policies|clients)(?= has )")
-_SECOND = re.compile(r"(?<=; )quant(?= is )|(?<=with )(?:dataset|trace)(?= )")
+_SECOND = re.compile(r"(?<=with )(?:dataset|trace)(?= )")
 
 
 def in_flags(sentence: str) -> str:

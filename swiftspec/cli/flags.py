@@ -175,24 +175,26 @@ Degrees = Annotated[
     str | None,
     typer.Option(
         metavar="N,N,..",
-        help="TP degrees to consider, e.g. 1,2,4,8. Default: any; with --engine vllm, sglang or trtllm, those that the "
-        "engine can run.",
+        help="TP degrees to consider, e.g. 1,2,4,8. Default: those that the engine can run.",
     ),
 ]
 Engine = Annotated[
     str | None,
     typer.Option(
         metavar="NAME[@RELEASE]",
-        help="With --device: engine whose kernels and host time are assumed, swiftspec, vllm-int4, vllm, sglang or "
-        "trtllm, as vllm@0.15. Default: auto, SwiftSpec's kernels for int4, otherwise the leanest engine's.",
+        help="With --device: the engine that will serve, e.g. vllm@0.15. Default: swiftspec.",
     ),
+]
+HostTime = Annotated[
+    float | None,
+    typer.Option("--host-ms", min=0, metavar="MS", help="With --device: your own host time of a step."),
 ]
 Set = Annotated[
     str | None,
     typer.Option(
         "--set",
         metavar="NAME=VALUE,..",
-        help="With --engine: limits by its own words, as max_num_batched_tokens=2048,max_num_seqs=128.",
+        help="With --engine, but swiftspec: limits by its own words, as max_num_batched_tokens=2048,max_num_seqs=128.",
     ),
 ]
 Context = Annotated[int | None, typer.Option(min=1, metavar="N", help="With --device: prompt tokens. Default: 512.")]

@@ -17,13 +17,14 @@ from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
 from swiftspec.costmodel.sharing import composed_cost
 from swiftspec.costmodel.sparse_forward import EXPERTS
 from swiftspec.devices import DeviceSpec
+from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.models.heads import Product
 from swiftspec.models.layers import halves
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
 
-__all__ = ["HOST_S", "Named", "compose_profile"]
+__all__ = ["Named", "compose_profile"]
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64)  # a request's verification has no more
 _MANY_ROWS = (96, 128, 192, 256, 384, 512)  # of many clients: the experts that these need follow no straight line
@@ -32,20 +33,6 @@ PROMPTS = (16, 128, 1024)
 # them active, and c = 0.57 a line through 48 sequences misses those touched by -15 % at 8 and by +8 % at 64.
 _MANY = 48
 USUAL_ROWS = 8  # rows of a typical verification or expansion, for which the collective is chosen
-# Host time around an effect of this engine on a CPU: medians of profiles/demo-zen4-2-cores, rounded.
-HOST_S = {
-    Phase.EXPAND: 60e-6,
-    Phase.FUZZY: 45e-6,
-    Phase.VERIFY: 50e-6,
-    Phase.EXIT: 30e-6,
-    Phase.FINISH: 5e-6,
-    Phase.SEND: 180e-6,
-    Phase.WAIT: 140e-6,
-    Phase.COMMIT: 180e-6,
-    Phase.COMPACT: 35e-6,
-}
-
-
 _BESIDE_S = 1e-9  # of an effect that runs beside the device: nothing, but a profile's times are above 0
 
 
@@ -334,8 +321,9 @@ def _host_points(feature_s: float, *, beside_device: bool) -> Iterable[HostPoint
     feature_s: seconds that a hop takes longer for each token whose features go with it.
     """
     many = PROMPTS[-1]
-    own = dict.fromkeys(HOST_S, _BESIDE_S) if beside_device else HOST_S
-    hops = [(Phase.WAIT, hop_rows(many), HOST_S[Phase.WAIT] + many * feature_s)] if feature_s else []
+    usual = {Phase(name): seconds for name, seconds in SWIFTSPEC.effects_s.items()}
+    own = dict.fromkeys(usual, _BESIDE_S) if beside_device else usual
+    hops = [(Phase.WAIT, hop_rows(many), usual[Phase.WAIT] + many * feature_s)] if feature_s else []
     for phase, rows, seconds in (*((phase, 1, seconds) for phase, seconds in own.items()), *hops):
         yield HostPoint(
             phase=phase,

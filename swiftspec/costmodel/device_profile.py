@@ -1,7 +1,6 @@
 """Profile of a pair on devices by name: the one composer, for plans and for backtests.
 
-Only this module decides what an engine's name stands for: its op tables, its host time, and its published forwards
-where weights are in int4. A backtest therefore tests the very profiles that plans are made from.
+A backtest therefore tests the very profiles that plans are made from.
 """
 
 from collections.abc import Callable
@@ -9,10 +8,9 @@ from pathlib import Path
 
 from swiftspec.artifacts.profile import Profile
 from swiftspec.costmodel.compose import Named, compose_profile
-from swiftspec.costmodel.engines import SERVING_ENGINES
 from swiftspec.costmodel.forward import Host
 from swiftspec.costmodel.kernel_latency import Kernels
-from swiftspec.costmodel.published import PublishedForwards, StandardInt4Kernels, SwiftSpecKernels, published_tables
+from swiftspec.costmodel.published import PublishedForwards, SwiftSpecKernels, published_tables
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
 from swiftspec.costmodel.shipped import kernels_of, source_of, tables_of
 from swiftspec.devices import DeviceSpec, named_device
@@ -31,11 +29,11 @@ def device_profile(
     draft: Named,
     quant: str,
     draft_quant: str | None = None,
-    engine: str = "auto",
+    library: str | None = None,
     max_context: int,
     op_tables: Path | None = None,
     collective: str | None = None,
-    int4_forwards: Int4Forwards | None = None,
+    int4_forwards: Int4Forwards | None = SwiftSpecKernels,
     draft_kv_budget: int | None = None,
     feature_bytes: int = 0,
     routing: Routing = ASSUMED_ROUTING,
@@ -52,9 +50,8 @@ def device_profile(
     target, draft : Named
     quant, draft_quant : str
         Weight formats; the draft's defaults to the target's.
-    engine : str
-        One of `ENGINES`. `auto` combines the usual op tables, the host time of the leanest engine, and SwiftSpec's
-        forwards in int4.
+    library : str, optional
+        Library of the op tables; the usual one if not given.
     max_context : int
         The longest prefix, in tokens.
     op_tables : Path, optional
@@ -62,21 +59,20 @@ def device_profile(
     collective : str, optional
         The all-reduce; the fastest known one if not given.
     int4_forwards : callable, optional
-        From a device to whole forwards with int4 weights, to replace the engine's.
+        From a device to published whole forwards with int4 weights; composed as in any other format if None.
     draft_kv_budget, feature_bytes : int, optional
         As for `compose_profile`.
     routing : Routing, optional
         As for `compose_profile`.
     host, draft_host : Host, optional
-        As for `compose_profile`, in place of the engine's.
+        As for `compose_profile`.
 
     Raises
     ------
     ValueError
-        If the op tables are of another device, or have no rows of the engine.
+        If the op tables are of another device, or have no rows of the library.
     """
     spec = named_device(device)
-    int4_forwards = int4_forwards or _int4_forwards(engine)
     published = int4_forwards(spec) if int4_forwards else None
     profile = compose_profile(
         device=spec,
@@ -85,9 +81,9 @@ def device_profile(
         draft=draft,
         quant=quant,
         draft_quant=draft_quant,
-        kernels=engine_kernels(device, engine=engine, op_tables=op_tables),
+        kernels=engine_kernels(device, library=library, op_tables=op_tables),
         max_context=max_context,
-        host=host or Host.of(engine),
+        host=host,
         draft_host=draft_host,
         published=published,
         collective=collective,
@@ -105,18 +101,9 @@ def device_profile(
     return profile.model_copy(update={"sources": tuple(sources)})
 
 
-def engine_kernels(device: str, *, engine: str = "auto", op_tables: Path | None = None) -> Kernels:
-    """Kernel latencies from op tables, else by roofline. ValueError for tables of another device or engine."""
-    if engine not in SERVING_ENGINES:
-        return kernels_of(device, path=op_tables)
-    tables = tables_of(device, op_tables)
-    if tables is not None and engine not in (known := tables.values("gemm", "framework")):
-        raise ValueError(f"engine is {engine}; the op tables of {device} hold {', '.join(known)}")
-    return kernels_of(device, framework=engine, path=op_tables)
-
-
-def _int4_forwards(engine: str) -> Int4Forwards | None:
-    """Published int4 forwards of an engine; None for engines that are composed in int4 as in any other format."""
-    if engine in SERVING_ENGINES:
-        return None
-    return StandardInt4Kernels if engine == "vllm-int4" else SwiftSpecKernels
+def engine_kernels(device: str, *, library: str | None = None, op_tables: Path | None = None) -> Kernels:
+    """Kernel latencies from op tables, else by roofline. ValueError for tables of another device or library."""
+    tables = tables_of(device, op_tables) if library else None
+    if tables is not None and library not in (known := tables.values("gemm", "framework")):
+        raise ValueError(f"engine is {library}; the op tables of {device} hold {', '.join(known)}")
+    return kernels_of(device, framework=library, path=op_tables)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from typing import Any, Final
 __all__ = ["Constants", "Fitted", "constants_of", "fitted_sets"]
 
 _FILE: Final = Path(__file__).with_name("constants.json")
+_MEDIANS: Final = "swiftspec"  # which no public load has measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,8 @@ class Constants:
     spread, ttft_spread : float
         Standard deviations of the relative error of a predicted latency, and of one until the first token, on models
         that were not fitted.
+    step_s : float
+        Of every step, where a user has measured it: then no layer adds anything.
     """
 
     layer_s: float
@@ -55,6 +58,11 @@ class Constants:
     token_s: float
     spread: float
     ttft_spread: float
+    step_s: float = 0.0
+
+    def with_host(self, step_s: float) -> Constants:
+        """The same with a user's own host time of a step."""
+        return replace(self, step_s=step_s, layer_s=0.0, sparse_layer_s=0.0, fp8_layer_s=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +88,12 @@ def fitted_sets(left_out: str | None = None) -> Mapping[str, tuple[Fitted, ...]]
 
 
 def constants_of(engine: str, release: tuple[int, ...], *, left_out: str | None = None) -> Constants:
-    """Those of the newest set that is no newer than a release; of the oldest one for a release before all."""
-    sets = fitted_sets(left_out)[engine]
+    """Those of the newest set that is no newer than a release; of the oldest one for a release before all.
+
+    An engine that nothing was fitted for has the medians of the others.
+    """
+    every = fitted_sets(left_out)
+    sets = every.get(engine, every[_MEDIANS])
     return next((one for one in reversed(sets) if one.since <= release), sets[0]).constants
 
 

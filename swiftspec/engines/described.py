@@ -11,10 +11,11 @@ from swiftspec.engines.trtllm import TRTLLM
 from swiftspec.engines.vllm import VLLM
 from swiftspec.models.names import unknown
 
-__all__ = ["ENGINES", "engine_named"]
+__all__ = ["ENGINES", "FORMER_NAMES", "engine_named"]
 
 ENGINES: Final[Mapping[str, Engine]] = {engine.name: engine for engine in (SWIFTSPEC, VLLM, SGLANG, TRTLLM, LLAMACPP)}
 _SPELLINGS: Final = {"tensorrt-llm": "trtllm", "llama.cpp": "llamacpp", "llama-cpp": "llamacpp"}
+FORMER_NAMES: Final = {"auto": SWIFTSPEC.name}  # in old plans
 
 
 def engine_named(text: str) -> Engine:
@@ -22,6 +23,8 @@ def engine_named(text: str) -> Engine:
     name, at, release = text.strip().partition("@")
     lower = name.strip().lower()
     found = ENGINES.get(_SPELLINGS.get(lower, lower))
+    if lower in FORMER_NAMES:
+        raise ValueError(f"engine is {name!r}, which is called {FORMER_NAMES[lower]} now")
     if found is None:
         raise unknown("engine", name, ENGINES)
     return found.at(release) if at else found

@@ -9,6 +9,9 @@ from typing import Any, Final
 
 from swiftspec.devices import DeviceSpec
 from swiftspec.engines.constants import Constants, constants_of
+from swiftspec.engines.words import CommandWords, ImitationWords, Method, MethodWords, ScheduleWords
+from swiftspec.models.sparse_spec import SparseSpec
+from swiftspec.models.spec import ModelSpec
 from swiftspec.scheduler.step_rules import StepRule
 
 __all__ = ["Engine", "Release", "StepLimits"]
@@ -77,8 +80,36 @@ class Engine:
         Weight formats with which keys and values are in fp8; `DEVICE:FORMAT` of one device.
     collective : str, optional
         Its all-reduce in the op tables.
+    kernels : str
+        Words for kernels and host time of its forwards, where these are not its own.
     own_experts : mapping of str to str
         Library whose kernels it has for routed experts, by `DEVICE:FORMAT`, where it is another one.
+    fitted_as : str
+        Engine whose fitted constants it has; its own if empty.
+    host_s : float, optional
+        The user's own host time of a step in seconds, in place of what was fitted for layers.
+    effects_s : mapping of str to float
+        Host seconds around the effects of a round, by phase; empty where they run beside the device.
+    host_share : float
+        Share of one request's host time that each further request of a step adds, where it was not measured.
+    divides_heads : bool
+        Whether it divides a model only by a number that divides its heads and neurons.
+    leaves_draft_whole : bool
+        Whether it can divide the target and not the draft, which is divided alike otherwise.
+    eagle2_trees : bool
+        Whether it verifies trees of EAGLE-2's shapes; it verifies chains only otherwise.
+    tree_remark : str
+        What to know of its trees, a sentence.
+    methods : mapping of Method to MethodWords
+        Its methods of drafting.
+    schedule : ScheduleWords, optional
+        Draft tokens by batch size; it drafts always as many if None.
+    imitation : ImitationWords, optional
+        Imitated acceptance, if it has that.
+    command : CommandWords, optional
+        The command that starts it; None where a plan itself does.
+    metrics : mapping of str to str
+        Names of its counters and gauges, by what they count.
     source : str
         Where these facts are from.
     """
@@ -98,7 +129,21 @@ class Engine:
     graphs_prompts: bool = False
     fp8_cache: frozenset[str] = frozenset()
     collective: str | None = None
+    kernels: str = ""
     own_experts: Mapping[str, str] = field(default_factory=dict)
+    fitted_as: str = ""
+    host_s: float | None = None
+    effects_s: Mapping[str, float] = field(default_factory=dict)
+    host_share: float = 0.0
+    divides_heads: bool = True
+    leaves_draft_whole: bool = False
+    eagle2_trees: bool = False
+    tree_remark: str = ""
+    methods: Mapping[Method, MethodWords] = field(default_factory=dict)
+    schedule: ScheduleWords | None = None
+    imitation: ImitationWords | None = None
+    command: CommandWords | None = None
+    metrics: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
 
     @property
@@ -107,8 +152,9 @@ class Engine:
         return ".".join(map(str, self.release))
 
     def described(self) -> str:
-        """`vLLM 0.15.1`."""
-        return f"{self.full_name} {self.release_name}" if self.release else self.full_name
+        """`vLLM 0.15.1`, with the host time that the user has given."""
+        name = f"{self.full_name} {self.release_name}" if self.release else self.full_name
+        return name if self.host_s is None else f"{name} (host time of {1e3 * self.host_s:g} ms a step, given)"
 
     def at(self, release: str) -> Engine:
         """The same at another release. ValueError if it is none."""
@@ -137,7 +183,17 @@ class Engine:
 
     def constants(self, *, left_out: str | None = None) -> Constants:
         """Fitted constants of this release. left_out: `model:NAME` or `source:NAME` they were fitted without."""
-        return constants_of(self.name, self.release, left_out=left_out)
+        fitted = constants_of(self.fitted_as or self.name, self.release, left_out=left_out)
+        return fitted if self.host_s is None else fitted.with_host(self.host_s)
+
+    def divides(self, spec: ModelSpec, degree: int) -> bool:
+        """Whether it loads a model in so many parts."""
+        if not self.divides_heads:
+            return True
+        if isinstance(spec, SparseSpec):
+            return spec.objection(degree) is None
+        whole_kv_heads = spec.num_kv_heads % degree == 0 or degree % spec.num_kv_heads == 0
+        return whole_kv_heads and not spec.num_heads % degree and not spec.intermediate_size % degree
 
     def _with(self, limits: StepLimits, word: str, value: str) -> StepLimits:
         if word not in self.words:

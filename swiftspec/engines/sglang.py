@@ -1,11 +1,57 @@
 """SGLang, with its overlap scheduler."""
 
+import json
+from collections.abc import Sequence
 from typing import Final
 
 from swiftspec.engines.description import Engine, StepLimits
+from swiftspec.engines.words import (
+    CommandWords,
+    ImitationWords,
+    LengthRange,
+    Method,
+    MethodWords,
+    ScheduleWords,
+    Value,
+    Words,
+)
 from swiftspec.scheduler.step_rules import PROMPTS_FIRST
 
 __all__ = ["SGLANG"]
+
+
+def _ladder(schedule: Sequence[LengthRange]) -> str:
+    """Steps by the least batch size that they are for."""
+    steps = {str(each.first): {"candidate_steps": [each.num_draft_tokens]} for each in schedule}
+    return json.dumps(steps, indent=1) + "\n"
+
+
+def _drafter(algorithm: str, *, block: bool = False) -> MethodWords:
+    # Rows of a verification, not drafted tokens, are SGLang's "draft tokens"; a block has one step.
+    steps: Words = {"--speculative-num-steps": Value.LEVELS, "--speculative-eagle-topk": Value.WIDTH}
+    words: Words = {
+        "--speculative-algorithm": algorithm,
+        "--speculative-draft-model-path": Value.DRAFT,
+        **({} if block else steps),
+        "--speculative-num-draft-tokens": Value.VERIFIED_ROWS,
+        "--speculative-draft-model-quantization": Value.OTHER_DRAFT_FORMAT,
+    }
+    return MethodWords(words=words)
+
+
+_MEAN_ONLY = (
+    "Acceptance by position: SGLANG_SIMULATE_ACC_LEN is a mean, reached by rounds with the next lower and the next "
+    "higher number of tokens."
+)
+_NEVER = (
+    "Draft tokens by batch size: --speculative-adaptive is for EAGLE and EAGLE3 heads only; any other draft always "
+    "writes as many."
+)
+_ADAPTIVE = (
+    "SGLang looks draft tokens up by batch size in adaptive.json; each size has one number of steps there, so that "
+    "acceptance changes nothing."
+)
+_PAGES = "--speculative-eagle-topk above 1 needs --page-size 1, or one of the backends flashinfer, fa3 and triton."
 
 SGLANG: Final = Engine(
     name="sglang",
@@ -28,5 +74,52 @@ SGLANG: Final = Engine(
         "cuda_graph_max_bs": "captured_tokens",
     },
     ahead_since=(0, 4),
+    eagle2_trees=True,
+    tree_remark=_PAGES,
+    # sglang/srt/arg_groups/fields/spec.py and speculative_hook.py
+    methods={
+        Method.MODEL: _drafter("STANDALONE"),
+        Method.EAGLE3: _drafter("EAGLE3"),
+        Method.MTP: _drafter("NEXTN"),
+        Method.DFLASH: _drafter("DFLASH", block=True),
+        Method.DSPARK: _drafter("DSPARK", block=True),
+        Method.PROMPT_LOOKUP: MethodWords(
+            words={
+                "--speculative-algorithm": "NGRAM",
+                "--speculative-num-draft-tokens": Value.VERIFIED_ROWS,
+                "--speculative-ngram-max-bfs-breadth": 1,
+                "--speculative-ngram-max-trie-depth": Value.MATCH_AND_DRAFT,
+            }
+        ),
+    },
+    schedule=ScheduleWords(
+        words={"--speculative-adaptive": True, "--speculative-adaptive-config": Value.SCHEDULE},
+        write=_ladder,
+        file="adaptive.json",
+        methods=frozenset({Method.EAGLE3, Method.MTP}),
+        only_others=_NEVER,
+        remark=_ADAPTIVE,
+    ),
+    imitation=ImitationWords(
+        draft_words={"--speculative-draft-load-format": "dummy"},
+        environment={
+            "SGLANG_SIMULATE_ACC_LEN": Value.ROUND_TOKENS,
+            "SGLANG_SIMULATE_ACC_METHOD": "match-expected",
+            "SGLANG_SIMULATE_ACC_TOKEN_MODE": "real-draft-token",
+        },
+        lost=_MEAN_ONLY,
+    ),
+    command=CommandWords(
+        release="0.5.23",
+        program=("python3", "-m", "sglang.launch_server"),
+        options={
+            "--model-path": Value.TARGET,
+            "--tp-size": Value.DEGREE,
+            "--dtype": Value.DTYPE,
+            "--quantization": Value.TARGET_FP8,
+            "--max-running-requests": Value.MAX_RUNNING,
+        },
+    ),
+    metrics={"accepted_length": "sglang:spec_accept_length"},
     source="SGLang 0.5.12: sglang/srt/server_args.py, sglang/srt/managers/scheduler.py",
 )

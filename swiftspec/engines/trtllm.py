@@ -1,11 +1,43 @@
 """TensorRT-LLM, PyTorch backend."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from swiftspec.engines.description import Engine, StepLimits
+from swiftspec.engines.words import (
+    CommandWords,
+    ImitationWords,
+    LengthRange,
+    Method,
+    MethodWords,
+    ScheduleWords,
+    Value,
+    Words,
+)
 from swiftspec.scheduler.step_rules import DECODES_FIRST
 
 __all__ = ["TRTLLM"]
+
+
+def _upper_bounds(schedule: Sequence[LengthRange]) -> dict[int, int]:
+    return {each.last: each.num_draft_tokens for each in schedule if each.num_draft_tokens}
+
+
+def _drafter(decoding_type: str, *, settings: Words | None = None) -> MethodWords:
+    words: Words = {
+        "decoding_type": decoding_type,
+        "max_draft_len": Value.DRAFT_TOKENS,
+        "speculative_model": Value.DRAFT,
+    }
+    return MethodWords(words=words, settings=settings or {})
+
+
+_STEP_BY_STEP: Words = {"disable_overlap_scheduler": True}  # as its guide has it for these two methods
+_KEYS = (
+    "Keys of draft_len_schedule are the last batch size of each length, and above the largest nothing is drafted; "
+    "releases from before March 2026 read them as the first one and want a key 1."
+)
+_MEAN_ONLY = "Acceptance by position: TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS is a mean, without the bonus token."
 
 TRTLLM: Final = Engine(
     name="trtllm",
@@ -29,5 +61,40 @@ TRTLLM: Final = Engine(
     fp8_cache=frozenset({"fp8", "mxfp4"}),
     # On Blackwell its own kernels are trtllm-gen's, which SGLang's table has; its own table has DeepGEMM's.
     own_experts={"b200:fp8": "sglang"},
+    methods={
+        Method.MODEL: _drafter("Draft_Target", settings=_STEP_BY_STEP),
+        Method.PARD: _drafter("PARD"),
+        Method.EAGLE3: _drafter("Eagle3"),
+        Method.MTP: _drafter("MTP"),
+        Method.DFLASH: _drafter("DFlash"),
+        Method.DSPARK: _drafter("DSpark"),
+        Method.PROMPT_LOOKUP: MethodWords(
+            # A request's own text only, and of several earlier occurrences the latest, as the policy has it.
+            words={
+                "decoding_type": "NGram",
+                "max_draft_len": Value.DRAFT_TOKENS,
+                "max_matching_ngram_size": Value.LONGEST_MATCH,
+                "is_public_pool": False,
+                "is_keep_all": True,
+                "is_use_oldest": False,
+            },
+            settings=_STEP_BY_STEP,
+        ),
+    },
+    schedule=ScheduleWords(words={"draft_len_schedule": Value.SCHEDULE}, write=_upper_bounds, falls=True, remark=_KEYS),
+    imitation=ImitationWords(
+        draft_words={"load_format": "dummy"},
+        environment={"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS": Value.ACCEPTED_TOKENS},
+        lost=_MEAN_ONLY,
+    ),
+    command=CommandWords(
+        release="1.4.0rc1",
+        program=("trtllm-serve", Value.TARGET),
+        options={"--tp_size": Value.DEGREE, "--max_batch_size": Value.MAX_RUNNING, "--config": Value.FILE},
+        file="trtllm.yaml",
+        settings={"dtype": Value.DTYPE},
+        speculation="speculative_config",
+        quantises=False,
+    ),
     source="TensorRT-LLM 1.2.0: tensorrt_llm/llmapi/llm_args.py",
 )

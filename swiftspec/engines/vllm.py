@@ -1,11 +1,50 @@
 """vLLM, V1 engine."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from swiftspec.engines.description import Engine, StepLimits
+from swiftspec.engines.words import (
+    CommandWords,
+    ImitationWords,
+    LengthRange,
+    Method,
+    MethodWords,
+    ScheduleWords,
+    Value,
+    Words,
+)
 from swiftspec.scheduler.step_rules import DECODES_FIRST
 
 __all__ = ["VLLM"]
+
+
+def _ranges(schedule: Sequence[LengthRange]) -> list[list[int]]:
+    return [list(each) for each in schedule]
+
+
+def _drafter(method: str, *, parallel: bool = False, remark: str = "") -> MethodWords:
+    words: Words = {
+        "method": method,
+        "model": Value.DRAFT,
+        "num_speculative_tokens": Value.DRAFT_TOKENS,
+        "draft_tensor_parallel_size": Value.DRAFT_DEGREE,
+        **({"parallel_drafting": True} if parallel else {}),
+        "quantization": Value.DRAFT_FP8,
+    }
+    return MethodWords(words=words, remark=remark)
+
+
+_GRAPHS = (
+    "The default model runner (V2) runs a separate draft without CUDA graphs, which predictions assume; "
+    "VLLM_USE_V2_MODEL_RUNNER=0 chooses V1, which captures them but needs the draft's tensor-parallel size to be the "
+    "target's."
+)
+_FALLS_BACK = "vLLM runs parallel drafts with its model runner V1."
+_SUFFIX = (
+    "vLLM's suffix decoding needs the package arctic-inference. As predicted outputs of earlier requests are not kept. "
+    "Without suffix_decoding_max_cached_requests those of 10,000 are, which helps where requests resemble each other."
+)
 
 VLLM: Final = Engine(
     name="vllm",
@@ -35,5 +74,56 @@ VLLM: Final = Engine(
     own_experts={"b200:mxfp4": "sglang"},
     # Its recipe for gpt-oss on Blackwell has --kv-cache-dtype fp8 (vllm-project/recipes, OpenAI/GPT-OSS.md).
     fp8_cache=frozenset({"b200:mxfp4"}),
+    leaves_draft_whole=True,
+    # vllm/config/speculative.py
+    methods={
+        Method.MODEL: _drafter("draft_model", remark=_GRAPHS),
+        Method.PARD: _drafter("draft_model", parallel=True, remark=_FALLS_BACK),
+        Method.EAGLE3: _drafter("eagle3"),
+        Method.P_EAGLE: _drafter("eagle3", parallel=True, remark=_FALLS_BACK),
+        Method.MTP: _drafter("mtp"),
+        Method.DFLASH: _drafter("dflash"),
+        Method.DSPARK: _drafter("dspark"),
+        Method.PROMPT_LOOKUP: MethodWords(
+            words={
+                "method": "ngram",
+                "num_speculative_tokens": Value.DRAFT_TOKENS,
+                "prompt_lookup_max": Value.LONGEST_MATCH,
+                "prompt_lookup_min": 1,
+            }
+        ),
+        Method.SUFFIX: MethodWords(
+            words={
+                "method": "suffix",
+                "num_speculative_tokens": Value.DRAFT_TOKENS,
+                "suffix_decoding_max_tree_depth": Value.SUFFIX_DEPTH,
+                "suffix_decoding_max_spec_factor": Value.SUFFIX_FACTOR,
+                "suffix_decoding_min_token_prob": Value.SUFFIX_PROBABILITY,
+                "suffix_decoding_max_cached_requests": 0,
+            },
+            remark=_SUFFIX,
+        ),
+    },
+    schedule=ScheduleWords(words={"num_speculative_tokens_per_batch_size": Value.SCHEDULE}, write=_ranges),
+    imitation=ImitationWords(
+        words={"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": Value.RATES},
+        draft_words={"draft_load_config": {"load_format": "dummy"}},
+    ),
+    command=CommandWords(
+        release="0.33.0",
+        program=("vllm", "serve", Value.TARGET),
+        options={
+            "--tensor-parallel-size": Value.DEGREE,
+            "--dtype": Value.DTYPE,
+            "--quantization": Value.TARGET_FP8,
+            "--max-num-seqs": Value.MAX_RUNNING,
+        },
+        speculation="--speculative-config",
+    ),
+    metrics={
+        "drafts": "vllm:spec_decode_num_drafts",
+        "draft_tokens": "vllm:spec_decode_num_draft_tokens",
+        "accepted_by_position": "vllm:spec_decode_num_accepted_tokens_per_pos",
+    },
     source="vLLM 0.15.1 and 0.32.0: vllm/engine/arg_utils.py, vllm/v1/core/sched/scheduler.py",
 )

@@ -1,4 +1,4 @@
-"""Plans as command lines of other engines: vLLM, SGLang and TensorRT-LLM. No torch, no engine is imported."""
+"""Plans as command lines of other engines, in the words of their descriptions. No torch, no engine is imported."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,15 +8,15 @@ from swiftspec.artifacts.chains import chain_rates
 from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.export.drafters import checkpoint, drafter_of, model_argument
+from swiftspec.engines import Engine
+from swiftspec.engines.words import LengthRange
+from swiftspec.export.command import written
+from swiftspec.export.drafters import checkpoint, drafter_of, method_of, model_argument
 from swiftspec.export.limits import not_expressed, remarks
-from swiftspec.export.nearest import Runnable, drafting_as, nearest
-from swiftspec.export.result import Engine, Export, LengthRange
+from swiftspec.export.nearest import Runnable, nearest
+from swiftspec.export.result import Export
 from swiftspec.export.schedules import expressible, length_ranges
-from swiftspec.export.served import Command, Served
-from swiftspec.export.sglang import sglang_command
-from swiftspec.export.trtllm import trtllm_command
-from swiftspec.export.vllm import vllm_command
+from swiftspec.export.served import Served
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.base import drafts_chain
 from swiftspec.policies.effects import Role
@@ -24,13 +24,8 @@ from swiftspec.policies.effects import Role
 # Draft tokens by batch size of chains on some devices, in some processes on a CPU, for at most so many requests.
 Lengths = Callable[[int, int, int], Sequence[DraftLength]]
 
-__all__ = ["Engine", "Export", "LengthRange", "Lengths", "export_plan", "length_ranges"]
+__all__ = ["Export", "Lengths", "export_plan", "length_ranges"]
 
-_WRITERS: dict[Engine, Callable[[Served], Command]] = {
-    Engine.VLLM: vllm_command,
-    Engine.SGLANG: sglang_command,
-    Engine.TRTLLM: trtllm_command,
-}
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _DTYPES |= {name: name for name in _DTYPES.values()}
 
@@ -66,23 +61,27 @@ def export_plan(
     Raises
     ------
     ValueError
-        If the engine has nothing like the policy, or there is no acceptance to imitate.
+        If the engine runs plans as they are, has nothing like the policy, or imitates no acceptance.
     """
+    if engine.command is None:
+        raise ValueError(f"engine is {engine.name}, which runs a plan as it is: swiftspec serve --plan FILE")
+    if imitated is not None and engine.imitation is None:
+        raise ValueError(f"synthetic is true; {engine.full_name} imitates no acceptance")
     planned = candidate_of(plan, policy)
     found = nearest(plan, planned, engine, no_trees=imitated is not None)
     drafts = found.policy.layout is Layout.COLOCATED
-    drafter = drafting_as(found.policy, drafter_of(plan.draft.model))
+    method = method_of(found.policy, drafter_of(plan.draft.model))
     if max_running is None and plan.under_load is not None:
         max_running = plan.under_load.options.max_running
     wanted = _schedule(plan, found, lengths, max_running)
-    schedule, lost = expressible(engine, wanted, drafter=drafter, imitates=imitated is not None)
+    schedule, lost = expressible(engine, wanted, method=method, imitates=imitated is not None)
     own, unnamed = checkpoint(plan.draft.model)
     if unnamed and (draft is not None or not drafts):
         unnamed = ""
     served = Served(
         target=model_argument(plan.target.model),
         draft=(draft or own) if drafts else None,
-        drafter=drafter if drafts else None,
+        method=method,
         policy=found.policy,
         degree=found.degree,
         draft_degree=found.draft_degree,
@@ -93,10 +92,11 @@ def export_plan(
     )
     if imitated is not None:
         served = _imitating(served, imitated)
-    command = _WRITERS[engine](served)
+    command = written(engine, engine.command, served)
     return Export(
-        engine=engine,
-        version=engine.version,
+        engine=engine.name,
+        full_name=engine.full_name,
+        version=engine.command.release,
         planned=planned.describe(),
         planned_tokens_per_s=_speed(planned),
         candidate=found.describe(),

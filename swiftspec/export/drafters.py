@@ -1,15 +1,16 @@
-"""Drafters as other engines tell them apart, and the checkpoints that they load."""
+"""Methods of drafting as engines tell them apart, and the checkpoints that they load."""
 
-from enum import StrEnum
-
+from swiftspec.engines.words import Method
 from swiftspec.files.reading import read_foreign_json
 from swiftspec.models import known_model, model_names
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.head_spec import HeadFormat, head_format
 from swiftspec.models.spec import is_model_directory, model_directory
-from swiftspec.policies import DraftKind
+from swiftspec.policies import DraftKind, Layout, Policy
+from swiftspec.policies.prompt_lookup import PromptLookup
+from swiftspec.policies.suffix_decoding import SuffixDecoding
 
-__all__ = ["Drafter", "checkpoint", "drafter_of", "model_argument"]
+__all__ = ["checkpoint", "drafter_of", "method_of", "model_argument"]
 
 _PARALLEL = "pard:"
 # Parallel drafts of PARD's authors, by the model that each was made of. Source: README of AMD-AGI/PARD.
@@ -20,40 +21,38 @@ _PARD = {
 }
 
 
-class Drafter(StrEnum):
-    """A drafter; the values are words for sentences."""
-
-    MODEL = "a separate draft model"
-    PARD = "a parallel draft model (PARD)"
-    EAGLE3 = "an EAGLE-3 head"
-    MTP = "multi-token prediction (MTP)"
-    P_EAGLE = "a P-EAGLE head"
-    DFLASH = "a DFlash block drafter"
-    DSPARK = "a DSpark block drafter"
-
-
 _BY_NAME = {
-    "eagle3": Drafter.EAGLE3,
-    "mtp": Drafter.MTP,
-    "p-eagle": Drafter.P_EAGLE,
-    "dflash": Drafter.DFLASH,
-    "dspark": Drafter.DSPARK,
+    "eagle3": Method.EAGLE3,
+    "mtp": Method.MTP,
+    "p-eagle": Method.P_EAGLE,
+    "dflash": Method.DFLASH,
+    "dspark": Method.DSPARK,
 }
 
 
-def drafter_of(model: str) -> Drafter:
+def method_of(policy: Policy, drafter: Method) -> Method | None:
+    """How a policy drafts with a plan's drafter; None if it does not, or no engine has such a method."""
+    if policy.layout is Layout.TARGET_ONLY:
+        lookups = {PromptLookup: Method.PROMPT_LOOKUP, SuffixDecoding: Method.SUFFIX}
+        return next((method for kind, method in lookups.items() if isinstance(policy, kind)), None)
+    # A parallel draft can also write one token after the other.
+    is_serial = drafter is Method.PARD and DraftKind.SERIAL in policy.drafts
+    return Method.MODEL if is_serial else drafter
+
+
+def drafter_of(model: str) -> Method:
     """The drafter that a plan's draft is: a head by its name, `pard:NAME`, or what a directory's config.json says."""
     if model in _BY_NAME:
         return _BY_NAME[model]
     if model.startswith(_PARALLEL):
-        return Drafter.PARD
+        return Method.PARD
     if model in model_names() or not is_model_directory(model):
-        return Drafter.MODEL
+        return Method.MODEL
     kind = draft_facts(model).kind
     if kind is DraftKind.HEAD:
         values = read_foreign_json(model_directory(model) / "config.json")
-        return Drafter.EAGLE3 if head_format(values) is HeadFormat.EAGLE3 else Drafter.MTP
-    return {DraftKind.PARALLEL: Drafter.PARD, DraftKind.BLOCK: Drafter.DFLASH}.get(kind, Drafter.MODEL)
+        return Method.EAGLE3 if head_format(values) is HeadFormat.EAGLE3 else Method.MTP
+    return {DraftKind.PARALLEL: Method.PARD, DraftKind.BLOCK: Method.DFLASH}.get(kind, Method.MODEL)
 
 
 def model_argument(name: str) -> str:
@@ -68,11 +67,11 @@ def checkpoint(model: str) -> tuple[str | None, str]:
     drafter = drafter_of(model)
     if is_model_directory(model) and model not in model_names():
         return str(model_directory(model)), ""
-    if drafter is Drafter.MODEL:
+    if drafter is Method.MODEL:
         return model_argument(model), ""
-    if drafter is Drafter.MTP:
+    if drafter is Method.MTP:
         return None, "The MTP layers are those of the target's checkpoint; a target without them has no such draft."
-    if drafter is Drafter.PARD and (known := _PARD.get(model.removeprefix(_PARALLEL))):
+    if drafter is Method.PARD and (known := _PARD.get(model.removeprefix(_PARALLEL))):
         return known, ""
     stand_in = model.upper().replace(":", "-") + "-CHECKPOINT"
     return stand_in, f"The plan names no checkpoint of its draft: --draft puts one in place of {stand_in}."

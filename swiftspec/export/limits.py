@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from swiftspec.artifacts.plan import Candidate, Plan
-from swiftspec.export.drafters import Drafter, drafter_of
+from swiftspec.engines import Engine
+from swiftspec.engines.words import Method
+from swiftspec.export.drafters import drafter_of, method_of
 from swiftspec.export.nearest import Runnable, has_policy
-from swiftspec.export.result import Engine
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.base import drafts_chain
 from swiftspec.policies.effects import Role
@@ -54,19 +55,19 @@ def remarks(plan: Plan, found: Runnable, engine: Engine) -> Iterator[str]:
 
 def _degrees(planned: Candidate, engine: Engine) -> Iterator[str]:
     target, draft = (len(planned.groups[role]) for role in (Role.TARGET, Role.DRAFT))
-    allowed = (1, target) if engine is Engine.VLLM else (target,)
+    allowed = (1, target) if engine.leaves_draft_whole else (target,)
     if draft not in allowed:
         parts = "A draft that is not divided" if draft == 1 else f"A draft divided into {draft} parts"
         rule = "into as many parts as the target, or not at all" if 1 in allowed else "into as many parts as the target"
         yield f"{parts}: {engine.full_name} divides it {rule}."
 
 
-def _shape(policy: Policy, engine: Engine, drafter: Drafter) -> Iterator[str]:
+def _shape(policy: Policy, engine: Engine, drafter: Method) -> Iterator[str]:
     name = engine.full_name
     if drafts_chain(policy):
         yield f"Drafts by {drafter}: {name} has no such method."
     if policy.num_candidates > 1:
-        trees = "chains and EAGLE-2's trees" if engine is Engine.SGLANG else "chains"
+        trees = "chains and EAGLE-2's trees" if engine.eagle2_trees else "chains"
         yield f"A tree of {policy.target_rows} rows ({policy.name}): {name} verifies {trees} only."
     if policy.fuzzy:
         yield f"Draft forwards with several layers at once ({policy.name}): {name} has none."
@@ -74,7 +75,7 @@ def _shape(policy: Policy, engine: Engine, drafter: Drafter) -> Iterator[str]:
         yield f"Drafting from the middle of the target ({policy.name}): {name} has no early exit."
     if policy.target_groups > 1:
         yield f"{policy.target_groups} copies of the target for one request: {name} gives a request to one."
-    if isinstance(policy, SuffixDecoding) and engine is Engine.VLLM:
+    if isinstance(policy, SuffixDecoding) and method_of(policy, drafter) in engine.methods:
         yield f"{policy.branches} continuations of a token ({policy.name}): {name} follows one."
     elif policy.layout is Layout.TARGET_ONLY:
         yield f"Drafts by {policy.name}: {name} has no such method."

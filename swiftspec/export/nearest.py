@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from swiftspec.artifacts.plan import Candidate, Plan, described
-from swiftspec.export.drafters import Drafter, drafter_of
-from swiftspec.export.result import Engine
+from swiftspec.engines import Engine
+from swiftspec.engines.words import Method
+from swiftspec.export.drafters import drafter_of, method_of
 from swiftspec.models import known_model, model_names
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
-from swiftspec.policies import DraftKind, Layout, Policy
+from swiftspec.policies import Layout, Policy
 from swiftspec.policies.base import drafts_chain, shape_of
 from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.effects import Role
@@ -19,17 +20,12 @@ from swiftspec.policies.prompt_lookup import PromptLookup
 from swiftspec.policies.serial import SerialChain
 from swiftspec.policies.suffix_decoding import SuffixDecoding
 
-__all__ = ["Runnable", "drafting_as", "has_policy", "nearest"]
+__all__ = ["Runnable", "has_policy", "nearest"]
 
-_DRAFTERS = {
-    Engine.VLLM: frozenset(Drafter),
-    Engine.SGLANG: frozenset(Drafter) - {Drafter.PARD, Drafter.P_EAGLE},
-    Engine.TRTLLM: frozenset(Drafter) - {Drafter.P_EAGLE},
-}
 _SUBSTITUTES = {
-    Drafter.MODEL: SerialChain.name,
-    Drafter.EAGLE3: HeadChain.name,
-    Drafter.MTP: HeadChain.name,
+    Method.MODEL: SerialChain.name,
+    Method.EAGLE3: HeadChain.name,
+    Method.MTP: HeadChain.name,
 }
 
 
@@ -63,19 +59,13 @@ class _Placed(NamedTuple):
     basis: str
 
 
-def has_policy(engine: Engine, policy: Policy, drafter: Drafter) -> bool:
+def has_policy(engine: Engine, policy: Policy, drafter: Method) -> bool:
     """Whether an engine can run a policy as it is. drafter: of the plan; policies without a draft do not use it."""
-    if policy.layout is Layout.TARGET_ONLY:
-        has_lengths_of_its_own = not (policy.plain or policy.chain_tokens)  # as suffix decoding
-        return not policy.verifies_trees and (engine is Engine.VLLM or not has_lengths_of_its_own)
-    is_known_tree = engine is Engine.SGLANG and isinstance(policy, Eagle2Tree) and not policy.fuzzy
-    return (is_known_tree or drafts_chain(policy)) and drafting_as(policy, drafter) in _DRAFTERS[engine]
-
-
-def drafting_as(policy: Policy, drafter: Drafter) -> Drafter:
-    """What a drafter is in a policy's rounds: a parallel draft can also write one token after the other."""
-    is_serial = drafter is Drafter.PARD and DraftKind.SERIAL in policy.drafts
-    return Drafter.MODEL if is_serial else drafter
+    if policy.plain:
+        return True
+    alone = policy.layout is Layout.TARGET_ONLY and not policy.verifies_trees
+    is_known_tree = engine.eagle2_trees and isinstance(policy, Eagle2Tree) and not policy.fuzzy
+    return (alone or is_known_tree or drafts_chain(policy)) and method_of(policy, drafter) in engine.methods
 
 
 def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = False) -> Runnable:
@@ -108,7 +98,7 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
         basis = f"Another plan: the best {other.policy} that the plan has, both models on the same devices."
         if policy.layout is Layout.TARGET_ONLY:
             basis = f"Another plan: the best {other.policy} that the plan has."
-    elif (length := _window(policy)) and drafting_as(policy, drafter) is Drafter.MODEL:
+    elif (length := _window(policy)) and method_of(policy, drafter) is Method.MODEL:
         policy, speed = SerialChain(num_draft_tokens=length), None
         basis = (
             "Another plan, made here and not predicted: a chain as long, drafted in turn on all devices of the plan."
@@ -124,14 +114,15 @@ def _window(policy: Policy) -> int:
     return 0 if policy.layout is Layout.TARGET_ONLY else policy.chain_tokens
 
 
-def _nothing_like(planned: Candidate, policy: Policy, engine: Engine, drafter: Drafter) -> str:
+def _nothing_like(planned: Candidate, policy: Policy, engine: Engine, drafter: Method) -> str:
     drafts = policy.layout is not Layout.TARGET_ONLY
-    if drafts and drafting_as(policy, drafter) not in _DRAFTERS[engine]:
+    method = method_of(policy, drafter)
+    if drafts and method not in engine.methods:
         return (
-            f"policy is {planned.policy!r} with {drafter}, which {engine.full_name} {engine.version} does not have; "
+            f"policy is {planned.policy!r} with {drafter}, which {engine.described()} does not have; "
             "expected a plan with another draft"
         )
-    substitute = _SUBSTITUTES.get(drafting_as(policy, drafter), ParallelChain.name) if drafts else PromptLookup.name
+    substitute = _SUBSTITUTES.get(method or drafter, ParallelChain.name) if drafts else PromptLookup.name
     return (
         f"policy is {planned.policy!r}, which {engine.full_name} does not have, and the plan has no {substitute} "
         f"in its place; expected a plan of all policies, or of {substitute}"
@@ -152,11 +143,14 @@ def _divided(plan: Plan, placed: _Placed, engine: Engine) -> Runnable:
     """Divided as planned, or into the most parts that divide the heads; of both models if the draft follows."""
     target = _spec(plan.target.model)
     draft = _spec(plan.draft.model) if placed.policy.layout is Layout.COLOCATED else None
-    follows = engine is not Engine.VLLM
+
+    def divides(spec: ModelSpec | None, parts: int) -> bool:
+        return spec is None or engine.divides(spec, parts)
+
     degree = next(
         parts
         for parts in range(placed.parts, 0, -1)
-        if _divides(target, parts) and (not follows or _divides(draft, parts))
+        if divides(target, parts) and (engine.leaves_draft_whole or divides(draft, parts))
     )
     fits = degree == placed.parts
     basis = (
@@ -167,17 +161,10 @@ def _divided(plan: Plan, placed: _Placed, engine: Engine) -> Runnable:
         policy=placed.policy,
         num_devices=placed.num_devices if fits else degree,
         degree=degree,
-        draft_degree=degree if _divides(draft, degree) else 1,
+        draft_degree=degree if divides(draft, degree) else 1,
         tokens_per_s=placed.tokens_per_s if fits else None,
         basis=placed.basis if fits else basis,
     )
-
-
-def _divides(spec: ModelSpec | None, count: int) -> bool:
-    """Whether as many devices can divide attention: key/value heads are split among them or copied."""
-    if spec is None:
-        return True
-    return not spec.num_heads % count and not (spec.num_kv_heads % count and count % spec.num_kv_heads)
 
 
 def _spec(name: str) -> ModelSpec | None:

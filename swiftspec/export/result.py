@@ -1,40 +1,14 @@
 """Export: the command that starts another engine on a plan, and what that engine cannot express."""
 
 import shlex
-from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import Field
 
 from swiftspec.artifacts.document import Facts
+from swiftspec.engines.words import LengthRange
 
-__all__ = ["Engine", "Export", "LengthRange"]
-
-
-class Engine(StrEnum):
-    """Engines that plans are exported to."""
-
-    VLLM = "vllm"
-    SGLANG = "sglang"
-    TRTLLM = "trtllm"
-
-    @property
-    def full_name(self) -> str:
-        """Name in sentences."""
-        return {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}[self]
-
-    @property
-    def version(self) -> str:
-        """Release whose options are written."""
-        return {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.4.0rc1"}[self]
-
-
-class LengthRange(NamedTuple):
-    """Draft tokens of a round while `first` to `last` requests share it."""
-
-    first: int
-    last: int
-    num_draft_tokens: int
+__all__ = ["Export"]
 
 
 class Export(Facts):
@@ -42,7 +16,8 @@ class Export(Facts):
 
     Parameters
     ----------
-    engine : Engine
+    engine, full_name : str
+        Its name, and that in sentences.
     version : str
         Release that the options are of.
     planned : str
@@ -69,7 +44,8 @@ class Export(Facts):
         What else to know, a sentence each.
     """
 
-    engine: Engine
+    engine: str
+    full_name: str
     version: str
     planned: str
     planned_tokens_per_s: float = Field(gt=0)
@@ -106,7 +82,7 @@ class Export(Facts):
     @property
     def script(self) -> str:
         """A shell script that writes the files and starts the server."""
-        lines = ["#!/bin/sh", f"# {self.candidate} for {self.engine.full_name} {self.version}"]
+        lines = ["#!/bin/sh", f"# {self.candidate} for {self.full_name} {self.version}"]
         lines += [f"# Not expressed: {sentence}" for sentence in self.not_expressed]
         lines.append("set -e")
         for name, text in self.files.items():

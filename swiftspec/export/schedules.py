@@ -1,20 +1,17 @@
-"""Draft tokens by batch size: as ranges, and as each engine can express them."""
+"""Draft tokens by batch size: as ranges, and as an engine can express them."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from swiftspec.artifacts.fleet import DraftLength
-from swiftspec.export.drafters import Drafter
-from swiftspec.export.result import Engine, LengthRange
+from swiftspec.engines import Engine
+from swiftspec.engines.words import LengthRange, Method
 
 __all__ = ["expressible", "length_ranges"]
 
-_NEVER = (
-    "Draft tokens by batch size: --speculative-adaptive is for EAGLE and EAGLE3 heads only; any other draft always "
-    "writes as many."
-)
+_NEVER = "Draft tokens by batch size: {engine} always drafts as many."
 _NOT_IMITATED = "Draft tokens by batch size: one mean acceptance holds for all lengths, so their number is fixed."
-_FALLING = "More draft tokens for more requests at once: the first length of draft_len_schedule has to be the largest."
+_FALLING = "More draft tokens for more requests at once: the first length of {engine} has to be the largest."
 
 
 def length_ranges(lengths: Sequence[DraftLength], last: int) -> tuple[LengthRange, ...]:
@@ -31,20 +28,21 @@ def length_ranges(lengths: Sequence[DraftLength], last: int) -> tuple[LengthRang
 
 
 def expressible(
-    engine: Engine, wanted: tuple[LengthRange, ...], *, drafter: Drafter, imitates: bool
+    engine: Engine, wanted: tuple[LengthRange, ...], *, method: Method | None, imitates: bool
 ) -> tuple[tuple[LengthRange, ...], tuple[str, ...]]:
     """The part of a schedule that an engine has, and sentences about the rest.
 
-    imitates: whether acceptance is imitated, which only vLLM does by position.
+    imitates: whether acceptance is imitated, for which all lengths need acceptance by position.
     """
-    if not wanted or engine is Engine.VLLM:
-        return wanted, ()
-    if engine is Engine.SGLANG and drafter not in (Drafter.EAGLE3, Drafter.MTP):
-        return (), (_NEVER,)
-    if imitates:
+    if not wanted:
+        return (), ()
+    words = engine.schedule
+    if words is None or method not in words.methods:
+        return (), (words.only_others if words else _NEVER.format(engine=engine.full_name),)
+    if imitates and engine.imitation is not None and engine.imitation.lost:
         return (), (_NOT_IMITATED,)
-    if engine is Engine.SGLANG:
+    if not words.falls:
         return wanted, ()
     least = accumulate((each.num_draft_tokens for each in wanted), min)
     falling = tuple(each._replace(num_draft_tokens=length) for each, length in zip(wanted, least, strict=True))
-    return falling, (_FALLING,) if falling != wanted else ()
+    return falling, (_FALLING.format(engine=engine.full_name),) if falling != wanted else ()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from swiftspec.models.sparse_spec import SparseSpec
+from swiftspec.engines import Engine
 from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.option import Option
 from swiftspec.policies import Layout
@@ -21,9 +21,8 @@ class AllowedDegrees:
     ----------
     sizes : frozenset of int, optional
         The allowed degrees; any if not given.
-    engine : str, optional
-        A serving engine, for messages. If given, a degree must divide the model's attention heads and neurons, and
-        divide, or be a multiple of, its KV heads; vLLM, SGLang and TensorRT-LLM refuse to load a model otherwise.
+    engine : Engine, optional
+        An engine that serves: degrees are those that it divides the models by.
     chains_only : bool
         Whether models have to share devices and verifications to be chains, as the serving engine has it.
     specs : mapping
@@ -31,16 +30,17 @@ class AllowedDegrees:
     """
 
     sizes: frozenset[int] | None = None
-    engine: str | None = None
+    engine: Engine | None = None
     chains_only: bool = False
     specs: Mapping[Role, ModelSpec] = field(default_factory=dict)
 
     def objection(self, option: Option) -> str | None:
         """Reason why an option's groups are not allowed; None if they are."""
+        name = self.engine.full_name if self.engine else "the engine"
         if self.chains_only and option.policy.layout is Layout.DISAGGREGATED:
-            return f"{option.policy.name}: {self.engine} has no draft on devices of its own"
+            return f"{option.policy.name}: {name} has no draft on devices of its own"
         if self.chains_only and option.policy.verifies_trees:
-            return f"{option.policy.name}: {self.engine} verifies chains"
+            return f"{option.policy.name}: {name} verifies chains"
         for role in (Role.TARGET,) if option.policy.layout is Layout.TARGET_ONLY else tuple(Role):
             degree = option.degree(role)
             if self.sizes is not None and degree not in self.sizes:
@@ -48,16 +48,9 @@ class AllowedDegrees:
                 return f"{option.policy.name}: a group's size is not one of those allowed, {allowed}"
             if role in self.specs and (reason := self.specs[role].objection(degree)) is not None:
                 return f"{option.policy.name}: of the {role}, {reason}"
-            if self.engine is not None and not _divides(self.specs[role], degree):
-                return f"{option.policy.name}: {self.engine} cannot divide the {role}'s heads by {degree}"
+            if self.engine is not None and not self.engine.divides(self.specs[role], degree):
+                return f"{option.policy.name}: {name} cannot divide the {role}'s heads by {degree}"
         return None
 
 
 ANY_DEGREES: Final = AllowedDegrees()
-
-
-def _divides(spec: ModelSpec, degree: int) -> bool:
-    if isinstance(spec, SparseSpec):
-        return spec.objection(degree) is None
-    whole_kv_heads = spec.num_kv_heads % degree == 0 or degree % spec.num_kv_heads == 0
-    return whole_kv_heads and not spec.num_heads % degree and not spec.intermediate_size % degree

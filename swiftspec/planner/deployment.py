@@ -3,6 +3,7 @@
 Its profiles are composed of op tables; see `costmodel`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.pair import model_name
 from swiftspec.artifacts.profile import Profile
-from swiftspec.costmodel.engines import ENGINES, INT4_ENGINES, SERVING_ENGINES
 from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_device
-from swiftspec.engines import engine_named
-from swiftspec.engines.description import Engine
+from swiftspec.engines import Engine, engine_named
+from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_model, model_names, registered_name
 from swiftspec.models.block_spec import BlockSpec
 from swiftspec.models.draft_kinds import check_pair, draft_facts
@@ -39,7 +39,7 @@ MOST_NODES = 2
 _HEADS_WRITTEN = {"eagle-3": "eagle3", "peagle": "p-eagle"}
 _PARALLEL = "pard"  # before the name of the model that a parallel draft was made of
 MOST_OUTPUT_TOKENS = 16384  # more take minutes to simulate
-_QUANT, _ENGINE, _CONTEXT = "bf16", "auto", 512
+_QUANT, _ENGINE, _CONTEXT = "bf16", SWIFTSPEC.name, 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +174,11 @@ class Deployment:
     quant, draft_quant : str
         Weight formats: bf16, fp8, int8 or int4. The draft's defaults to the target's.
     engine : str
-        One of `ENGINES`: the software whose kernel latencies forwards are composed of. `NAME@RELEASE` of one that
-        serves.
+        The engine that will serve, `NAME` or `NAME@RELEASE`; this package's own if not given.
     settings : mapping of str to str
-        Limits of an engine that serves, by its own words, such as max_num_seqs.
+        Limits of another engine than this package's, by its own words, such as max_num_seqs.
+    host_s : float, optional
+        Host time of a step in seconds; what is assumed for the engine if not given.
     context : int
         Prompt tokens.
     output_tokens : int, optional
@@ -213,6 +214,7 @@ class Deployment:
     draft_quant: str = ""
     engine: str = _ENGINE
     settings: Mapping[str, str] = field(default_factory=dict, hash=False)
+    host_s: float | None = None
     context: int = _CONTEXT
     output_tokens: int | None = None
     draft_kv_budget: int | None = None
@@ -242,25 +244,18 @@ class Deployment:
         self._check_engine()
 
     def _check_engine(self) -> None:
-        if self._engine_name not in ENGINES or (self._engine_name != self.engine and self.serving_engine is None):
-            raise unknown("engine", self.engine, ENGINES)
+        if self.host_s is not None and not 0 <= self.host_s < math.inf:
+            raise ValueError(f"host_s is {self.host_s:g}; expected a finite number, 0 or more")
         if (engine := self.served_by) is not None:
             engine.limits(self.spec, self.settings)  # raises for one that it does not have
         elif self.settings:
-            word = next(iter(self.settings))
-            raise ValueError(f"set {word} needs an engine that serves: {', '.join(SERVING_ENGINES)}")
-        if self.engine in INT4_ENGINES and "int4" not in (self.quant, self.draft_quant):
-            raise ValueError(f"engine is {self.engine}, of which only int4 forwards are known; quant is {self.quant}")
-
-    @property
-    def serving_engine(self) -> str | None:
-        """The engine, if it is one that people serve models with; None otherwise."""
-        return self._engine_name if self._engine_name in SERVING_ENGINES else None
+            raise ValueError(f"set {next(iter(self.settings))} needs another engine than {SWIFTSPEC.name}")
 
     @property
     def served_by(self) -> Engine | None:
-        """The same with its limits and constants."""
-        return engine_named(self.engine) if self.serving_engine else None
+        """The engine that will serve, if it is another one than this package's."""
+        found = engine_named(self.engine)
+        return None if found.name == SWIFTSPEC.name else replace(found, host_s=self.host_s)
 
     def serving(self, target: PlannedModel, draft: PlannedModel) -> "ServingEngine | None":
         """The engine that serves, with a pair of models; None where it is this package's own."""
@@ -280,8 +275,9 @@ class Deployment:
         )
 
     @property
-    def _engine_name(self) -> str:
-        return self.engine.partition("@")[0]
+    def _library(self) -> str | None:
+        """Library of the op tables; None for the usual one."""
+        return self.served_by.op_tables if self.served_by else None
 
     @property
     def routing(self) -> "Routing":
@@ -307,7 +303,7 @@ class Deployment:
         """Kernel latencies from op tables, else by roofline. ValueError for tables of another device or engine."""
         from swiftspec.costmodel.device_profile import engine_kernels
 
-        return engine_kernels(self.device, engine=self._engine_name, op_tables=self.op_tables)
+        return engine_kernels(self.device, library=self._library, op_tables=self.op_tables)
 
     def profile(self, target: PlannedModel | str, draft: PlannedModel | str, *, max_context: int) -> Profile:
         """Forward latencies of a pair, composed of the kernels, and in int4 of published forwards.
@@ -322,9 +318,12 @@ class Deployment:
         target = PlannedModel.of(Role.TARGET, target) if isinstance(target, str) else target
         draft = target.draft(draft) if isinstance(draft, str) else draft
         from swiftspec.costmodel.device_profile import device_profile
+        from swiftspec.costmodel.forward import Host
+        from swiftspec.costmodel.published import SwiftSpecKernels
         from swiftspec.planner.under_load.deployed import draft_host_of, host_of
 
-        constants = self.served_by.constants() if self.served_by else None
+        engine = self.served_by
+        given = None if self.host_s is None else Host(step_s=self.host_s)
         return device_profile(
             device=self.device,
             num_devices=self.num_devices,
@@ -332,12 +331,13 @@ class Deployment:
             draft=draft,
             quant=self.quant,
             draft_quant=self.draft_quant,
-            engine=self._engine_name,
+            library=self._library,
             max_context=max_context,
             op_tables=self.op_tables,
             draft_kv_budget=self.draft_kv_budget,
             feature_bytes=draft.feature_bytes,
             routing=self.routing,
-            host=host_of(constants) if constants else None,
-            draft_host=draft_host_of(constants) if constants else None,
+            int4_forwards=None if engine else SwiftSpecKernels,
+            host=host_of(engine.constants()) if engine else given,
+            draft_host=draft_host_of(engine.constants()) if engine else None,
         )

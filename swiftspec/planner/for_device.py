@@ -12,6 +12,7 @@ from swiftspec.artifacts.plan import Acceptance
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.engines import engine_named
 from swiftspec.models import NamedModel, known_model, model_names
 from swiftspec.models.names import unknown
 from swiftspec.models.sparse_spec import SparseSpec
@@ -114,16 +115,15 @@ def plan_for(
         backend=options.backend,
         degrees=AllowedDegrees(
             sizes=options.degrees,
-            engine=deployment.serving_engine,
+            engine=deployment.served_by,
             chains_only=load is not None and load.serving is not None,
             specs=specs,
         ),
-        engine=deployment.serving_engine or deployment.engine,
+        engine=engine_named(deployment.engine).name,
         load=load,
         fleet=options.fleet,
     )
-    if deployment.expert_parallel:
-        plan = plan.model_copy(update={"expert_parallel": True})
+    plan = plan.model_copy(update={"expert_parallel": deployment.expert_parallel, "host_s": deployment.host_s})
     workload, workload_path = planned_workload(load, plan)
     return Planned(
         plan=plan,

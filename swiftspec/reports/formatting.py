@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Explored, Plan
+from swiftspec.engines import ENGINES
+from swiftspec.engines.swiftspec import SWIFTSPEC
 
 __all__ = [
     "count",
@@ -20,16 +22,6 @@ __all__ = [
     "size",
     "speed",
 ]
-
-_ENGINES = {
-    "auto": "auto, an idealised engine: kernel times from the op tables, the fastest all-reduce, and the lowest host "
-    "overhead of any engine",
-    "swiftspec": "swiftspec, SwiftSpec's own kernels as published for int4",
-    "vllm-int4": "vllm-int4, vLLM's forwards in int4 as SwiftSpec's authors measured them",
-    "vllm": "vLLM's kernels and host overhead",
-    "sglang": "SGLang's kernels; its host overhead is unknown, so TensorRT-LLM's is used, the lowest known",
-    "trtllm": "TensorRT-LLM's kernels and host overhead",
-}
 
 
 def milliseconds(seconds: float) -> str:
@@ -100,10 +92,13 @@ def engine(plan: Plan) -> str:
     """Engine whose forwards the plan assumes, in words."""
     if plan.engine is None:
         return "not stated in this plan" if plan.quantisation else "this project's own, as measured on this machine"
-    text = _ENGINES.get(plan.engine, plan.engine)
+    described = ENGINES.get(plan.engine)
+    text = (described.kernels or f"{described.full_name}'s kernels and host time") if described else plan.engine
+    if plan.host_s is not None:
+        text += f"; a host time of {milliseconds(plan.host_s)} ms a step, given"
     if plan.expert_parallel:
         text += "; each device holds whole experts"
-    if plan.engine == "auto" and "int4" in plan.quantisation.values():
+    if described is SWIFTSPEC and "int4" in plan.quantisation.values():
         return f"{text}; forwards in int4 are SwiftSpec's, as published"
     return text
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from swiftspec.artifacts.kinds import DraftingKind, KindComparison, KindPoint
 from swiftspec.artifacts.latency import Provenance
-from swiftspec.reports.formatting import count, speed
+from swiftspec.reports.formatting import count, milliseconds, speed
 
 __all__ = [
     "LENGTH_TITLE",
@@ -123,5 +123,10 @@ def to_know(compared: KindComparison) -> str:
         "rates of your own (--acceptance) decide. (own): a draft on its own devices, which computes beside the target; "
         "there the rest of a round is also waiting. K is the most tokens drafted for a verification. Forwards of more "
         "than 64 rows of a dense model are extrapolated."
+        + (
+            ""
+            if compared.host_s is None
+            else f" The host time of a step, {milliseconds(compared.host_s)} ms, is given."
+        )
         + (f" Of the target's layers, {compared.routing}." if compared.routing else "")
     )

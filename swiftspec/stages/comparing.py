@@ -71,7 +71,7 @@ def compare_kinds(
         for name, text in zip_longest(asked_drafts(target, list(rates)), rates.values())
     ]
     with stages("kinds") as progress:
-        return lay_out(
+        compared = lay_out(
             deployment,
             target=target,
             drafts=asked,
@@ -82,3 +82,4 @@ def compare_kinds(
             num_jobs=num_jobs,
             progress=progress,
         )
+    return compared.model_copy(update={"host_s": deployment.host_s})

@@ -97,7 +97,7 @@ def test_plan_can_be_simulated(folder: Path, tmp_path: Path, capsys: pytest.Capt
 
 
 def test_plan_names_its_engine_and_the_errors_it_knows(made: Plan) -> None:
-    assert made.engine == "auto"
+    assert made.engine == "swiftspec"
     assert made.known_errors["acceptance"] is None
     for role in Role:  # a little of either rests on rooflines
         assert COMPOSED < (made.known_errors[f"{role} forwards"] or 0.0) < 2 * COMPOSED
@@ -138,10 +138,11 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
         (["--draft", "llama-3-70b"], "--draft is llama-3-70b of 70.6 billion parameters; expected a smaller model"),
         (["--quant", "int3"], "--quant is 'int3'; did you mean int8 or int4?"),
         (["--draft-quant", "int3"], "--draft-quant is 'int3'; did you mean int8 or int4?"),
-        (["--engine", "vlm"], "--engine is 'vlm'; did you mean vllm or vllm-int4?"),
+        (["--engine", "vlm"], "--engine is 'vlm'; did you mean vllm?"),
+        (["--engine", "auto"], "--engine is 'auto', which is called swiftspec now"),
+        (["--host-ms", "inf"], "--host-ms is inf; expected a finite number, 0 or more"),
         (["--degrees", "1,two"], "--degrees is '1,two'; expected positive numbers separated by commas, such as 1,2,4,"),
         (["--degrees", "0,1"], "--degrees is '0,1'; expected positive numbers separated by commas, such as 1,2,4,8"),
-        (["--engine", "swiftspec"], "--engine is swiftspec, of which only int4 forwards are known; --quant is bf16"),
         (["--dataset", "humaneval"], "--dataset is 'humaneval'; did you mean HumanEval?"),
         (["--dataset", "GSM8K", "--trace", "t.npz"], "--dataset is GSM8K; with --trace acceptance is that of t.npz"),
         (["--trace", "none.npz"], "none.npz: cannot be read (No such file or directory)"),

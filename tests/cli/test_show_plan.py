@@ -35,8 +35,8 @@ def test_a_plan_without_measurements_says_so_first(capsys: pytest.CaptureFixture
     ("engine", "said"),
     [
         (None, "Engine: this project's own, as measured on this machine"),
-        ("auto", "Engine: auto, an idealised engine: kernel times from the op tables"),
-        ("vllm", "Engine: vLLM's kernels and host overhead"),
+        ("swiftspec", "Engine: swiftspec, with the op tables' kernels, the fastest all-reduce"),
+        ("vllm", "Engine: vLLM's kernels and host time"),
     ],
 )
 def test_whose_engine_is_assumed_stands_in_the_first_three_lines(

@@ -1,5 +1,6 @@
 import pytest
 
+from swiftspec.engines import engine_named
 from swiftspec.models import known_model
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.option import Option
@@ -7,7 +8,7 @@ from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 
 SPECS = {Role.TARGET: known_model("llama-3-70b").spec, Role.DRAFT: known_model("qwen2.5-0.5b").spec}
-VLLM = AllowedDegrees(engine="vllm", specs=SPECS)  # 64 heads of 8 KV heads; 14 of 2
+VLLM = AllowedDegrees(engine=engine_named("vllm"), specs=SPECS)  # 64 heads of 8 KV heads; 14 of 2
 APART, TOGETHER, ALONE = (make_policy(name) for name in ("swiftspec", "serial_tree", "autoregressive"))
 
 
@@ -28,7 +29,7 @@ def test_engines_divide_whole_heads(sizes: tuple[int, int]) -> None:
     ],
 )
 def test_what_an_engine_cannot_divide_is_named(option: Option, role: str, degree: int) -> None:
-    assert VLLM.objection(option) == f"{option.policy.name}: vllm cannot divide the {role}'s heads by {degree}"
+    assert VLLM.objection(option) == f"{option.policy.name}: vLLM cannot divide the {role}'s heads by {degree}"
     assert ANY_DEGREES.objection(option) is None
 
 

@@ -13,6 +13,7 @@ from swiftspec.artifacts.timeline import Phase
 from swiftspec.cli.deployment import named_deployment
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.shipped import shipped_tables
+from swiftspec.costmodel.steps import StepWork
 from swiftspec.models import known_model
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.for_device import prepare
@@ -40,7 +41,7 @@ def verify_s(machine: Deployment, *, degree: int = 1) -> float:
 
 def test_what_is_not_said_of_a_machine_is_usual() -> None:
     assert named_deployment("b200", num_devices=4, **UNNAMED) == Deployment(
-        device="b200", num_devices=4, quant="bf16", draft_quant="bf16", engine="auto", context=512
+        device="b200", num_devices=4, quant="bf16", draft_quant="bf16", engine="swiftspec", context=512
     )
 
 
@@ -121,6 +122,37 @@ def test_op_tables_of_ones_own_are_used_and_said(tmp_path: Path) -> None:
     assert 1.7 < verify_s(slower) / verify_s(usual) < 2
     pair = planned_pair("llama-3-8b", "llama-3.2-1b")
     assert str(tmp_path / "slow.npz") in slower.profile(*pair, max_context=64).sources[0]
+
+
+@pytest.mark.parametrize("engine", ["swiftspec", "vllm@0.15", "llamacpp"])
+def test_a_given_host_time_takes_the_place_of_the_engines(engine: str) -> None:
+    without, given = (Deployment(device="l40s", num_devices=1, engine=engine, host_s=host_s) for host_s in (0.0, 4e-4))
+    assert verify_s(given) - verify_s(without) == pytest.approx(4e-4)
+    assert verify_s(Deployment(device="l40s", num_devices=1, engine=engine)) > verify_s(without)
+
+
+def test_a_load_under_an_engine_has_the_given_host_time_and_says_so() -> None:
+    step_s = []
+    for host_s in (0.0, 4e-4):
+        serving = Deployment(device="l40s", num_devices=1, engine="vllm", host_s=host_s).serving(
+            *planned_pair("llama-3-8b", "llama-3.2-1b")
+        )
+        assert serving is not None
+        assert serving.described().startswith(
+            f"vLLM 0.33.0 (host time of {1e3 * host_s:g} ms a step, given) with steps"
+        )
+        work = StepWork(sequences=4, rows_each=1, cache_tokens=2048, sampled=4)
+        step_s.append(serving.deployed(1, context=1024).step_s(work))
+    assert step_s[1] - step_s[0] == pytest.approx(4e-4)
+
+
+def test_int4_is_published_forwards_for_this_packages_engine_only() -> None:
+    own, llama = (
+        Deployment(device="h100", num_devices=1, quant="int4", engine=name) for name in ("swiftspec", "llamacpp")
+    )
+    pair = planned_pair("llama-3-8b", "llama-3.2-1b")
+    sources = [" ".join(machine.profile(*pair, max_context=64).sources) for machine in (own, llama)]
+    assert ["forwards in int4 by published figures" in source for source in sources] == [True, False]
 
 
 def test_op_tables_have_to_be_of_the_device_or_its_twin() -> None:

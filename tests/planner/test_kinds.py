@@ -40,6 +40,11 @@ def compared() -> KindComparison:
     )
 
 
+def test_a_given_host_time_is_said(compared: KindComparison) -> None:
+    assert "host time" not in said.to_know(compared)
+    assert "The host time of a step, 0.400 ms, is given." in said.to_know(compared.model_copy(update={"host_s": 4e-4}))
+
+
 def test_a_round_of_many_costs_its_shared_forwards() -> None:
     rounds = [Round((1, 1), 3, 2)]
     one, three = priced(rounds, COSTS, 1), priced(rounds, COSTS, 3)

@@ -1,7 +1,7 @@
 import pytest
 
 from swiftspec.artifacts.latency import Provenance
-from swiftspec.costmodel.engines import ENGINES
+from swiftspec.engines import ENGINES
 from swiftspec.policies.effects import Role
 from swiftspec.reports.formatting import (
     count,
@@ -37,6 +37,8 @@ def test_every_engine_is_put_into_words() -> None:
     for name in ENGINES:
         text = engine(plan().model_copy(update={"engine": name}))
         assert len(text) > len(name) + 10
-    int4 = plan().model_copy(update={"engine": "auto", "quantisation": {Role.TARGET: "int4", Role.DRAFT: "bf16"}})
+    int4 = plan().model_copy(update={"engine": "swiftspec", "quantisation": {Role.TARGET: "int4", Role.DRAFT: "bf16"}})
     assert engine(int4).endswith("forwards in int4 are SwiftSpec's, as published")
+    own_host = plan().model_copy(update={"engine": "vllm", "host_s": 0.0004})
+    assert engine(own_host).endswith("; a host time of 0.400 ms a step, given")
     assert engine(plan()) == "this project's own, as measured on this machine"

@@ -74,7 +74,7 @@ class Shapes:
             num_devices=count,
             memory=self._memory,
             splits=splits,
-            degrees=AllowedDegrees(engine=deployment.serving_engine, specs=specs),
+            degrees=AllowedDegrees(engine=deployment.served_by, specs=specs),
             policies=self.kind.policies,
         )
         self._served: Deployed | None = None

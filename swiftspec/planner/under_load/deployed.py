@@ -135,6 +135,7 @@ class Deployed:
 def host_of(constants: Constants) -> Host:
     """What an engine adds to a forward of its target."""
     return Host(
+        step_s=constants.step_s,
         layer_s=constants.layer_s,
         sparse_layer_s=constants.sparse_layer_s,
         fp8_layer_s=constants.fp8_layer_s,

@@ -58,7 +58,7 @@ def test_it_holds_nothing_that_the_engine_cannot_run(made: Plan) -> None:
     policies = [POLICIES[name] for name in made.candidates]
     assert all(policy.layout is not Layout.DISAGGREGATED for policy in policies)
     assert not any(candidate.build().verifies_trees for candidate in made.candidates.values())
-    assert any("vllm verifies chains" in reason for reason in made.rejected)
+    assert any("vLLM verifies chains" in reason for reason in made.rejected)
 
 
 def test_plain_decoding_is_what_the_fast_simulation_says(made: Plan) -> None:
@@ -131,9 +131,9 @@ def test_fewer_tokens_a_step_and_fewer_requests_cost_speed() -> None:
     [
         ({"engine": "vllm@new"}, "names no release"),
         ({"engine": "vlm"}, "engine is 'vlm'"),
-        ({"engine": "auto@1"}, "engine is 'auto@1'"),
+        ({"engine": "auto@1"}, "engine is 'auto', which is called swiftspec now"),
         ({"settings": {"max_tokens": "4"}}, "set max_tokens is no limit of vLLM"),
-        ({"engine": "auto", "settings": {"max_num_seqs": "4"}}, "set max_num_seqs needs an engine that serves"),
+        ({"engine": "swiftspec", "settings": {"max_num_seqs": "4"}}, "set max_num_seqs needs another engine"),
     ],
 )
 def test_an_engine_or_a_limit_that_there_is_not_is_refused(changes: dict[str, Any], says: str) -> None:

@@ -225,8 +225,8 @@ def test_estimates_do_not_beat_the_choice_on_as_many_devices() -> None:
     ("engine", "said"),
     [
         (None, "Engine: not stated in this plan."),
-        ("auto", "Engine: auto, an idealised engine: "),
-        ("vllm", "Engine: vLLM's kernels and host overhead."),
+        ("swiftspec", "Engine: swiftspec, with the op tables' kernels"),
+        ("vllm", "Engine: vLLM's kernels and host time."),
     ],
 )
 def test_whose_engine_is_assumed_stands_at_the_top(engine: str | None, said: str) -> None:

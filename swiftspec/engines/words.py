@@ -1,0 +1,136 @@
+"""An engine's own words for what a plan says: its command's options, its methods of drafting and what goes with them.
+
+Words are options or keys, each with a constant or a `Value` that the plan fills in. A word whose value is None is left
+out, and `True` is a flag without a value.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+__all__ = [
+    "CommandWords",
+    "ImitationWords",
+    "LengthRange",
+    "Method",
+    "MethodWords",
+    "ScheduleWords",
+    "Value",
+    "Words",
+]
+
+
+class Method(StrEnum):
+    """A method of drafting; the values are words for sentences."""
+
+    MODEL = "a separate draft model"
+    PARD = "a parallel draft model (PARD)"
+    EAGLE3 = "an EAGLE-3 head"
+    MTP = "multi-token prediction (MTP)"
+    P_EAGLE = "a P-EAGLE head"
+    DFLASH = "a DFlash block drafter"
+    DSPARK = "a DSpark block drafter"
+    PROMPT_LOOKUP = "prompt lookup"
+    SUFFIX = "suffix decoding"
+
+
+class Value(StrEnum):
+    """A value that a plan fills in: an attribute of the served plan, or of its policy."""
+
+    TARGET = "target"
+    DRAFT = "draft"
+    DEGREE = "degree"
+    EQUAL_PARTS = "equal_parts"
+    DRAFT_DEGREE = "draft_degree"
+    DTYPE = "dtype"
+    TARGET_FP8 = "target_fp8"
+    DRAFT_FP8 = "draft_fp8"
+    OTHER_DRAFT_FORMAT = "other_draft_format"
+    MAX_RUNNING = "max_running"
+    DRAFT_TOKENS = "num_draft_tokens"
+    VERIFIED_ROWS = "policy.target_rows"
+    LEVELS = "levels"
+    WIDTH = "width"
+    LONGEST_MATCH = "policy.longest_match"
+    MATCH_AND_DRAFT = "match_and_draft"
+    SUFFIX_DEPTH = "policy.max_tree_depth"
+    SUFFIX_FACTOR = "policy.max_spec_factor"
+    SUFFIX_PROBABILITY = "policy.min_token_prob"
+    SCHEDULE = "written_schedule"
+    FILE = "file"
+    RATES = "rounded_rates"
+    ROUND_TOKENS = "round_tokens"
+    ACCEPTED_TOKENS = "accepted_tokens"
+
+
+Words = Mapping[str, object]  # each value is a constant, or a `Value`
+
+
+class LengthRange(NamedTuple):
+    """Draft tokens of a round while `first` to `last` requests share it."""
+
+    first: int
+    last: int
+    num_draft_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodWords:
+    """A method of drafting. words: of the speculation. settings: what else the server is told. remark: a sentence."""
+
+    words: Words
+    settings: Words = field(default_factory=dict)
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleWords:
+    """Draft tokens by batch size.
+
+    words: of the speculation. write: from the ranges to the value of `Value.SCHEDULE`, or to the text of `file`,
+    whose name is then the value. methods: those that have a schedule. only_others: a sentence about the others.
+    falls: whether more requests never have more draft tokens. remark: a sentence.
+    """
+
+    words: Words
+    write: Callable[[Sequence[LengthRange]], object]
+    file: str = ""
+    methods: frozenset[Method] = frozenset(Method)
+    only_others: str = ""
+    falls: bool = False
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImitationWords:
+    """Imitated acceptance.
+
+    words: of the speculation. draft_words: further ones if the draft is a checkpoint, whose weights are not read then.
+    environment: variables. lost: a sentence about acceptance by position, if it is imitated by its mean only.
+    """
+
+    words: Words = field(default_factory=dict)
+    draft_words: Words = field(default_factory=dict)
+    environment: Words = field(default_factory=dict)
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandWords:
+    """The command that starts a server.
+
+    release: that these words are of, `1.4.0rc1`. program: words before the options. file, settings: name of a YAML
+    file that the options name, and its content. speculation: option whose value is the speculation as JSON, or its
+    key in the file; its words are options if empty. quantises: whether it converts weights to fp8; otherwise they
+    are as in the checkpoint. remark: a sentence.
+    """
+
+    release: str
+    program: tuple[object, ...]
+    options: Words
+    file: str = ""
+    settings: Words = field(default_factory=dict)
+    speculation: str = ""
+    quantises: bool = True
+    remark: str = ""
