@@ -8,7 +8,7 @@ effect, including the program's time before it, and is the span. Receiving costs
 message, and a message that comes while its receiver computes makes that forward longer.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from swiftspec.artifacts.latency import Latency, Provenance
@@ -187,6 +187,12 @@ class LatencySampler:
     def host(self, phase: Phase, rows: int = 1) -> float:
         """Seconds that a process spends around an effect."""
         return self._charge(phase, self._prices.host(phase, rows, policy=self._policy))
+
+    def hosts(self, phase: Phase, rows: Sequence[int]) -> list[float]:
+        """As `host` for one request after another, without a record of provenance."""
+        draw, prices, policy = self._draws[phase], self._prices, self._policy
+        quantiles = [prices.host(phase, each, policy=policy).quantiles_s for each in rows]
+        return [of_one[int(draw() * len(of_one))] for of_one in quantiles]
 
     def together(self, num_requests: int) -> float:
         """Host time of an effect of requests that share steps, over that of one that is alone."""
