@@ -1,7 +1,6 @@
 """All kinds of drafts on one target and one set of devices, at several loads.
 
-Shapes are chosen in closed form. Where both models share devices, one simulated request tells a shape's rounds, which
-are then priced for every load (`rounds`); a draft on devices of its own is simulated with all clients (`clients`).
+Every load is a closed loop of clients, which `under_load` predicts for each shape that is plausible.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.evaluation import warm_up
 from swiftspec.planner.for_device import check_acceptance, prepare
 from swiftspec.planner.kinds.named import NONE, SUFFIX, Asked, Kind, kinds_of
-from swiftspec.planner.kinds.shapes import MOST_ROWS, Shapes
+from swiftspec.planner.kinds.shapes import Shapes
 from swiftspec.planner.recorded_routing import with_recorded_routing
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
@@ -27,6 +26,7 @@ from swiftspec.progress import Progress
 __all__ = ["compare_kinds", "last_gain"]
 
 # More loads, which tell up to which one a kind pays.
+_MOST_CLIENTS = 256  # of this package's engine, which has no limit of its own
 _BETWEEN = (1, 2, 4, 8, 16, 32, 64, 128)
 _UNUSED_DRAFT = "eagle3"  # of policies without a draft: every target can have one
 _TEXT = Path(__file__).parents[2] / "profiles" / "demo-sapphire-rapids-2-cores" / "trace.npz"
@@ -114,7 +114,7 @@ def compare_kinds(
 
 def _checked(clients: Sequence[int], deployment: Deployment) -> tuple[int, ...]:
     engine = deployment.served_by
-    most = engine.limits(deployment.spec, deployment.settings).requests if engine else MOST_ROWS
+    most = engine.limits(deployment.spec, deployment.settings).requests if engine else _MOST_CLIENTS
     if not clients:
         raise ValueError("clients is empty; expected numbers of requests at once, such as 1,4,16,64")
     for count in clients:

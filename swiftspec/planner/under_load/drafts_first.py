@@ -150,7 +150,8 @@ class _Run:
         self.num_sent = min(requests.num_clients, count) if requests.num_clients else count
         self.arriving = [(float(self.arrival_s[number]), number) for number in range(self.num_sent)]
         heapq.heapify(self.arriving)
-        self.num_done = self.num_steps = self.num_preemptions = 0
+        self.gave_way = [0] * count
+        self.num_done = self.num_steps = 0
         self.busy_s = dict.fromkeys(Role, 0.0)
         self.running_s = 0.0
 
@@ -199,7 +200,7 @@ class _Run:
         for number in numbers:
             gone = self.running.pop(number)
             self.ready = deque(entry for entry in self.ready if entry[0] is not gone)
-            self.num_preemptions += 1
+            self.gave_way[number] += 1
 
     def _proceed(self, request: _Request, computed: Ask | None) -> None:
         """What follows a forward: the host's part, then the next forward."""
@@ -283,8 +284,7 @@ class _Run:
         granted = [(self.running[grant.request], grant.num_rows) for grant in step.grants]
         self._overtake({grant.request for grant in step.grants})
         attended = sum(rows * (request.cached + request.read) for request, rows in granted)
-        asks = [request.ask for request, _ in granted]
-        phases = [_phase(ask) for ask in asks]
+        phases = [_phase(request.ask) for request, _ in granted if request.ask]
         count = len(granted)
         self.host_scale = self.meter.together(count)
         host_s = sum(self.meter.host(phase, rows) for phase, (_, rows) in zip(phases, granted, strict=True))
@@ -335,13 +335,14 @@ class _Run:
             e2e_s=end_s - self.arrival_s,
             output_tokens=self.requests.output_tokens,
             num_steps=self.num_steps,
-            num_preemptions=self.num_preemptions,
+            num_preemptions=sum(self.gave_way),
             mean_running=self.running_s / busy_s if busy_s else 0.0,
             busy_s=busy_s,
             end_s=float(end_s.max()),
             hit_rate=0.0,
             draft_s=self.busy_s[Role.DRAFT],
             commits_s=self.commits_s,
+            gave_way=self.gave_way,
         )
 
 
