@@ -188,11 +188,11 @@ class LatencySampler:
         """Seconds that a process spends around an effect."""
         return self._charge(phase, self._prices.host(phase, rows, policy=self._policy))
 
-    def hosts(self, phase: Phase, rows: Sequence[int]) -> list[float]:
-        """As `host` for one request after another, without a record of provenance."""
-        draw, prices, policy = self._draws[phase], self._prices, self._policy
-        quantiles = [prices.host(phase, each, policy=policy).quantiles_s for each in rows]
-        return [of_one[int(draw() * len(of_one))] for of_one in quantiles]
+    def hosts(self, phase: Phase, rows: Sequence[int]) -> float:
+        """Sum of `host` for one request after another, whose provenance is not recorded."""
+        draw, policy, prices = self._draws[phase], self._policy, self._prices
+        found = [prices.host(phase, each, policy=policy).quantiles_s for each in rows]
+        return sum([quantiles_s[int(draw() * len(quantiles_s))] for quantiles_s in found])
 
     def together(self, num_requests: int) -> float:
         """Host time of an effect of requests that share steps, over that of one that is alone."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from swiftspec.artifacts.timeline import Phase
+from swiftspec.planner.under_load.round_arrays import RoundArrays
 from swiftspec.planner.under_load.rounds import Round
 from swiftspec.planner.under_load.served import ArrayRun, Requests
 from swiftspec.policies.effects import ForwardKind, Role
@@ -124,6 +125,10 @@ class _Request:
     cached: int = 0
     ask: Ask | None = None
 
+    @property
+    def begins_round(self) -> bool:
+        return self.level == 0 and self.ask is not None and not self.ask.is_prefill
+
 
 class _Run:
     """State of a simulation."""
@@ -133,6 +138,7 @@ class _Run:
     ) -> None:
         self.requests, self.engine, self.clients = requests, engine, clients
         self.forwards = [_forwards(one) for one in engine.rounds]
+        self.arrays = RoundArrays(engine.rounds)
         self.meter = LatencySampler(engine.prices, policy=engine.policy, degrees=engine.degrees, ranks=engine.ranks)
         self.meter.seed(seed, 0)
         self.times = ForwardTimes(self.meter)
@@ -159,6 +165,8 @@ class _Run:
         while self.num_done < len(self.commits_s):
             while self.ready:
                 self._proceed(*self.ready.popleft())
+            if self._compute_round():
+                continue
             asks = [each.ask for each in self.running.values() if each.ask is not None]
             choice = choose(asks, limits=self.engine.batch, num_running=len(self.running), now_s=self.now_s)
             if isinstance(choice, Step):
@@ -250,7 +258,7 @@ class _Run:
     def _commit(self, request: _Request, tokens: int, host: Sequence[tuple[Phase, int]]) -> bool:
         """Write tokens, and move what stays in the caches; whether the request goes on."""
         for phase, rows in host:
-            if seconds := self.host_scale * self.meter.host(phase, rows):
+            if seconds := self.host_scale * self.meter.hosts(phase, (rows,)):
                 self._pass(seconds)
             if request.number not in self.running:
                 return False
@@ -280,30 +288,67 @@ class _Run:
         self._admit()
         return False
 
+    def _compute_round(self) -> bool:
+        """Compute a round of all requests, where all begin one and nobody joins them; whether that is so."""
+        requests = list(self.running.values())
+        has_place = len(requests) < self.engine.admission.max_running
+        if not requests or not all(each.begins_round for each in requests) or (has_place and self.queue.num_waiting):
+            return False
+        columns = self.arrays.columns(
+            [each.round for each in requests],
+            [each.text for each in requests],
+            max_rows=self.engine.batch.max_rows,
+        )
+        if columns is None:
+            return False
+        for level, rows, attended in columns:
+            phase, model = (Phase.VERIFY, Role.TARGET) if level is None else (Phase.EXPAND, Role.DRAFT)
+            self._forward(phase, model, len(rows), sum(rows), attended, self.meter.hosts(phase, rows))
+            if level is None or self.ready or len(self.running) < len(requests):
+                break  # the round is over, or somebody came or gave way
+        for request in requests:
+            if request.number in self.running:
+                self._answer_level(request, level)
+        self._admit()
+        return True
+
+    def _answer_level(self, request: _Request, level: int | None) -> None:
+        """Note that a step of a round was computed, and those before it."""
+        forwards = self.forwards[request.round]
+        last = len(forwards) - 1
+        request.level = last if level is None else min(level, last)
+        self._ask(request, forwards[request.level])
+        assert request.ask is not None
+        if level is None or level < last:
+            self._answer(request, request.ask.num_rows)
+        else:  # its verification waits for the drafts of others
+            request.ask = request.ask._replace(num_overtaken=level + 1 - last)
+
     def _compute(self, step: Step) -> None:
         granted = [(self.running[grant.request], grant.num_rows) for grant in step.grants]
         self._overtake({grant.request for grant in step.grants})
-        attended = sum(rows * (request.cached + request.read) for request, rows in granted)
         phases = [_phase(request.ask) for request, _ in granted if request.ask]
-        count = len(granted)
-        self.host_scale = self.meter.together(count)
-        host_s = sum(self.meter.host(phase, rows) for phase, (_, rows) in zip(phases, granted, strict=True))
-        if host_s:
-            self._pass(self.host_scale * host_s)
         # Prompts are priced as such only where nothing else is computed with them.
         phase = next((each for each in phases if each is not Phase.PREFILL), Phase.PREFILL)
-        rows = step.num_rows
-        seconds = self.times.begin(
-            phase, step.model, rows=rows, context=round(attended / rows), sequences=count, now_s=self.now_s
-        )
-        self._pass(seconds)
-        self.times.end(phase, step.model, rows=rows, now_s=self.now_s)
-        self.num_steps += 1
-        self.busy_s[step.model] += seconds
-        self.running_s += seconds * count
+        attended = sum(rows * (request.cached + request.read) for request, rows in granted)
+        host_s = sum(self.meter.hosts(each, (rows,)) for each, (_, rows) in zip(phases, granted, strict=True))
+        self._forward(phase, step.model, len(granted), step.num_rows, attended, host_s)
         for request, rows in granted:
             self._answer(request, rows)
         self._admit()
+
+    def _forward(self, phase: Phase, model: Role, sequences: int, rows: int, attended: float, host_s: float) -> None:
+        """A forward over rows of some requests. host_s: of each of them alone, together."""
+        self.host_scale = self.meter.together(sequences)
+        if host_s:
+            self._pass(self.host_scale * host_s)
+        context = round(attended / rows)
+        seconds = self.times.begin(phase, model, rows=rows, context=context, sequences=sequences, now_s=self.now_s)
+        self._pass(seconds)
+        self.times.end(phase, model, rows=rows, now_s=self.now_s)
+        self.num_steps += 1
+        self.busy_s[model] += seconds
+        self.running_s += seconds * sequences
 
     def _overtake(self, granted: Set[int]) -> None:
         for number, request in self.running.items():
