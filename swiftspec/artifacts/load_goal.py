@@ -32,8 +32,8 @@ class LoadOptions(Facts):
         `none`: all that the policy asks for. If None, as planned.
     replay : bool or None
         Whether simulated requests replay rounds that were recorded of requests alone, instead of growing trees. If
-        None, where there are more than 1000 requests. Policies whose rounds cannot be recorded are always simulated in
-        full.
+        None, where models share devices, and elsewhere where there are more than 1000 requests. Policies whose rounds
+        cannot be recorded are always simulated in full.
     """
 
     max_running: int = Field(default=8, ge=1)

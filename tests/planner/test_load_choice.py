@@ -16,12 +16,14 @@ from swiftspec.planner.load_choice import MOST_CANDIDATES
 from swiftspec.planner.options import SearchOptions
 from swiftspec.planner.search import Search, make_plan
 from swiftspec.planner.space import feasible_options
+from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.effects import Role
 from swiftspec.policies.serial import SerialChain
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.simulator.load import serve_workload
+from swiftspec.simulator.latency import LatencyTable
+from swiftspec.simulator.setup import Setup
 from swiftspec.workload import Arrivals, Lengths, make_workload
 from tests.builders import machine_profile, with_guesses
 from tools.iid_trace import synthesise_trace
@@ -43,6 +45,7 @@ def costly_rows(row_share: float = 0.03, cost_ratio: float = 4.0) -> Profile:
 
 
 PROFILE = costly_rows()
+PREDICTOR = Predictor(LatencyTable(PROFILE.latencies), TRACE, device=PROFILE.device)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -124,11 +127,9 @@ def test_no_option_of_the_whole_search_has_a_higher_goodput(rate: float) -> None
             groups=dict(option.groups),
             prediction=known.prediction,
         )
-        served = serve_workload(
-            candidate,
+        served = PREDICTOR.serve(
+            Setup.of(candidate),
             load.workload,
-            latencies=PROFILE.latencies,
-            trace=TRACE,
             goal=load.goal,
             options=load.options,
         )
