@@ -4,7 +4,7 @@ A round's tokens and rows do not depend on how long forwards take, nor on who sh
 simulated requests tell what any number of requests ask for.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,17 +61,13 @@ def recorded_rounds(
         seed=seed,
         max_new_tokens=None if prompts else _TOKENS,
     )
-    return {index: rounds for index, rounds in zip(indices, map(_whole, run.timelines), strict=True) if rounds}
+    whole = (rounds_of(timeline)[:-1] for timeline in run.timelines)
+    return {index: rounds for index, rounds in zip(indices, whole, strict=True) if rounds}
 
 
-def rounds_of(timelines: Iterable[Timeline]) -> list[Round]:
-    """Whole rounds of requests, one request after another."""
-    return [one for timeline in timelines for one in _whole(timeline)]
-
-
-def _whole(timeline: Timeline) -> list[Round]:
-    """Rounds of a request but the last one, which its end may have cut short."""
-    return list(_rounds(timeline.spans))[:-1]
+def rounds_of(timeline: Timeline) -> list[Round]:
+    """Rounds of a request; the last one may have been cut short by its end."""
+    return list(_rounds(timeline.spans))
 
 
 def _rounds(spans: Sequence[Span]) -> Iterator[Round]:
