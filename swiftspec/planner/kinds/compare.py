@@ -18,7 +18,7 @@ from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.evaluation import warm_up
 from swiftspec.planner.for_device import check_acceptance, prepare
 from swiftspec.planner.kinds.named import NONE, SUFFIX, Asked, Kind, kinds_of
-from swiftspec.planner.kinds.shapes import Shapes
+from swiftspec.planner.kinds.shapes import Shapes, longest_text
 from swiftspec.planner.recorded_routing import with_recorded_routing
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
@@ -157,7 +157,7 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
             dataset=task.dataset if task.asked else None,
             given=task.asked.acceptance if task.asked else None,
             seed=task.seed,
-            longest=task.deployment.context,
+            longest=longest_text(task.deployment),
         )
     except ValueError as error:
         if task.asked is None:

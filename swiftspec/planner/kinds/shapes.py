@@ -20,7 +20,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.latency import LatencyTable
 
-__all__ = ["Shapes"]
+__all__ = ["Shapes", "longest_text"]
 
 _TREES, _OWN_SHAPES = 2, 2  # simulated for a load: of a tree policy, and on devices of its own
 _MANY = 8  # clients from which trees are not tried: chains have fewer rows
@@ -56,7 +56,7 @@ class Shapes:
             quantisation=dict(zip(Role, (deployment.quant, deployment.draft_quant), strict=True)),
         )
         self._output_tokens = deployment.output_tokens or NUM_NEW_TOKENS
-        self._longest = longest_request(closed_loop_workload(1, deployment.context, self._output_tokens))
+        self._longest = longest_text(deployment)
         self._mean_context = deployment.context + self._output_tokens // 2
         splits = [f"{target}+{count - target}" for target in range(1, count)] if self.kind.own_devices else [str(count)]
         self._options, self._rejected = feasible_options(
@@ -149,3 +149,9 @@ class Shapes:
             verify_share=run.verify_share,
             method=run.method,
         )
+
+
+def longest_text(deployment: Deployment) -> int:
+    """Tokens of the longest request of a closed loop."""
+    output_tokens = deployment.output_tokens or NUM_NEW_TOKENS
+    return longest_request(closed_loop_workload(1, deployment.context, output_tokens))

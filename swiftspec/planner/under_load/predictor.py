@@ -208,10 +208,13 @@ class Predictor:
 
 @lru_cache(maxsize=64)
 def closed_loop_workload(clients: int, prompt_tokens: int, output_tokens: int) -> Workload:
-    """Requests of clients that each send the next one when one ends; outputs within a tenth of their mean length."""
+    """Requests of clients that each send the next one when one ends.
+
+    Outputs have lengths within a tenth of their mean, evenly spread and in a random order, both ends included.
+    """
     count = max(_LEAST_REQUESTS, _REQUESTS_PER_CLIENT * clients)
     least, most = math.ceil((1 - _SPREAD) * output_tokens), math.floor((1 + _SPREAD) * output_tokens)
-    outputs = np.random.default_rng(0).integers(least, most, size=count, endpoint=True).tolist()
+    outputs = np.random.default_rng(0).permutation(np.linspace(least, most, count).round().astype(int)).tolist()
     return Workload(
         origin=Origin.here(),
         arrivals=Arrivals(process=Process.CLOSED, num_clients=clients),
