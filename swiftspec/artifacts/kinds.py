@@ -98,7 +98,7 @@ class KindComparison(Facts):
     kinds : tuple of DraftingKind
         The first one is decoding without a draft.
     engine : str
-        The engine that serves and the limits of its steps, a clause; empty for this package's own.
+        The engine that serves and the limits of its steps, a clause.
     routing : str
         Of a target with experts, how consecutive tokens agree about them and where that is from, a clause.
     """
@@ -110,8 +110,8 @@ class KindComparison(Facts):
     context: int
     clients: tuple[int, ...]
     kinds: tuple[DraftingKind, ...]
+    engine: str
     routing: str = ""
-    engine: str = ""
 
     @property
     def plain(self) -> DraftingKind:

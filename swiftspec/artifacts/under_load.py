@@ -79,7 +79,7 @@ class UnderLoad(Facts):
     num_requests, num_simulated : int
         Requests of the workload, and the number of these, from the first on, that were simulated.
     seed : int
-        Of the simulations; all candidates had the same requests and texts.
+        Of the simulations; all candidates had the same requests.
     goal : LoadGoal
         Limits, and how many requests must keep them.
     options : LoadOptions

@@ -22,10 +22,12 @@ from swiftspec.planner.kinds.shapes import Shapes, longest_text
 from swiftspec.planner.recorded_routing import with_recorded_routing
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
+from swiftspec.scheduler.batching import BatchLimits
 
 __all__ = ["compare_kinds", "last_gain"]
 
 # More loads, which tell up to which one a kind pays.
+_OURS = f"this package's engine with steps of {BatchLimits().max_rows} rows beside those of prompts"
 _MOST_CLIENTS = 256  # of this package's engine, which has no limit of its own
 _BETWEEN = (1, 2, 4, 8, 16, 32, 64, 128)
 _UNUSED_DRAFT = "eagle3"  # of policies without a draft: every target can have one
@@ -108,7 +110,7 @@ def compare_kinds(
         clients=loads,
         kinds=tuple(_with_break_even(kind, plain, loads) for kind in found),
         routing=str(deployment.routing) if planned.spec.experts else "",
-        engine=serving.described() if serving else "",
+        engine=serving.described() if serving else _OURS,
     )
 
 

@@ -15,7 +15,8 @@ from swiftspec.planner.kinds.named import Kind
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Option
 from swiftspec.planner.space import feasible_options
-from swiftspec.planner.under_load.predictor import Predictor, closed_loop_workload, longest_request, setup_of
+from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
+from swiftspec.planner.under_load.predictor import Predictor, setup_of
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.latency import LatencyTable

@@ -10,15 +10,15 @@ import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from swiftspec.artifacts.timeline import Phase
+from swiftspec.planner.under_load.recorded_request import RecordedRequest, forwards_of, phase_of, prefill
 from swiftspec.planner.under_load.round_arrays import RoundArrays
 from swiftspec.planner.under_load.rounds import Round
 from swiftspec.planner.under_load.served import ArrayRun, Requests
-from swiftspec.policies.effects import ForwardKind, Role
+from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
 from swiftspec.scheduler.asks import Ask, Step
 from swiftspec.scheduler.batching import BatchLimits, choose
@@ -88,48 +88,6 @@ def simulate_rounds(
     return _Run(requests, engine, list(first_rounds), clients, seed).run()
 
 
-class _Forward(NamedTuple):
-    """A forward of a round. cached: tokens in its model's cache before it, from the text's end on."""
-
-    model: Role
-    rows: int
-    is_prefill: bool
-    cached: int
-
-
-def _forwards(one: Round) -> tuple[_Forward, ...]:
-    """Forwards of a round in order; the last one is its verification."""
-    found = [_Forward(Role.DRAFT, one.read_rows, True, -one.read_rows)] if one.read_rows else []
-    cached = -one.draft_rows[0] if one.draft_rows else 0
-    for rows in one.draft_rows:
-        found.append(_Forward(Role.DRAFT, rows, False, cached))
-        cached += rows
-    return (*found, _Forward(Role.TARGET, one.verify_rows, False, -1))
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """A request that runs, and the forward that it asks for.
-
-    text: tokens of its prompt and its output so far. left: tokens of its output. level: the next forward of its round;
-    -1 while the draft reads the text. read: tokens of the prefill under way.
-    """
-
-    number: int
-    text: int
-    left: int
-    round: int
-    level: int = 0
-    is_read: bool = False
-    read: int = 0
-    cached: int = 0
-    ask: Ask | None = None
-
-    @property
-    def begins_round(self) -> bool:
-        return self.level == 0 and self.ask is not None and not self.ask.is_prefill
-
-
 class _Run:
     """State of a simulation."""
 
@@ -137,7 +95,7 @@ class _Run:
         self, requests: Requests, engine: OwnEngine, first_rounds: list[int], clients: Sequence[str], seed: int
     ) -> None:
         self.requests, self.engine, self.clients = requests, engine, clients
-        self.forwards = [_forwards(one) for one in engine.rounds]
+        self.forwards = [forwards_of(one) for one in engine.rounds]
         self.arrays = RoundArrays(engine.rounds)
         self.meter = LatencySampler(engine.prices, policy=engine.policy, degrees=engine.degrees, ranks=engine.ranks)
         self.meter.seed(seed, 0)
@@ -145,8 +103,8 @@ class _Run:
         self.queue = AdmissionQueue(engine.admission)
         self.now_s = 0.0
         self.host_scale = 1.0  # since the last step: requests that shared it share the host's time, too
-        self.running: dict[int, _Request] = {}  # in the order of admission
-        self.ready: deque[tuple[_Request, Ask | None]] = deque()  # those that can go on, and what was computed
+        self.running: dict[int, RecordedRequest] = {}  # in the order of admission
+        self.ready: deque[tuple[RecordedRequest, Ask | None]] = deque()  # those that can go on, and what was computed
         count = len(requests.output_tokens)
         self.next_round = first_rounds
         self.written = [0] * count
@@ -171,7 +129,9 @@ class _Run:
             choice = choose(asks, limits=self.engine.batch, num_running=len(self.running), now_s=self.now_s)
             if isinstance(choice, Step):
                 self._compute(choice)
-            elif self.arriving:  # idle: drafts and targets that share devices never wait for each other
+            elif self.queue.num_waiting:
+                self._admit()  # the queue admits nobody directly after the cache was full
+            else:  # drafts and targets that share devices never wait for each other
                 self._pass(max(0.0, self.arriving[0][0] - self.now_s))
         return self._result()
 
@@ -195,8 +155,8 @@ class _Run:
             if np.isnan(self.begun_s[number]):
                 self.begun_s[number] = self.now_s
             written = self.written[number]
-            request = _Request(
-                number,
+            request = RecordedRequest(
+                number=number,
                 text=int(self.requests.prompt_tokens[number]) + written,
                 left=int(self.requests.output_tokens[number]) - written,
                 round=self.next_round[number],
@@ -210,12 +170,12 @@ class _Run:
             self.ready = deque(entry for entry in self.ready if entry[0] is not gone)
             self.gave_way[number] += 1
 
-    def _proceed(self, request: _Request, computed: Ask | None) -> None:
+    def _proceed(self, request: RecordedRequest, computed: Ask | None) -> None:
         """What follows a forward: the host's part, then the next forward."""
         if computed is None:
             unread = 0 if self.engine.begins_with_token else 1
             if request.text > unread:
-                self._ask(request, _Forward(Role.TARGET, request.text - unread, True, -request.text))
+                request.ask_for(prefill(Role.TARGET, request.text - unread), now_s=self.now_s)
                 return
         elif computed.model is Role.DRAFT:
             request.level += 1
@@ -224,38 +184,16 @@ class _Run:
                 return
         elif not self._end_round(request):
             return
-        self._ask_next(request)
+        request.ask_next(self.forwards[request.round], now_s=self.now_s)
 
-    def _ask_next(self, request: _Request) -> None:
-        forwards = self.forwards[request.round]
-        if len(forwards) > 1 and not request.is_read:
-            request.is_read = True
-            if request.text > 1:
-                request.level = -1
-                self._ask(request, _Forward(Role.DRAFT, request.text - 1, True, -request.text))
-                return
-        self._ask(request, forwards[request.level])
-
-    def _ask(self, request: _Request, forward: _Forward) -> None:
-        request.cached, request.read = max(0, request.text + forward.cached), 0
-        request.ask = Ask(
-            request.number,
-            forward.model,
-            ForwardKind.EXACT,
-            forward.rows,
-            is_prefill=forward.is_prefill,
-            is_elastic=forward.model is Role.TARGET and not forward.is_prefill,
-            since_s=self.now_s,
-        )
-
-    def _end_round(self, request: _Request) -> bool:
+    def _end_round(self, request: RecordedRequest) -> bool:
         """The host's part of a round; whether the request goes on."""
         one = self.engine.rounds[request.round]
         request.level = 0
         request.round = (request.round + 1) % len(self.engine.rounds)
         return self._commit(request, one.tokens, one.host)
 
-    def _commit(self, request: _Request, tokens: int, host: Sequence[tuple[Phase, int]]) -> bool:
+    def _commit(self, request: RecordedRequest, tokens: int, host: Sequence[tuple[Phase, int]]) -> bool:
         """Write tokens, and move what stays in the caches; whether the request goes on."""
         for phase, rows in host:
             if seconds := self.host_scale * self.meter.hosts(phase, (rows,)):
@@ -266,7 +204,7 @@ class _Run:
                 return False
         return True
 
-    def _write(self, request: _Request, tokens: int) -> bool:
+    def _write(self, request: RecordedRequest, tokens: int) -> bool:
         number = request.number
         request.text += tokens
         request.left -= tokens
@@ -312,12 +250,12 @@ class _Run:
         self._admit()
         return True
 
-    def _answer_level(self, request: _Request, level: int | None) -> None:
+    def _answer_level(self, request: RecordedRequest, level: int | None) -> None:
         """Note that a step of a round was computed, and those before it."""
         forwards = self.forwards[request.round]
         last = len(forwards) - 1
         request.level = last if level is None else min(level, last)
-        self._ask(request, forwards[request.level])
+        request.ask_for(forwards[request.level], now_s=self.now_s)
         assert request.ask is not None
         if level is None or level < last:
             self._answer(request, request.ask.num_rows)
@@ -327,10 +265,10 @@ class _Run:
     def _compute(self, step: Step) -> None:
         granted = [(self.running[grant.request], grant.num_rows) for grant in step.grants]
         self._overtake({grant.request for grant in step.grants})
-        phases = [_phase(request.ask) for request, _ in granted if request.ask]
+        phases = [phase_of(request.ask) for request, _ in granted if request.ask]
         # Prompts are priced as such only where nothing else is computed with them.
         phase = next((each for each in phases if each is not Phase.PREFILL), Phase.PREFILL)
-        attended = sum(rows * (request.cached + request.read) for request, rows in granted)
+        attended = sum(rows * (request.cached + request.num_read) for request, rows in granted)
         host_s = sum(self.meter.hosts(each, (rows,)) for each, (_, rows) in zip(phases, granted, strict=True))
         self._forward(phase, step.model, len(granted), step.num_rows, attended, host_s)
         for request, rows in granted:
@@ -355,7 +293,7 @@ class _Run:
             if request.ask is not None and number not in granted:
                 request.ask = request.ask._replace(num_overtaken=request.ask.num_overtaken + 1)
 
-    def _answer(self, request: _Request, rows: int) -> None:
+    def _answer(self, request: RecordedRequest, rows: int) -> None:
         """Note that rows of what a request asks for were computed."""
         ask = request.ask
         if ask is None or self.running.get(request.number) is not request:
@@ -363,7 +301,7 @@ class _Run:
         if rows < ask.num_rows:
             if not ask.is_prefill:
                 raise CutShortError
-            request.read += rows
+            request.num_read += rows
             request.ask = ask._replace(num_rows=ask.num_rows - rows)
             return
         request.ask = None
@@ -389,9 +327,3 @@ class _Run:
             commits_s=self.commits_s,
             gave_way=self.gave_way,
         )
-
-
-def _phase(ask: Ask) -> Phase:
-    if ask.is_prefill:
-        return Phase.PREFILL
-    return Phase.EXPAND if ask.model is Role.DRAFT else Phase.VERIFY

@@ -1,4 +1,4 @@
-"""How fast a policy on its devices serves a load: the one answer, for plans, comparisons, schedules and fleets.
+"""Prediction of a load on a policy's devices: the one that plans, comparisons, schedules and fleets all ask for.
 
 Rounds of single requests are recorded once, and replayed under the engine's step rule. Where rounds depend on the load,
 because the draft has devices of its own, a control steers it or rows of a verification are short, events are simulated.
@@ -6,23 +6,20 @@ because the draft has devices of its own, a control steers it or rows of a verif
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from statistics import fmean
 
 import numpy as np
 
-from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
-from swiftspec.artifacts.document import Origin
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
 from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS, ServedRecord, SimulatedLoad, load_metrics
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.artifacts.workload import RequestClass, Workload, WorkloadRequest
+from swiftspec.artifacts.workload import Workload
 from swiftspec.planner.option import Option
 from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.candidates import ServingEngine, chains_from
+from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.drafts_first import CutShortError, OwnEngine, simulate_rounds
 from swiftspec.planner.under_load.rounds import Round, recorded_rounds
 from swiftspec.planner.under_load.served import ArrayRun, Requests
@@ -36,10 +33,8 @@ from swiftspec.simulator.load import named_prompts, serve_workload
 from swiftspec.simulator.replica import ONE_REPLICA, Replicas
 from swiftspec.simulator.setup import Setup
 
-__all__ = ["Predictor", "closed_loop_workload", "longest_request", "setup_of"]
+__all__ = ["Predictor", "setup_of"]
 
-_LEAST_REQUESTS, _REQUESTS_PER_CLIENT = 8, 3  # of a closed loop
-_SPREAD = 0.1  # of its outputs' lengths: requests of one length that begin together end together
 _DRAFTS_WAITED_FOR = 2  # of a verification, as `artifacts.gathering` has it
 _Rounds = dict[int, list[Round]]  # by the index of their prompt
 
@@ -204,34 +199,6 @@ class Predictor:
         )
         num_rounds = [len(commits) - begins_with_token for commits in run.commits_s]
         return _load(run, workload, goal, run.commits_s, num_rounds=num_rounds)
-
-
-@lru_cache(maxsize=64)
-def closed_loop_workload(clients: int, prompt_tokens: int, output_tokens: int) -> Workload:
-    """Requests of clients that each send the next one when one ends.
-
-    Outputs have lengths within a tenth of their mean, evenly spread and in a random order, both ends included.
-    """
-    count = max(_LEAST_REQUESTS, _REQUESTS_PER_CLIENT * clients)
-    least, most = math.ceil((1 - _SPREAD) * output_tokens), math.floor((1 + _SPREAD) * output_tokens)
-    outputs = np.random.default_rng(0).permutation(np.linspace(least, most, count).round().astype(int)).tolist()
-    return Workload(
-        origin=Origin.here(),
-        arrivals=Arrivals(process=Process.CLOSED, num_clients=clients),
-        prompt_tokens=Lengths(distribution=Distribution.FIXED, tokens=prompt_tokens),
-        output_tokens=Lengths(distribution=Distribution.UNIFORM, least=least, most=most),
-        seed=0,
-        classes=(RequestClass(name="client"),),
-        requests=tuple(
-            WorkloadRequest(arrival_s=0.0, prompt_tokens=prompt_tokens, output_tokens=tokens, class_name="client")
-            for tokens in outputs
-        ),
-    )
-
-
-def longest_request(workload: Workload) -> int:
-    """Tokens of the longest request, its output included."""
-    return max(request.prompt_tokens + request.output_tokens for request in workload.requests)
 
 
 def setup_of(option: Option, latencies: LatencyTable, *, context: int) -> Setup:

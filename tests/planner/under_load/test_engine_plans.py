@@ -13,7 +13,7 @@ from swiftspec.planner.kinds.named import Asked
 from swiftspec.planner.load import Load
 from swiftspec.planner.options import SearchOptions
 from swiftspec.planner.under_load.arrays import simulate
-from swiftspec.planner.under_load.predictor import closed_loop_workload, longest_request
+from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.planner.under_load.served import Requests
 from swiftspec.policies import POLICIES, Layout

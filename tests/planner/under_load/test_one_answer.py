@@ -14,7 +14,7 @@ from swiftspec.planner.kinds.compare import compare_kinds
 from swiftspec.planner.kinds.named import Asked, Kind, chain_for
 from swiftspec.planner.load import Load
 from swiftspec.planner.options import SearchOptions
-from swiftspec.planner.under_load.predictor import closed_loop_workload, longest_request
+from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.policies.heads import HeadChain
 from swiftspec.policies.parallel_chain import ParallelChain
