@@ -131,7 +131,7 @@ class _Run:
                 self._compute(choice)
             elif self.queue.num_waiting:
                 self._admit()  # the queue admits nobody directly after the cache was full
-            else:  # drafts and targets that share devices never wait for each other
+            elif self.arriving:  # drafts and targets that share devices never wait for each other
                 self._pass(max(0.0, self.arriving[0][0] - self.now_s))
         return self._result()
 
