@@ -118,6 +118,12 @@ def test_every_kind_of_head_and_the_smallest_model_are_compared_by_default() -> 
     assert asked_drafts(TARGET, ()) == ["qwen3-0.6b", "pard:qwen3-0.6b", "eagle3", "mtp", "p-eagle", "dflash", "dspark"]
 
 
+def test_outputs_of_one_token_have_no_speed() -> None:
+    short = Deployment(device="h100", num_devices=2, output_tokens=1)
+    with pytest.raises(ValueError, match="output_tokens is 1; expected at least 2"):
+        compare_kinds(TARGET, deployment=short, drafts=["eagle3"], clients=(1,), num_jobs=1)
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

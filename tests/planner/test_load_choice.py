@@ -177,6 +177,12 @@ def test_an_acceptable_candidate_goes_before_a_higher_goodput() -> None:
     assert not goal.accepts(0.8999)
 
 
+def test_of_goodputs_that_differ_by_the_last_requests_end_the_shorter_time_wins() -> None:
+    goal = Load(workload=workload(5.0), ttft_s=1.0).goal
+    assert goal.score(attained=1.0, goodput=2.1509, e2e_s=0.071) > goal.score(attained=1.0, goodput=2.1511, e2e_s=0.074)
+    assert goal.score(attained=1.0, goodput=2.17, e2e_s=0.08) > goal.score(attained=1.0, goodput=2.15, e2e_s=0.07)
+
+
 def test_one_policy_alone_is_chosen_from_if_it_is_asked_for() -> None:
     made = plan(Load(workload=workload(HEAVY), ttft_s=1.0, tpot_s=0.05), policy="swiftspec")
     assert made.chosen.policy == "swiftspec"

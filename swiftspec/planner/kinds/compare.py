@@ -117,6 +117,8 @@ def compare_kinds(
 def _checked(clients: Sequence[int], deployment: Deployment) -> tuple[int, ...]:
     engine = deployment.served_by
     most = engine.limits(deployment.spec, deployment.settings).requests if engine else _MOST_CLIENTS
+    if deployment.output_tokens == 1:
+        raise ValueError("output_tokens is 1; expected at least 2: a speed is that of tokens after the first")
     if not clients:
         raise ValueError("clients is empty; expected numbers of requests at once, such as 1,4,16,64")
     for count in clients:

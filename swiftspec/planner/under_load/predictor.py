@@ -6,7 +6,7 @@ because the draft has devices of its own, a control steers it or rows of a verif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
@@ -173,9 +173,7 @@ class Predictor:
         rounds = [one for of_prompt in recorded.values() for one in of_prompt]
         if not rounds:
             return None
-        firsts = np.cumsum([0, *map(len, recorded.values())]).tolist()
-        first_of = dict(zip(recorded, firsts, strict=False))
-        drawn = np.random.default_rng([self.seed, 0]).integers(len(rounds), size=len(named)).tolist()
+        first_of = dict(zip(recorded, np.cumsum([0, *map(len, recorded.values())]).tolist(), strict=False))
         admission, batch = setup.limits(options)
         begins_with_token = setup.policy.layout is Layout.TARGET_ONLY
         run = simulate_rounds(
@@ -190,15 +188,23 @@ class Predictor:
                 rounds=rounds,
                 begins_with_token=begins_with_token,
             ),
-            first_rounds=[
-                start if index is None else first_of.get(index, start)
-                for index, start in zip(named, drawn, strict=True)
-            ],
+            first_rounds=self._first_rounds(named, first_of),
             clients=[request.client for request in workload.requests],
             seed=self.seed,
         )
         num_rounds = [len(commits) - begins_with_token for commits in run.commits_s]
         return _load(run, workload, goal, run.commits_s, num_rounds=num_rounds)
+
+    def _first_rounds(self, named: Sequence[int | None], first_of: Mapping[int, int]) -> list[int]:
+        """Every request's first round: that of the prompt that it names, or of the recorded ones in turn."""
+        firsts = list(first_of.values())
+        # Evenly spread, so that few requests have rounds as good as many.
+        turns = np.linspace(0, len(firsts), len(named), endpoint=False).astype(int)
+        shuffled = np.random.default_rng([self.seed, 0]).permutation(turns).tolist()
+        return [
+            firsts[turn] if index is None else first_of.get(index, firsts[turn])
+            for index, turn in zip(named, shuffled, strict=True)
+        ]
 
 
 def setup_of(option: Option, latencies: LatencyTable, *, context: int) -> Setup:

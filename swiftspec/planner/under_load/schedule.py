@@ -42,6 +42,8 @@ def draft_schedule(
         able = [setup for setup in setups if any(predictor.rounds(setup).values())]
     except ValueError:  # the profile has no steps of one of them there
         return []
+    if not able:  # outputs are too short to have a whole round
+        return []
     most_rows = serving.step_tokens if serving else BatchLimits().max_rows
     found = []
     for clients in (count for count in _CLIENTS if count <= max_running):
