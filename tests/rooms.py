@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-__all__ = ["NEVERS", "ROOMS", "SHIPPED", "WRITERS"]
+__all__ = ["ALONE", "NEVERS", "ROOMS", "SHIPPED", "WRITERS"]
 
 # Room -> what its modules may import beside the standard library: rooms below it and third-party packages. A room is a
 # folder of swiftspec, a folder of the engine, or a module that lies in none; rooms stand in their order, lowest first.
@@ -111,6 +111,21 @@ NEVERS = (
     ("swiftspec.engine.model.gpu", ("swiftspec.engine.model.cpu",)),
     ("swiftspec.engine.model.loader", ("swiftspec.engine.parallel", "torch.distributed")),
     ("swiftspec.engine.parallel", ("swiftspec.engine.driver",)),
+)
+
+# Modules, and who alone imports them: the one predictor of loads, and the studies' own servers.
+_UNDER_LOAD, _PUBLISHED = "swiftspec.planner.under_load", "swiftspec.validation.published"
+_STUDIES = ("swiftspec.atts", "swiftspec.backtest", "swiftspec.stages.scaling")
+ALONE = (
+    ("swiftspec.simulator.load", (_UNDER_LOAD,)),
+    ("swiftspec.simulator.serving", ("swiftspec.simulator", *_STUDIES)),
+    ("swiftspec.planner.under_load.arrays", (_UNDER_LOAD, _PUBLISHED)),
+    ("swiftspec.planner.under_load.drafts_first", (_UNDER_LOAD,)),
+    # Controls weigh costs of steps; nobody makes a speed of them.
+    (
+        "swiftspec.artifacts.step_costs",
+        ("swiftspec.artifacts", "swiftspec.scheduler", "swiftspec.simulator.setup", "swiftspec.backtest.adaserve"),
+    ),
 )
 
 # Modules that write files by themselves; inflate writes a folder that appears whole, and a cache is no output.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rooms import NEVERS, ROOMS, SHIPPED, WRITERS
+from tests.rooms import ALONE, NEVERS, ROOMS, SHIPPED, WRITERS
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "swiftspec"
@@ -147,6 +147,14 @@ def never_violations(module: Module) -> Iterator[str]:
                 yield f"{module.name}:{found.line}: never imports {found.target}"
 
 
+def stranger_violations(module: Module) -> Iterator[str]:
+    """Imports of modules that only others import."""
+    for target, friends in ALONE:
+        for found in module.imports:
+            if within(found.target, target) and not within(module.name, *friends):
+                yield f"{module.name}:{found.line}: {found.target} is imported by {' and '.join(friends)} alone"
+
+
 def banned_root_violations(module: Module) -> Iterator[str]:
     for found in module.imports:
         if within(found.target, *BANNED_ROOTS):
@@ -256,6 +264,7 @@ Check = Callable[[Module], Iterator[str]]
 LIBRARY_CHECKS: tuple[Check, ...] = (
     layering_violations,
     never_violations,
+    stranger_violations,
     banned_root_violations,
     purity_violations,
     print_violations,
@@ -307,6 +316,8 @@ def test_command_line_loads_nothing_heavy_when_imported() -> None:
         (never_violations, "swiftspec.engine.driver", "from swiftspec.engine.channel.zmq_channel import Channel"),
         (never_violations, "swiftspec.engine.model.gpu_layers", "from swiftspec.engine.model.cpu_layers import Layer"),
         (never_violations, "swiftspec.engine.model.loader", "from swiftspec.engine.parallel import tp_group"),
+        (stranger_violations, "swiftspec.stages.serving", "from swiftspec.simulator.load import serve_workload"),
+        (stranger_violations, "swiftspec.planner.fleet.choice", "from swiftspec.planner.under_load import arrays"),
         (banned_root_violations, "swiftspec.engine.model.cpu_model", "import kernels.attention"),
         (banned_root_violations, "tests.test_x", "def test():\n    from simulator import driver"),
         (purity_violations, "swiftspec.policies.swiftspec", "import time"),

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from swiftspec.artifacts.load_metrics import LoadMetrics
+from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS, LoadMetrics
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.stages.inputs import read_plan
@@ -38,7 +38,7 @@ def row(planned: Planned, workload: Workload, policy: str, rate: float, seed: in
     )
     right = figures(full.metrics)
     errors = [replay / value - 1 for replay, value in zip(figures(replayed.metrics), right, strict=True)]
-    name = policy if replayed.num_replayed else f"{policy} (not replayed)"
+    name = policy if replayed.num_replayed or replayed.method == RECORDED_ROUNDS else f"{policy} (not replayed)"
     return [name, f"{rate:g}", *(f"{value:.1f}" for value in right), *(f"{error:+.1%}" for error in errors)]
 
 

@@ -26,9 +26,10 @@ class KindPoint(Facts):
     tokens_per_round : float
         Of one client, the bonus token included.
     draft_share, verify_share : float
-        Shares of a round in which the models compute. A draft on devices of its own computes beside the target.
-    simulated : bool
-        Whether clients were simulated; otherwise their rounds were priced.
+        Shares of the time in which the models compute, prompts included. A draft on devices of its own computes beside
+        the target.
+    method : str
+        How clients were simulated, as `SimulatedLoad.method` has it.
     """
 
     clients: int = Field(ge=1)
@@ -41,7 +42,7 @@ class KindPoint(Facts):
     tokens_per_round: float = Field(gt=0)
     draft_share: float = Field(ge=0, le=1 + 1e-6)
     verify_share: float = Field(ge=0, le=1 + 1e-6)
-    simulated: bool = False
+    method: str
 
 
 class DraftingKind(Facts):
@@ -97,7 +98,7 @@ class KindComparison(Facts):
     kinds : tuple of DraftingKind
         The first one is decoding without a draft.
     engine : str
-        The engine that serves and the limits of its steps, a clause; empty for this package's own.
+        The engine that serves and the limits of its steps, a clause.
     host_s : float, optional
         The user's own host time of a step in seconds; None if it is the engine's.
     routing : str
@@ -111,8 +112,8 @@ class KindComparison(Facts):
     context: int
     clients: tuple[int, ...]
     kinds: tuple[DraftingKind, ...]
+    engine: str
     routing: str = ""
-    engine: str = ""
     host_s: float | None = Field(default=None, ge=0, exclude_if=lambda found: found is None)
 
     @property

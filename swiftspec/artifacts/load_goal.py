@@ -32,8 +32,8 @@ class LoadOptions(Facts):
         `none`: all that the policy asks for. If None, as planned.
     replay : bool or None
         Whether simulated requests replay rounds that were recorded of requests alone, instead of growing trees. If
-        None, where there are more than 1000 requests. Policies whose rounds cannot be recorded are always simulated in
-        full.
+        None, where models share devices, and elsewhere where there are more than 1000 requests. Policies whose rounds
+        cannot be recorded are always simulated in full.
     """
 
     max_running: int = Field(default=8, ge=1)
@@ -103,8 +103,11 @@ class LoadGoal(Facts):
         return self.percentile is None or 100 * attained >= self.percentile - 1e-9
 
     def score(self, *, attained: float, goodput: float, e2e_s: float) -> tuple[bool, float, float]:
-        """Sort key of a candidate, higher is better: acceptable, then goodput, then mean end-to-end time."""
-        return (self.accepts(attained), goodput, -e2e_s) if self.is_limited else (True, 0.0, -e2e_s)
+        """Sort key of a candidate, higher is better: acceptable, then goodput, then mean end-to-end time.
+
+        Goodputs that agree in three digits are equal: how soon the last request ends moves more than that.
+        """
+        return (self.accepts(attained), float(f"{goodput:.3g}"), -e2e_s) if self.is_limited else (True, 0.0, -e2e_s)
 
 
 def usual_max_running(device: str) -> int:

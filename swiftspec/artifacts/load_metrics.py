@@ -3,14 +3,26 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
 from swiftspec.artifacts.document import Facts
 from swiftspec.artifacts.timeline import Timeline
 
-__all__ = ["LoadMetrics", "Percentiles", "ServedRecord", "SimulatedLoad", "load_metrics"]
+__all__ = [
+    "EVENTS",
+    "RECORDED_ROUNDS",
+    "LoadMetrics",
+    "Percentiles",
+    "ServedRecord",
+    "SimulatedLoad",
+    "load_metrics",
+]
+
+
+EVENTS: Final = "events"
+RECORDED_ROUNDS: Final = "recorded rounds"
 
 
 class Percentiles(Facts):
@@ -163,8 +175,12 @@ class SimulatedLoad:
         Requests per step of the target, by time.
     busy_fraction : float
         Share of the time in which the target computed.
+    draft_share, verify_share : float
+        Shares of the time in which the models computed; their devices' mean where there are several groups.
+    method : str
+        How it was simulated: one of `EVENTS` and `RECORDED_ROUNDS`, which have no timelines.
     num_replayed : int
-        Requests that replayed recorded rounds, counted again if they gave way.
+        Requests that replayed recorded rounds among events, counted again if they gave way.
     num_repeated : int
         Requests that begin with a traced prompt that an earlier one had.
     """
@@ -174,6 +190,9 @@ class SimulatedLoad:
     timelines: tuple[Timeline, ...]
     mean_batch: float
     busy_fraction: float
+    draft_share: float = 0.0
+    verify_share: float = 0.0
+    method: str = EVENTS
     num_replayed: int = 0
     num_repeated: int = 0
 

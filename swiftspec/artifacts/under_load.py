@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from swiftspec.artifacts.document import Basis, Facts, file_sha256
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
-from swiftspec.artifacts.load_metrics import LoadMetrics, SimulatedLoad
+from swiftspec.artifacts.load_metrics import EVENTS, LoadMetrics, SimulatedLoad
 from swiftspec.artifacts.workload import Workload
 
 __all__ = ["LoadPrediction", "UnderLoad", "workload_sha256"]
@@ -35,6 +35,8 @@ class LoadPrediction(Facts):
         Share of the time in which the target computed.
     num_blocks : int, optional
         Blocks of the caches for which its devices have memory; None if that is not known.
+    method : str
+        How it was simulated, as `SimulatedLoad.method` has it.
     """
 
     candidate: str
@@ -44,6 +46,7 @@ class LoadPrediction(Facts):
     mean_batch: float = Field(ge=0)
     busy_fraction: _Share
     num_blocks: int | None = Field(default=None, ge=1, exclude_if=lambda found: found is None)
+    method: str = Field(default=EVENTS, exclude_if=lambda method: method == EVENTS)
 
     @classmethod
     def of(cls, load: SimulatedLoad, *, candidate: str, tokens_per_s: float, num_blocks: int | None = None) -> Self:
@@ -56,6 +59,7 @@ class LoadPrediction(Facts):
             mean_batch=load.mean_batch,
             busy_fraction=load.busy_fraction,
             num_blocks=num_blocks,
+            method=load.method,
         )
 
     def score(self, goal: LoadGoal) -> tuple[bool, float, float]:
@@ -75,7 +79,7 @@ class UnderLoad(Facts):
     num_requests, num_simulated : int
         Requests of the workload, and the number of these, from the first on, that were simulated.
     seed : int
-        Of the simulations; all candidates had the same requests and texts.
+        Of the simulations; all candidates had the same requests.
     goal : LoadGoal
         Limits, and how many requests must keep them.
     options : LoadOptions

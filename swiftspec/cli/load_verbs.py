@@ -112,8 +112,8 @@ def simulate(
         bool | None,
         typer.Option(
             "--replay/--full",
-            help="With --workload: replay rounds recorded of the first requests, or grow every tree. Default: replay "
-            "above 1000 requests.",
+            help="With --workload: replay recorded rounds, or grow every tree. Default: replay, but for up to 1000 "
+            "requests whose draft has devices of its own.",
         ),
     ] = None,
     timeline: flags.Timeline = None,

@@ -45,11 +45,20 @@ def simulate_load(
     candidate = searching(candidate_of(made, policy), earlier_outputs)
     options = load_options(limits, assumed.options_of(candidate.policy) if assumed else None)
     planned = Planned.of(made, plan)
-    served = partial(serve, planned, asked, policy=policy, options=options, seed=seed, stages=console.progress)
+    served = partial(
+        serve,
+        planned,
+        asked,
+        policy=policy,
+        options=options,
+        seed=seed,
+        timelines=timeline is not None or plot is not None,
+        stages=console.progress,
+    )
     load = served(earlier_outputs=earlier_outputs)
     console.paragraph(
         f"Simulated {candidate.describe()} under {asked.arrivals}: {count(len(asked.requests), 'request')}, at most "
-        f"{options.max_running} at once"
+        f"{options.max_running} at once, by {load.method}"
     )
     if assumed is not None:
         console.paragraph(compared(assumed, candidate.policy))
@@ -82,6 +91,7 @@ def simulate_load(
         "metrics": load.metrics.model_dump(mode="json"),
         "mean_batch": load.mean_batch,
         "busy_fraction": load.busy_fraction,
+        "method": load.method,
         "num_replayed": load.num_replayed,
     }
     if own_text is not None:

@@ -15,7 +15,6 @@ import joblib
 from swiftspec.artifacts.document import Basis
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad
 from swiftspec.planner.backends import run_parallel
@@ -27,10 +26,9 @@ from swiftspec.planner.load import Load
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Key, Option
 from swiftspec.planner.simulations import RankedOption, Simulations
-from swiftspec.planner.under_load.candidates import serve_under_engine
-from swiftspec.scheduler.admission import BLOCK_TOKENS, num_blocks
+from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.simulator.latency import LatencyTable
-from swiftspec.simulator.load import serve_workload
+from swiftspec.simulator.setup import Setup
 
 __all__ = ["MOST_CANDIDATES", "LoadDecision", "choose_for_load"]
 
@@ -92,7 +90,7 @@ def choose_for_load(
         Choose one of this policy's options.
     """
     load = replace(load, options=load.options.on(profile.device))
-    runs = _Runs(load, profile.latencies, trace, simulations, memory, num_jobs)
+    runs = _Runs(load, profile, trace, simulations, memory, num_jobs)
     first = _eligible_first([decision.chosen, *decision.others], policy)[:MOST_CANDIDATES]
     ahead = 2 * (MOST_CANDIDATES - len(first))
     served = runs.serve([(outcome, decision.candidate(outcome)) for outcome in first], ahead=ahead)
@@ -175,7 +173,7 @@ class _Runs:
     def __init__(
         self,
         load: Load,
-        latencies: Latencies,
+        profile: Profile,
         trace: AcceptanceTrace,
         simulations: Simulations,
         memory: MemoryModel | None,
@@ -185,7 +183,14 @@ class _Runs:
         self._simulations = simulations
         self._memory = memory
         self._num_jobs = num_jobs
-        self._serve = _Server(load, LatencyTable(latencies), trace, simulations.seed)
+        predictor = Predictor(
+            LatencyTable(profile.latencies),
+            trace,
+            device=profile.device,
+            serving=load.serving,
+            seed=simulations.seed,
+        )
+        self._serve = _Server(load, predictor)
 
     def serve(self, found: Sequence[tuple[Outcome, Candidate]], *, ahead: int) -> list[_Served]:
         """Every option with its figures; `ahead` simulations are still to come after these."""
@@ -210,9 +215,7 @@ class _Runs:
         """Blocks that the option's devices have memory for: at least those of the longest request, which fits."""
         if self._memory is None:
             return None
-        longest = self._load.longest_context
-        tokens = self._memory.cached_tokens(option, context=longest)
-        return max(tokens // BLOCK_TOKENS, num_blocks(longest + option.policy.target_rows))
+        return self._memory.num_blocks(option, longest=self._load.longest_context)
 
     def _predictions(self, tasks: Sequence[_Task]) -> Iterator[LoadPrediction]:
         if self._num_jobs == 1 or len(tasks) < 2:
@@ -227,33 +230,17 @@ class _Server:
     """Serves one load by any candidate: always the same requests, with the same texts."""
 
     load: Load
-    latencies: LatencyTable
-    trace: AcceptanceTrace
-    seed: int
+    predictor: Predictor
 
     @uncollected()
     def __call__(self, task: _Task) -> LoadPrediction:
         candidate, room = task
-        if self.load.serving is not None:
-            served = serve_under_engine(
-                candidate,
-                self.load.simulated,
-                serving=self.load.serving,
-                latencies=self.latencies.latencies,
-                trace=self.trace,
-                goal=self.load.goal,
-                seed=self.seed,
-            )
-        else:
-            served = serve_workload(
-                candidate,
-                self.load.simulated,
-                latencies=self.latencies,
-                trace=self.trace,
-                goal=self.load.goal,
-                options=self.load.options.with_room(room),
-                seed=self.seed,
-            )
+        served = self.predictor.serve(
+            Setup.of(candidate),
+            self.load.simulated,
+            goal=self.load.goal,
+            options=self.load.options.with_room(room),
+        )
         speed = candidate.prediction.metrics.figures.tokens_per_s
         return LoadPrediction.of(served, candidate=candidate.describe(), tokens_per_s=speed, num_blocks=room)
 

@@ -16,6 +16,7 @@ from swiftspec.planner.option import Option
 from swiftspec.policies import Layout
 from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
+from swiftspec.scheduler.admission import BLOCK_TOKENS, num_blocks
 
 __all__ = ["MemoryModel", "gigabytes"]
 
@@ -83,6 +84,11 @@ class MemoryModel:
             for _, shards in self._groups(option, context)
         )
         return max(needed) - self.usable_bytes
+
+    def num_blocks(self, option: Option, *, longest: int, targets_per_draft: float = 1.0) -> int:
+        """Cache blocks of a target that there is memory for, those of the longest request at least."""
+        tokens = self.cached_tokens(option, context=longest, targets_per_draft=targets_per_draft)
+        return max(tokens // BLOCK_TOKENS, num_blocks(longest + option.policy.target_rows))
 
     def cached_tokens(self, option: Option, *, context: int, targets_per_draft: float = 1.0) -> int:
         """Tokens of all requests together whose keys and values the fullest device has room for.

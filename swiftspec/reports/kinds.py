@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from swiftspec.artifacts.kinds import DraftingKind, KindComparison, KindPoint
 from swiftspec.artifacts.latency import Provenance
+from swiftspec.artifacts.load_metrics import EVENTS
 from swiftspec.reports.formatting import count, milliseconds, speed
 
 __all__ = [
@@ -110,23 +111,23 @@ def bases(compared: KindComparison) -> Iterator[str]:
 
 def to_know(compared: KindComparison) -> str:
     """What the figures leave out."""
-    if compared.engine:
-        return (
-            f"Speeds are those of users of {compared.engine}. Each client sends its next request when one ends, with a "
-            f"prompt of {compared.context} tokens, which is read in the same steps. Acceptance is of the texts named "
-            "above, which differ from kind to kind and from yours: rates of your own (--acceptance) decide."
-            + (f" Of the target's layers, {compared.routing}." if compared.routing else "")
+    by_events = any(point.method == EVENTS for kind in compared.kinds for point in kind.points)
+    sentences = [
+        f"Speeds are those of users of {compared.engine}. Each client sends its next request when one ends, with a "
+        f"prompt of {compared.context} tokens, which is read in the same steps.",
+        "Acceptance is of the texts named above, which differ from kind to kind and from yours: rates of your own "
+        "(--acceptance) decide.",
+    ]
+    if any(kind.own_devices for kind in compared.kinds):
+        sentences.append(
+            "(own): a draft on its own devices, which computes beside the target; there the rest of the time is also "
+            "waiting."
         )
-    return (
-        f"Speeds are those of users while all clients decode, after prompts of {compared.context} tokens; prompts are "
-        "not read meanwhile. Acceptance is of the texts named above, which differ from kind to kind and from yours: "
-        "rates of your own (--acceptance) decide. (own): a draft on its own devices, which computes beside the target; "
-        "there the rest of a round is also waiting. K is the most tokens drafted for a verification. Forwards of more "
-        "than 64 rows of a dense model are extrapolated."
-        + (
-            ""
-            if compared.host_s is None
-            else f" The host time of a step, {milliseconds(compared.host_s)} ms, is given."
-        )
-        + (f" Of the target's layers, {compared.routing}." if compared.routing else "")
-    )
+    if by_events:
+        sentences.append("Clients of (own) are simulated by events, all others by recorded rounds.")
+    sentences.append("K is the most tokens drafted for a verification.")
+    if compared.host_s is not None:
+        sentences.append(f"The host time of a step, {milliseconds(compared.host_s)} ms, is given.")
+    if compared.routing:
+        sentences.append(f"Of the target's layers, {compared.routing}.")
+    return " ".join(sentences)

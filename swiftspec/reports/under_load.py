@@ -68,8 +68,18 @@ def assumed(load: UnderLoad) -> str:
         return f"Load: {load.arrivals}, {simulated}{name}, served by {load.engine}.{limited}"
     return (
         f"Load: {load.arrivals}, {simulated}{name}, at most {load.options.max_running} at once; every candidate was "
-        f"simulated with the same requests and texts.{limited}"
+        f"simulated with the same requests, {_methods(load)}.{limited}"
     )
+
+
+def _methods(load: UnderLoad) -> str:
+    """How candidates were simulated, a clause."""
+    by_method: dict[str, list[str]] = {}
+    for policy, prediction in load.predictions.items():
+        by_method.setdefault(prediction.method, []).append(policy)
+    if len(by_method) == 1:
+        return f"by {next(iter(by_method))}"
+    return " and ".join(f"by {method} ({', '.join(policies)})" for method, policies in sorted(by_method.items()))
 
 
 def _limits(one: RequestClass, *, alone: bool) -> str:

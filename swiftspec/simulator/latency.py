@@ -8,7 +8,7 @@ effect, including the program's time before it, and is the span. Receiving costs
 message, and a message that comes while its receiver computes makes that forward longer.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from swiftspec.artifacts.latency import Latency, Provenance
@@ -187,6 +187,12 @@ class LatencySampler:
     def host(self, phase: Phase, rows: int = 1) -> float:
         """Seconds that a process spends around an effect."""
         return self._charge(phase, self._prices.host(phase, rows, policy=self._policy))
+
+    def hosts(self, phase: Phase, rows: Sequence[int]) -> float:
+        """Sum of `host` for one request after another, whose provenance is not recorded."""
+        draw, policy, prices = self._draws[phase], self._policy, self._prices
+        found = [prices.host(phase, each, policy=policy).quantiles_s for each in rows]
+        return sum([quantiles_s[int(draw() * len(quantiles_s))] for quantiles_s in found])
 
     def together(self, num_requests: int) -> float:
         """Host time of an effect of requests that share steps, over that of one that is alone."""

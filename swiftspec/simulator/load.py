@@ -1,34 +1,28 @@
-"""A workload served by one candidate of a plan in simulated time: the only code that turns one into the other."""
+"""A workload served by a policy on its devices, event by event."""
 
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from swiftspec.artifacts.candidate_costs import candidate_costs
-from swiftspec.artifacts.gathering import usual_gather_s
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
 from swiftspec.artifacts.load_metrics import ServedRecord, SimulatedLoad, load_metrics
-from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.policies.effects import Role
-from swiftspec.scheduler.admission import AdmissionLimits
-from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.scheduler.controller import Steering
-from swiftspec.scheduler.controls.named import control_under
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.replica import ONE_REPLICA
-from swiftspec.simulator.serving import Job, Replicas, Serving, ServingRun
+from swiftspec.simulator.serving import Job, Replicas, ServingRun
+from swiftspec.simulator.setup import Setup
 
-__all__ = ["scheduler_limits", "serve_workload", "serving_of"]
+__all__ = ["named_prompts", "serve_workload"]
 
 _MOST_FULL = 1000  # requests that are simulated in full by default
 _NUM_RECORDED = 200
 
 
 def serve_workload(
-    candidate: Candidate,
+    setup: Setup,
     workload: Workload,
     *,
     latencies: Latencies | LatencyTable,
@@ -39,15 +33,14 @@ def serve_workload(
     replicas: Replicas = ONE_REPLICA,
     done: Callable[[int], None] = lambda _: None,
 ) -> SimulatedLoad:
-    """Serve all requests.
+    """Serve all requests, event by event.
 
-    Texts are traced ones, chosen at random for requests that name no prompt. The same seed gives every candidate the
-    same requests with the same texts.
+    Texts are traced ones, chosen at random for requests that name no prompt. The same seed gives every setup the same
+    requests with the same texts.
 
     Parameters
     ----------
-    candidate : Candidate
-        Of a plan.
+    setup : Setup
     workload : Workload
     latencies : Latencies or LatencyTable
         Of the plan's profile; a table looks up once what several calls ask for.
@@ -68,7 +61,7 @@ def serve_workload(
         If a prompt is not in the trace, a request does not fit into the cache, or the policy cannot run on these
         replicas.
     """
-    serving = serving_of(candidate, latencies=latencies, trace=trace, options=options)
+    serving = setup.serving(latencies, trace, options)
     limits = {each.name: each for each in goal.classes}
     jobs = _jobs(workload, limits, trace, seed)
     is_replay = len(jobs) > _MOST_FULL if options.replay is None else options.replay
@@ -83,58 +76,28 @@ def serve_workload(
     return _result(run, workload, limits, target_groups=serving.policy.target_groups * replicas.num_targets)
 
 
-def serving_of(
-    candidate: Candidate, *, latencies: Latencies | LatencyTable, trace: AcceptanceTrace, options: LoadOptions
-) -> Serving:
-    """The simulated server of a plan's candidate."""
-    policy = candidate.build()
-    admission, batch = scheduler_limits(candidate, options)
-    table = latencies if isinstance(latencies, LatencyTable) else LatencyTable(latencies)
-    steering = None
-    if (control := control_under(options.control, candidate.control)) is not None:
-        costs = candidate.costs or candidate_costs(candidate, table.latencies, trace)
-        steering = Steering.of(policy, control, costs)
-    return Serving(
-        table,
-        trace,
-        policy,
-        degrees={role: len(group) for role, group in candidate.groups.items()},
-        ranks=candidate.ranks,
-        admission=admission,
-        batch=batch,
-        steering=steering,
-    )
-
-
-def scheduler_limits(candidate: Candidate, options: LoadOptions) -> tuple[AdmissionLimits, BatchLimits]:
-    """The scheduler's limits for a candidate, simulated or on the engine."""
-    admission = AdmissionLimits(
-        max_running=options.max_running,
-        max_waiting=options.max_waiting,
-        num_blocks=options.num_blocks,
-        tree_rows=candidate.build().target_rows,
-    )
-    batch = BatchLimits(
-        prefill_rows=options.prefill_rows or BatchLimits().prefill_rows,
-        gather_s=usual_gather_s(candidate) if options.gather_s is None else options.gather_s,
-    )
-    return admission, batch
-
-
-def _jobs(workload: Workload, limits: Mapping[str, RequestClass], trace: AcceptanceTrace, seed: int) -> list[Job]:
-    """A job for every request; prompts that it does not name are drawn."""
+def named_prompts(workload: Workload, trace: AcceptanceTrace) -> list[int | None]:
+    """Index of the traced prompt that each request names, if it does. ValueError if there is no such prompt."""
     indices = {prompt.prompt_id: index for index, prompt in enumerate(trace.prompts)}
-    drawn = np.random.default_rng([seed, 0]).integers(len(indices), size=len(workload.requests)).tolist()
-    jobs = []
     for number, request in enumerate(workload.requests):
         if request.prompt_id is not None and request.prompt_id not in indices:
             raise ValueError(
                 f"requests[{number}].prompt_id is {request.prompt_id!r}; the plan's trace has no such prompt"
             )
+    return [None if request.prompt_id is None else indices[request.prompt_id] for request in workload.requests]
+
+
+def _jobs(workload: Workload, limits: Mapping[str, RequestClass], trace: AcceptanceTrace, seed: int) -> list[Job]:
+    """A job for every request; prompts that it does not name are drawn."""
+    named = named_prompts(workload, trace)
+    drawn = np.random.default_rng([seed, 0]).integers(len(trace.prompts), size=len(named)).tolist()
+    jobs = []
+    for number, request in enumerate(workload.requests):
+        index = named[number]
         jobs.append(
             Job(
                 arrival_s=request.arrival_s,
-                prompt_index=drawn[number] if request.prompt_id is None else indices[request.prompt_id],
+                prompt_index=drawn[number] if index is None else index,
                 prompt_tokens=None if request.prompt_id is not None else request.prompt_tokens,
                 output_tokens=request.output_tokens,
                 client=request.client,
@@ -165,12 +128,17 @@ def _result(
         )
     seconds = np.array([step.end_s - step.start_s for step in run.steps if step.role is Role.TARGET])
     batches = np.array([step.num_requests for step in run.steps if step.role is Role.TARGET])
+    of_model = dict.fromkeys(Role, 0.0)
+    for step in run.steps:
+        of_model[step.model] += (step.end_s - step.start_s) / run.end_s
     return SimulatedLoad(
         metrics=load_metrics(records, refused=run.num_refused),
         records=tuple(records),
         timelines=tuple(request.timeline for request in served),
         mean_batch=float(np.average(batches, weights=seconds)),
         busy_fraction=float(seconds.sum() / run.end_s / target_groups),
+        draft_share=of_model[Role.DRAFT],
+        verify_share=of_model[Role.TARGET] / target_groups,
         num_replayed=run.num_replayed,
         num_repeated=len(served) - len({request.job.prompt_index for request in served}),
     )

@@ -9,9 +9,7 @@ from typing import Any, Protocol
 
 import simpy
 
-from swiftspec.artifacts.steps import is_cold
 from swiftspec.artifacts.timeline import Phase, Span
-from swiftspec.artifacts.warm_up import WeightCache
 from swiftspec.policies.effects import (
     Clock,
     Commit,
@@ -32,6 +30,7 @@ from swiftspec.policies.effects import (
     TargetForward,
 )
 from swiftspec.simulator.channel import Link
+from swiftspec.simulator.forward_times import ForwardTimes
 from swiftspec.simulator.latency import LatencySampler
 
 __all__ = ["DeviceGroup", "Events", "Oracle", "RequestPart"]
@@ -89,10 +88,7 @@ class DeviceGroup:
         self.num_arrived = 0
         self.awaited: simpy.Event | None = None
         self.peers: list[DeviceGroup] = []
-        self._computed_s: dict[Role, float] = {}  # end of each model's last forward
-        self._last_model: Role | None = None
-        costs = {model: meter.warm_up(model) for model in Role}
-        self._caches = {model: WeightCache(cost, now_s=env.now) for model, cost in costs.items() if cost is not None}
+        self._times = ForwardTimes(meter, now_s=env.now)
 
     @property
     def stream(self) -> tuple[int, ...]:
@@ -114,29 +110,19 @@ class DeviceGroup:
         """One forward, over the rows of some sequences. context: slots that a row attends to, in the mean."""
         env, meter = self.env, self.meter
         peer_busy = any(not peer.is_idle for peer in self.peers)
-        pause_s = env.now - self._computed_s.get(model, env.now)
         num_arrived = self.num_arrived
-        cache = self._caches.get(model)
-        seconds = meter.forward(
-            model,
-            phase,
-            peer_busy=peer_busy,
-            cold=is_cold(model, pause_s=pause_s, has_alternated=self._last_model not in (None, model)),
-            rows=rows,
-            context=context,
-            sequences=sequences,
-            warm_up_s=cache.begin(phase, rows, now_s=env.now) if cache else 0.0,
+        yield env.timeout(
+            self._times.begin(
+                phase, model, rows=rows, context=context, sequences=sequences, peer_busy=peer_busy, now_s=env.now
+            )
         )
-        yield env.timeout(seconds)
         # The device receives messages meanwhile, and computes that much longer.
         while self.num_arrived > num_arrived:
             delay_s = sum(meter.host(Phase.ARRIVE) for _ in range(self.num_arrived - num_arrived))
             num_arrived = self.num_arrived
             if delay_s:
                 yield env.timeout(delay_s)
-        self._computed_s[model], self._last_model = env.now, model
-        if cache:
-            cache.end(phase, rows, now_s=env.now)
+        self._times.end(phase, model, rows=rows, now_s=env.now)
 
 
 class RequestPart:

@@ -225,10 +225,10 @@ def simulate_atts(
 def _serving(planned: Planned, num_calls: int) -> Serving:
     """The simulated server of a plan's choice."""
     from swiftspec.artifacts.load_goal import LoadOptions
-    from swiftspec.simulator.load import serving_of
+    from swiftspec.simulator.setup import Setup
 
     limits = LoadOptions(max_running=num_calls).on(planned.profile.device)
-    return serving_of(planned.plan.chosen, latencies=planned.profile.latencies, trace=planned.trace, options=limits)
+    return Setup.of(planned.plan.chosen).serving(planned.profile.latencies, planned.trace, limits)
 
 
 def drawn_scripts(

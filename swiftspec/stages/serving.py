@@ -24,6 +24,7 @@ def simulate_load(
     options: LoadOptions | None = None,
     earlier_outputs: int | None = None,
     seed: int = 0,
+    timelines: bool = False,
     stages: Stages = silent,
 ) -> SimulatedLoad:
     """Serve a workload by a plan in simulated time.
@@ -45,6 +46,8 @@ def simulate_load(
         none.
     seed : int
         The same seed gives the same result.
+    timelines : bool
+        Whether requests are to have timelines: then events are simulated, where recorded rounds might do.
     stages : Stages
         Receives progress reports.
 
@@ -58,20 +61,23 @@ def simulate_load(
     path = None if isinstance(workload, Workload) else Path(workload)
     asked = workload if isinstance(workload, Workload) else Workload.load(workload)
     from swiftspec.artifacts.basis import candidate_of, searching
-    from swiftspec.simulator.load import serve_workload
+    from swiftspec.planner.under_load.predictor import Predictor
+    from swiftspec.simulator.latency import LatencyTable
+    from swiftspec.simulator.setup import Setup
 
     candidate = searching(candidate_of(planned.plan, policy), earlier_outputs)
     check_context(planned.plan.target, [candidate], asked)
     assumed = planned_load(planned.plan, asked, path)
+    predictor = Predictor(
+        LatencyTable(planned.profile.latencies), planned.trace, device=planned.profile.device, seed=seed
+    )
     with stages("simulate") as progress:
-        return serve_workload(
-            candidate,
+        return predictor.serve(
+            Setup.of(candidate),
             asked,
-            latencies=planned.profile.latencies,
-            trace=planned.trace,
             goal=assumed.goal if assumed else LoadGoal.of(asked.classes),
             options=(options or (assumed.options_of(candidate.policy) if assumed else _ANY)).on(planned.profile.device),
-            seed=seed,
+            timelines=timelines,
             done=lambda count: progress(count, len(asked.requests), "requests"),
         )
 

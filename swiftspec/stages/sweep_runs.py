@@ -97,6 +97,7 @@ class SimulatedRunner:
 
     candidate: Candidate
     latencies: Latencies
+    device: str
     trace: AcceptanceTrace
     options: LoadOptions
     seed: int
@@ -108,16 +109,17 @@ class SimulatedRunner:
 
 
 def _simulated(runner: SimulatedRunner, workload: Workload) -> Run:
-    from swiftspec.simulator.load import serve_workload
+    from swiftspec.planner.under_load.predictor import Predictor
+    from swiftspec.simulator.latency import LatencyTable
+    from swiftspec.simulator.setup import Setup
 
-    load = serve_workload(
-        runner.candidate,
+    predictor = Predictor(LatencyTable(runner.latencies), runner.trace, device=runner.device, seed=runner.seed)
+    load = predictor.serve(
+        Setup.of(runner.candidate),
         workload,
-        latencies=runner.latencies,
-        trace=runner.trace,
         goal=LoadGoal.of(workload.classes),
         options=runner.options,
-        seed=runner.seed,
+        timelines=True,
     )
     run = Run.of(workload, load.records, load.timelines)
     return Run(point=run.point, rounds=run.rounds)  # timelines would take long to pass between processes
@@ -136,11 +138,11 @@ def engine_runner(
     progress: Progress,
 ) -> Iterator[Runner]:
     """An engine of a candidate, for as long as the context lasts. prompts: texts for the workload's requests."""
-    from swiftspec.simulator.load import scheduler_limits
+    from swiftspec.simulator.setup import Setup
     from swiftspec.validation.load import engine_for_load, load_requests
 
     requests = load_requests(planned.plan, workload, read_texts(prompts, limit), seed=seed)
-    admission, batch = scheduler_limits(candidate, options)
+    admission, batch = Setup.of(candidate).limits(options)
     with engine_for_load(
         planned.plan,
         candidate,

@@ -143,6 +143,7 @@ class Sweeper:
         return SimulatedRunner(
             candidate=candidate,
             latencies=planned.profile.latencies,
+            device=planned.profile.device,
             trace=planned.trace,
             options=self.options,
             seed=self.seed,

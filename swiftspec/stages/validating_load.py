@@ -93,7 +93,9 @@ def validate_load(
     timelines: dict[str, tuple[Sequence[Timeline], Sequence[Timeline]]] = {}
     if url is not None:
         candidate = _policy_of_server(planned.plan, policies)
-        predicted = simulate_load(planned, workload, policy=candidate.policy, options=options, seed=seed, stages=stages)
+        predicted = simulate_load(
+            planned, workload, policy=candidate.policy, options=options, seed=seed, timelines=True, stages=stages
+        )
         _, sent = send(url, workload, prompts, api_key=api_key, seed=seed, limit=limit, stages=stages)
         lengths = [workload.requests[number].prompt_tokens for number in sent.timelines]
         served = _Served(sent.metrics, tuple(sent.timelines.values()), lengths, sent.late_s)
@@ -105,7 +107,9 @@ def validate_load(
         requests = load_requests(planned.plan, workload, read_texts(prompts, limit), seed=seed)
         for candidate in planned.plan.select(policies):
             name = candidate.policy
-            predicted = simulate_load(planned, workload, policy=name, options=options, seed=seed, stages=stages)
+            predicted = simulate_load(
+                planned, workload, policy=name, options=options, seed=seed, timelines=True, stages=stages
+            )
             served = _measured(planned.plan, candidate, workload, requests, options, stages)
             loads.append(_compared(planned, candidate, workload, predicted, served, options, seed, stages))
             timelines[name] = predicted.timelines, served.timelines
@@ -147,10 +151,10 @@ def _measured(
     stages: Stages,
 ) -> _Served:
     """One policy on an engine of its own."""
-    from swiftspec.simulator.load import scheduler_limits
+    from swiftspec.simulator.setup import Setup
     from swiftspec.validation.load import measure_load
 
-    admission, batch = scheduler_limits(candidate, options)
+    admission, batch = Setup.of(candidate).limits(options)
     with stages("validate") as progress:
         measured = measure_load(
             plan,
@@ -184,7 +188,9 @@ def _compared(
     retimed = None
     if factors := step_factors(planned.profile, candidate, steps):
         again = replace(planned, profile=planned.profile.retimed(factors))
-        retimed = simulate_load(again, workload, policy=name, options=options, seed=seed, stages=stages).metrics
+        retimed = simulate_load(
+            again, workload, policy=name, options=options, seed=seed, timelines=True, stages=stages
+        ).metrics
     of_target = [step for step in steps if step.role is Role.TARGET]
     busy_s = sum(step.seconds for step in of_target)
     return PolicyLoad(

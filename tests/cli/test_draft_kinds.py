@@ -145,7 +145,7 @@ def test_a_head_has_no_devices_of_its_own(fails: Fails, tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["--clients", "1,x"], "--clients is '1,x'; expected numbers"),
-        (["--clients", "0"], "--clients has 0; expected 1 to 512"),
+        (["--clients", "0"], "--clients has 0; expected 1 to 256"),
         (["--draft", "eagle3", "--draft", "eagle3"], "--draft is eagle3 twice"),
         (["--draft", "eagle3", "--acceptance", "0.8", "--acceptance", "0.7"], "--acceptance is given 2 times"),
         (["--draft", "medusa"], "--draft is 'medusa'"),

@@ -16,12 +16,14 @@ from swiftspec.planner.load_choice import MOST_CANDIDATES
 from swiftspec.planner.options import SearchOptions
 from swiftspec.planner.search import Search, make_plan
 from swiftspec.planner.space import feasible_options
+from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.effects import Role
 from swiftspec.policies.serial import SerialChain
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.simulator.load import serve_workload
+from swiftspec.simulator.latency import LatencyTable
+from swiftspec.simulator.setup import Setup
 from swiftspec.workload import Arrivals, Lengths, make_workload
 from tests.builders import machine_profile, with_guesses
 from tools.iid_trace import synthesise_trace
@@ -43,6 +45,7 @@ def costly_rows(row_share: float = 0.03, cost_ratio: float = 4.0) -> Profile:
 
 
 PROFILE = costly_rows()
+PREDICTOR = Predictor(LatencyTable(PROFILE.latencies), TRACE, device=PROFILE.device)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -124,11 +127,9 @@ def test_no_option_of_the_whole_search_has_a_higher_goodput(rate: float) -> None
             groups=dict(option.groups),
             prediction=known.prediction,
         )
-        served = serve_workload(
-            candidate,
+        served = PREDICTOR.serve(
+            Setup.of(candidate),
             load.workload,
-            latencies=PROFILE.latencies,
-            trace=TRACE,
             goal=load.goal,
             options=load.options,
         )
@@ -174,6 +175,12 @@ def test_an_acceptable_candidate_goes_before_a_higher_goodput() -> None:
     assert goal.score(attained=0.9, goodput=1.0, e2e_s=9.0) > goal.score(attained=0.89, goodput=2.0, e2e_s=1.0)
     assert goal.score(attained=0.9, goodput=2.0, e2e_s=9.0) > goal.score(attained=1.0, goodput=1.0, e2e_s=1.0)
     assert not goal.accepts(0.8999)
+
+
+def test_of_goodputs_that_differ_by_the_last_requests_end_the_shorter_time_wins() -> None:
+    goal = Load(workload=workload(5.0), ttft_s=1.0).goal
+    assert goal.score(attained=1.0, goodput=2.1509, e2e_s=0.071) > goal.score(attained=1.0, goodput=2.1511, e2e_s=0.074)
+    assert goal.score(attained=1.0, goodput=2.17, e2e_s=0.08) > goal.score(attained=1.0, goodput=2.15, e2e_s=0.07)
 
 
 def test_one_policy_alone_is_chosen_from_if_it_is_asked_for() -> None:

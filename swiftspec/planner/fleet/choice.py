@@ -35,6 +35,7 @@ from swiftspec.planner.load import Load
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Key, Option
 from swiftspec.planner.simulations import RankedOption, Simulations
+from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.simulator.latency import LatencyTable
 
 __all__ = ["DEFAULT_PERCENTILE", "FleetDecision", "FleetSearch"]
@@ -123,9 +124,7 @@ class FleetSearch:
             workload=load.workload,
             goal=load.goal,
             options=load.options,
-            latencies=LatencyTable(profile.latencies),
-            trace=trace,
-            seed=simulations.seed,
+            predictor=Predictor(LatencyTable(profile.latencies), trace, device=profile.device, seed=simulations.seed),
         )
         self._simulated = Simulated(
             serve=served, num_jobs=num_jobs, report=simulations.report, num_done=simulations.num_done

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Key, Option
-from swiftspec.scheduler.admission import BLOCK_TOKENS, num_blocks
 from swiftspec.simulator.replica import Replicas
 
 __all__ = ["Kind"]
@@ -70,5 +69,4 @@ class Kind:
         if memory is None:
             return None
         shared_by = self.num_targets / (self.num_drafts or self.num_targets)
-        tokens = memory.cached_tokens(self.option, context=longest, targets_per_draft=shared_by)
-        return max(tokens // BLOCK_TOKENS, num_blocks(longest + self.option.policy.target_rows))
+        return memory.num_blocks(self.option, longest=longest, targets_per_draft=shared_by)

@@ -13,16 +13,15 @@ from swiftspec.artifacts.fleet import LoadPoint
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
 from swiftspec.artifacts.load_metrics import ServedRecord, SimulatedLoad, load_metrics
 from swiftspec.artifacts.plan import Candidate
-from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.artifacts.workload import Workload
 from swiftspec.planner.backends import run_parallel
 from swiftspec.planner.collecting import uncollected
 from swiftspec.planner.fleet.share import replica_share
+from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.progress import Progress
-from swiftspec.simulator.latency import LatencyTable
-from swiftspec.simulator.load import serve_workload
 from swiftspec.simulator.replica import Replicas
+from swiftspec.simulator.setup import Setup
 
 __all__ = ["Served", "Simulated", "Simulation", "Task", "steady_point"]
 
@@ -68,14 +67,13 @@ class Served:
         The whole load.
     goal : LoadGoal
     options : LoadOptions
+    predictor : Predictor
     """
 
     workload: Workload
     goal: LoadGoal
     options: LoadOptions
-    latencies: LatencyTable
-    trace: AcceptanceTrace
-    seed: int
+    predictor: Predictor
 
     def share(self, rate: float, num_requests: int) -> Workload:
         """The requests of one replica, at this rate."""
@@ -91,14 +89,11 @@ class Served:
         options = self.options.with_room(task.num_blocks)
         if task.control:
             options = options.model_copy(update={"control": task.control})
-        return serve_workload(
-            task.candidate,
+        return self.predictor.serve(
+            Setup.of(task.candidate),
             self.share(task.rate, task.num_requests),
-            latencies=self.latencies,
-            trace=self.trace,
             goal=self.goal,
             options=options,
-            seed=self.seed,
             replicas=task.replicas,
         )
 

@@ -1,7 +1,6 @@
 """All kinds of drafts on one target and one set of devices, at several loads.
 
-Shapes are chosen in closed form. Where both models share devices, one simulated request tells a shape's rounds, which
-are then priced for every load (`rounds`); a draft on devices of its own is simulated with all clients (`clients`).
+Every load is a closed loop of clients, which `under_load` predicts for each shape that is plausible.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,14 +18,17 @@ from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.evaluation import warm_up
 from swiftspec.planner.for_device import check_acceptance, prepare
 from swiftspec.planner.kinds.named import NONE, SUFFIX, Asked, Kind, kinds_of
-from swiftspec.planner.kinds.shapes import MOST_ROWS, Shapes
+from swiftspec.planner.kinds.shapes import Shapes, longest_text
 from swiftspec.planner.recorded_routing import with_recorded_routing
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
+from swiftspec.scheduler.batching import BatchLimits
 
 __all__ = ["compare_kinds", "last_gain"]
 
 # More loads, which tell up to which one a kind pays.
+_OURS = f"this package's engine with steps of {BatchLimits().max_rows} rows beside those of prompts"
+_MOST_CLIENTS = 256  # of this package's engine, which has no limit of its own
 _BETWEEN = (1, 2, 4, 8, 16, 32, 64, 128)
 _UNUSED_DRAFT = "eagle3"  # of policies without a draft: every target can have one
 _TEXT = Path(__file__).parents[2] / "profiles" / "demo-sapphire-rapids-2-cores" / "trace.npz"
@@ -108,13 +110,15 @@ def compare_kinds(
         clients=loads,
         kinds=tuple(_with_break_even(kind, plain, loads) for kind in found),
         routing=str(deployment.routing) if planned.spec.experts else "",
-        engine=serving.described() if serving else "",
+        engine=serving.described() if serving else _OURS,
     )
 
 
 def _checked(clients: Sequence[int], deployment: Deployment) -> tuple[int, ...]:
     engine = deployment.served_by
-    most = engine.limits(deployment.spec, deployment.settings).requests if engine else MOST_ROWS
+    most = engine.limits(deployment.spec, deployment.settings).requests if engine else _MOST_CLIENTS
+    if deployment.output_tokens == 1:
+        raise ValueError("output_tokens is 1; expected at least 2: a speed is that of tokens after the first")
     if not clients:
         raise ValueError("clients is empty; expected numbers of requests at once, such as 1,4,16,64")
     for count in clients:
@@ -157,7 +161,7 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
             dataset=task.dataset if task.asked else None,
             given=task.asked.acceptance if task.asked else None,
             seed=task.seed,
-            longest=task.deployment.context,
+            longest=longest_text(task.deployment),
         )
     except ValueError as error:
         if task.asked is None:

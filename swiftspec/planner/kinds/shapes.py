@@ -2,35 +2,27 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from statistics import fmean
-
-import numpy as np
+from dataclasses import dataclass
 
 from swiftspec.artifacts.kinds import KindPoint
-from swiftspec.artifacts.step_costs import StepCosts
+from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.costmodel.steps import StepWork
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.deployment import Deployment, PlannedModel
 from swiftspec.planner.for_device import NUM_NEW_TOKENS, Inputs
-from swiftspec.planner.kinds.clients import decode_together
 from swiftspec.planner.kinds.named import Kind
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.option import Key, Option
+from swiftspec.planner.option import Option
 from swiftspec.planner.space import feasible_options
-from swiftspec.planner.under_load.candidates import chains_from, closed_loop
-from swiftspec.planner.under_load.deployed import Deployed
-from swiftspec.planner.under_load.drafts import DraftModel
-from swiftspec.planner.under_load.rounds import Round, priced, rounds_of
+from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
+from swiftspec.planner.under_load.predictor import Predictor, setup_of
 from swiftspec.policies.effects import Role
-from swiftspec.simulator.driver import Simulator
+from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.simulator.latency import LatencyTable
 
-__all__ = ["MOST_ROWS", "Shapes"]
+__all__ = ["Shapes", "longest_text"]
 
-MOST_ROWS = 512  # of a step that clients share
-_SIMULATED_PROMPTS, _SIMULATED_TOKENS = 16, 96  # and output tokens of each
 _TREES, _OWN_SHAPES = 2, 2  # simulated for a load: of a tree policy, and on devices of its own
 _MANY = 8  # clients from which trees are not tried: chains have fewer rows
 
@@ -55,7 +47,6 @@ class Shapes:
     models: tuple[PlannedModel, PlannedModel]
     inputs: Inputs
     seed: int
-    _rounds: dict[Key, list[Round]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         deployment, count = self.deployment, self.deployment.num_devices
@@ -65,8 +56,9 @@ class Shapes:
             specs=specs,
             quantisation=dict(zip(Role, (deployment.quant, deployment.draft_quant), strict=True)),
         )
-        self._text_tokens = deployment.context + (deployment.output_tokens or NUM_NEW_TOKENS)
-        self.mean_context = (deployment.context + self._text_tokens) // 2
+        self._output_tokens = deployment.output_tokens or NUM_NEW_TOKENS
+        self._longest = longest_text(deployment)
+        self._mean_context = deployment.context + self._output_tokens // 2
         splits = [f"{target}+{count - target}" for target in range(1, count)] if self.kind.own_devices else [str(count)]
         self._options, self._rejected = feasible_options(
             self.inputs.profile,
@@ -77,19 +69,15 @@ class Shapes:
             degrees=AllowedDegrees(engine=deployment.served_by, specs=specs),
             policies=self.kind.policies,
         )
-        self._served: Deployed | None = None
-        if (engine := deployment.served_by) is not None:
-            self._served = Deployed(
-                engine=engine,
-                device=deployment.spec,
-                degree=count,
-                spec=specs[Role.TARGET],
-                quant=deployment.quant,
-                settings=deployment.settings,
-                context=self._text_tokens,
-            )
+        self._serving = deployment.serving(*self.models)
+        self._predictor = Predictor(
+            LatencyTable(self.inputs.profile.latencies),
+            self._trace,
+            device=self.inputs.profile.device,
+            serving=self._serving,
+            seed=self.seed,
+        )
         self._closed = ClosedForms(self.inputs.profile, self._trace)
-        self._simulator = Simulator(self.inputs.profile, self._trace)
 
     @property
     def _trace(self) -> AcceptanceTrace:
@@ -107,54 +95,48 @@ class Shapes:
             reasons = Counter({reason: count for reason, count in self._rejected.items() if "split that" not in reason})
             return reasons.most_common(1)[0][0] if reasons else "no split of these devices is feasible"
         short = [count for count in clients if not any(self._fits(option, count) for option in self._options)]
-        return f"no room for {min(short)} clients of {self._text_tokens} tokens" if short else ""
+        if not short:
+            return ""
+        if any(self._has_room(option, min(short)) for option in self._options):
+            return f"a step of {self._most_rows} rows holds no draft tokens of {min(short)} clients"
+        return f"no room for {min(short)} clients of {self._longest} tokens"
 
     def _fits(self, option: Option, clients: int) -> bool:
-        room = self._memory.cached_tokens(option, context=self._text_tokens)
-        return clients * option.policy.target_rows <= self._most_rows and clients * self._text_tokens <= room
+        rows = option.policy.target_rows
+        return (rows == 1 or clients * rows <= self._most_rows) and self._has_room(option, clients)
+
+    def _has_room(self, option: Option, clients: int) -> bool:
+        return clients * self._longest <= self._memory.cached_tokens(option, context=self._longest)
 
     @property
     def _most_rows(self) -> int:
         """Rows of a step that clients share."""
-        return self._served.limits.step_tokens if self._served else MOST_ROWS
+        return self._serving.step_tokens if self._serving else BatchLimits().max_rows
 
     def _promising(self, options: Sequence[Option], clients: int) -> Iterator[Option]:
         def by_estimate(some: Sequence[Option]) -> list[Option]:
-            return sorted(some, key=lambda option: self._closed.estimate(option, sequences=clients), reverse=True)
+            return sorted(some, key=self._closed.estimate, reverse=True)
 
         if self.kind.own_devices:
             yield from by_estimate(options)[:_OWN_SHAPES]
             return
         yield from (option for option in options if not option.policy.verifies_trees)
-        if clients < _MANY and self._served is None:
+        if clients < _MANY and self._serving is None:
             trees = [option for option in options if option.policy.verifies_trees]
             yield from by_estimate(trees)[:_TREES]
 
-    @property
-    def chains(self) -> list[Option]:
-        """Options that verify chains."""
-        return [option for option in self._options if not option.policy.verifies_trees]
-
     def point(self, option: Option, clients: int) -> KindPoint:
         """What an option does for as many clients."""
-        if self._served is not None:
-            speed, tokens, shares = self._under_engine(self._served, option, clients)
-        elif self.kind.own_devices:
-            found = decode_together(
-                option,
-                self.inputs.profile.latencies,
-                self._trace,
-                clients,
-                context=self.mean_context,
-                max_rows=MOST_ROWS,
-                seed=self.seed,
-            )
-            speed, tokens = found.tokens_per_s, found.tokens_per_round
-            shares = found.draft_busy, found.target_busy
-        else:
-            price = priced(self._rounds_of(option), self._costs(option), clients, seed=self.seed)
-            speed, tokens = price.tokens_per_s, price.tokens
-            shares = price.draft_s / price.round_s, price.verify_s / price.round_s
+        setup = setup_of(option, self._predictor.latencies, context=self._mean_context)
+        run = self._predictor.closed_loop(
+            setup,
+            clients,
+            prompt_tokens=self.deployment.context,
+            output_tokens=self._output_tokens,
+            num_blocks=self._memory.num_blocks(option, longest=self._longest),
+        )
+        speed = 1 / run.metrics.tpot_s.mean
+        is_recorded = run.method == RECORDED_ROUNDS
         return KindPoint(
             clients=clients,
             policy=option.policy.name,
@@ -163,54 +145,14 @@ class Shapes:
             num_draft_tokens=option.policy.target_rows - 1,
             user_tokens_per_s=speed,
             device_tokens_per_s=clients * speed / self.deployment.num_devices,
-            tokens_per_round=tokens,
-            draft_share=shares[0],
-            verify_share=shares[1],
-            simulated=self.kind.own_devices or self._served is not None,
+            tokens_per_round=self._predictor.tokens_per_round(setup) if is_recorded else run.metrics.tokens_per_round,
+            draft_share=run.draft_share,
+            verify_share=run.verify_share,
+            method=run.method,
         )
 
-    def _under_engine(self, served: Deployed, option: Option, clients: int) -> tuple[float, float, tuple[float, float]]:
-        """A user's tokens/s, tokens of a round, and the models' shares of its time, under an engine's step rule."""
-        rounds, deployment, model = self._rounds_of(option), self.deployment, self.models[1]
-        draft = DraftModel(spec=model.spec, quant=deployment.draft_quant, products=model.products)
-        chains = chains_from(rounds, served, draft)
-        rows = chains.rows if chains else 1
-        run = closed_loop(
-            served,
-            chains,
-            clients,
-            prompt_tokens=deployment.context,
-            output_tokens=deployment.output_tokens or NUM_NEW_TOKENS,
-            seed=self.seed,
-        )
-        draft_s = chains.draft_s(clients, self.mean_context) if chains else 0.0
-        work = StepWork(
-            sequences=clients, rows_each=rows, cache_tokens=clients * self.mean_context, sampled=clients * rows
-        )
-        verify_s, round_s = served.steps.seconds(work), draft_s + served.step_s(work)
-        tokens = fmean(one.tokens for one in rounds)
-        return 1 / float(run.tpot_s.mean()), tokens, (draft_s / round_s, verify_s / round_s)
 
-    def _rounds_of(self, option: Option) -> list[Round]:
-        """Rounds of one simulated request after the other."""
-        if option.key not in self._rounds:
-            count = len(self._trace.prompts)
-            indices = np.linspace(0, count - 1, min(count, _SIMULATED_PROMPTS)).round().astype(int)
-            run = self._simulator.run(
-                option.policy,
-                degrees=option.degrees,
-                prompt_indices=indices.tolist(),
-                seed=self.seed,
-                max_new_tokens=_SIMULATED_TOKENS,
-            )
-            self._rounds[option.key] = rounds_of(run.timelines)
-        return self._rounds[option.key]
-
-    def _costs(self, option: Option) -> StepCosts:
-        return StepCosts.of(
-            option.policy,
-            self.inputs.profile.latencies,
-            degrees=dict.fromkeys(Role, option.degree(Role.TARGET)),
-            ranks={},
-            context=self.mean_context,
-        )
+def longest_text(deployment: Deployment) -> int:
+    """Tokens of the longest request of a closed loop."""
+    output_tokens = deployment.output_tokens or NUM_NEW_TOKENS
+    return longest_request(closed_loop_workload(1, deployment.context, output_tokens))

@@ -54,6 +54,7 @@ class _Run:
     num_preemptions: int = 0
     running_s: float = 0.0
     busy_s: float = 0.0
+    draft_s: float = 0.0
     own_tokens: int = 0  # of prompts and outputs that nobody shares, those in place and those being read
 
     def run(self) -> ArrayRun:
@@ -81,6 +82,7 @@ class _Run:
             busy_s=self.busy_s,
             end_s=self.now_s,
             hit_rate=self.engine.prefixes.hit_rate,
+            draft_s=self.draft_s,
         )
 
     def _queued_s(self, number: int) -> float:
@@ -121,11 +123,13 @@ class _Run:
         steps = 1
         if sequences and not granted and not self.waiting:
             steps, work = self._alike(work)
-        seconds = max(self.engine.step_s(work) + (decoding.draft_s() if sequences else 0.0), told_s)
+        draft_s = decoding.draft_s() if sequences else 0.0
+        seconds = max(self.engine.step_s(work) + draft_s, told_s)
         self.now_s += steps * seconds
         self.formed_s = self.now_s - seconds
         self.num_steps += steps
         self.busy_s += steps * seconds
+        self.draft_s += steps * draft_s
         self.running_s += steps * seconds * (sequences + len(granted))
         out_s = self.now_s + told_s
         if sequences:

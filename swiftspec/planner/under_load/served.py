@@ -110,6 +110,12 @@ class ArrayRun:
         Time in steps, and until the last one.
     hit_rate : float
         Share of the prompts' tokens that were in the prefix cache.
+    draft_s : float
+        Time in the draft's forwards.
+    commits_s : sequence of sequence of float
+        On the run's clock, when each request's tokens came, those of a round at once; empty where that is not kept.
+    gave_way : sequence of int
+        How often each request did; empty where that is not kept.
     """
 
     arrival_s: _Floats
@@ -123,6 +129,9 @@ class ArrayRun:
     busy_s: float
     end_s: float
     hit_rate: float
+    draft_s: float = 0.0
+    commits_s: Sequence[Sequence[float]] = ()
+    gave_way: Sequence[int] = ()
 
     @property
     def tpot_s(self) -> _Floats:

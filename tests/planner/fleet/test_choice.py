@@ -14,17 +14,20 @@ from swiftspec.planner.load import Load
 from swiftspec.planner.options import SearchOptions
 from swiftspec.planner.search import Search, make_plan
 from swiftspec.planner.space import feasible_options
+from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.serial import SerialChain
 from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.simulator.load import serve_workload
+from swiftspec.simulator.latency import LatencyTable
+from swiftspec.simulator.setup import Setup
 from swiftspec.workload import Arrivals, Lengths, RequestClass, make_workload
 from tests.builders import machine_profile, with_guesses
 from tools.iid_trace import synthesise_trace
 
 TRACE = with_guesses(synthesise_trace((0.75, 0.12, 0.05, 0.02), prompt_lengths=(12, 20, 16), num_tokens=32, seed=1))
 PROFILE = machine_profile(cost_ratio=6.0, noise=0.0)
+PREDICTOR = Predictor(LatencyTable(PROFILE.latencies), TRACE, device=PROFILE.device)
 MOST_DEVICES, RATE, TPOT_S = 8, 40.0, 0.008
 
 
@@ -101,11 +104,9 @@ def test_no_option_needs_fewer_devices(made: Plan, fleet: Fleet) -> None:
         )
         width = sum(len(group) for group in option.groups.values())
         for count in range(1, MOST_DEVICES // width + 1):
-            served = serve_workload(
-                candidate,
+            served = PREDICTOR.serve(
+                Setup.of(candidate),
                 replica_share(load.workload, count, classes=load.goal.classes),
-                latencies=PROFILE.latencies,
-                trace=TRACE,
                 goal=load.goal,
                 options=load.options,
             )

@@ -16,6 +16,7 @@ from swiftspec.planner.fleet.pools import pools_of, saves
 from swiftspec.planner.fleet.simulated import Served, Simulated, Simulation, Task
 from swiftspec.planner.fleet.sizing import Sized, Sizing
 from swiftspec.planner.option import Option
+from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies import Policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import shape_of
@@ -70,9 +71,7 @@ def known(*capacity: tuple[Kind, float]) -> tuple[Known, Sizing]:
         workload=WORKLOAD,
         goal=LoadGoal(classes=WORKLOAD.classes),
         options=LoadOptions(),
-        latencies=LatencyTable(PROFILE.latencies),
-        trace=TRACE,
-        seed=0,
+        predictor=Predictor(LatencyTable(PROFILE.latencies), TRACE, device=PROFILE.device),
     )
     simulated = Known(
         serve=served,

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.distributions import Distribution, Process
 from swiftspec.artifacts.plan import Plan
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.for_device import plan_for, prepare
@@ -14,11 +13,11 @@ from swiftspec.planner.kinds.named import Asked
 from swiftspec.planner.load import Load
 from swiftspec.planner.options import SearchOptions
 from swiftspec.planner.under_load.arrays import simulate
+from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.planner.under_load.served import Requests
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.effects import Role
-from swiftspec.workload import Arrivals, Lengths, make_workload
 
 TARGET, DRAFT = "llama-3.1-8b", "llama-3.2-1b"
 PROMPT, OUTPUT = 256, 128
@@ -30,13 +29,7 @@ def deployment(**changes: Any) -> Deployment:
 
 
 def load(clients: int) -> Load:
-    workload = make_workload(
-        Arrivals(process=Process.CLOSED, num_clients=clients),
-        num_requests=max(8, 3 * clients),
-        prompt_tokens=Lengths(distribution=Distribution.FIXED, tokens=PROMPT),
-        output_tokens=Lengths(distribution=Distribution.FIXED, tokens=OUTPUT),
-    )
-    return Load(workload=workload)
+    return Load(workload=closed_loop_workload(clients, PROMPT, OUTPUT))
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +59,14 @@ def test_plain_decoding_is_what_the_fast_simulation_says(made: Plan) -> None:
     target = PlannedModel.of(Role.TARGET, TARGET)
     served = deployment().serving(target, target.draft(DRAFT))
     assert served is not None
+    workload = closed_loop_workload(16, PROMPT, OUTPUT)
     requests = Requests(
         arrival_s=np.zeros(48),
         prompt_tokens=np.full(48, PROMPT),
-        output_tokens=np.full(48, OUTPUT),
+        output_tokens=np.array([request.output_tokens for request in workload.requests]),
         num_clients=16,
     )
-    run = simulate(requests, served.deployed(1, context=PROMPT + OUTPUT).under_load())
+    run = simulate(requests, served.deployed(1, context=longest_request(workload)).under_load())
     metrics = made.under_load.predictions["autoregressive"].metrics
     assert metrics.tpot_s.mean == pytest.approx(run.tpot_s.mean(), rel=1e-9)
     assert metrics.e2el_s.mean == pytest.approx(run.e2e_s.mean(), rel=1e-9)

@@ -1,0 +1,282 @@
+"""Prediction of a load on a policy's devices: the one that plans, comparisons, schedules and fleets all ask for.
+
+Rounds of single requests are recorded once, and replayed under the engine's step rule. Where rounds depend on the load,
+because the draft has devices of its own, a control steers it or rows of a verification are short, events are simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+
+import numpy as np
+
+from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS, ServedRecord, SimulatedLoad, load_metrics
+from swiftspec.artifacts.timeline import Phase
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.artifacts.workload import Workload
+from swiftspec.planner.option import Option
+from swiftspec.planner.under_load.arrays import simulate
+from swiftspec.planner.under_load.candidates import ServingEngine, chains_from
+from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
+from swiftspec.planner.under_load.drafts_first import CutShortError, OwnEngine, simulate_rounds
+from swiftspec.planner.under_load.rounds import Round, recorded_rounds
+from swiftspec.planner.under_load.served import ArrayRun, Requests
+from swiftspec.policies import Layout, Policy
+from swiftspec.policies.effects import Role
+from swiftspec.policies.shared_outputs import num_searched
+from swiftspec.scheduler.controls.named import control_under
+from swiftspec.simulator.driver import group_degrees, group_ranks
+from swiftspec.simulator.latency import LatencyTable
+from swiftspec.simulator.load import named_prompts, serve_workload
+from swiftspec.simulator.replica import ONE_REPLICA, Replicas
+from swiftspec.simulator.setup import Setup
+
+__all__ = ["Predictor", "setup_of"]
+
+_DRAFTS_WAITED_FOR = 2  # of a verification, as `artifacts.gathering` has it
+_Rounds = dict[int, list[Round]]  # by the index of their prompt
+
+
+class Predictor:
+    """Loads on one profile and trace.
+
+    Parameters
+    ----------
+    latencies : LatencyTable
+    trace : AcceptanceTrace
+    device : str
+        The profile's.
+    serving : ServingEngine, optional
+        Another engine than this package's that serves, under its own limits.
+    seed : int
+    """
+
+    def __init__(
+        self,
+        latencies: LatencyTable,
+        trace: AcceptanceTrace,
+        *,
+        device: str,
+        serving: ServingEngine | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.latencies, self.trace, self.device = latencies, trace, device
+        self.serving = serving
+        self.seed = seed
+        self._recorded: dict[tuple[Policy, int, int, tuple[int, ...]], _Rounds] = {}
+
+    def serve(
+        self,
+        setup: Setup,
+        workload: Workload,
+        *,
+        goal: LoadGoal,
+        options: LoadOptions,
+        replicas: Replicas = ONE_REPLICA,
+        timelines: bool = False,
+        done: Callable[[int], None] = lambda _: None,
+    ) -> SimulatedLoad:
+        """Serve all requests.
+
+        Parameters
+        ----------
+        setup : Setup
+        workload : Workload
+        goal : LoadGoal
+            Limits of every class of the workload.
+        options : LoadOptions
+            Limits of the scheduler, of this package's engine.
+        replicas : Replicas
+        timelines : bool
+            Whether requests are to have timelines, which only events have.
+        done : callable
+            Called with the number of requests that have ended.
+
+        Raises
+        ------
+        ValueError
+            If the target or a request does not fit, a forward is in no table, or the trace lacks a prompt.
+        """
+        if self.serving is not None:
+            return self._under_engine(self.serving, setup, workload, goal)
+        if not timelines and _has_rounds(setup, options, replicas):
+            try:
+                found = self._replayed(setup, workload, goal, options)
+            except CutShortError:
+                found = None
+            if found is not None:
+                done(len(workload.requests))
+                return found
+        return serve_workload(
+            setup,
+            workload,
+            latencies=self.latencies,
+            trace=self.trace,
+            goal=goal,
+            options=options,
+            seed=self.seed,
+            replicas=replicas,
+            done=done,
+        )
+
+    def closed_loop(
+        self, setup: Setup, clients: int, *, prompt_tokens: int, output_tokens: int, num_blocks: int | None = None
+    ) -> SimulatedLoad:
+        """Clients that each send the next request when one ends. num_blocks: of the cache; unlimited if None."""
+        workload = closed_loop_workload(clients, prompt_tokens, output_tokens)
+        options = LoadOptions(max_running=clients, num_blocks=num_blocks).on(self.device)
+        return self.serve(setup, workload, goal=LoadGoal.of(workload.classes), options=options)
+
+    def rounds(self, setup: Setup, prompts: Sequence[int] = ()) -> _Rounds:
+        """As `recorded_rounds`, recorded once."""
+        degree, ranks = setup.degrees[Role.TARGET], setup.ranks.get(Role.TARGET, 1)
+        key = (setup.policy, degree, ranks, tuple(prompts))
+        if key not in self._recorded:
+            self._recorded[key] = recorded_rounds(
+                setup.policy,
+                degree,
+                latencies=self.latencies.latencies,
+                trace=self.trace,
+                seed=self.seed,
+                ranks=ranks,
+                prompts=prompts,
+            )
+        return self._recorded[key]
+
+    def tokens_per_round(self, setup: Setup) -> float:
+        """Mean of recorded rounds, the bonus token included."""
+        return fmean(one.tokens for rounds in self.rounds(setup).values() for one in rounds)
+
+    def _under_engine(self, serving: ServingEngine, setup: Setup, workload: Workload, goal: LoadGoal) -> SimulatedLoad:
+        """Between a request's first and last token its chunks are taken as equally far apart."""
+        rounds = [one for of_prompt in self.rounds(setup).values() for one in of_prompt]
+        deployed = serving.deployed(setup.degrees[Role.TARGET], context=longest_request(workload))
+        chains = chains_from(rounds, deployed, serving.draft)
+        run = simulate(_requests(workload), deployed.under_load(chains), seed=self.seed)
+        tokens = fmean(one.tokens for one in rounds)
+        chunks = [max(1, round((count - 1) / tokens)) if count > 1 else 0 for count in run.output_tokens.tolist()]
+        first_s, last_s = run.arrival_s + run.ttft_s, run.arrival_s + run.e2e_s
+        commits_s = [
+            (first, *np.linspace(first, last, count + 1)[1:].tolist())
+            for first, last, count in zip(first_s.tolist(), last_s.tolist(), chunks, strict=True)
+        ]
+        return _load(run, workload, goal, commits_s, num_rounds=[max(1, count) for count in chunks])
+
+    def _replayed(self, setup: Setup, workload: Workload, goal: LoadGoal, options: LoadOptions) -> SimulatedLoad | None:
+        """The load by recorded rounds of this package's engine; None if no prompt has a whole one."""
+        named = named_prompts(workload, self.trace)
+        recorded = dict(self.rounds(setup))
+        if wanted := sorted({index for index in named if index is not None}):
+            recorded |= self.rounds(setup, wanted)
+        rounds = [one for of_prompt in recorded.values() for one in of_prompt]
+        if not rounds:
+            return None
+        first_of = dict(zip(recorded, np.cumsum([0, *map(len, recorded.values())]).tolist(), strict=False))
+        admission, batch = setup.limits(options)
+        begins_with_token = setup.policy.layout is Layout.TARGET_ONLY
+        run = simulate_rounds(
+            _requests(workload),
+            OwnEngine(
+                prices=self.latencies,
+                policy=setup.policy.name,
+                degrees=group_degrees(setup.degrees, setup.policy),
+                ranks=group_ranks(setup.ranks, setup.policy),
+                admission=admission,
+                batch=batch,
+                rounds=rounds,
+                begins_with_token=begins_with_token,
+            ),
+            first_rounds=self._first_rounds(named, first_of),
+            clients=[request.client for request in workload.requests],
+            seed=self.seed,
+        )
+        num_rounds = [len(commits) - begins_with_token for commits in run.commits_s]
+        return _load(run, workload, goal, run.commits_s, num_rounds=num_rounds)
+
+    def _first_rounds(self, named: Sequence[int | None], first_of: Mapping[int, int]) -> list[int]:
+        """Every request's first round: that of the prompt that it names, or of the recorded ones in turn."""
+        firsts = list(first_of.values())
+        # Evenly spread, so that few requests have rounds as good as many.
+        turns = np.linspace(0, len(firsts), len(named), endpoint=False).astype(int)
+        shuffled = np.random.default_rng([self.seed, 0]).permutation(turns).tolist()
+        return [
+            firsts[turn] if index is None else first_of.get(index, firsts[turn])
+            for index, turn in zip(named, shuffled, strict=True)
+        ]
+
+
+def setup_of(option: Option, latencies: LatencyTable, *, context: int) -> Setup:
+    """An option that has no prediction yet. context: mean tokens of a text."""
+    gather_s = 0.0
+    if option.policy.layout is Layout.DISAGGREGATED:
+        forward = latencies.forward(
+            Role.DRAFT,
+            Phase.EXPAND,
+            degree=option.degree(Role.DRAFT),
+            ranks=option.num_ranks(Role.DRAFT),
+            peer_busy=True,
+            rows=option.policy.expand_rows,
+            context=context,
+        )
+        gather_s = _DRAFTS_WAITED_FOR * fmean(forward.quantiles_s)
+    degrees = {role: len(devices) for role, devices in option.groups.items()}
+    return Setup(policy=option.policy, degrees=degrees, ranks=option.ranks, gather_s=gather_s)
+
+
+def _has_rounds(setup: Setup, options: LoadOptions, replicas: Replicas) -> bool:
+    """Whether rounds of requests alone are those under the load."""
+    policy = setup.policy
+    return (
+        options.replay is not False
+        and options.max_waiting is None
+        and replicas == ONE_REPLICA
+        and policy.layout is not Layout.DISAGGREGATED
+        and not (policy.fuzzy or policy.exits or num_searched(policy))
+        and control_under(options.control, setup.control) is None
+    )
+
+
+def _requests(workload: Workload) -> Requests:
+    return Requests(
+        arrival_s=np.array([request.arrival_s for request in workload.requests]),
+        prompt_tokens=np.array([request.prompt_tokens for request in workload.requests]),
+        output_tokens=np.array([request.output_tokens for request in workload.requests]),
+        num_clients=workload.arrivals.num_clients if workload.is_closed else None,
+    )
+
+
+def _load(
+    run: ArrayRun,
+    workload: Workload,
+    goal: LoadGoal,
+    commits_s: Sequence[Sequence[float]],
+    *,
+    num_rounds: Sequence[int],
+) -> SimulatedLoad:
+    """Records and metrics of a run whose tokens came at these times."""
+    limits = {each.name: each for each in goal.classes}
+    records = []
+    for number, request in enumerate(workload.requests):
+        of_class = limits[request.class_name]
+        record = ServedRecord(
+            arrival_s=float(run.arrival_s[number]),
+            queued_s=float(run.queued_s[number]),
+            commits_s=tuple(commits_s[number]),
+            num_tokens=request.output_tokens,
+            num_rounds=num_rounds[number],
+            num_preemptions=run.gave_way[number] if run.gave_way else 0,
+            class_name=request.class_name,
+        )
+        records.append(record.judged(of_class.ttft_s, of_class.tpot_s))
+    return SimulatedLoad(
+        metrics=load_metrics(records),
+        records=tuple(records),
+        timelines=(),
+        mean_batch=run.mean_running,
+        busy_fraction=min(1.0, run.busy_s / run.end_s),
+        draft_share=run.draft_s / run.end_s,
+        verify_share=(run.busy_s - run.draft_s) / run.end_s,
+        method=RECORDED_ROUNDS,
+    )
