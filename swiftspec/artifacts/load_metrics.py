@@ -6,11 +6,12 @@ from itertools import pairwise
 from typing import Self
 
 import numpy as np
+from pydantic import Field
 
 from swiftspec.artifacts.document import Facts
 from swiftspec.artifacts.timeline import Timeline
 
-__all__ = ["LoadMetrics", "Percentiles", "ServedRecord", "SimulatedLoad", "load_metrics"]
+__all__ = ["CacheUse", "LoadMetrics", "Percentiles", "ServedRecord", "SimulatedLoad", "load_metrics"]
 
 
 class Percentiles(Facts):
@@ -148,6 +149,13 @@ class LoadMetrics(Facts):
     num_preemptions: int
 
 
+class CacheUse(Facts):
+    """The KV cache of an engine with a prefix cache: its tokens, and the share of the prompts' tokens found in it."""
+
+    tokens: int = Field(ge=1)
+    hit_rate: float = Field(ge=0, le=1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedLoad:
     """Result of a simulation under load.
@@ -167,6 +175,8 @@ class SimulatedLoad:
         Requests that replayed recorded rounds, counted again if they gave way.
     num_repeated : int
         Requests that begin with a traced prompt that an earlier one had.
+    cache : CacheUse, optional
+        Of another engine than this package's, which has no prefix cache.
     """
 
     metrics: LoadMetrics
@@ -176,6 +186,7 @@ class SimulatedLoad:
     busy_fraction: float
     num_replayed: int = 0
     num_repeated: int = 0
+    cache: CacheUse | None = None
 
     @property
     def attained(self) -> float:

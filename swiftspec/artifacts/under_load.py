@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from swiftspec.artifacts.document import Basis, Facts, file_sha256
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
-from swiftspec.artifacts.load_metrics import LoadMetrics, SimulatedLoad
+from swiftspec.artifacts.load_metrics import CacheUse, LoadMetrics, SimulatedLoad
 from swiftspec.artifacts.workload import Workload
 
 __all__ = ["LoadPrediction", "UnderLoad", "workload_sha256"]
@@ -35,6 +35,8 @@ class LoadPrediction(Facts):
         Share of the time in which the target computed.
     num_blocks : int, optional
         Blocks of the caches for which its devices have memory; None if that is not known.
+    cache : CacheUse, optional
+        Of an engine that serves.
     """
 
     candidate: str
@@ -44,6 +46,7 @@ class LoadPrediction(Facts):
     mean_batch: float = Field(ge=0)
     busy_fraction: _Share
     num_blocks: int | None = Field(default=None, ge=1, exclude_if=lambda found: found is None)
+    cache: CacheUse | None = Field(default=None, exclude_if=lambda found: found is None)
 
     @classmethod
     def of(cls, load: SimulatedLoad, *, candidate: str, tokens_per_s: float, num_blocks: int | None = None) -> Self:
@@ -56,6 +59,7 @@ class LoadPrediction(Facts):
             mean_batch=load.mean_batch,
             busy_fraction=load.busy_fraction,
             num_blocks=num_blocks,
+            cache=load.cache,
         )
 
     def score(self, goal: LoadGoal) -> tuple[bool, float, float]:

@@ -276,7 +276,12 @@ class Deployment:
             device=self.spec,
             target=target.spec,
             quant=self.quant,
-            draft=DraftModel(spec=draft.spec, quant=self.draft_quant, products=draft.products),
+            draft=DraftModel(
+                spec=draft.spec,
+                quant=self.draft_quant,
+                products=draft.products,
+                reads_target=draft.kind.reads_target,
+            ),
         )
 
     @property

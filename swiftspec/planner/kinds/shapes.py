@@ -172,7 +172,12 @@ class Shapes:
     def _under_engine(self, served: Deployed, option: Option, clients: int) -> tuple[float, float, tuple[float, float]]:
         """A user's tokens/s, tokens of a round, and the models' shares of its time, under an engine's step rule."""
         rounds, deployment, model = self._rounds_of(option), self.deployment, self.models[1]
-        draft = DraftModel(spec=model.spec, quant=deployment.draft_quant, products=model.products)
+        draft = DraftModel(
+            spec=model.spec,
+            quant=deployment.draft_quant,
+            products=model.products,
+            reads_target=model.kind.reads_target,
+        )
         chains = chains_from(rounds, served, draft)
         rows = chains.rows if chains else 1
         run = closed_loop(

@@ -9,7 +9,7 @@ from statistics import fmean
 import numpy as np
 
 from swiftspec.artifacts.load_goal import LoadGoal
-from swiftspec.artifacts.load_metrics import ServedRecord, SimulatedLoad, load_metrics
+from swiftspec.artifacts.load_metrics import CacheUse, ServedRecord, SimulatedLoad, load_metrics
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.trace import AcceptanceTrace
@@ -22,6 +22,7 @@ from swiftspec.planner.under_load.deployed import Deployed
 from swiftspec.planner.under_load.drafts import DraftModel, chains_of
 from swiftspec.planner.under_load.rounds import Round, rounds_of
 from swiftspec.planner.under_load.served import ArrayRun, Chains, Requests
+from swiftspec.planner.under_load.workloads import requests_of
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
@@ -91,11 +92,12 @@ def serve_under_engine(
     latencies: Latencies,
     trace: AcceptanceTrace,
     goal: LoadGoal,
+    transfer_s: float | None = None,
     seed: int = 0,
 ) -> SimulatedLoad:
     """Serve all requests by a candidate that verifies chains on its target's devices.
 
-    Between a request's first and last token its chunks are taken as equally far apart.
+    Between a request's first and last token its chunks are taken as equally far apart. transfer_s: as of `Requests`.
 
     Raises
     ------
@@ -107,13 +109,8 @@ def serve_under_engine(
     deployed = serving.deployed(len(candidate.groups[Role.TARGET]), context=longest)
     rounds = recorded_rounds(policy, deployed.degree, latencies=latencies, trace=trace, seed=seed)
     chains = chains_from(rounds, deployed, serving.draft)
-    requests = Requests(
-        arrival_s=np.array([request.arrival_s for request in workload.requests]),
-        prompt_tokens=np.array([request.prompt_tokens for request in workload.requests]),
-        output_tokens=np.array([request.output_tokens for request in workload.requests]),
-        num_clients=workload.arrivals.num_clients if workload.is_closed else None,
-    )
-    run = simulate(requests, deployed.under_load(chains), seed=seed)
+    engine = deployed.under_load(chains)
+    run = simulate(requests_of(workload, transfer_s=transfer_s), engine, seed=seed)
     records = _records(run, workload, goal, tokens_per_round=fmean(one.tokens for one in rounds))
     return SimulatedLoad(
         metrics=load_metrics(records),
@@ -121,6 +118,7 @@ def serve_under_engine(
         timelines=(),
         mean_batch=run.mean_running,
         busy_fraction=min(1.0, run.busy_s / run.end_s),
+        cache=CacheUse(tokens=engine.cache_tokens, hit_rate=run.hit_rate),
     )
 
 
