@@ -86,8 +86,8 @@ class WorkloadRequest(Facts):
 
     conversation: name that several requests share. prompt_id: prompt of the workload's prompts file. client: whose it
     is; requests of several clients are admitted so that each gets its share. shared: stretches at the prompt's
-    beginning that other requests may have, by name, with their tokens. think_time_s: of a later turn, seconds after the end
-    of its conversation's request before; its arrival_s is then that of the conversation.
+    beginning that other requests may have, by name, with their tokens. think_time_s: of a later turn, seconds after
+    the end of its conversation's request before; its arrival_s is then that of the conversation.
     """
 
     arrival_s: float = Field(ge=0, le=1e10)
@@ -98,7 +98,9 @@ class WorkloadRequest(Facts):
     prompt_id: str | None = Field(default=None, min_length=1, max_length=MOST_ID_CHARACTERS)
     client: str = Field(default="", max_length=MOST_ID_CHARACTERS)
     shared: tuple[SharedText, ...] = Field(default=(), max_length=MOST_SHARED, exclude_if=lambda shared: not shared)
-    think_time_s: float | None = Field(default=None, ge=0, le=1e10, exclude_if=lambda think_time_s: think_time_s is None)
+    think_time_s: float | None = Field(
+        default=None, ge=0, le=1e10, exclude_if=lambda think_time_s: think_time_s is None
+    )
 
     @property
     def segments(self) -> tuple[SharedText, ...]:
@@ -184,8 +186,8 @@ class Workload(Document):
                 )
             if request.think_time_s is not None and request.conversation not in begun:
                 raise ValueError(
-                    f"requests[{index}].think_time_s is {request.think_time_s:g}; expected an earlier request of conversation "
-                    f"{shown(request.conversation)}"
+                    f"requests[{index}].think_time_s is {request.think_time_s:g}; expected an earlier request of "
+                    f"conversation {shown(request.conversation)}"
                 )
             if request.conversation is not None:
                 begun.add(request.conversation)
@@ -222,6 +224,15 @@ class Workload(Document):
     def has_turns(self) -> bool:
         """Whether any request waits for the end of its conversation's request before."""
         return any(request.think_time_s is not None for request in self.requests)
+
+    def check_arrivals(self, sender: str) -> None:
+        """ValueError if a request waits for an answer, for a sender, a noun, that knows arrivals only."""
+        for index, request in enumerate(self.requests):
+            if request.think_time_s is not None:
+                raise ValueError(
+                    f"requests[{index}].think_time_s is {request.think_time_s:g}; {sender} cannot wait for the answer "
+                    "before: expected a workload without --turns"
+                )
 
     @cached_property
     def repeated_share(self) -> float:

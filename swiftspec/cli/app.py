@@ -235,6 +235,8 @@ def plan(
     percentile: flags.Percentile = None,
     load_requests: flags.LoadRequests = None,
     max_running: flags.MaxRunning = None,
+    role: flags.ServingRole = "all",
+    transfer_ms: flags.TransferMs = None,
     settings: flags.Set = None,
     inflate: flags.Inflate = None,
     dtype: flags.ProfileDtype = None,
@@ -308,6 +310,8 @@ def plan(
         max_running=max_running,
         fleet=fleet,
         device=device,
+        role=role,
+        transfer_ms=transfer_ms,
     )
     search(
         target=target,

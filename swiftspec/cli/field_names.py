@@ -58,6 +58,7 @@ _WORDS = (
     "ranks",
     "rate",
     "ray",
+    "role",
     "split",
     "start_s",
     "target",

@@ -46,7 +46,7 @@ class Prefixes:
             raise ValueError(f"think_time_s is {self.think_time_s:g}; expected 0 or more seconds")
         if self.turns > 1 and self.distinct_prompts is not None:
             raise ValueError(
-                f"distinct_prompts is {self.distinct_prompts}; each of the {self.turns} turns of a conversation has a new one"
+                f"distinct_prompts is {self.distinct_prompts}; all {self.turns} turns of a conversation have new ones"
             )
 
     def num_conversations(self, num_requests: int) -> int:

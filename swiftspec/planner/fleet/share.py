@@ -41,11 +41,12 @@ def replica_share(
     Raises
     ------
     ValueError
-        If there are more replicas than requests, or the workload has no rate.
+        If there are more replicas than requests, the workload has no rate, or its requests wait for others.
     """
     if workload.rate is None:
         why = "a closed loop" if workload.is_closed else "a workload whose requests all arrive at 0"
         raise ValueError(f"arrivals is {workload.arrivals}; a fleet cannot divide {why}: expected a rate")
+    workload.check_arrivals("a fleet")
     if not 1 <= num_replicas <= len(workload.requests):
         raise ValueError(f"num_replicas is {num_replicas}; the workload has {len(workload.requests)} requests")
     rate = rate or workload.rate / num_replicas
