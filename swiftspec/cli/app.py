@@ -205,10 +205,7 @@ def plan(
     trace: Annotated[Path | None, typer.Option(metavar="FILE", help="A trace of this pair.")] = None,
     device: flags.DeviceName = None,
     devices: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number of devices to place the pair on. Default: as many as were profiled; with --device, 8."
-        ),
+        int | None, typer.Option(min=1, help="Devices for the pair. Default: those profiled; with --device, 8.")
     ] = None,
     quant: flags.Quant = None,
     draft_quant: flags.DraftQuant = None,

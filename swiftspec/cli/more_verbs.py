@@ -7,8 +7,9 @@ import typer
 
 from swiftspec.cli import flags
 from swiftspec.cli.exchange_verbs import export, import_tables, rates
-from swiftspec.cli.load_verbs import kinds, sweep, workload
+from swiftspec.cli.load_verbs import kinds, sweep
 from swiftspec.cli.server_verbs import atts, loadtest, serve
+from swiftspec.cli.workload_verb import workload
 
 __all__ = ["register"]
 

@@ -1,5 +1,6 @@
 """`swiftspec simulate --workload`: serves many requests in simulated time."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ def simulate_load(
     workload: Path,
     policy: str | None,
     limits: Limits,
+    engine: str | None = None,
+    settings: Mapping[str, str] | None = None,
     max_new_tokens: int | None,
     earlier_outputs: int | None,
     seed: int,
@@ -34,7 +37,8 @@ def simulate_load(
     plot: Path | None = None,
     json_path: Path | None = None,
 ) -> SimulatedLoad:
-    """Serve a workload and print the metrics. limits: values of flags."""
+    """Serve a workload and print the metrics. limits: values of flags. engine: another one, with its settings."""
+    _check_engine(engine, settings, {**limits, "--timeline": timeline, "--plot": plot})
     if max_new_tokens is not None:
         raise ValueError(f"--max-new-tokens is {max_new_tokens}; with --workload, its requests have their own lengths")
     check_outputs(inputs={"--plan": plan, "--workload": workload}, timeline=timeline, plot=plot, json=json_path)
@@ -45,12 +49,24 @@ def simulate_load(
     candidate = searching(candidate_of(made, policy), earlier_outputs)
     options = load_options(limits, assumed.options_of(candidate.policy) if assumed else None)
     planned = Planned.of(made, plan)
-    served = partial(serve, planned, asked, policy=policy, options=options, seed=seed, stages=console.progress)
-    load = served(earlier_outputs=earlier_outputs)
-    console.paragraph(
-        f"Simulated {candidate.describe()} under {asked.arrivals}: {count(len(asked.requests), 'request')}, at most "
-        f"{options.max_running} at once"
+    served = partial(
+        serve,
+        planned,
+        asked,
+        policy=policy,
+        options=options,
+        engine=engine,
+        settings=settings,
+        seed=seed,
+        stages=console.progress,
     )
+    load = served(earlier_outputs=earlier_outputs)
+    by = f"by {engine}" if engine else f"at most {options.max_running} at once"
+    console.paragraph(
+        f"Simulated {candidate.describe()} under {asked.arrivals}: {count(len(asked.requests), 'request')}, {by}"
+    )
+    if asked.repeated_share and load.cache is None:
+        console.paragraph("This package's engine has no prefix cache and reads the prompts whole.")
     if assumed is not None:
         console.paragraph(compared(assumed, candidate.policy))
     if load.num_replayed:
@@ -83,11 +99,21 @@ def simulate_load(
         "mean_batch": load.mean_batch,
         "busy_fraction": load.busy_fraction,
         "num_replayed": load.num_replayed,
+        "cache": None if load.cache is None else load.cache.model_dump(mode="json"),
     }
     if own_text is not None:
         content |= {"num_repeated": load.num_repeated, "own_text_metrics": own_text.metrics.model_dump(mode="json")}
     write_json(json_path, content)
     return load
+
+
+def _check_engine(engine: str | None, settings: Mapping[str, str] | None, others: Mapping[str, object]) -> None:
+    """ValueError for flags that do not go with another engine, or need one."""
+    if engine is None and settings:
+        raise ValueError(f"--set is {', '.join(settings)}; it needs --engine, whose limits it changes")
+    for flag, value in others.items():
+        if engine is not None and value is not None:
+            raise ValueError(f"{flag} is {value}; it is this package's engine's, and --engine is {engine}")
 
 
 def _repeats(load: SimulatedLoad) -> str:
@@ -121,6 +147,9 @@ def _load_rows(load: SimulatedLoad, metrics: LoadMetrics) -> list[tuple[str, str
         ("tokens per round", f"{metrics.tokens_per_round:.2f}"),
         ("preemptions", str(metrics.num_preemptions)),
     ]
+    if load.cache is not None:
+        rows.append(("prompts' tokens in the prefix cache", percent(load.cache.hit_rate)))
+        rows.append(("tokens of cache", f"{load.cache.tokens:,}"))
     if metrics.request_goodput < metrics.request_throughput:
         rows.append(("requests/s within their limits", f"{metrics.request_goodput:.2f}"))
     rows += [

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.pair import model_name
+from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.costmodel.engines import ENGINES, INT4_ENGINES, SERVING_ENGINES
 from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_device
@@ -261,6 +262,19 @@ class Deployment:
     def served_by(self) -> Engine | None:
         """The same with its limits and constants."""
         return engine_named(self.engine) if self.serving_engine else None
+
+    @classmethod
+    def of_plan(cls, plan: Plan, *, engine: str, settings: Mapping[str, str] | None = None) -> "Deployment":
+        """The devices and formats of a plan, under an engine. ValueError for a device that is not registered."""
+        return cls(
+            device=plan.device,
+            num_devices=plan.num_devices,
+            quant=plan.quantisation.get(Role.TARGET, plan.target.dtype),
+            draft_quant=plan.quantisation.get(Role.DRAFT, plan.draft.dtype),
+            engine=engine,
+            settings=settings or {},
+            expert_parallel=bool(plan.expert_parallel),
+        )
 
     def serving(self, target: PlannedModel, draft: PlannedModel) -> "ServingEngine | None":
         """The engine that serves, with a pair of models; None where it is this package's own."""

@@ -250,9 +250,9 @@ class _Run:
         """A request, and the later turns of its conversation, if any, until all have ended or one is refused."""
         while job is not None and (request := self.submit(job)) is not None:
             yield request.done
-            job, think_time_s = job.next_turn, job.think_time_s
-            if job is not None:
-                yield self.env.timeout(think_time_s)
+            if job.next_turn is not None:
+                yield self.env.timeout(job.think_time_s)
+            job = job.next_turn
 
     def submit(self, job: Job) -> ServedRequest | None:
         """Queue a request; None if there is no room."""

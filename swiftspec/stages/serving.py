@@ -1,5 +1,6 @@
 """Simulation of a plan under load, as `swiftspec simulate --workload` runs it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
@@ -23,6 +24,8 @@ def simulate_load(
     policy: str | None = None,
     options: LoadOptions | None = None,
     earlier_outputs: int | None = None,
+    engine: str | None = None,
+    settings: Mapping[str, str] | None = None,
     seed: int = 0,
     stages: Stages = silent,
 ) -> SimulatedLoad:
@@ -43,6 +46,11 @@ def simulate_load(
     earlier_outputs : int, optional
         Most outputs of earlier requests that a suffix-decoding policy searches, too. The plan's if not given, which is
         none.
+    engine : str, optional
+        Engine that serves instead of this package's, with its release: `vllm@0.15`. Its limits are then those of its
+        steps, and `options` are not used.
+    settings : mapping of str to str, optional
+        With `engine`: limits by its own words.
     seed : int
         The same seed gives the same result.
     stages : Stages
@@ -52,7 +60,7 @@ def simulate_load(
     ------
     ValueError
         If the plan has no such policy, the policy searches no earlier outputs, a prompt is not in its trace, or a
-        request does not fit into the target's context or the cache.
+        request does not fit into the target's context or the cache, or the engine cannot run the policy.
     """
     planned = read_priced(planned)
     path = None if isinstance(workload, Workload) else Path(workload)
@@ -63,13 +71,20 @@ def simulate_load(
     candidate = searching(candidate_of(planned.plan, policy), earlier_outputs)
     check_context(planned.plan.target, [candidate], asked)
     assumed = planned_load(planned.plan, asked, path)
+    goal = assumed.goal if assumed else LoadGoal.of(asked.classes)
+    if engine is not None:
+        from swiftspec.planner.under_load.planned import serve_plan_under_engine
+
+        return serve_plan_under_engine(
+            planned, candidate, asked, engine=engine, settings=settings or {}, goal=goal, seed=seed
+        )
     with stages("simulate") as progress:
         return serve_workload(
             candidate,
             asked,
             latencies=planned.profile.latencies,
             trace=planned.trace,
-            goal=assumed.goal if assumed else LoadGoal.of(asked.classes),
+            goal=goal,
             options=(options or (assumed.options_of(candidate.policy) if assumed else _ANY)).on(planned.profile.device),
             seed=seed,
             done=lambda count: progress(count, len(asked.requests), "requests"),

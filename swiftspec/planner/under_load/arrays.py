@@ -52,7 +52,6 @@ class _Run:
     reading: list[_Prompt] = field(default_factory=list)
     num_done: int = 0
     num_steps: int = 0
-    num_preemptions: int = 0
     running_s: float = 0.0
     busy_s: float = 0.0
     own_tokens: int = 0  # of prompts and outputs that nobody shares, those in place and those being read
@@ -69,6 +68,7 @@ class _Run:
         self.arriving = [(self._queued_s(number), number) for number in begun]
         heapq.heapify(self.arriving)
         self.is_begun = np.zeros(count, bool)
+        self.preemptions = np.zeros(count, np.int64)
         while self.num_done < count:
             self._step()
         return ArrayRun(
@@ -77,8 +77,8 @@ class _Run:
             ttft_s=self.first_s - self.arrival_s,
             e2e_s=self.end_s - self.arrival_s,
             output_tokens=self.requests.output_tokens,
+            preemptions=self.preemptions,
             num_steps=self.num_steps,
-            num_preemptions=self.num_preemptions,
             mean_running=self.running_s / self.busy_s if self.busy_s else 0.0,
             busy_s=self.busy_s,
             end_s=self.now_s,
@@ -241,4 +241,4 @@ class _Run:
             self._let_go(number, cache_tokens)
             written = int(self.requests.output_tokens[number]) - left
             self.waiting.appendleft(_Prompt(number, cache_tokens, 0, written))
-            self.num_preemptions += 1
+            self.preemptions[number] += 1

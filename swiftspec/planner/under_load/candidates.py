@@ -184,6 +184,7 @@ def _records(run: ArrayRun, workload: Workload, goal: LoadGoal, *, tokens_per_ro
             commits_s=(first_s, *np.linspace(first_s, last_s, chunks + 1)[1:].tolist()),
             num_tokens=request.output_tokens,
             num_rounds=max(1, chunks),
+            num_preemptions=int(run.preemptions[number]),
             class_name=request.class_name,
         )
         of_class = limits[request.class_name]

@@ -125,7 +125,9 @@ class ArrayRun:
     arrival_s, queued_s, ttft_s, e2e_s : array of float
         Arrival on the run's clock; then, from arrival on: until the first step, until the first token, until the last.
     output_tokens : array of int
-    num_steps, num_preemptions : int
+    preemptions : array of int
+        How often each request gave way.
+    num_steps : int
     mean_running : float
         Requests in a step, weighted by its time.
     busy_s, end_s : float
@@ -139,12 +141,17 @@ class ArrayRun:
     ttft_s: _Floats
     e2e_s: _Floats
     output_tokens: _Ints
+    preemptions: _Ints
     num_steps: int
-    num_preemptions: int
     mean_running: float
     busy_s: float
     end_s: float
     hit_rate: float
+
+    @property
+    def num_preemptions(self) -> int:
+        """Of all requests."""
+        return int(self.preemptions.sum())
 
     @property
     def tpot_s(self) -> _Floats:
