@@ -16,8 +16,9 @@ from swiftspec.files.csv_rows import read_table
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.deployment import PlannedModel
 from swiftspec.policies.effects import Role
+from swiftspec.validation.published.cells import UnpredictedError
 from swiftspec.validation.published.drafted import Drafting, drafting_of
-from swiftspec.validation.published.load_rows import NVFP4, UnpredictedError
+from swiftspec.validation.published.load_rows import NVFP4
 
 __all__ = ["SpeedRow", "read_speed_rows"]
 
