@@ -85,13 +85,14 @@ def _drawn(drawing: Drawing, requests: int | None, classes: Sequence[RequestClas
     arrivals = Arrivals.parse(drawing.arrivals, field="--arrivals")
     if requests is None and not arrivals.stages:
         raise ValueError("--requests is missing; expected the number of requests")
+    prefixes = _prefixes(drawing)
     return make_workload(
         arrivals,
         num_requests=requests,
         prompt_tokens=_lengths(drawing.prompt_tokens, "--prompt-tokens"),
         output_tokens=_lengths(drawing.output_tokens, "--output-tokens"),
         prompts=_prompts(drawing.prompts, drawing.tokenizer, drawing.trace),
-        prefixes=_prefixes(drawing),
+        prefixes=prefixes,
         classes=classes,
         seed=seed,
     )

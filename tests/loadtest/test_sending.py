@@ -13,7 +13,7 @@ from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, P
 from swiftspec.artifacts.load_test import LoadTest
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.stages.load_testing import load_test
-from swiftspec.workload import make_workload
+from swiftspec.workload import Prefixes, make_workload
 
 GAP_S = 0.01
 
@@ -147,3 +147,16 @@ def test_what_is_no_address_is_refused(wrong: str) -> None:
 def test_a_server_that_is_not_there_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"--url http://127\.0\.0\.1:9: no answer"):
         load_test("http://127.0.0.1:9", workload(OPEN), ["text"])
+
+
+def test_turns_that_wait_for_answers_are_not_sent() -> None:
+    lengths = Lengths(distribution=Distribution.FIXED, tokens=4)
+    chats = make_workload(
+        Arrivals(process=Process.POISSON, rate=2.0),
+        num_requests=4,
+        prompt_tokens=lengths,
+        output_tokens=lengths,
+        prefixes=Prefixes(turns=2, think_time_s=1.0),
+    )
+    with pytest.raises(ValueError, match=r"requests\[1\]\.think_time_s is 1; a load test cannot wait for the answer"):
+        load_test("http://127.0.0.1:1", chats, ["text"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swiftspec.devices import DeviceSpec, registered_device
@@ -123,7 +123,8 @@ def _device(cells: Mapping[str, str], gaps: list[str]) -> DeviceSpec:
     for name in DEVICES:
         if name in stand_in:
             gaps.append(f"device, for which {name} stands")
-            return DEVICES[name]
+            memory = re.search(r"(\d+) GB", stated)
+            return replace(DEVICES[name], memory_bytes=int(memory[1]) << 30) if memory else DEVICES[name]
     raise UnpredictedError(f"device is {stated!r}, which is not registered" if stated else "device is missing")
 
 
