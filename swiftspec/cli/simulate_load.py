@@ -74,6 +74,8 @@ def simulate_load(
             "Requests replay rounds that were recorded of the first ones. Against simulations in full (--full), mean "
             "TPOT and end-to-end times were within 4 % for the policies in docs/load.md."
         )
+    if engine is None and made.under_load is not None and made.under_load.engine:
+        console.note(f"The plan was made for {made.under_load.engine}; --engine serves as it does")
     show_load_metrics(load)
     own_text = None
     if earlier_outputs is not None:  # in full, as the other was

@@ -12,6 +12,7 @@ import pytest
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.load_test import LoadTest
 from swiftspec.artifacts.workload import RequestClass, Workload
+from swiftspec.loadtest import drawn_prompts
 from swiftspec.stages.load_testing import load_test
 from swiftspec.workload import Prefixes, make_workload
 
@@ -160,3 +161,21 @@ def test_turns_that_wait_for_answers_are_not_sent() -> None:
     )
     with pytest.raises(ValueError, match=r"requests\[1\]\.think_time_s is 1; a load test cannot wait for the answer"):
         load_test("http://127.0.0.1:1", chats, ["text"])
+
+
+def test_requests_that_share_a_stretch_are_sent_the_same_tokens() -> None:
+    shared = Prefixes(system_prompt_tokens=20, system_prompts=3)
+    lengths = Lengths(distribution=Distribution.FIXED, tokens=15)
+    asked = make_workload(
+        Arrivals(process=Process.POISSON, rate=2.0),
+        num_requests=30,
+        prompt_tokens=lengths,
+        output_tokens=lengths,
+        prefixes=shared,
+    )
+    sent = drawn_prompts(asked, [tuple(range(50)), tuple(range(100, 130))], seed=0)
+    assert {len(prompt) for prompt in sent} == {35}
+    beginnings = [prompt[:20] for prompt in sent]
+    assert beginnings == beginnings[:3] * 10
+    assert len(set(beginnings)) == 3
+    assert len({prompt[20:] for prompt in sent}) == 2, "drawn from two"
