@@ -25,6 +25,7 @@ from swiftspec.files.reading import shown
 __all__ = [
     "MOST_ID_CHARACTERS",
     "MOST_REQUESTS",
+    "MOST_SHARED",
     "LoadTrace",
     "PromptSource",
     "RequestClass",
@@ -35,7 +36,7 @@ __all__ = [
 
 MOST_REQUESTS = 50_000  # a file of so many has 10 MB; more than 24 MiB of JSON are never read
 MOST_ID_CHARACTERS = 64  # of a prompt or a conversation
-MOST_SHARED = 16  # stretches of a prompt
+MOST_SHARED = 64  # stretches of a prompt
 SharedText = tuple[Annotated[str, Field(min_length=1, max_length=MOST_ID_CHARACTERS)], TokenCount]
 _Seconds = Annotated[float, Field(gt=0, le=1e10)]
 

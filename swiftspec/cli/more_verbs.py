@@ -36,7 +36,10 @@ def validate(
         Path | None, typer.Option(metavar="FILE", help="Prompts as JSON Lines, other than the traced ones.")
     ] = None,
     loads: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Instead: CSV file of measured loads, to be predicted.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Instead: measured loads, CSV or JSON of vllm bench, GuideLLM, AIPerf, inference-perf."
+        ),
     ] = None,
     speeds: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Instead: CSV file of measured speeds by drafting method.")

@@ -244,7 +244,8 @@ def test_what_prompts_share_is_summed_up(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_stages_need_no_number_of_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = made(tmp_path, "--arrivals", "gamma:2x30,8x10:0.5", "--distinct-prompts", 5, *LENGTHS)
-    assert (len(found.requests), found.duration_s) == (140, pytest.approx(40.0))
+    assert len(found.requests) == 140
+    assert found.duration_s == pytest.approx(40.0)
     text = capsys.readouterr().out
     assert cells(text, "arrivals") == ["gamma:2x30,8x10:0.5"]
     assert "of the prompts' tokens are those of earlier requests" in text

@@ -67,7 +67,8 @@ def test_stages_set_the_number_of_requests(tmp_path: Path) -> None:
     lengths = Lengths.parse("fixed:9", field="prompt_tokens")
     found = make_workload(stages, prompt_tokens=lengths, output_tokens=lengths)
     times = [each.arrival_s for each in found.requests]
-    assert (len(times), sum(time_s <= 10 for time_s in times), times[-1]) == (50, 20, pytest.approx(15.0))
+    assert (len(times), sum(time_s <= 10 for time_s in times)) == (50, 20)
+    assert times[-1] == pytest.approx(15.0)
     found.save(tmp_path / "w.json")
     assert Workload.load(tmp_path / "w.json") == found
     doubled = found.scaled(rate=2 * 50 / 15)
