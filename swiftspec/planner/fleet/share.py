@@ -70,13 +70,13 @@ def replica_share(
 
 
 def _thinned(arrivals: Arrivals, num_replicas: int, rate: float) -> Arrivals:
-    """The process of every Nth arrival: sums of N gaps, which are more even than the gaps themselves."""
+    """The process of every Nth arrival, without stages: sums of N gaps, more even than the gaps themselves."""
     if arrivals.process is Process.POISSON and num_replicas > 1:
         return Arrivals(process=Process.GAMMA, rate=rate, shape=float(num_replicas))
     if arrivals.process is Process.GAMMA:
         assert arrivals.shape is not None, "gamma has a shape"
-        return arrivals.model_copy(update={"rate": rate, "shape": arrivals.shape * num_replicas})
-    return arrivals if arrivals.process is Process.REPLAY else arrivals.model_copy(update={"rate": rate})
+        return arrivals.model_copy(update={"rate": rate, "shape": arrivals.shape * num_replicas, "stages": ()})
+    return arrivals if arrivals.process is Process.REPLAY else arrivals.model_copy(update={"rate": rate, "stages": ()})
 
 
 def planned_workload(load: Load | None, plan: Plan) -> tuple[Workload | None, Path | None]:
