@@ -26,7 +26,8 @@ from swiftspec.engines import ENGINES, engine_named
 from swiftspec.engines.constants import Constants
 from swiftspec.engines.description import Engine
 from swiftspec.models.sparse_spec import SparseSpec
-from swiftspec.validation.published.load_rows import LoadRow, UnpredictedError, read_load_rows
+from swiftspec.validation.published.cells import UnpredictedError
+from swiftspec.validation.published.load_rows import LoadRow, read_load_rows
 from swiftspec.validation.published.loads import measured_figures, predict_load
 
 __all__ = ["main"]

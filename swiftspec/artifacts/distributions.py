@@ -18,6 +18,7 @@ __all__ = [
     "Lengths",
     "Process",
     "Rate",
+    "Stage",
     "TokenCount",
 ]
 
@@ -71,9 +72,9 @@ class _Named(Facts):
     def _complete(self) -> Self:
         name = getattr(self, self.name_field)
         wanted = self.parameters[name]
-        for field in type(self).model_fields:
+        for field in {each for names in self.parameters.values() for each in names}:
             value = getattr(self, field)
-            if field != self.name_field and (value is None) == (field in wanted):
+            if (value is None) == (field in wanted):
                 found = "missing" if value is None else shown(value)
                 raise ValueError(f"{field} is {found}; {name} takes {' and '.join(wanted) or 'no parameters'}")
         return self
@@ -88,6 +89,21 @@ def _number(value: float) -> str:
     return repr(value).removesuffix(".0")
 
 
+class Stage(Facts):
+    """A rate in requests per second, and for how many seconds it lasts."""
+
+    rate: Rate
+    seconds: float = Field(gt=0, le=1e10)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that come meanwhile."""
+        return round(self.rate * self.seconds)
+
+    def __str__(self) -> str:
+        return f"{_number(self.rate)}x{_number(self.seconds)}"
+
+
 class Arrivals(_Named):
     """Arrival process of a workload.
 
@@ -95,16 +111,20 @@ class Arrivals(_Named):
     ----------
     process : Process
     rate : float, optional
-        Requests per second, of an open process.
+        Requests per second, of an open process; the mean of its stages, if it has any.
     shape : float, optional
         Shape of gamma-distributed gaps, vLLM's burstiness: their coefficient of variation is 1/sqrt(shape).
     num_clients : int, optional
         Clients of a closed loop. Each sends its next request when its last one has ended.
+    stages : tuple of Stage
+        Rates one after another, with the seconds of each.
 
     Examples
     --------
     >>> str(Arrivals(process="gamma", rate=2.0, shape=0.5))
     'gamma:2:0.5'
+    >>> Arrivals.parse("poisson:2x600,4x300", field="arrivals").num_requests
+    2400
     """
 
     name_field: ClassVar[str] = "process"
@@ -121,6 +141,46 @@ class Arrivals(_Named):
     rate: Rate | None = None
     shape: float | None = Field(default=None, ge=1e-3, le=1e6)
     num_clients: int | None = Field(default=None, ge=1, le=1_000_000)
+    stages: tuple[Stage, ...] = Field(default=(), max_length=1000, exclude_if=lambda stages: not stages)
+
+    @classmethod
+    def parse(cls, text: str, *, field: str) -> Self:
+        """As `_Named.parse`; `poisson:2x600,4x300` has two stages."""
+        name, *values = text.split(":")
+        if not values or "x" not in values[0]:
+            return super().parse(text, field=field)
+        source, wanted = f"{field} is {shown(text)}", cls.parameters.get(name, ())
+        if "rate" not in wanted or len(wanted) != len(values):
+            raise ValueError(f"{source}; expected {cls.syntax}")
+        parts = [part.partition("x") for part in values[0].split(",")]
+        stages = [Stage.checked({"rate": rate, "seconds": seconds}, source=source) for rate, _, seconds in parts]
+        mean = sum(each.rate * each.seconds for each in stages) / sum(each.seconds for each in stages)
+        given = dict(zip(wanted, [mean, *values[1:]], strict=True))
+        return cls.checked({"process": name, "stages": stages, **given}, source=source)
+
+    @property
+    def num_requests(self) -> int | None:
+        """Requests of all stages together; None without stages."""
+        return sum(each.num_requests for each in self.stages) if self.stages else None
+
+    def at(self, rate: float) -> Self:
+        """The same process with other requests per second: time is stretched."""
+        assert self.rate is not None, "only open processes have a rate"
+        factor = rate / self.rate
+        stages = tuple(Stage(rate=each.rate * factor, seconds=each.seconds / factor) for each in self.stages)
+        return self.model_copy(update={"rate": rate, "stages": stages})
+
+    @model_validator(mode="after")
+    def _stages_of_an_open_process(self) -> Self:
+        if self.stages and self.rate is None:
+            raise ValueError(f"stages has {len(self.stages)}; {self.process} has no rate")
+        return self
+
+    def __str__(self) -> str:
+        if not self.stages:
+            return super().__str__()
+        shape = [] if self.shape is None else [_number(self.shape)]
+        return ":".join([self.process, ",".join(map(str, self.stages)), *shape])
 
 
 class Lengths(_Named):

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Final, Self
 
 import numpy as np
+from pydantic import Field
 
 from swiftspec.artifacts.document import Facts
 from swiftspec.artifacts.timeline import Timeline
@@ -13,6 +14,7 @@ from swiftspec.artifacts.timeline import Timeline
 __all__ = [
     "EVENTS",
     "RECORDED_ROUNDS",
+    "CacheUse",
     "LoadMetrics",
     "Percentiles",
     "ServedRecord",
@@ -160,6 +162,13 @@ class LoadMetrics(Facts):
     num_preemptions: int
 
 
+class CacheUse(Facts):
+    """The KV cache of an engine with a prefix cache: its tokens, and the share of the prompts' tokens found in it."""
+
+    tokens: int = Field(ge=1)
+    hit_rate: float = Field(ge=0, le=1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedLoad:
     """Result of a simulation under load.
@@ -183,6 +192,8 @@ class SimulatedLoad:
         Requests that replayed recorded rounds among events, counted again if they gave way.
     num_repeated : int
         Requests that begin with a traced prompt that an earlier one had.
+    cache : CacheUse, optional
+        Of another engine than this package's, which has no prefix cache.
     """
 
     metrics: LoadMetrics
@@ -195,6 +206,7 @@ class SimulatedLoad:
     method: str = EVENTS
     num_replayed: int = 0
     num_repeated: int = 0
+    cache: CacheUse | None = None
 
     @property
     def attained(self) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from hashlib import sha256
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -9,10 +10,10 @@ from pydantic import Field, model_validator
 
 from swiftspec.artifacts.document import Basis, Facts, file_sha256
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
-from swiftspec.artifacts.load_metrics import EVENTS, LoadMetrics, SimulatedLoad
+from swiftspec.artifacts.load_metrics import EVENTS, CacheUse, LoadMetrics, SimulatedLoad
 from swiftspec.artifacts.workload import Workload
 
-__all__ = ["LoadPrediction", "UnderLoad", "workload_sha256"]
+__all__ = ["DecodePool", "LoadPrediction", "UnderLoad", "workload_sha256"]
 
 _Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 
@@ -37,6 +38,8 @@ class LoadPrediction(Facts):
         Blocks of the caches for which its devices have memory; None if that is not known.
     method : str
         How it was simulated, as `SimulatedLoad.method` has it.
+    cache : CacheUse, optional
+        Of an engine that serves.
     """
 
     candidate: str
@@ -47,6 +50,7 @@ class LoadPrediction(Facts):
     busy_fraction: _Share
     num_blocks: int | None = Field(default=None, ge=1, exclude_if=lambda found: found is None)
     method: str = Field(default=EVENTS, exclude_if=lambda method: method == EVENTS)
+    cache: CacheUse | None = Field(default=None, exclude_if=lambda found: found is None)
 
     @classmethod
     def of(cls, load: SimulatedLoad, *, candidate: str, tokens_per_s: float, num_blocks: int | None = None) -> Self:
@@ -60,11 +64,35 @@ class LoadPrediction(Facts):
             busy_fraction=load.busy_fraction,
             num_blocks=num_blocks,
             method=load.method,
+            cache=load.cache,
         )
 
     def score(self, goal: LoadGoal) -> tuple[bool, float, float]:
         """Sort key, as `LoadGoal.score`."""
         return goal.score(attained=self.attained, goodput=self.metrics.request_goodput, e2e_s=self.metrics.e2el_s.mean)
+
+
+class DecodePool(Facts):
+    """A pool that decodes requests whose prompts were read elsewhere.
+
+    Parameters
+    ----------
+    transfer_s : float
+        From a request's arrival, when its prompt has been read, until its cache is in the pool.
+    prompt_tokens_per_s : float
+        Tokens of all prompts, which are read whole, by the load's rate.
+    prefill_tokens_per_s : float
+        What one instance on as many devices reads that does nothing else.
+    """
+
+    transfer_s: float = Field(ge=0)
+    prompt_tokens_per_s: float = Field(gt=0)
+    prefill_tokens_per_s: float = Field(gt=0)
+
+    @property
+    def num_prefill_instances(self) -> int:
+        """Instances that read prompts as fast as they come."""
+        return ceil(self.prompt_tokens_per_s / self.prefill_tokens_per_s)
 
 
 class UnderLoad(Facts):
@@ -92,6 +120,10 @@ class UnderLoad(Facts):
         Of the option that would have been chosen for one request at a time.
     engine : str
         The engine that will serve and the limits of its steps, a clause; empty for this package's own.
+    repeated_share : float
+        Share of the prompts' tokens that earlier requests had.
+    decode_pool : DecodePool, optional
+        If prompts are read elsewhere.
     """
 
     workload: Basis
@@ -105,6 +137,8 @@ class UnderLoad(Facts):
     predictions: dict[str, LoadPrediction]
     single_request: LoadPrediction
     engine: str = Field(default="", exclude_if=lambda engine: not engine)
+    repeated_share: float = Field(default=0.0, ge=0, le=1, exclude_if=lambda share: not share)
+    decode_pool: DecodePool | None = Field(default=None, exclude_if=lambda pool: pool is None)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

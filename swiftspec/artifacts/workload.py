@@ -25,15 +25,19 @@ from swiftspec.files.reading import shown
 __all__ = [
     "MOST_ID_CHARACTERS",
     "MOST_REQUESTS",
+    "MOST_SHARED",
     "LoadTrace",
     "PromptSource",
     "RequestClass",
+    "SharedText",
     "Workload",
     "WorkloadRequest",
 ]
 
 MOST_REQUESTS = 50_000  # a file of so many has 10 MB; more than 24 MiB of JSON are never read
 MOST_ID_CHARACTERS = 64  # of a prompt or a conversation
+MOST_SHARED = 64  # stretches of a prompt
+SharedText = tuple[Annotated[str, Field(min_length=1, max_length=MOST_ID_CHARACTERS)], TokenCount]
 _Seconds = Annotated[float, Field(gt=0, le=1e10)]
 
 
@@ -82,7 +86,9 @@ class WorkloadRequest(Facts):
     """One request: arrival, lengths in tokens, class.
 
     conversation: name that several requests share. prompt_id: prompt of the workload's prompts file. client: whose it
-    is; requests of several clients are admitted so that each gets its share.
+    is; requests of several clients are admitted so that each gets its share. shared: stretches at the prompt's
+    beginning that other requests may have, by name, with their tokens. think_time_s: of a later turn, seconds after
+    the end of its conversation's request before; its arrival_s is then that of the conversation.
     """
 
     arrival_s: float = Field(ge=0, le=1e10)
@@ -92,6 +98,15 @@ class WorkloadRequest(Facts):
     conversation: str | None = Field(default=None, min_length=1, max_length=MOST_ID_CHARACTERS)
     prompt_id: str | None = Field(default=None, min_length=1, max_length=MOST_ID_CHARACTERS)
     client: str = Field(default="", max_length=MOST_ID_CHARACTERS)
+    shared: tuple[SharedText, ...] = Field(default=(), max_length=MOST_SHARED, exclude_if=lambda shared: not shared)
+    think_time_s: float | None = Field(
+        default=None, ge=0, le=1e10, exclude_if=lambda think_time_s: think_time_s is None
+    )
+
+    @property
+    def segments(self) -> tuple[SharedText, ...]:
+        """What others may have of the prompt; the whole of it if it is one of a file."""
+        return ((self.prompt_id, self.prompt_tokens),) if self.prompt_id else self.shared
 
 
 class Workload(Document):
@@ -162,6 +177,24 @@ class Workload(Document):
         return self
 
     @model_validator(mode="after")
+    def _prompts_and_turns_possible(self) -> Self:
+        begun = set[str]()
+        for index, request in enumerate(self.requests):
+            shared = sum(tokens for _, tokens in request.shared)
+            if shared > request.prompt_tokens:
+                raise ValueError(
+                    f"requests[{index}].shared has {shared} tokens; prompt_tokens is {request.prompt_tokens}"
+                )
+            if request.think_time_s is not None and request.conversation not in begun:
+                raise ValueError(
+                    f"requests[{index}].think_time_s is {request.think_time_s:g}; expected an earlier request of "
+                    f"conversation {shown(request.conversation)}"
+                )
+            if request.conversation is not None:
+                begun.add(request.conversation)
+        return self
+
+    @model_validator(mode="after")
     def _from_its_sources(self) -> Self:
         if (self.arrivals.process is Process.REPLAY) != (self.trace is not None):
             raise ValueError(
@@ -184,6 +217,37 @@ class Workload(Document):
         return self.arrivals.process is Process.CLOSED
 
     @property
+    def starts(self) -> tuple[WorkloadRequest, ...]:
+        """Requests that come by themselves, not when another one has ended: all but later turns of conversations."""
+        return tuple(request for request in self.requests if request.think_time_s is None)
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether any request waits for the end of its conversation's request before."""
+        return any(request.think_time_s is not None for request in self.requests)
+
+    def check_arrivals(self, sender: str) -> None:
+        """ValueError if a request waits for an answer, for a sender, a noun, that knows arrivals only."""
+        for index, request in enumerate(self.requests):
+            if request.think_time_s is not None:
+                raise ValueError(
+                    f"requests[{index}].think_time_s is {request.think_time_s:g}; {sender} cannot wait for the answer "
+                    "before: expected a workload without --turns"
+                )
+
+    @cached_property
+    def repeated_share(self) -> float:
+        """Share of the prompts' tokens that an earlier request had, an answer of its conversation included."""
+        known = dict[str, int]()
+        repeated = 0
+        for request in self.requests:
+            for name, tokens in request.segments:
+                repeated += min(known.get(name, 0), tokens)
+                answer = request.output_tokens if name == request.conversation else 0
+                known[name] = max(known.get(name, 0), tokens + answer)
+        return repeated / sum(request.prompt_tokens for request in self.requests)
+
+    @property
     def duration_s(self) -> float:
         """Seconds from 0 to the last arrival."""
         return self.requests[-1].arrival_s
@@ -196,7 +260,7 @@ class Workload(Document):
     @cached_property
     def gap_cv(self) -> float | None:
         """Coefficient of variation of the gaps between arrivals: 1 for Poisson. None without any gap."""
-        gaps_s = np.diff([request.arrival_s for request in self.requests])
+        gaps_s = np.diff([request.arrival_s for request in self.starts])
         mean_s = float(gaps_s.mean()) if gaps_s.size else 0.0
         return float(gaps_s.std()) / mean_s if mean_s else None
 
@@ -232,7 +296,7 @@ class Workload(Document):
         moved = tuple(each.model_copy(update={"arrival_s": each.arrival_s / whole_s * new_s}) for each in self.requests)
         changes = {
             "requests": moved,
-            "arrivals": self.arrivals.model_copy(update={"rate": rate}) if self.trace is None else self.arrivals,
+            "arrivals": self.arrivals.at(rate * len(self.starts) / len(moved)) if self.trace is None else self.arrivals,
             "trace": None if self.trace is None else self.trace.model_copy(update={"rate": rate}),
         }
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)

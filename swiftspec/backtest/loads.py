@@ -10,8 +10,9 @@ from swiftspec.backtest.rows import FIRST_TOKEN, LOAD_TIME, SPARSE_TPOT, TPOT, C
 from swiftspec.costmodel.constants import fitted_constants
 from swiftspec.engines import engine_named
 from swiftspec.engines.constants import fitted_sets
+from swiftspec.validation.published.cells import UnpredictedError
 from swiftspec.validation.published.comparison import Compared, LeaveOut
-from swiftspec.validation.published.load_rows import LoadRow, UnpredictedError, read_load_rows, with_usual_names
+from swiftspec.validation.published.load_rows import LoadRow, read_load_rows, with_usual_names
 from swiftspec.validation.published.loads import compare_loads
 
 __all__ = ["INFERENCEX", "POINTS", "SPARSE_POINTS", "STAGES", "PublishedLoads", "load_constants", "load_section"]

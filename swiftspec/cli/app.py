@@ -205,10 +205,7 @@ def plan(
     trace: Annotated[Path | None, typer.Option(metavar="FILE", help="A trace of this pair.")] = None,
     device: flags.DeviceName = None,
     devices: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number of devices to place the pair on. Default: as many as were profiled; with --device, 8."
-        ),
+        int | None, typer.Option(min=1, help="Devices for the pair. Default: those profiled; with --device, 8.")
     ] = None,
     quant: flags.Quant = None,
     draft_quant: flags.DraftQuant = None,
@@ -235,6 +232,8 @@ def plan(
     percentile: flags.Percentile = None,
     load_requests: flags.LoadRequests = None,
     max_running: flags.MaxRunning = None,
+    role: flags.ServingRole = "all",
+    transfer_ms: flags.TransferMs = None,
     settings: flags.Set = None,
     host_ms: flags.HostTime = None,
     inflate: flags.Inflate = None,
@@ -310,6 +309,8 @@ def plan(
         max_running=max_running,
         fleet=fleet,
         device=device,
+        role=role,
+        transfer_ms=transfer_ms,
     )
     search(
         target=target,

@@ -14,7 +14,6 @@ from swiftspec.engines import engine_named
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.export import Export, export_plan
 from swiftspec.files.writing import write_output
-from swiftspec.policies.effects import Role
 
 if TYPE_CHECKING:
     from swiftspec.planner.under_load.candidates import ServingEngine
@@ -73,10 +72,10 @@ class _Lengths:
             num_devices=num_devices,
             max_running=max_running,
             ranks=ranks,
-            serving=self._serving(num_devices),
+            serving=self._serving(),
         )
 
-    def _serving(self, num_devices: int) -> "ServingEngine | None":
+    def _serving(self) -> "ServingEngine | None":
         """The engine that the plan is exported to, where its steps can be composed: not on a CPU."""
         from swiftspec.devices import DEVICES
         from swiftspec.planner.deployment import Deployment, planned_pair
@@ -84,15 +83,9 @@ class _Lengths:
         plan = self._plan
         if plan.device not in DEVICES:
             return None
-        target, draft = planned_pair(plan.target.model, plan.draft.model, expert_parallel=bool(plan.expert_parallel))
-        deployment = Deployment(
-            device=plan.device,
-            num_devices=num_devices,
-            quant=plan.quantisation.get(Role.TARGET, plan.target.dtype),
-            draft_quant=plan.quantisation.get(Role.DRAFT, plan.draft.dtype),
-            engine=self._engine,
-        )
-        return deployment.serving(target, draft)
+        deployment = Deployment.of_plan(plan, engine=self._engine)
+        models = planned_pair(plan.target.model, plan.draft.model, expert_parallel=deployment.expert_parallel)
+        return deployment.serving(*models)
 
 
 def _show(exported: Export) -> None:

@@ -16,6 +16,7 @@ _OWN = {  # all others have the flag's name
 _SNAKE = (
     "acceptance_method",
     "accept_noise",
+    "distinct_prompts",
     "draft_kv_budget",
     "draft_quant",
     "duration_s",
@@ -34,6 +35,9 @@ _SNAKE = (
     "num_samples",
     "op_tables",
     "output_tokens",
+    "system_prompt_tokens",
+    "system_prompts",
+    "think_time_s",
 )
 _WORDS = (
     "acceptance",
@@ -56,10 +60,12 @@ _WORDS = (
     "ranks",
     "rate",
     "ray",
+    "role",
     "split",
     "start_s",
     "synthetic",
     "target",
+    "turns",
 )
 # Fields of a file are not flags: `plan.json: num_devices is ..`, `requests[3].output_tokens is ..`.
 _ANYWHERE = re.compile(rf"(?<!: )(?<!\.)\b(?:{'|'.join(_SNAKE)})\b(?!\.)")

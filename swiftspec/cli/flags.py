@@ -59,12 +59,14 @@ __all__ = [
     "Secret",
     "Seed",
     "ServedRequests",
+    "ServingRole",
     "Set",
     "Split",
     "Target",
     "Timeline",
     "TpotLimit",
     "TraceFile",
+    "TransferMs",
     "TtftLimit",
     "WorkloadFile",
 ]
@@ -303,6 +305,16 @@ Percentile = Annotated[
     typer.Option(
         metavar="P",
         help="With --workload: accept only what keeps the limits of P percent of the requests; with --fleet 95.",
+    ),
+]
+ServingRole = Annotated[
+    Literal["all", "decode"],
+    typer.Option(help="With --workload and --engine: decode plans a pool whose prompts other instances read."),
+]
+TransferMs = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0, metavar="MS", help="With --role decode: from a prompt's end until its cache is there. Default: 0."
     ),
 ]
 LoadRequests = Annotated[

@@ -19,10 +19,13 @@ def make_load(
     max_running: int | None = None,
     fleet: int | None = None,
     device: str | None = None,
+    role: str = "all",
+    transfer_ms: float | None = None,
 ) -> Load | None:
     """Load stated by flags; None without a workload.
 
-    fleet: devices of a fleet, if there is one. device: what it is planned for, if that is not this machine.
+    fleet: devices of a fleet, if there is one. device: what it is planned for, if that is not this machine. role:
+    all, or decode for a pool whose prompts are read elsewhere.
 
     Raises
     ------
@@ -36,6 +39,7 @@ def make_load(
         "--load-requests": most_requests,
         "--max-running": max_running,
         "--fleet": fleet,
+        "--transfer-ms": transfer_ms,
     }
     for flag, value in given.items():
         if value is None:
@@ -44,6 +48,10 @@ def make_load(
             raise ValueError(f"{flag} is {value:g}; it needs --workload")
         if flag in ("--ttft-ms", "--tpot-ms") and not 0 < value < math.inf:
             raise ValueError(f"{flag} is {value:g}; expected a positive number of milliseconds")
+    if role == "decode" and workload is None:
+        raise ValueError("--role is decode; it needs --workload")
+    if role != "decode" and transfer_ms is not None:
+        raise ValueError(f"--transfer-ms is {transfer_ms:g}; it needs --role decode")
     if fleet is not None and max_running is None:
         max_running = usual_max_running(device or "cpu")
     return Load.read(
@@ -53,4 +61,5 @@ def make_load(
         percentile=percentile,
         most_requests=most_requests,
         options=None if max_running is None else LoadOptions(max_running=max_running),
+        transfer_s=(transfer_ms or 0.0) / 1e3 if role == "decode" else None,
     )

@@ -7,85 +7,7 @@ import typer
 
 from swiftspec.cli import flags
 
-__all__ = ["kinds", "simulate", "sweep", "workload"]
-
-
-def workload(
-    *,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the workload.")],
-    arrivals: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROCESS",
-            help="poisson:RATE, gamma:RATE:SHAPE (vLLM's burstiness), constant:RATE, in requests/s, or closed:CLIENTS.",
-        ),
-    ] = None,
-    requests: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Number of requests; with --from, the first N.")
-    ] = None,
-    prompt_tokens: Annotated[
-        str | None,
-        typer.Option(metavar="LENGTHS", help="fixed:TOKENS, uniform:LEAST:MOST or lognormal:MEAN:CV."),
-    ] = None,
-    output_tokens: Annotated[str | None, typer.Option(metavar="LENGTHS", help="As --prompt-tokens.")] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Name prompts of this file, JSON lines with `prompt`; needs --tokenizer."),
-    ] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(metavar="M", help="Model that counts the tokens of --prompts: a directory.")
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Name prompts of this acceptance trace, with its outputs.")
-    ] = None,
-    source: Annotated[
-        tuple[str, Path] | None,
-        typer.Option(
-            "--from", metavar="FORMAT FILE", help="Replay a load trace: azure, burstgpt, mooncake or adaserve."
-        ),
-    ] = None,
-    start_s: Annotated[
-        float | None, typer.Option(metavar="S", help="With --from: where to start, after the first row.")
-    ] = None,
-    duration_s: Annotated[float | None, typer.Option(metavar="S", help="With --from: how much to take.")] = None,
-    rate: Annotated[
-        float | None, typer.Option(metavar="RATE", help="With --from: stretch the time axis to these requests/s.")
-    ] = None,
-    classes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--class",
-            metavar="NAME[:LIMITS]",
-            help="Class of requests, such as chat:ttft=500,tpot=50,share=0.3, with limits in ms; may be repeated.",
-        ),
-    ] = None,
-    seed: flags.Seed = 0,
-    json: flags.Json = None,
-) -> None:
-    """Write a workload: many requests, generated or replayed.
-
-    It has arrival times, lengths and latency limits, but no text. Open processes have exactly the given rate: their
-    gaps are stretched to add up to requests/rate, as those of `vllm bench serve` are.
-
-    \b
-    Examples:
-      swiftspec workload --arrivals poisson:2 --requests 500 --prompt-tokens lognormal:200:0.5 \\
-          --output-tokens fixed:96 --class interactive:ttft=500,tpot=50 --out workload.json
-      swiftspec workload --from azure AzureLLMInferenceTrace_conv.csv --duration-s 600 --rate 2 \\
-          --out workload.json --json -
-    """
-    from swiftspec.cli.workload import Drawing, Replaying
-    from swiftspec.cli.workload import workload as write
-
-    write(
-        drawing=Drawing(arrivals, prompt_tokens, output_tokens, prompts, tokenizer, trace),
-        replaying=Replaying(source, start_s, duration_s, rate),
-        requests=requests,
-        classes=classes or (),
-        seed=seed,
-        out=out,
-        json_path=json,
-    )
+__all__ = ["kinds", "simulate", "sweep"]
 
 
 def simulate(
@@ -108,6 +30,13 @@ def simulate(
     prefill_tokens: flags.PrefillTokens = None,
     gather_ms: flags.GatherMs = None,
     control: flags.Control = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[@RELEASE]", help="With --workload: serve as this engine does: vllm, sglang or trtllm."
+        ),
+    ] = None,
+    settings: flags.Set = None,
     replay: Annotated[
         bool | None,
         typer.Option(
@@ -141,6 +70,7 @@ def simulate(
         "--replay": replay,
     }
     if workload is not None:
+        from swiftspec.cli.deployment import parse_settings
         from swiftspec.cli.simulate_load import simulate_load
 
         simulate_load(
@@ -148,6 +78,8 @@ def simulate(
             workload=workload,
             policy=policy,
             limits=limits,
+            engine=engine,
+            settings=parse_settings(settings or ""),
             max_new_tokens=max_new_tokens,
             earlier_outputs=earlier_outputs,
             seed=seed,
@@ -156,7 +88,7 @@ def simulate(
             json_path=json,
         )
         return
-    refuse_limits(limits)
+    refuse_limits(limits | {"--engine": engine, "--set": settings})
     from swiftspec.cli.simulate import simulate as simulate_alone
 
     simulate_alone(

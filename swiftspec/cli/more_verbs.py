@@ -7,8 +7,9 @@ import typer
 
 from swiftspec.cli import flags
 from swiftspec.cli.exchange_verbs import export, import_tables, rates
-from swiftspec.cli.load_verbs import kinds, sweep, workload
+from swiftspec.cli.load_verbs import kinds, sweep
 from swiftspec.cli.server_verbs import atts, loadtest, serve
+from swiftspec.cli.workload_verb import workload
 
 __all__ = ["register"]
 
@@ -35,7 +36,10 @@ def validate(
         Path | None, typer.Option(metavar="FILE", help="Prompts as JSON Lines, other than the traced ones.")
     ] = None,
     loads: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Instead: CSV file of measured loads, to be predicted.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Instead: measured loads, CSV or JSON of vllm bench, GuideLLM, AIPerf, inference-perf."
+        ),
     ] = None,
     speeds: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Instead: CSV file of measured speeds by drafting method.")

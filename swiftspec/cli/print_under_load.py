@@ -4,7 +4,7 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad
 from swiftspec.cli import console
 from swiftspec.cli.columns import count
-from swiftspec.reports.under_load import COLUMNS, TITLE, assumed, choice, load_row, single_request, unmet
+from swiftspec.reports.under_load import COLUMNS, TITLE, assumed, cached, choice, load_row, single_request, unmet
 
 __all__ = ["show_under_load"]
 
@@ -13,7 +13,7 @@ def show_under_load(made: Plan, load: UnderLoad) -> None:
     """The choice in a sentence, what it assumes, and a row for the best candidate of every policy."""
     console.paragraph(choice(made, load))
     console.paragraph(assumed(load))
-    if sentence := unmet(made, load):
+    for sentence in filter(None, (cached(made, load), unmet(made, load))):
         console.paragraph(sentence)
     console.paragraph(single_request(made, load))
     ranked = load.ranked

@@ -1,5 +1,6 @@
 """`swiftspec simulate --workload`: serves many requests in simulated time."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ def simulate_load(
     workload: Path,
     policy: str | None,
     limits: Limits,
+    engine: str | None = None,
+    settings: Mapping[str, str] | None = None,
     max_new_tokens: int | None,
     earlier_outputs: int | None,
     seed: int,
@@ -34,7 +37,8 @@ def simulate_load(
     plot: Path | None = None,
     json_path: Path | None = None,
 ) -> SimulatedLoad:
-    """Serve a workload and print the metrics. limits: values of flags."""
+    """Serve a workload and print the metrics. limits: values of flags. engine: another one, with its settings."""
+    _check_engine(engine, settings, {**limits, "--timeline": timeline, "--plot": plot})
     if max_new_tokens is not None:
         raise ValueError(f"--max-new-tokens is {max_new_tokens}; with --workload, its requests have their own lengths")
     check_outputs(inputs={"--plan": plan, "--workload": workload}, timeline=timeline, plot=plot, json=json_path)
@@ -51,15 +55,20 @@ def simulate_load(
         asked,
         policy=policy,
         options=options,
+        engine=engine,
+        settings=settings,
         seed=seed,
         timelines=timeline is not None or plot is not None,
         stages=console.progress,
     )
     load = served(earlier_outputs=earlier_outputs)
+    by = f"by {engine}" if engine else f"at most {options.max_running} at once"
     console.paragraph(
-        f"Simulated {candidate.describe()} under {asked.arrivals}: {count(len(asked.requests), 'request')}, at most "
-        f"{options.max_running} at once, by {load.method}"
+        f"Simulated {candidate.describe()} under {asked.arrivals}: {count(len(asked.requests), 'request')}, {by}, "
+        f"simulated by {load.method}"
     )
+    if asked.repeated_share and load.cache is None:
+        console.paragraph("This package's engine has no prefix cache and reads the prompts whole.")
     if assumed is not None:
         console.paragraph(compared(assumed, candidate.policy))
     if load.num_replayed:
@@ -67,6 +76,8 @@ def simulate_load(
             "Requests replay rounds that were recorded of the first ones. Against simulations in full (--full), mean "
             "TPOT and end-to-end times were within 4 % for the policies in docs/load.md."
         )
+    if engine is None and made.under_load is not None and made.under_load.engine:
+        console.note(f"The plan was made for {made.under_load.engine}; --engine serves as it does")
     show_load_metrics(load)
     own_text = None
     if earlier_outputs is not None:  # in full, as the other was
@@ -93,11 +104,21 @@ def simulate_load(
         "busy_fraction": load.busy_fraction,
         "method": load.method,
         "num_replayed": load.num_replayed,
+        "cache": None if load.cache is None else load.cache.model_dump(mode="json"),
     }
     if own_text is not None:
         content |= {"num_repeated": load.num_repeated, "own_text_metrics": own_text.metrics.model_dump(mode="json")}
     write_json(json_path, content)
     return load
+
+
+def _check_engine(engine: str | None, settings: Mapping[str, str] | None, others: Mapping[str, object]) -> None:
+    """ValueError for flags that do not go with another engine, or need one."""
+    if engine is None and settings:
+        raise ValueError(f"--set is {', '.join(settings)}; it needs --engine, whose limits it changes")
+    for flag, value in others.items():
+        if engine is not None and value is not None:
+            raise ValueError(f"{flag} is {value}; it is this package's engine's, and --engine is {engine}")
 
 
 def _repeats(load: SimulatedLoad) -> str:
@@ -131,6 +152,9 @@ def _load_rows(load: SimulatedLoad, metrics: LoadMetrics) -> list[tuple[str, str
         ("tokens per round", f"{metrics.tokens_per_round:.2f}"),
         ("preemptions", str(metrics.num_preemptions)),
     ]
+    if load.cache is not None:
+        rows.append(("prompts' tokens in the prefix cache", percent(load.cache.hit_rate)))
+        rows.append(("tokens of cache", f"{load.cache.tokens:,}"))
     if metrics.request_goodput < metrics.request_throughput:
         rows.append(("requests/s within their limits", f"{metrics.request_goodput:.2f}"))
     rows += [

@@ -13,7 +13,7 @@ from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.files.reading import shown
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
-from swiftspec.workload import PromptLengths, lengths_in_prompts, lengths_in_trace, make_workload, replay
+from swiftspec.workload import Prefixes, PromptLengths, lengths_in_prompts, lengths_in_trace, make_workload, replay
 from swiftspec.workload.classes import DEFAULT_CLASSES
 
 __all__ = ["Drawing", "Replaying", "parse_class", "show_workload", "workload"]
@@ -31,6 +31,11 @@ class Drawing(NamedTuple):
     prompts: Path | None = None
     tokenizer: str | None = None
     trace: Path | None = None
+    system_prompt_tokens: int | None = None
+    system_prompts: int | None = None
+    distinct_prompts: int | None = None
+    turns: int | None = None
+    think_time_s: float | None = None
 
 
 class Replaying(NamedTuple):
@@ -77,14 +82,17 @@ def workload(
 def _drawn(drawing: Drawing, requests: int | None, classes: Sequence[RequestClass], seed: int) -> Workload:
     if drawing.arrivals is None:
         raise ValueError(f"--arrivals is missing; expected {Arrivals.syntax}, or --from")
-    if requests is None:
+    arrivals = Arrivals.parse(drawing.arrivals, field="--arrivals")
+    if requests is None and not arrivals.stages:
         raise ValueError("--requests is missing; expected the number of requests")
+    prefixes = _prefixes(drawing)
     return make_workload(
-        Arrivals.parse(drawing.arrivals, field="--arrivals"),
+        arrivals,
         num_requests=requests,
         prompt_tokens=_lengths(drawing.prompt_tokens, "--prompt-tokens"),
         output_tokens=_lengths(drawing.output_tokens, "--output-tokens"),
         prompts=_prompts(drawing.prompts, drawing.tokenizer, drawing.trace),
+        prefixes=prefixes,
         classes=classes,
         seed=seed,
     )
@@ -139,6 +147,20 @@ def _lengths(text: str | None, flag: str) -> Lengths | None:
     return None if text is None else Lengths.parse(text, field=flag)
 
 
+def _prefixes(drawing: Drawing) -> Prefixes:
+    """What prompts share. ValueError if they are those of a file, or a number is of nothing."""
+    given = {field: getattr(drawing, field) for field in Prefixes.__dataclass_fields__}
+    given = {field: value for field, value in given.items() if value is not None}
+    file = drawing.prompts or drawing.trace
+    for field, needed in (("system_prompts", "system_prompt_tokens"), ("think_time_s", "turns")):
+        if field in given and needed not in given:
+            raise ValueError(f"{field} is {given[field]}; it needs --{needed.replace('_', '-')}")
+    for field, value in given.items():
+        if file is not None:
+            raise ValueError(f"{field} is {value}, but prompts are those of {file}")
+    return Prefixes(**given)
+
+
 def _prompts(prompts: Path | None, tokenizer: str | None, trace: Path | None) -> PromptLengths | None:
     """Prompts that the requests are to name, if any."""
     if prompts is not None and trace is not None:
@@ -167,6 +189,7 @@ def show_workload(made: Workload) -> None:
         gaps="-" if made.gap_cv is None else f"coefficient of variation {made.gap_cv:.2f}",
         prompts=f"those of {prompts.file}" if prompts else _described(made.prompt_tokens),
         outputs=_described(made.output_tokens),
+        **_shared(made),
     )
     names = [each.name for each in made.classes]
     rows = [_cells(made, [name]) for name in names]
@@ -179,6 +202,15 @@ def show_workload(made: Workload) -> None:
         for reason, number in trace.left_out.items():
             console.paragraph(f"Left out: {count(number, 'row')} {reason}")
         console.paragraph(f"Licence: {trace.licence}")
+
+
+def _shared(made: Workload) -> dict[str, str]:
+    """Nothing for a workload whose prompts are all new."""
+    if not made.repeated_share:
+        return {}
+    starts = made.starts
+    turns = f"; {count(len(starts), 'conversation')}, whose turns wait for answers" if made.has_turns else ""
+    return {"repeated": f"{percent(made.repeated_share)} of the prompts' tokens are those of earlier requests{turns}"}
 
 
 def _described(lengths: Lengths) -> str:
@@ -220,6 +252,7 @@ def _summary(made: Workload) -> dict[str, Any]:
         "rate": made.rate,
         "duration_s": made.duration_s,
         "gap_cv": made.gap_cv,
+        "repeated_share": made.repeated_share,
         **_length_figures(made, names),
         "classes": [
             {

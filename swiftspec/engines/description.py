@@ -70,6 +70,8 @@ class Engine:
     words : mapping of str to str
         The engine's own names of the limits that a user can set, and the fields of `StepLimits`; or `prefix_cache`,
         `no_prefix_cache` and `runs_step_by_step` of flags that switch one.
+    blocks_given_up : int
+        Blocks of a matched prefix that are read again for a draft that needs the target's hidden states of its text.
     covers_requests : bool
         Whether it refuses more requests at once than tokens in a step.
     ahead_since : tuple of int, optional
@@ -124,6 +126,7 @@ class Engine:
     large_bytes: int = 70 * _GIB
     never_large: frozenset[str] = frozenset({"a100-sxm"})
     words: Mapping[str, str] = field(default_factory=dict)
+    blocks_given_up: int = 0
     covers_requests: bool = False
     ahead_since: Release | None = None
     graphs_prompts: bool = False

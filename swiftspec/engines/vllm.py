@@ -66,6 +66,7 @@ VLLM: Final = Engine(
         "no_async_scheduling": "runs_step_by_step",
         "max_cudagraph_capture_size": "captured_tokens",
     },
+    blocks_given_up=1,  # vllm/v1/core/kv_cache_coordinator.py: for EAGLE and MTP
     covers_requests=True,  # vllm/config/scheduler.py
     # By default since 0.14; in 0.11 to 0.13 by --async-scheduling, with which public benchmarks of these were run.
     ahead_since=(0, 11),

@@ -69,12 +69,23 @@ def encoded_prompts(client: ServerClient, prompts: Sequence[Prompt], *, model: s
 
 
 def drawn_prompts(workload: Workload, prompts: Sequence[PromptTokens], *, seed: int) -> list[PromptTokens]:
-    """A prompt for each of the workload's requests, drawn from those given, in the request's length."""
+    """A prompt for each of the workload's requests, drawn from those given, in the request's length.
+
+    Stretches that requests share have the same tokens: those of one of the prompts, from another place on in each.
+    """
     drawn = np.random.default_rng([seed, 1]).integers(len(prompts), size=len(workload.requests)).tolist()
-    return [
-        tuple(stretched(prompts[index], asked.prompt_tokens))
-        for index, asked in zip(drawn, workload.requests, strict=True)
-    ]
+    numbers = dict[str, int]()
+    found = []
+    for index, asked in zip(drawn, workload.requests, strict=True):
+        tokens: list[int] = []
+        for name, length in asked.shared:
+            number = numbers.setdefault(name, len(numbers))
+            text = prompts[number % len(prompts)]
+            start = number // len(prompts) % len(text)
+            tokens += stretched((*text[start:], *text[:start]), length)
+        own = asked.prompt_tokens - len(tokens)
+        found.append((*tokens, *(stretched(prompts[index], own) if own else ())))
+    return found
 
 
 def send_workload(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.pair import model_name
+from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_device
 from swiftspec.engines import Engine, engine_named
@@ -257,6 +258,19 @@ class Deployment:
         found = engine_named(self.engine)
         return None if found.name == SWIFTSPEC.name else replace(found, host_s=self.host_s)
 
+    @classmethod
+    def of_plan(cls, plan: Plan, *, engine: str, settings: Mapping[str, str] | None = None) -> "Deployment":
+        """The devices and formats of a plan, under an engine. ValueError for a device that is not registered."""
+        return cls(
+            device=plan.device,
+            num_devices=plan.num_devices,
+            quant=plan.quantisation.get(Role.TARGET, plan.target.dtype),
+            draft_quant=plan.quantisation.get(Role.DRAFT, plan.draft.dtype),
+            engine=engine,
+            settings=settings or {},
+            expert_parallel=bool(plan.expert_parallel),
+        )
+
     def serving(self, target: PlannedModel, draft: PlannedModel) -> "ServingEngine | None":
         """The engine that serves, with a pair of models; None where it is this package's own."""
         from swiftspec.planner.under_load.candidates import ServingEngine
@@ -271,7 +285,12 @@ class Deployment:
             device=self.spec,
             target=target.spec,
             quant=self.quant,
-            draft=DraftModel(spec=draft.spec, quant=self.draft_quant, products=draft.products),
+            draft=DraftModel(
+                spec=draft.spec,
+                quant=self.draft_quant,
+                products=draft.products,
+                reads_target=draft.kind.reads_target,
+            ),
         )
 
     @property

@@ -41,6 +41,8 @@ class Load:
         Limits of the scheduler.
     serving : ServingEngine, optional
         Another engine than this package's that will serve, under its own limits.
+    transfer_s : float, optional
+        Prompts are read elsewhere, and a request's cache comes so many seconds later: plan a pool that only decodes.
 
     Raises
     ------
@@ -56,6 +58,7 @@ class Load:
     most_requests: int | None = None
     options: LoadOptions = field(default_factory=LoadOptions)
     serving: "ServingEngine | None" = None
+    transfer_s: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("ttft_s", "tpot_s"):
@@ -64,6 +67,8 @@ class Load:
                 raise ValueError(f"{name} is {value:g}; expected a positive number of seconds")
         if self.percentile is not None and not 0 < self.percentile <= 100:
             raise ValueError(f"percentile is {self.percentile:g}; expected more than 0, and at most 100")
+        if self.transfer_s is not None and not 0 <= self.transfer_s < math.inf:
+            raise ValueError(f"transfer_s is {self.transfer_s:g}; expected 0 or more seconds")
         if self.most_requests is not None and self.most_requests < 1:
             raise ValueError(f"most_requests is {self.most_requests}; expected at least 1")
         _ = self.goal  # checks the percentile
@@ -78,6 +83,7 @@ class Load:
         percentile: float | None = None,
         most_requests: int | None = None,
         options: LoadOptions | None = None,
+        transfer_s: float | None = None,
     ) -> "Load | None":
         """The load of a workload, or of its file; None without one. ValueError for values that need one."""
         if workload is None:
@@ -95,15 +101,25 @@ class Load:
             percentile=percentile,
             most_requests=most_requests,
             options=options or LoadOptions(),
+            transfer_s=transfer_s,
         )
 
     def under(self, serving: "ServingEngine | None") -> "Load":
         """The load of an engine that serves; its limits are those of its steps."""
         if serving is None:
+            self.check_role()
             return self
         limits = serving.engine.limits(serving.device, serving.settings)
         options = self.options.model_copy(update={"max_running": limits.requests, "prefill_rows": limits.step_tokens})
         return replace(self, serving=serving, options=options)
+
+    def check_role(self) -> None:
+        """ValueError for a decode-only pool of this package's engine, which reads the prompts itself."""
+        if self.transfer_s is not None and self.serving is None:
+            raise ValueError(
+                "role is decode; this package's engine reads prompts itself: expected an engine that serves, as "
+                "--engine vllm, and no fleet"
+            )
 
     @cached_property
     def goal(self) -> LoadGoal:

@@ -16,7 +16,7 @@ from swiftspec.artifacts.document import Basis
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad
+from swiftspec.artifacts.under_load import DecodePool, LoadPrediction, UnderLoad
 from swiftspec.planner.backends import run_parallel
 from swiftspec.planner.collecting import uncollected
 from swiftspec.planner.decision import Decision, OutOfReachError, explained
@@ -27,6 +27,8 @@ from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Key, Option
 from swiftspec.planner.simulations import RankedOption, Simulations
 from swiftspec.planner.under_load.predictor import Predictor
+from swiftspec.planner.under_load.prefill import decode_pool
+from swiftspec.policies.effects import Role
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 
@@ -89,6 +91,7 @@ def choose_for_load(
     policy : str or None
         Choose one of this policy's options.
     """
+    load.check_role()
     load = replace(load, options=load.options.on(profile.device))
     runs = _Runs(load, profile, trace, simulations, memory, num_jobs)
     first = _eligible_first([decision.chosen, *decision.others], policy)[:MOST_CANDIDATES]
@@ -122,8 +125,18 @@ def choose_for_load(
             predictions={name: one.prediction for name, one in by_policy.items()},
             single_request=alone.prediction,
             engine=load.serving.described() if load.serving else "",
+            repeated_share=load.workload.repeated_share,
+            decode_pool=_decode_pool(load, best),
         ),
     )
+
+
+def _decode_pool(load: Load, best: _Served) -> DecodePool | None:
+    """What reads the prompts of a pool that only decodes, if it is one."""
+    if load.serving is None or load.transfer_s is None:
+        return None
+    reading = load.serving.deployed(len(best.candidate.groups[Role.TARGET]), context=load.longest_context)
+    return decode_pool(load.simulated, best.prediction.metrics, reading, transfer_s=load.transfer_s)
 
 
 def _eligible_first(outcomes: Sequence[Outcome], policy: str | None) -> list[Outcome]:
@@ -240,6 +253,7 @@ class _Server:
             self.load.simulated,
             goal=self.load.goal,
             options=self.load.options.with_room(room),
+            transfer_s=self.load.transfer_s,
         )
         speed = candidate.prediction.metrics.figures.tokens_per_s
         return LoadPrediction.of(served, candidate=candidate.describe(), tokens_per_s=speed, num_blocks=room)

@@ -87,6 +87,8 @@ class SearchOptions:
         if workload.rate is None:
             why = "a closed loop" if workload.is_closed else "a workload whose requests all arrive at 0"
             raise ValueError(f"arrivals is {workload.arrivals}; a fleet cannot divide {why}: expected a rate")
+        self.load.check_role()
+        workload.check_arrivals("a fleet")
         if not self.load.goal.is_limited:
             raise ValueError(
                 f"fleet is {num_devices}, but there are no limits to keep: neither ttft_s nor tpot_s is given, and no "

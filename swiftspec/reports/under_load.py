@@ -2,11 +2,12 @@
 
 from swiftspec.artifacts.load_metrics import Percentiles
 from swiftspec.artifacts.plan import Plan
-from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad
+from swiftspec.artifacts.under_load import DecodePool, LoadPrediction, UnderLoad
 from swiftspec.artifacts.workload import RequestClass
+from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.reports.formatting import count, milliseconds, percent, speed
 
-__all__ = ["COLUMNS", "TITLE", "assumed", "choice", "compared", "load_row", "single_request", "unmet"]
+__all__ = ["COLUMNS", "TITLE", "assumed", "cached", "choice", "compared", "load_row", "single_request", "unmet"]
 
 TITLE = "The best of every policy under this load: goodput in requests/s, latencies in ms, tokens/s of a request alone"
 COLUMNS = ("policy", "split", "goodput", "in limits", "TTFT", "p95", "TPOT", "p95", "E2E", "p95", "alone")
@@ -80,6 +81,35 @@ def _methods(load: UnderLoad) -> str:
     if len(by_method) == 1:
         return f"by {next(iter(by_method))}"
     return " and ".join(f"by {method} ({', '.join(policies)})" for method, policies in sorted(by_method.items()))
+
+
+def cached(plan: Plan, load: UnderLoad) -> str:
+    """Sentence: how much of the prompts is found in the prefix cache, with the choice's draft and without a draft."""
+    if load.decode_pool is not None:
+        return decode_pool(load.decode_pool)
+    if not load.repeated_share:
+        return ""
+    repeated = f"{percent(load.repeated_share)} of the prompts' tokens are those of earlier requests"
+    chosen = load.predictions[plan.chosen.policy].cache
+    if chosen is None:
+        return f"{repeated}; this package's engine has no prefix cache and reads the prompts whole."
+    found = (
+        f"{repeated}; {percent(chosen.hit_rate)} are found in the prefix cache, which holds {chosen.tokens:,} tokens"
+    )
+    plain = load.predictions.get(Autoregressive.name)
+    if plain is None or plain.cache is None or plan.chosen.policy == Autoregressive.name:
+        return f"{found}."
+    return f"{found}, and {percent(plain.cache.hit_rate)} of {plain.cache.tokens:,} without a draft."
+
+
+def decode_pool(pool: DecodePool) -> str:
+    """Sentences: what the pool leaves to others, and how many instances that takes."""
+    return (
+        f"A pool that only decodes: TTFT begins when a prompt has been read elsewhere, and its cache comes "
+        f"{milliseconds(pool.transfer_s)} ms later. Reading the prompts, {pool.prompt_tokens_per_s:,.0f} tokens/s, "
+        f"takes {count(pool.num_prefill_instances, 'instance')} on as many devices, each of which reads "
+        f"{pool.prefill_tokens_per_s:,.0f} tokens/s. More of a split into prefill and decoding is not planned."
+    )
 
 
 def _limits(one: RequestClass, *, alone: bool) -> str:

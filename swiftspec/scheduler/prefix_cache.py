@@ -62,11 +62,19 @@ class PrefixCache:
         if self.block_tokens:
             self._users.subtract(key for key, _ in segments)
 
-    def shrink(self, room_tokens: int) -> None:
-        """Whoever was used least recently gives way until all fit into `room_tokens`, or all are in use."""
+    def present(self, segments: Sequence[Segment]) -> int:
+        """Tokens of a prompt's stretches that take no further room."""
+        return sum(min(self._kept.get(key, 0), tokens) for key, tokens in segments)
+
+    def shrink(self, room_tokens: int, *, but: Sequence[Segment] = ()) -> None:
+        """Whoever was used least recently gives way until all fit into `room_tokens`, or all are in use.
+
+        but: stretches of a prompt that is about to have them.
+        """
         if self.num_tokens <= room_tokens:
             return
-        for key in [key for key in self._kept if not self._users[key]]:
+        spared = {key for key, _ in but}
+        for key in [key for key in self._kept if not self._users[key] and key not in spared]:
             self.num_tokens -= self._kept.pop(key)
             if self.num_tokens <= room_tokens:
                 return

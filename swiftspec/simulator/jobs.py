@@ -32,6 +32,11 @@ class Job:
         Its limit on the time per token, for controls that keep limits.
     is_scored : bool
         Whether its prompt is to be scored, instead of continued.
+    class_name : str
+        Class of the workload that it belongs to.
+    next_turn : Job, optional
+        What its client sends `think_time_s` after its end: the next turn of a conversation.
+    think_time_s : float
     """
 
     arrival_s: float = 0.0
@@ -41,6 +46,9 @@ class Job:
     client: str = ""
     tpot_s: float | None = None
     is_scored: bool = False
+    class_name: str = ""
+    next_turn: "Job | None" = None
+    think_time_s: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)

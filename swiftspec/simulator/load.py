@@ -64,7 +64,7 @@ def serve_workload(
     serving = setup.serving(latencies, trace, options)
     limits = {each.name: each for each in goal.classes}
     jobs = _jobs(workload, limits, trace, seed)
-    is_replay = len(jobs) > _MOST_FULL if options.replay is None else options.replay
+    is_replay = len(workload.requests) > _MOST_FULL if options.replay is None else options.replay
     run = serving.run(
         jobs,
         num_clients=workload.arrivals.num_clients if workload.is_closed else None,
@@ -73,7 +73,7 @@ def serve_workload(
         replicas=replicas,
         done=done,
     )
-    return _result(run, workload, limits, target_groups=serving.policy.target_groups * replicas.num_targets)
+    return _result(run, limits, target_groups=serving.policy.target_groups * replicas.num_targets)
 
 
 def named_prompts(workload: Workload, trace: AcceptanceTrace) -> list[int | None]:
@@ -88,33 +88,38 @@ def named_prompts(workload: Workload, trace: AcceptanceTrace) -> list[int | None
 
 
 def _jobs(workload: Workload, limits: Mapping[str, RequestClass], trace: AcceptanceTrace, seed: int) -> list[Job]:
-    """A job for every request; prompts that it does not name are drawn."""
+    """A job for every request, later turns behind the first; prompts that it does not name are drawn."""
     named = named_prompts(workload, trace)
     drawn = np.random.default_rng([seed, 0]).integers(len(trace.prompts), size=len(named)).tolist()
-    jobs = []
-    for number, request in enumerate(workload.requests):
+    jobs: list[Job] = []
+    later = dict[str, tuple[Job, float]]()  # of every conversation: the turn that follows, and the time before it
+    for number, request in reversed([*enumerate(workload.requests)]):
         index = named[number]
-        jobs.append(
-            Job(
-                arrival_s=request.arrival_s,
-                prompt_index=drawn[number] if index is None else index,
-                prompt_tokens=None if request.prompt_id is not None else request.prompt_tokens,
-                output_tokens=request.output_tokens,
-                client=request.client,
-                tpot_s=limits[request.class_name].tpot_s,
-            )
+        next_turn, think_time_s = later.pop(request.conversation or "", (None, 0.0))
+        job = Job(
+            arrival_s=request.arrival_s,
+            prompt_index=drawn[number] if index is None else index,
+            prompt_tokens=None if request.prompt_id is not None else request.prompt_tokens,
+            output_tokens=request.output_tokens,
+            client=request.client,
+            tpot_s=limits[request.class_name].tpot_s,
+            class_name=request.class_name,
+            next_turn=next_turn,
+            think_time_s=think_time_s,
         )
-    return jobs
+        if request.conversation is not None and request.think_time_s is not None:
+            later[request.conversation] = job, request.think_time_s
+        else:
+            jobs.append(job)
+    return jobs[::-1]
 
 
-def _result(
-    run: ServingRun, workload: Workload, limits: Mapping[str, RequestClass], *, target_groups: int
-) -> SimulatedLoad:
+def _result(run: ServingRun, limits: Mapping[str, RequestClass], *, target_groups: int) -> SimulatedLoad:
     """Records and metrics of a run."""
     served = [request for request in run.requests if request.ended_s is not None]
     records = []
     for request in served:
-        of_class = limits[workload.requests[request.number].class_name]
+        of_class = limits[request.job.class_name]
         assert request.begun_s is not None
         records.append(
             ServedRecord.of(

@@ -237,13 +237,22 @@ class _Run:
         for job in sorted(self._jobs, key=lambda job: job.arrival_s):
             if job.arrival_s > self.env.now:
                 yield self.env.timeout(job.arrival_s - self.env.now)
-            self.submit(job)
+            if job.next_turn is None:
+                self.submit(job)
+            else:
+                self.env.process(self._turns(job))
 
     def _client(self, jobs: Iterator[Job]) -> Events:
         for job in jobs:
-            request = self.submit(job)
-            if request is not None:
-                yield request.done
+            yield from self._turns(job)
+
+    def _turns(self, job: Job | None) -> Events:
+        """A request, and the later turns of its conversation, if any, until all have ended or one is refused."""
+        while job is not None and (request := self.submit(job)) is not None:
+            yield request.done
+            if job.next_turn is not None:
+                yield self.env.timeout(job.think_time_s)
+            job = job.next_turn
 
     def submit(self, job: Job) -> ServedRequest | None:
         """Queue a request; None if there is no room."""

@@ -83,6 +83,7 @@ def send(
     url: str, workload: Workload, prompts: Prompts, *, api_key: str, seed: int, limit: int | None, stages: Stages
 ) -> tuple[str, SentLoad]:
     """The model's name, and the workload as it was answered. As `load_test`."""
+    workload.check_arrivals("a load test")
     client = ServerClient(url, api_key=api_key)
     model = client.model()
     encoded = encoded_prompts(client, read_texts(prompts, limit), model=model)

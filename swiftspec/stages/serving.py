@@ -1,5 +1,6 @@
 """Simulation of a plan under load, as `swiftspec simulate --workload` runs it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
@@ -23,6 +24,8 @@ def simulate_load(
     policy: str | None = None,
     options: LoadOptions | None = None,
     earlier_outputs: int | None = None,
+    engine: str | None = None,
+    settings: Mapping[str, str] | None = None,
     seed: int = 0,
     timelines: bool = False,
     stages: Stages = silent,
@@ -44,6 +47,11 @@ def simulate_load(
     earlier_outputs : int, optional
         Most outputs of earlier requests that a suffix-decoding policy searches, too. The plan's if not given, which is
         none.
+    engine : str, optional
+        Engine that serves instead of this package's, with its release: `vllm@0.15`. Its limits are then those of its
+        steps, and `options` are not used.
+    settings : mapping of str to str, optional
+        With `engine`: limits by its own words.
     seed : int
         The same seed gives the same result.
     timelines : bool
@@ -55,12 +63,13 @@ def simulate_load(
     ------
     ValueError
         If the plan has no such policy, the policy searches no earlier outputs, a prompt is not in its trace, or a
-        request does not fit into the target's context or the cache.
+        request does not fit into the target's context or the cache, or the engine cannot run the policy.
     """
     planned = read_priced(planned)
     path = None if isinstance(workload, Workload) else Path(workload)
     asked = workload if isinstance(workload, Workload) else Workload.load(workload)
     from swiftspec.artifacts.basis import candidate_of, searching
+    from swiftspec.planner.under_load.planned import serving_of_plan
     from swiftspec.planner.under_load.predictor import Predictor
     from swiftspec.simulator.latency import LatencyTable
     from swiftspec.simulator.setup import Setup
@@ -68,8 +77,15 @@ def simulate_load(
     candidate = searching(candidate_of(planned.plan, policy), earlier_outputs)
     check_context(planned.plan.target, [candidate], asked)
     assumed = planned_load(planned.plan, asked, path)
+    serving = None
+    if engine is not None:
+        serving = serving_of_plan(planned.plan, candidate, engine=engine, settings=settings or {})
     predictor = Predictor(
-        LatencyTable(planned.profile.latencies), planned.trace, device=planned.profile.device, seed=seed
+        LatencyTable(planned.profile.latencies),
+        planned.trace,
+        device=planned.profile.device,
+        serving=serving,
+        seed=seed,
     )
     with stages("simulate") as progress:
         return predictor.serve(

@@ -41,6 +41,7 @@ def requests_of(workload: Workload, *, rate: float | None = None) -> list[Tenant
     """
     if workload.is_closed:
         raise ValueError(f"arrivals are {workload.arrivals}; expected an open process")
+    workload.check_arrivals("a simulation of tenants")
     scaled = workload if rate is None else workload.scaled(rate=rate)
     return [
         TenantRequest(

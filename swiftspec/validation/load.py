@@ -61,6 +61,7 @@ def load_requests(plan: Plan, workload: Workload, prompts: Sequence[Prompt], *, 
 
     ValueError if a prompt has no tokens, or a request does not fit into the models' context.
     """
+    workload.check_arrivals("a validation")
     encoded = EncodedPrompts.of(prompts, model=plan.target.model)
     policies = [each.build() for each in plan.candidates.values()]
     limit = ContextLimit.of_model(encoded.spec, policies, model=plan.target.model)

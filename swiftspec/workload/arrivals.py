@@ -20,14 +20,31 @@ def arrival_times(arrivals: Arrivals, num_requests: int, rng: np.random.Generato
     Raises
     ------
     ValueError
-        If the process is a replay, which has no distribution.
+        If the process is a replay, which has no distribution, or its stages have fewer requests.
     """
     if arrivals.process is Process.CLOSED:
         return np.zeros(num_requests)
+    if arrivals.stages:
+        return _staged(arrivals, num_requests, rng)
     times = np.cumsum(np.maximum(_gaps(arrivals, num_requests, rng), _LEAST_GAP))
     assert arrivals.rate is not None  # as every open process has one
     scaled: _Times = times / times[-1] * (num_requests / arrivals.rate)
     return scaled
+
+
+def _staged(arrivals: Arrivals, num_requests: int, rng: np.random.Generator) -> _Times:
+    """Arrivals of one stage after another, each with exactly its rate."""
+    most = arrivals.num_requests
+    assert most is not None, "there are stages"
+    if num_requests > most:
+        raise ValueError(f"num_requests is {num_requests}; the stages {arrivals} have {most}")
+    start_s, found = 0.0, []
+    for stage in arrivals.stages:
+        if stage.num_requests:
+            alone = arrivals.model_copy(update={"rate": stage.rate, "stages": ()})
+            found.append(start_s + arrival_times(alone, stage.num_requests, rng))
+        start_s += stage.seconds
+    return np.concatenate(found)[:num_requests]
 
 
 def _gaps(arrivals: Arrivals, num_requests: int, rng: np.random.Generator) -> _Times:

@@ -11,6 +11,7 @@ from swiftspec.artifacts.workload import MOST_REQUESTS, RequestClass, Workload, 
 from swiftspec.workload.arrivals import arrival_times
 from swiftspec.workload.classes import DEFAULT_CLASSES, assign_classes
 from swiftspec.workload.lengths import draw_lengths
+from swiftspec.workload.prefixes import Prefixes
 from swiftspec.workload.prompts import PromptLengths
 
 __all__ = ["make_workload", "random_streams", "with_arrivals"]
@@ -44,10 +45,11 @@ class _Drawn(NamedTuple):
 def make_workload(
     arrivals: Arrivals,
     *,
-    num_requests: int,
+    num_requests: int | None = None,
     prompt_tokens: Lengths | None = None,
     output_tokens: Lengths | None = None,
     prompts: PromptLengths | None = None,
+    prefixes: Prefixes | None = None,
     classes: Sequence[RequestClass] = DEFAULT_CLASSES,
     seed: int = 0,
 ) -> Workload:
@@ -56,12 +58,16 @@ def make_workload(
     Parameters
     ----------
     arrivals : Arrivals
-    num_requests : int
+        Of requests; of conversations, if prompts are their turns.
+    num_requests : int, optional
+        Turns count each. As many as the arrivals' stages have if not given.
     prompt_tokens, output_tokens : Lengths, optional
         Distributions of lengths.
     prompts : PromptLengths, optional
         Instead of `prompt_tokens`: each request names one of these prompts, drawn with replacement. Without
         `output_tokens` it also has the length of that prompt's output.
+    prefixes : Prefixes, optional
+        What prompts share, in addition to their own tokens. Not for `prompts`.
     classes : sequence of RequestClass
     seed : int
         0 or more.
@@ -83,16 +89,25 @@ def make_workload(
     >>> made.duration_s, made.rate
     (250.0, 2.0)
     """
-    if not 1 <= num_requests <= MOST_REQUESTS:
-        raise ValueError(f"num_requests is {num_requests}; expected 1 to {MOST_REQUESTS}")
+    shared = prefixes or Prefixes()
+    if prompts is not None and shared != Prefixes():
+        raise ValueError(f"prefixes is {shared}, but prompts are those of {prompts.source.file}")
+    num_requests = _num_requests(arrivals, num_requests, shared)
     streams = random_streams(seed)
-    times = arrival_times(arrivals, num_requests, streams.arrivals).tolist()
+    starts_s = arrival_times(arrivals, shared.num_conversations(num_requests), streams.arrivals)
+    times = starts_s.repeat(shared.turns)[:num_requests].tolist()
     if prompts is None:
         drawn = _from_distributions(prompt_tokens, output_tokens, num_requests, streams)
     else:
         drawn = _from_prompts(prompts, prompt_tokens, output_tokens, num_requests, streams)
     names = assign_classes(classes, num_requests, streams.classes)
     columns = zip(times, drawn.prompt_tokens, drawn.output_tokens, names, drawn.prompt_ids, strict=True)
+    requests = [
+        WorkloadRequest(
+            arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output, class_name=name, prompt_id=prompt_id
+        )
+        for arrival_s, prompt, output, name, prompt_id in columns
+    ]
     return Workload(
         origin=Origin.here(),
         arrivals=arrivals,
@@ -100,12 +115,7 @@ def make_workload(
         output_tokens=drawn.laws[1],
         seed=seed,
         classes=tuple(classes),
-        requests=tuple(
-            WorkloadRequest(
-                arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output, class_name=name, prompt_id=prompt_id
-            )
-            for arrival_s, prompt, output, name, prompt_id in columns
-        ),
+        requests=tuple(shared.applied(requests)),
         prompts=None if prompts is None else prompts.source,
     )
 
@@ -132,10 +142,23 @@ def with_arrivals(
     """
     requests = workload.requests[:num_requests]
     streams = random_streams(workload.seed if seed is None else seed)
-    times = arrival_times(arrivals, len(requests), streams.arrivals).tolist()
+    starts = np.cumsum([each.think_time_s is None for each in requests])  # turns arrive with their conversation
+    times = arrival_times(arrivals, int(starts[-1]), streams.arrivals)[starts - 1].tolist()
     moved = [each.model_copy(update={"arrival_s": time_s}) for each, time_s in zip(requests, times, strict=True)]
     changes = {"arrivals": arrivals, "requests": tuple(moved), "trace": None}
     return Workload(**{name: getattr(workload, name) for name in Workload.model_fields} | changes)
+
+
+def _num_requests(arrivals: Arrivals, asked: int | None, shared: Prefixes) -> int:
+    staged = arrivals.num_requests
+    if staged is not None and asked is not None:
+        raise ValueError(f"num_requests is {asked}, but the stages {arrivals} set the number")
+    number = asked if staged is None else staged * shared.turns
+    if number is None:
+        raise ValueError(f"num_requests is missing; {arrivals} has no end")
+    if not 1 <= number <= MOST_REQUESTS:
+        raise ValueError(f"num_requests is {number}; expected 1 to {MOST_REQUESTS}")
+    return number
 
 
 def _from_distributions(

@@ -1,20 +1,21 @@
 """Replays: workloads with the arrivals and lengths of a load trace."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.document import Origin, file_sha256
-from swiftspec.artifacts.workload import MOST_REQUESTS, LoadTrace, RequestClass, Workload
+from swiftspec.artifacts.workload import MOST_REQUESTS, MOST_SHARED, LoadTrace, RequestClass, SharedText, Workload
 from swiftspec.files.reading import shown
 from swiftspec.workload.classes import DEFAULT_CLASSES, assign_classes, check_classes
 from swiftspec.workload.generate import random_streams
 from swiftspec.workload.load_traces import FORMATS
 from swiftspec.workload.load_traces.rows import TraceRow
 
-__all__ = ["replay"]
+__all__ = ["replay", "shared_stretches"]
 
 
 def replay(
@@ -68,7 +69,12 @@ def replay(
         "output_tokens": Lengths(distribution=Distribution.REPLAY),
         "seed": seed,
         "classes": known,
-        "requests": [_request(row, name) for row, name in zip(taken.rows, names, strict=True)],
+        "requests": [
+            _request(row, name, shared)
+            for row, name, shared in zip(
+                taken.rows, names, shared_stretches(taken.rows, load_format.block_tokens), strict=True
+            )
+        ],
         "trace": LoadTrace(
             format=format_name,
             file=path.name,
@@ -168,11 +174,31 @@ def _classes(
     return known, [row.request_class.name for row in rows if row.request_class is not None]
 
 
-def _request(row: TraceRow, class_name: str) -> dict[str, object]:
+def shared_stretches(rows: Sequence[TraceRow], block_tokens: int) -> Iterator[list[SharedText]]:
+    """What each row's prompt shares with others: its blocks up to the first that nobody else has.
+
+    Blocks that as many rows have belong together, since a block's name stands for all the text up to its end.
+    """
+    users = Counter(block for row in rows for block in set(row.blocks))
+    for row in rows:
+        found: list[SharedText] = []
+        left = row.prompt_tokens
+        for number, group in groupby(row.blocks, key=lambda block: users[block]):
+            if number == 1 or len(found) == MOST_SHARED:
+                break
+            blocks = list(group)
+            tokens = min(left, block_tokens * len(blocks))
+            found.append((f"block-{blocks[0]}", tokens))
+            left -= tokens
+        yield found
+
+
+def _request(row: TraceRow, class_name: str, shared: Sequence[SharedText]) -> dict[str, object]:
     return {
         "arrival_s": row.time_s,
         "prompt_tokens": row.prompt_tokens,
         "output_tokens": row.output_tokens,
         "class_name": class_name,
         "conversation": row.conversation,
+        "shared": shared,
     }

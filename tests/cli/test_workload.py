@@ -229,3 +229,45 @@ def test_a_field_of_a_file_is_not_called_a_flag(fails: Fails, tmp_path: Path, mo
     path = written(tmp_path, "w.json", json.dumps(content))
     monkeypatch.setattr("swiftspec.cli.listing.list_policies", lambda **_: Workload.load(path))
     assert fails("policies").startswith(f"{path}: requests[0].output_tokens is 0; input should be greater than")
+
+
+def test_what_prompts_share_is_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shares = ("--turns", 4, "--think-time-s", 2, "--system-prompt-tokens", 300, "--system-prompts", 2)
+    found = made(tmp_path, *POISSON, *shares, "--json", "-")
+    said = capsys.readouterr()
+    summary = json.loads(said.out)
+    assert summary["repeated_share"] == found.repeated_share > 0.6
+    assert found.requests[1].think_time_s == 2
+    assert {name for each in found.requests for name, _ in each.shared[:1]} == {"system-0", "system-1"}
+    assert "125 conversations, whose turns wait for answers" in " ".join(said.err.split())
+
+
+def test_stages_need_no_number_of_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = made(tmp_path, "--arrivals", "gamma:2x30,8x10:0.5", "--distinct-prompts", 5, *LENGTHS)
+    assert len(found.requests) == 140
+    assert found.duration_s == pytest.approx(40.0)
+    text = capsys.readouterr().out
+    assert cells(text, "arrivals") == ["gamma:2x30,8x10:0.5"]
+    assert "of the prompts' tokens are those of earlier requests" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((*POISSON, "--think-time-s", 3), "--think-time-s is 3.0; it needs --turns"),
+        ((*POISSON, "--system-prompts", 3), "--system-prompts is 3; it needs --system-prompt-tokens"),
+        ((*POISSON, "--turns", 3, "--distinct-prompts", 2), "--distinct-prompts is 2; all 3 turns of a conversation"),
+        (("--arrivals", "poisson:2x9", "--requests", 5, *LENGTHS), "--requests is 5, but the stages poisson:2x9 set"),
+        (("--arrivals", "poisson:2x", *LENGTHS), "--arrivals is 'poisson:2x': seconds is ''"),
+        (("--arrivals", "closed:2x9", *LENGTHS), "--arrivals is 'closed:2x9'; expected poisson:RATE"),
+        (
+            ("--arrivals", "poisson:2", "--requests", 5, "--trace", "t.npz", "--turns", 2),
+            "--turns is 2, but prompts are those of t.npz",
+        ),
+        (("--from", "azure", "f", "--turns", 2), "--turns is 2; arrivals and lengths are those of the file"),
+    ],
+)
+def test_what_cannot_be_shared_is_one_sentence(
+    fails: Fails, tmp_path: Path, arguments: tuple[object, ...], complaint: str
+) -> None:
+    assert fails("workload", *arguments, "--out", tmp_path / "w.json").startswith(complaint)

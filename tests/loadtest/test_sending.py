@@ -12,8 +12,9 @@ import pytest
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.load_test import LoadTest
 from swiftspec.artifacts.workload import RequestClass, Workload
+from swiftspec.loadtest import drawn_prompts
 from swiftspec.stages.load_testing import load_test
-from swiftspec.workload import make_workload
+from swiftspec.workload import Prefixes, make_workload
 
 GAP_S = 0.01
 
@@ -147,3 +148,34 @@ def test_what_is_no_address_is_refused(wrong: str) -> None:
 def test_a_server_that_is_not_there_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"--url http://127\.0\.0\.1:9: no answer"):
         load_test("http://127.0.0.1:9", workload(OPEN), ["text"])
+
+
+def test_turns_that_wait_for_answers_are_not_sent() -> None:
+    lengths = Lengths(distribution=Distribution.FIXED, tokens=4)
+    chats = make_workload(
+        Arrivals(process=Process.POISSON, rate=2.0),
+        num_requests=4,
+        prompt_tokens=lengths,
+        output_tokens=lengths,
+        prefixes=Prefixes(turns=2, think_time_s=1.0),
+    )
+    with pytest.raises(ValueError, match=r"requests\[1\]\.think_time_s is 1; a load test cannot wait for the answer"):
+        load_test("http://127.0.0.1:1", chats, ["text"])
+
+
+def test_requests_that_share_a_stretch_are_sent_the_same_tokens() -> None:
+    shared = Prefixes(system_prompt_tokens=20, system_prompts=3)
+    lengths = Lengths(distribution=Distribution.FIXED, tokens=15)
+    asked = make_workload(
+        Arrivals(process=Process.POISSON, rate=2.0),
+        num_requests=30,
+        prompt_tokens=lengths,
+        output_tokens=lengths,
+        prefixes=shared,
+    )
+    sent = drawn_prompts(asked, [tuple(range(50)), tuple(range(100, 130))], seed=0)
+    assert {len(prompt) for prompt in sent} == {35}
+    beginnings = [prompt[:20] for prompt in sent]
+    assert beginnings == beginnings[:3] * 10
+    assert len(set(beginnings)) == 3
+    assert len({prompt[20:] for prompt in sent}) == 2, "drawn from two"

@@ -56,3 +56,14 @@ def test_without_a_cache_nothing_is_shared() -> None:
     assert cache.matched(prompt(1), 566) == 0
     cache.release(prompt(1))
     assert (cache.num_tokens, cache.hit_rate) == (0, 0.0)
+
+
+def test_what_a_prompt_is_about_to_have_is_spared() -> None:
+    cache = PrefixCache(block_tokens=16)
+    for number in (1, 2):
+        cache.hold(prompt(number))
+        cache.release(prompt(number))
+    assert cache.present([SYSTEM, (1, 600)]) == 566
+    cache.shrink(600, but=prompt(1))
+    assert cache.present(prompt(1)) == 566
+    assert cache.present([(2, 466)]) == 0

@@ -323,3 +323,18 @@ def test_a_scored_prompt_is_one_prefill_of_the_target_whatever_the_policy(name: 
     env.run(env.all_of([each.done for each in (*others, again)]))
     assert all(other.output == other.text.output for other in others)
     assert sum(span.rows for span in again.spans) == 49
+
+
+@pytest.mark.parametrize("clients", [None, 1])
+def test_a_turn_waits_for_the_answer_before_and_the_time_to_think(clients: int | None) -> None:
+    last = Job(arrival_s=0.0, prompt_index=2, output_tokens=20)
+    second = Job(arrival_s=0.0, prompt_index=1, output_tokens=20, next_turn=last, think_time_s=3.0)
+    first = Job(arrival_s=0.0, prompt_index=0, output_tokens=20, next_turn=second, think_time_s=2.0)
+    other = Job(arrival_s=0.5, prompt_index=3, output_tokens=20)
+    run = serving(Autoregressive(), machine_profile(num_devices=1)).run([first, other], num_clients=clients)
+    by_job = {request.job.prompt_index: request for request in run.requests}
+    ends_s = [ended_s for index in range(4) if (ended_s := by_job[index].ended_s) is not None]
+    assert len(ends_s) == 4
+    assert by_job[1].arrival_s == pytest.approx(ends_s[0] + 2.0)
+    assert by_job[2].arrival_s == pytest.approx(ends_s[1] + 3.0)
+    assert by_job[3].arrival_s == pytest.approx(ends_s[2] if clients else 0.5)

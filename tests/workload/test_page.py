@@ -15,7 +15,7 @@ from swiftspec.artifacts import workload as artifact
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli.app import main
-from swiftspec.workload import FORMATS, generate
+from swiftspec.workload import FORMATS, Prefixes, generate
 from tests.workload.samples import workload
 
 PAGE = (Path(__file__).parents[2] / "docs/workloads.md").read_text(encoding="utf-8")
@@ -52,6 +52,17 @@ def test_the_first_command_prints_what_the_page_says(
     assert main(shlex.split(command.replace("\\\n", " "))[1:]) == 0
     said = capsys.readouterr().out
     assert [line for line in printed.splitlines() if line.strip(" .")] == said.splitlines()[:3]
+
+
+def test_the_command_of_conversations_prints_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command, _, printed = block("## Prompts that begin alike\n").partition("\n\n")
+    assert main(shlex.split(command.replace("\\\n", " "))[1:]) == 0
+    assert printed.strip() in capsys.readouterr().out
+    options = set(re.findall(r"^\| `(--[a-z-]+)", section("Prompts that begin alike"), re.MULTILINE))
+    assert options == {f"--{field.replace('_', '-')}" for field in Prefixes.__dataclass_fields__}
 
 
 def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ import pytest
 from swiftspec.artifacts.document import file_sha256
 from swiftspec.artifacts.workload import MOST_REQUESTS, RequestClass, Workload
 from swiftspec.workload import replay
+from swiftspec.workload.load_traces.rows import TraceRow
+from swiftspec.workload.replay import shared_stretches
 from tests.workload import samples
-from tests.workload.samples import written
+from tests.workload.samples import MOONCAKE, written
 
 HEADER = "Timestamp,Request tokens,Response tokens\n"
 
@@ -183,3 +185,30 @@ def test_a_window_of_too_many_requests_is_named(tmp_path: Path) -> None:
 def test_arrivals_centuries_later_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"burst\.csv: requests\[1\]\.arrival_s is 1000000000000\.0; "):
         replay("burstgpt", burst(tmp_path, [0, 1e12]))
+
+
+def row(prompt_tokens: int, *blocks: int) -> TraceRow:
+    return TraceRow(where="here", time_s=0.0, prompt_tokens=prompt_tokens, output_tokens=1, blocks=blocks)
+
+
+def test_blocks_that_prompts_share_are_stretches() -> None:
+    rows = [row(2000, 0, 1, 2, 3), row(2100, 0, 1, 2, 3, 4), row(1100, 0, 1, 9), row(900, 0, 7), row(700, 5, 6)]
+    assert list(shared_stretches(rows, 512)) == [
+        [("block-0", 512), ("block-1", 512), ("block-2", 976)],
+        [("block-0", 512), ("block-1", 512), ("block-2", 1024)],
+        [("block-0", 512), ("block-1", 512)],
+        [("block-0", 512)],
+        [],
+    ]
+
+
+def test_mooncakes_prompts_share_their_first_block(tmp_path: Path) -> None:
+    made = replay("mooncake", written(tmp_path, "m.jsonl", MOONCAKE))
+    assert {request.shared for request in made.requests} == {(("block-0", 512),)}
+    assert made.repeated_share == pytest.approx(6 * 512 / sum(each.prompt_tokens for each in made.requests))
+
+
+def test_blocks_that_are_none_are_one_sentence(tmp_path: Path) -> None:
+    line = '{"timestamp": 0, "input_length": 9, "output_length": 5, "hash_ids": ["a"]}'
+    with pytest.raises(ValueError, match=r"line 1: hash_ids is \['a'\]; expected a list of whole numbers"):
+        replay("mooncake", written(tmp_path, "m.jsonl", line))

@@ -41,11 +41,12 @@ def replica_share(
     Raises
     ------
     ValueError
-        If there are more replicas than requests, or the workload has no rate.
+        If there are more replicas than requests, the workload has no rate, or its requests wait for others.
     """
     if workload.rate is None:
         why = "a closed loop" if workload.is_closed else "a workload whose requests all arrive at 0"
         raise ValueError(f"arrivals is {workload.arrivals}; a fleet cannot divide {why}: expected a rate")
+    workload.check_arrivals("a fleet")
     if not 1 <= num_replicas <= len(workload.requests):
         raise ValueError(f"num_replicas is {num_replicas}; the workload has {len(workload.requests)} requests")
     rate = rate or workload.rate / num_replicas
@@ -69,13 +70,13 @@ def replica_share(
 
 
 def _thinned(arrivals: Arrivals, num_replicas: int, rate: float) -> Arrivals:
-    """The process of every Nth arrival: sums of N gaps, which are more even than the gaps themselves."""
+    """The process of every Nth arrival, without stages: sums of N gaps, more even than the gaps themselves."""
     if arrivals.process is Process.POISSON and num_replicas > 1:
         return Arrivals(process=Process.GAMMA, rate=rate, shape=float(num_replicas))
     if arrivals.process is Process.GAMMA:
         assert arrivals.shape is not None, "gamma has a shape"
-        return arrivals.model_copy(update={"rate": rate, "shape": arrivals.shape * num_replicas})
-    return arrivals if arrivals.process is Process.REPLAY else arrivals.model_copy(update={"rate": rate})
+        return arrivals.model_copy(update={"rate": rate, "shape": arrivals.shape * num_replicas, "stages": ()})
+    return arrivals if arrivals.process is Process.REPLAY else arrivals.model_copy(update={"rate": rate, "stages": ()})
 
 
 def planned_workload(load: Load | None, plan: Plan) -> tuple[Workload | None, Path | None]:

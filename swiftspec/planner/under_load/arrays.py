@@ -10,6 +10,7 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -51,7 +52,6 @@ class _Run:
     reading: list[_Prompt] = field(default_factory=list)
     num_done: int = 0
     num_steps: int = 0
-    num_preemptions: int = 0
     running_s: float = 0.0
     busy_s: float = 0.0
     draft_s: float = 0.0
@@ -63,11 +63,13 @@ class _Run:
         self.arrival_s = np.array(self.requests.arrival_s, np.float64)
         chains = self.engine.chains
         self.decoding = ChainedDecoding(self, chains, self.rng) if chains else PlainDecoding(self)
-        clients = self.requests.num_clients
-        self.next = min(clients, count) if clients else count
-        self.arriving = [(self._queued_s(number), number) for number in range(self.next)]
+        later = {turn.number for turn in self.requests.turns.values()}
+        self.starts = (number for number in range(count) if number not in later)
+        begun = islice(self.starts, self.requests.num_clients)
+        self.arriving = [(self._queued_s(number), number) for number in begun]
         heapq.heapify(self.arriving)
         self.is_begun = np.zeros(count, bool)
+        self.preemptions = np.zeros(count, np.int64)
         while self.num_done < count:
             self._step()
         return ArrayRun(
@@ -76,8 +78,8 @@ class _Run:
             ttft_s=self.first_s - self.arrival_s,
             e2e_s=self.end_s - self.arrival_s,
             output_tokens=self.requests.output_tokens,
+            preemptions=self.preemptions,
             num_steps=self.num_steps,
-            num_preemptions=self.num_preemptions,
             mean_running=self.running_s / self.busy_s if self.busy_s else 0.0,
             busy_s=self.busy_s,
             end_s=self.now_s,
@@ -88,7 +90,7 @@ class _Run:
     def _queued_s(self, number: int) -> float:
         engine = self.engine
         above_s = engine.request_s + engine.prompt_token_s * float(self.requests.prompt_tokens[number])
-        return float(self.arrival_s[number]) + above_s
+        return float(self.arrival_s[number]) + above_s + (self.requests.transfer_s or 0.0)
 
     def _step(self) -> None:
         seen_s = self.formed_s if self.engine.runs_ahead else self.now_s
@@ -163,11 +165,12 @@ class _Run:
         while self.waiting and left > 0 and self.decoding.count + len(self.reading) < engine.max_requests:
             prompt = self.waiting[0]
             tokens, segments = prompt.left, self._segments(prompt.number)
-            prefixes.shrink(engine.cache_tokens - self.own_tokens - tokens)
-            if self.own_tokens + prefixes.num_tokens + tokens > engine.cache_tokens and self.own_tokens:
+            new = tokens - prefixes.present(segments)
+            prefixes.shrink(engine.cache_tokens - self.own_tokens - new, but=segments)
+            if self.own_tokens + prefixes.num_tokens + new > engine.cache_tokens and self.own_tokens:
                 break
             self.waiting.popleft()
-            matched = prefixes.matched(segments, tokens)
+            matched = self._matched(prompt, segments)
             prompt.left, prompt.read = tokens - matched, matched
             self.own_tokens += tokens - prefixes.hold(segments)
             self.reading.append(prompt)
@@ -175,6 +178,12 @@ class _Run:
             if not self.is_begun[prompt.number]:
                 self.is_begun[prompt.number] = True
                 self.begun_s[prompt.number] = self.now_s
+
+    def _matched(self, prompt: _Prompt, segments: Sequence[Segment]) -> int:
+        """Tokens of a text that need not be computed; of one that was read elsewhere, all but the last."""
+        if self.requests.transfer_s is not None and not prompt.written:
+            return prompt.left - 1
+        return self.engine.prefixes.matched(segments, prompt.left)
 
     def _begin(self, prompt: _Prompt, out_s: float) -> None:
         """A prompt has been read: its first token is out, or the next one of a request that had given way."""
@@ -200,14 +209,27 @@ class _Run:
         prefixes.release(segments)
 
     def finish(self, number: int, out_s: float, cache_tokens: int) -> None:
-        """A request's last token is out; a closed loop's client sends the next one."""
+        """A request's last token is out: the next turn follows, or a closed loop's client sends another request."""
         self._let_go(number, cache_tokens)
         self.end_s[number] = out_s
         self.num_done += 1
-        if self.requests.num_clients and self.next < len(self.arrival_s):
-            self.arrival_s[self.next] = out_s
-            heapq.heappush(self.arriving, (self._queued_s(self.next), self.next))
-            self.next += 1
+        if (turn := self.requests.turns.get(number)) is not None:
+            self._keep_answer(number)
+            self._send(turn.number, out_s + turn.think_time_s)
+        elif (start := next(self.starts, None)) is not None:
+            self._send(start, out_s)
+
+    def _keep_answer(self, number: int) -> None:
+        """The text of a conversation is in the cache for its next turn, but for the last token, which nobody read."""
+        if segments := self._segments(number):
+            key, tokens = segments[-1]
+            longer = [(key, tokens + int(self.requests.output_tokens[number]) - 1)]
+            self.engine.prefixes.hold(longer)
+            self.engine.prefixes.release(longer)
+
+    def _send(self, number: int, arrival_s: float) -> None:
+        self.arrival_s[number] = arrival_s
+        heapq.heappush(self.arriving, (self._queued_s(number), number))
 
     def _make_room(self) -> None:
         """Whoever came last gives way while the next step's tokens have no room; its text is read again later."""
@@ -223,4 +245,4 @@ class _Run:
             self._let_go(number, cache_tokens)
             written = int(self.requests.output_tokens[number]) - left
             self.waiting.appendleft(_Prompt(number, cache_tokens, 0, written))
-            self.num_preemptions += 1
+            self.preemptions[number] += 1

@@ -16,8 +16,10 @@ from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Option
 from swiftspec.planner.under_load.served import Chains, EngineUnderLoad
+from swiftspec.policies import Policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
+from swiftspec.policies.serial import SerialChain
 from swiftspec.scheduler.prefix_cache import PrefixCache
 
 __all__ = ["Deployed", "draft_host_of", "host_of"]
@@ -102,12 +104,19 @@ class Deployed:
     @cached_property
     def cache_tokens(self) -> int:
         """Tokens that the KV cache has room for. ValueError if not even the weights fit."""
+        return self._room(Autoregressive(), self.spec, self.stored or self.quant)
+
+    def cache_tokens_beside(self, draft: ModelSpec, quant: str) -> int:
+        """The same beside a draft in this format, whose own keys and values take room for every token, too."""
+        return self._room(SerialChain(), draft, quant)
+
+    def _room(self, policy: Policy, draft: ModelSpec, quant: str) -> int:
         memory = MemoryModel(
             device=self.device,
-            specs=dict.fromkeys(Role, self.spec),
-            quantisation=dict.fromkeys(Role, self.stored or self.quant),
+            specs={Role.TARGET: self.spec, Role.DRAFT: draft},
+            quantisation={Role.TARGET: self.stored or self.quant, Role.DRAFT: quant},
         )
-        option = Option(policy=Autoregressive(), groups={Role.TARGET: tuple(range(self.degree))})
+        option = Option(policy=policy, groups={Role.TARGET: tuple(range(self.degree))})
         room = memory.cached_tokens(option, context=self.context)
         if self.kv_dtype == "fp8":
             room *= 2
@@ -115,13 +124,15 @@ class Deployed:
             raise ValueError(memory.too_big(option, context=self.context))
         return room
 
-    def under_load(self, chains: Chains | None = None, *, gives_up: int = 0) -> EngineUnderLoad:
-        """What a simulation needs. chains: the drafting. gives_up: blocks of a match that a drafter's layers lack."""
+    def under_load(self, chains: Chains | None = None) -> EngineUnderLoad:
+        """What a simulation needs. chains: the drafting."""
+        gives_up = self.engine.blocks_given_up if chains is not None and chains.reads_target else 0
+        beside_draft = None if chains is None else chains.cache_tokens
         return EngineUnderLoad(
             rule=self.engine.rule,
             step_tokens=self.limits.step_tokens,
             max_requests=self.limits.requests,
-            cache_tokens=self.cache_tokens,
+            cache_tokens=self.cache_tokens if beside_draft is None else beside_draft,
             runs_ahead=self.limits.runs_ahead,
             step_s=self.step_s,
             request_s=self.added.request_s,

@@ -19,11 +19,16 @@ __all__ = ["DraftModel", "chains_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftModel:
-    """A draft on its target's devices. products: of a head's forwards, beside those of its layers."""
+    """A draft on its target's devices.
+
+    products: of a head's forwards, beside those of its layers. reads_target: whether it needs the target's hidden
+    states of all the text.
+    """
 
     spec: ModelSpec
     quant: str
     products: tuple[Product, ...] = ()
+    reads_target: bool = False
 
 
 def chains_of(
@@ -68,4 +73,10 @@ def chains_of(
         )
         return added_s + sum(steps.seconds(work) for work in works)
 
-    return Chains(rows=rows, draft_s=draft_s, tokens=tokens)
+    return Chains(
+        rows=rows,
+        draft_s=draft_s,
+        tokens=tokens,
+        cache_tokens=deployed.cache_tokens_beside(draft.spec, draft.quant),
+        reads_target=draft.reads_target,
+    )

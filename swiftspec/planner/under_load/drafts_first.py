@@ -318,12 +318,11 @@ class _Run:
             e2e_s=end_s - self.arrival_s,
             output_tokens=self.requests.output_tokens,
             num_steps=self.num_steps,
-            num_preemptions=sum(self.gave_way),
+            preemptions=np.array(self.gave_way, np.int64),
             mean_running=self.running_s / busy_s if busy_s else 0.0,
             busy_s=busy_s,
             end_s=float(end_s.max()),
             hit_rate=0.0,
             draft_s=self.busy_s[Role.DRAFT],
             commits_s=self.commits_s,
-            gave_way=self.gave_way,
         )

@@ -12,7 +12,13 @@ from statistics import fmean
 import numpy as np
 
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
-from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS, ServedRecord, SimulatedLoad, load_metrics
+from swiftspec.artifacts.load_metrics import (
+    RECORDED_ROUNDS,
+    CacheUse,
+    ServedRecord,
+    SimulatedLoad,
+    load_metrics,
+)
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import Workload
@@ -22,7 +28,8 @@ from swiftspec.planner.under_load.candidates import ServingEngine, chains_from
 from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.drafts_first import CutShortError, OwnEngine, simulate_rounds
 from swiftspec.planner.under_load.rounds import Round, recorded_rounds
-from swiftspec.planner.under_load.served import ArrayRun, Requests
+from swiftspec.planner.under_load.served import ArrayRun
+from swiftspec.planner.under_load.workloads import requests_of
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.policies.shared_outputs import num_searched
@@ -75,6 +82,7 @@ class Predictor:
         goal: LoadGoal,
         options: LoadOptions,
         replicas: Replicas = ONE_REPLICA,
+        transfer_s: float | None = None,
         timelines: bool = False,
         done: Callable[[int], None] = lambda _: None,
     ) -> SimulatedLoad:
@@ -89,6 +97,8 @@ class Predictor:
         options : LoadOptions
             Limits of the scheduler, of this package's engine.
         replicas : Replicas
+        transfer_s : float, optional
+            As of `Requests`, under an engine that serves.
         timelines : bool
             Whether requests are to have timelines, which only events have.
         done : callable
@@ -100,8 +110,8 @@ class Predictor:
             If the target or a request does not fit, a forward is in no table, or the trace lacks a prompt.
         """
         if self.serving is not None:
-            return self._under_engine(self.serving, setup, workload, goal)
-        if not timelines and _has_rounds(setup, options, replicas):
+            return self._under_engine(self.serving, setup, workload, goal, transfer_s)
+        if not timelines and not workload.has_turns and _has_rounds(setup, options, replicas):
             try:
                 found = self._replayed(setup, workload, goal, options)
             except CutShortError:
@@ -149,12 +159,14 @@ class Predictor:
         """Mean of recorded rounds, the bonus token included."""
         return fmean(one.tokens for rounds in self.rounds(setup).values() for one in rounds)
 
-    def _under_engine(self, serving: ServingEngine, setup: Setup, workload: Workload, goal: LoadGoal) -> SimulatedLoad:
+    def _under_engine(
+        self, serving: ServingEngine, setup: Setup, workload: Workload, goal: LoadGoal, transfer_s: float | None
+    ) -> SimulatedLoad:
         """Between a request's first and last token its chunks are taken as equally far apart."""
         rounds = [one for of_prompt in self.rounds(setup).values() for one in of_prompt]
         deployed = serving.deployed(setup.degrees[Role.TARGET], context=longest_request(workload))
-        chains = chains_from(rounds, deployed, serving.draft)
-        run = simulate(_requests(workload), deployed.under_load(chains), seed=self.seed)
+        engine = deployed.under_load(chains_from(rounds, deployed, serving.draft))
+        run = simulate(requests_of(workload, transfer_s=transfer_s), engine, seed=self.seed)
         tokens = fmean(one.tokens for one in rounds)
         chunks = [max(1, round((count - 1) / tokens)) if count > 1 else 0 for count in run.output_tokens.tolist()]
         first_s, last_s = run.arrival_s + run.ttft_s, run.arrival_s + run.e2e_s
@@ -162,7 +174,8 @@ class Predictor:
             (first, *np.linspace(first, last, count + 1)[1:].tolist())
             for first, last, count in zip(first_s.tolist(), last_s.tolist(), chunks, strict=True)
         ]
-        return _load(run, workload, goal, commits_s, num_rounds=[max(1, count) for count in chunks])
+        cache = CacheUse(tokens=engine.cache_tokens, hit_rate=run.hit_rate)
+        return _load(run, workload, goal, commits_s, num_rounds=[max(1, count) for count in chunks], cache=cache)
 
     def _replayed(self, setup: Setup, workload: Workload, goal: LoadGoal, options: LoadOptions) -> SimulatedLoad | None:
         """The load by recorded rounds of this package's engine; None if no prompt has a whole one."""
@@ -177,7 +190,7 @@ class Predictor:
         admission, batch = setup.limits(options)
         begins_with_token = setup.policy.layout is Layout.TARGET_ONLY
         run = simulate_rounds(
-            _requests(workload),
+            requests_of(workload),
             OwnEngine(
                 prices=self.latencies,
                 policy=setup.policy.name,
@@ -238,15 +251,6 @@ def _has_rounds(setup: Setup, options: LoadOptions, replicas: Replicas) -> bool:
     )
 
 
-def _requests(workload: Workload) -> Requests:
-    return Requests(
-        arrival_s=np.array([request.arrival_s for request in workload.requests]),
-        prompt_tokens=np.array([request.prompt_tokens for request in workload.requests]),
-        output_tokens=np.array([request.output_tokens for request in workload.requests]),
-        num_clients=workload.arrivals.num_clients if workload.is_closed else None,
-    )
-
-
 def _load(
     run: ArrayRun,
     workload: Workload,
@@ -254,6 +258,7 @@ def _load(
     commits_s: Sequence[Sequence[float]],
     *,
     num_rounds: Sequence[int],
+    cache: CacheUse | None = None,
 ) -> SimulatedLoad:
     """Records and metrics of a run whose tokens came at these times."""
     limits = {each.name: each for each in goal.classes}
@@ -266,7 +271,7 @@ def _load(
             commits_s=tuple(commits_s[number]),
             num_tokens=request.output_tokens,
             num_rounds=num_rounds[number],
-            num_preemptions=run.gave_way[number] if run.gave_way else 0,
+            num_preemptions=int(run.preemptions[number]),
             class_name=request.class_name,
         )
         records.append(record.judged(of_class.ttft_s, of_class.tpot_s))
@@ -279,4 +284,5 @@ def _load(
         draft_share=run.draft_s / run.end_s,
         verify_share=(run.busy_s - run.draft_s) / run.end_s,
         method=RECORDED_ROUNDS,
+        cache=cache,
     )

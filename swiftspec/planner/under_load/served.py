@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +13,17 @@ from swiftspec.costmodel.steps import StepWork
 from swiftspec.scheduler.prefix_cache import PrefixCache, Segment
 from swiftspec.scheduler.step_rules import StepRule
 
-__all__ = ["ArrayRun", "Chains", "EngineUnderLoad", "Requests"]
+__all__ = ["ArrayRun", "Chains", "EngineUnderLoad", "Requests", "Turn"]
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
+
+
+class Turn(NamedTuple):
+    """The next request of a conversation, and the seconds from the end of an answer until it is sent."""
+
+    number: int
+    think_time_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +39,12 @@ class Requests:
         Stretches of each prompt that others may have; none if empty.
     num_clients : int, optional
         Of a closed loop.
+    turns : mapping of int to Turn
+        By the number of a request: the next one of its conversation, which comes when it has ended. Its answer is then
+        part of the last of the request's segments.
+    transfer_s : float, optional
+        Prompts are read elsewhere, and their caches are here so many seconds after a request's arrival. None: prompts
+        are read here.
     """
 
     arrival_s: _Floats
@@ -38,6 +52,8 @@ class Requests:
     output_tokens: _Ints
     segments: Sequence[Sequence[Segment]] = ()
     num_clients: int | None = None
+    turns: Mapping[int, Turn] = field(default_factory=dict)
+    transfer_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +68,17 @@ class Chains:
         Seconds of a round's draft forwards, from the requests and their mean context.
     tokens : array of int
         Tokens of recorded rounds, the bonus token included.
+    cache_tokens : int, optional
+        Tokens that the KV cache has room for beside the draft's weights and its own cache; as without it if None.
+    reads_target : bool
+        Whether the draft needs the target's hidden states of all the text.
     """
 
     rows: int
     draft_s: Callable[[int, float], float]
     tokens: _Ints
+    cache_tokens: int | None = None
+    reads_target: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +125,9 @@ class ArrayRun:
     arrival_s, queued_s, ttft_s, e2e_s : array of float
         Arrival on the run's clock; then, from arrival on: until the first step, until the first token, until the last.
     output_tokens : array of int
-    num_steps, num_preemptions : int
+    preemptions : array of int
+        How often each request gave way.
+    num_steps : int
     mean_running : float
         Requests in a step, weighted by its time.
     busy_s, end_s : float
@@ -114,8 +138,6 @@ class ArrayRun:
         Time in the draft's forwards.
     commits_s : sequence of sequence of float
         On the run's clock, when each request's tokens came, those of a round at once; empty where that is not kept.
-    gave_way : sequence of int
-        How often each request did; empty where that is not kept.
     """
 
     arrival_s: _Floats
@@ -123,15 +145,19 @@ class ArrayRun:
     ttft_s: _Floats
     e2e_s: _Floats
     output_tokens: _Ints
+    preemptions: _Ints
     num_steps: int
-    num_preemptions: int
     mean_running: float
     busy_s: float
     end_s: float
     hit_rate: float
     draft_s: float = 0.0
     commits_s: Sequence[Sequence[float]] = ()
-    gave_way: Sequence[int] = ()
+
+    @property
+    def num_preemptions(self) -> int:
+        """Of all requests."""
+        return int(self.preemptions.sum())
 
     @property
     def tpot_s(self) -> _Floats:

@@ -3,7 +3,7 @@
 from swiftspec.reports.html.markup import Markup, element
 from swiftspec.reports.html.parts import Column, View, section, table
 from swiftspec.reports.html.sources import Source
-from swiftspec.reports.under_load import COLUMNS, TITLE, assumed, choice, load_row, single_request, unmet
+from swiftspec.reports.under_load import COLUMNS, TITLE, assumed, cached, choice, load_row, single_request, unmet
 
 __all__ = ["under_load"]
 
@@ -15,7 +15,7 @@ def under_load(view: View) -> Markup | None:
     plan, load = view.plan, view.plan.under_load
     if load is None:
         return None
-    sentences = (choice(plan, load), assumed(load), unmet(plan, load), single_request(plan, load))
+    sentences = (choice(plan, load), assumed(load), cached(plan, load), unmet(plan, load), single_request(plan, load))
     ranked = load.ranked
     return section(
         "load",

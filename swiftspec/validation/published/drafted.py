@@ -137,7 +137,12 @@ def drafted_chains(drafting: Drafting, deployed: Deployed) -> Chains:
     draft = None
     if drafting.draft is not None:
         quant = "bf16" if deployed.quant == "mxfp4" else deployed.quant
-        draft = DraftModel(spec=drafting.draft.spec, quant=quant, products=drafting.draft.products)
+        draft = DraftModel(
+            spec=drafting.draft.spec,
+            quant=quant,
+            products=drafting.draft.products,
+            reads_target=drafting.draft.kind.reads_target,
+        )
     # The first forward reads what was verified; a parallel draft writes everything in it.
     forward_rows = [drafting.rows, *[1] * (drafting.forwards - 1)]
     return chains_of(deployed, draft, forward_rows=forward_rows, rows=drafting.rows, tokens=tokens)

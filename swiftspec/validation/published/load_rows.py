@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
-from swiftspec.devices import DeviceSpec
-from swiftspec.devices.accelerators import DEVICES
+from swiftspec.devices import DeviceSpec, named_device, registered_device
 from swiftspec.engines import engine_named
 from swiftspec.engines.description import Engine
 from swiftspec.files.csv_rows import read_table
@@ -24,10 +20,12 @@ from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.deployment import PlannedModel
 from swiftspec.planner.under_load.served import Requests
 from swiftspec.policies.effects import Role
-from swiftspec.scheduler.prefix_cache import Segment
+from swiftspec.validation.published.cells import UnpredictedError, cell_count, cell_number
+from swiftspec.validation.published.client_results import read_results
 from swiftspec.validation.published.drafted import Drafting, drafting_of
+from swiftspec.validation.published.row_requests import INFERENCEX, stated_requests
 
-__all__ = ["NVFP4", "LoadRow", "UnpredictedError", "read_load_rows", "with_usual_names"]
+__all__ = ["NVFP4", "LoadRow", "read_load_rows", "with_usual_names"]
 
 NVFP4: Final = "nvfp4, for which fp8 stands"  # not priced yet; as many bits as mxfp4
 _DEVICES: Final = {"b200-sxm": "b200"}
@@ -40,18 +38,6 @@ _FORMATS: Final = {
     "": "bf16",
 }
 _DEGREES_IN_ID: Final = re.compile(r"_tp(\d+)(?:_\d+)?_ep(\d+)")
-# InferenceX draws lengths from 0.8 to 1.0 of those it states, and sends ten times as many prompts as it has clients.
-_INFERENCEX: Final = ("InferenceX", "InferenceMAX")  # its names
-_INFERENCEX_SHARE: Final = 0.8
-_PROMPTS_PER_CLIENT: Final = 10
-# Clients whose answers all have one length stay in step in a simulation; real ones drift apart, as their times to the
-# first token show: with lengths of +-10 % these are right.
-_UNEVEN: Final = 0.1
-_MOST_PROMPTS: Final = 2_000  # of a closed loop that states no number: more change nothing
-
-
-class UnpredictedError(ValueError):
-    """Why a row cannot be predicted, a clause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +89,7 @@ class LoadRow:
         if "moe_tp" in self.cells:
             return "AIConfigurator"
         stated = self.cells.get("source", "")
-        return "InferenceX" if stated.startswith(_INFERENCEX) else stated
+        return "InferenceX" if stated.startswith(INFERENCEX) else stated
 
     @property
     def kind(self) -> str:
@@ -119,13 +105,14 @@ class LoadRow:
 
 
 def read_load_rows(path: Path, *, engine: Engine | None) -> Iterator[tuple[dict[str, str], LoadRow | UnpredictedError]]:
-    """Every row's cells, with what they mean or why they mean nothing here.
+    """Every row's cells, with what they mean or why they mean nothing here; of a CSV file, or results of a client.
 
     engine: of rows that name none. ValueError, one sentence, if the file cannot be read, or has none of the columns.
     """
-    for number, (where, cells) in enumerate(read_table(path)):
-        if number == 0:
-            _require(path, cells)
+    is_csv = path.suffix.lower() != ".json"
+    for index, (where, cells) in enumerate(read_table(path) if is_csv else read_results(path)):
+        if index == 0:
+            _require(cells, where=f"{path}, line 1" if is_csv else where, beside=None if is_csv else path)
         try:
             yield cells, _row(cells, engine)
         except UnpredictedError as reason:
@@ -162,11 +149,13 @@ def with_usual_names(cells: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _require(path: Path, cells: Mapping[str, str]) -> None:
+def _require(cells: Mapping[str, str], *, where: str, beside: Path | None) -> None:
+    """ValueError without the columns that every row needs. beside: results, which a CSV file can complete."""
     for names in (("model",), ("device",), ("concurrency", "rate_per_s"), ("output_tokens",)):
         known = [*names, *(other for name in names for other in _ALIASES.get(name, ()))]
         if not any(each in cells for each in known):
-            raise ValueError(f"{path}, line 1: column {names[0]} is missing; expected it or {', '.join(known[1:])}")
+            hint = f", in {beside.with_suffix('.csv').name} beside it" if beside else ""
+            raise ValueError(f"{where}: column {names[0]} is missing; expected it or {', '.join(known[1:])}{hint}")
 
 
 def _row(stated: Mapping[str, str], engine: Engine | None) -> LoadRow:
@@ -189,9 +178,9 @@ def _row(stated: Mapping[str, str], engine: Engine | None) -> LoadRow:
         quant=quant,
         settings=settings,
         drafting=drafting,
-        gaps=(*gaps, *more),
-        requests=_requests(cells),
-        warm=(_number(cells, "stage") or 0.0) > 0,
+        gaps=(*gaps, *more, *filter(None, cells.get("open", "").split("; "))),
+        requests=stated_requests(cells),
+        warm=(cell_number(cells, "stage") or 0.0) > 0,
     )
 
 
@@ -224,10 +213,10 @@ def _degrees(cells: Mapping[str, str]) -> tuple[int, bool]:
 
     In AIConfigurator's points an id has the degrees where it can; the columns are some products of both.
     """
-    degree, whole = _count(cells, "devices", default=1), _count(cells, "ep", default=1)
-    divided = _count(cells, "moe_tp", default=1) if "moe_tp" in cells else 0
+    degree, whole = cell_count(cells, "devices", default=1), cell_count(cells, "ep", default=1)
+    divided = cell_count(cells, "moe_tp", default=1) if "moe_tp" in cells else 0
     found = _DEGREES_IN_ID.search(cells.get("id", ""))
-    is_parallel = _count(cells, "attention_dp", default=1) > 1
+    is_parallel = cell_count(cells, "attention_dp", default=1) > 1
     if divided and degree == 1:
         is_parallel = is_parallel or divided * whole > 1
     elif divided:
@@ -244,9 +233,12 @@ def _degrees(cells: Mapping[str, str]) -> tuple[int, bool]:
 def _device(cells: Mapping[str, str]) -> DeviceSpec:
     stated = cells.get("device", "").strip().lower().replace("_", "-")
     name = _DEVICES.get(stated, stated)
-    if name not in DEVICES:
-        raise UnpredictedError(f"device is {stated!r}, which is not registered" if stated else "device is missing")
-    return DEVICES[name]
+    if not stated:
+        raise UnpredictedError("device is missing")
+    try:
+        return named_device(registered_device(name))
+    except ValueError:
+        raise UnpredictedError(f"device is {stated!r}, which is not registered") from None
 
 
 def _model(cells: Mapping[str, str]) -> tuple[str, ModelSpec]:
@@ -283,110 +275,3 @@ def _format(cells: Mapping[str, str], model: str) -> tuple[str, list[str]]:
     if found not in ("bf16", "int8", "int4", "mxfp4"):
         raise UnpredictedError(f"weights in {stated!r} are not priced")
     return found, []
-
-
-def _requests(cells: Mapping[str, str]) -> Requests:
-    prompts, segments_of = _prompt(cells)
-    outputs = _count(cells, "output_tokens")
-    rng = np.random.default_rng(0)
-    share = _share(cells)
-    if cells.get("concurrency"):
-        clients = _count(cells, "concurrency")
-        stated = _count(cells, "num_prompts", default=0)
-        count = stated or max(4 * clients, min(_PROMPTS_PER_CLIENT * clients, _MOST_PROMPTS))
-        arrivals = np.zeros(count)
-    else:
-        clients, rate = None, _number(cells, "rate_per_s")
-        if rate is None or rate <= 0:
-            raise UnpredictedError("neither concurrency nor rate_per_s is stated")
-        duration = _number(cells, "duration_s", default=600.0)
-        assert duration is not None, "it has a default"
-        arrivals = _arrivals(cells.get("arrivals", ""), rate, max(1, round(rate * duration)), rng)
-        count = len(arrivals)
-    return Requests(
-        arrival_s=arrivals,
-        prompt_tokens=_lengths(prompts, share, count, rng),
-        output_tokens=_uneven(outputs, count, rng) if clients and share == 1 else _lengths(outputs, share, count, rng),
-        segments=[segments_of(number) for number in range(count)],
-        num_clients=clients,
-    )
-
-
-def _prompt(cells: Mapping[str, str]) -> tuple[int, Callable[[int], list[Segment]]]:
-    """Tokens of a prompt, and what of the one of a number is shared with others."""
-    shared = _count(cells, "system_prompt_tokens", default=0)
-    own = _count(cells, "question_tokens", "input_tokens", default=0)
-    if not shared + own:
-        raise UnpredictedError("input_tokens is missing")
-    distinct = _count(cells, "distinct_prompts", default=0)
-    cached = _number(cells, "cached_share", default=0.0)
-    assert cached is not None, "it has a default"
-    if not 0 <= cached <= 1:
-        raise ValueError(f"cached_share is {cached:g}; expected 0 to 1")
-
-    def segments(number: int) -> list[Segment]:
-        found: list[Segment] = [("system", shared)] if shared else []
-        if distinct:
-            found.append((number % distinct, own))
-        elif cached:
-            found.append(("shared", round(cached * own)))
-        return found
-
-    return shared + own, segments
-
-
-def _share(cells: Mapping[str, str]) -> float:
-    stated = _number(cells, "length_share")
-    if stated is None:
-        return _INFERENCEX_SHARE if cells.get("source", "").startswith(_INFERENCEX) else 1.0
-    if not 0 < stated <= 1:
-        raise ValueError(f"length_share is {stated:g}; expected above 0, up to 1")
-    return stated
-
-
-def _lengths(most: int, share: float, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    return rng.integers(max(1, round(share * most)), most, size=count, endpoint=True)
-
-
-def _uneven(mean: int, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    least, most = (max(1, round((1 + sign * _UNEVEN) * mean)) for sign in (-1, 1))
-    return rng.integers(least, most, size=count, endpoint=True)
-
-
-def _arrivals(process: str, rate: float, count: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    if process == "even":
-        return np.asarray(np.arange(count) / rate, np.float64)
-    if process in ("", "constant"):
-        # As inference-perf makes a constant load: exponential gaps, scaled so that they fill the duration.
-        gaps = rng.exponential(1.0, count)
-        return np.asarray(np.cumsum(gaps) * (count / rate / gaps.sum()), np.float64)
-    if process == "poisson":
-        return np.asarray(np.cumsum(rng.exponential(1 / rate, count)), np.float64)
-    if process == "bursty":
-        return np.asarray(rng.gamma(0.25, 4 / rate, count), np.float64).cumsum()
-    raise ValueError(f"arrivals is {process!r}; expected constant, even, poisson or bursty")
-
-
-def _count(cells: Mapping[str, str], *names: str, default: int | None = None) -> int:
-    found = _number(cells, *names)
-    if found is None:
-        if default is None:
-            raise UnpredictedError(f"{names[0]} is missing")
-        return default
-    if found != int(found) or found < 0:
-        raise ValueError(f"{names[0]} is {found:g}; expected a whole number")
-    return int(found)
-
-
-def _number(cells: Mapping[str, str], *names: str, default: float | None = None) -> float | None:
-    for name in names:
-        text = cells.get(name, "").strip()
-        if text:
-            try:
-                value = float(text)
-            except ValueError:
-                raise ValueError(f"{name} is {text!r}; expected a number") from None
-            if not np.isfinite(value):
-                raise ValueError(f"{name} is {text}; expected a finite number")
-            return value
-    return default

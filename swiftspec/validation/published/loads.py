@@ -18,9 +18,10 @@ from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.deployed import Deployed
 from swiftspec.planner.under_load.served import ArrayRun
 from swiftspec.progress import Progress
+from swiftspec.validation.published.cells import UnpredictedError
 from swiftspec.validation.published.comparison import Compared, Comparison, Figure, LeaveOut, all_compared
 from swiftspec.validation.published.drafted import drafted_chains
-from swiftspec.validation.published.load_rows import LoadRow, UnpredictedError, read_load_rows, with_usual_names
+from swiftspec.validation.published.load_rows import LoadRow, read_load_rows, with_usual_names
 
 __all__ = ["PredictedLoad", "compare_loads", "measured_figures", "predict_load"]
 

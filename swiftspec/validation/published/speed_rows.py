@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swiftspec.devices import DeviceSpec, registered_device
@@ -16,8 +16,9 @@ from swiftspec.files.csv_rows import read_table
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.deployment import PlannedModel
 from swiftspec.policies.effects import Role
+from swiftspec.validation.published.cells import UnpredictedError
 from swiftspec.validation.published.drafted import Drafting, drafting_of
-from swiftspec.validation.published.load_rows import NVFP4, UnpredictedError
+from swiftspec.validation.published.load_rows import NVFP4
 
 __all__ = ["SpeedRow", "read_speed_rows"]
 
@@ -122,7 +123,8 @@ def _device(cells: Mapping[str, str], gaps: list[str]) -> DeviceSpec:
     for name in DEVICES:
         if name in stand_in:
             gaps.append(f"device, for which {name} stands")
-            return DEVICES[name]
+            memory = re.search(r"(\d+) GB", stated)
+            return replace(DEVICES[name], memory_bytes=int(memory[1]) << 30) if memory else DEVICES[name]
     raise UnpredictedError(f"device is {stated!r}, which is not registered" if stated else "device is missing")
 
 

@@ -16,9 +16,10 @@ from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.deployed import Deployed
 from swiftspec.planner.under_load.served import ArrayRun, Requests
 from swiftspec.progress import Progress
+from swiftspec.validation.published.cells import UnpredictedError
 from swiftspec.validation.published.comparison import Compared, Comparison, Figure, LeaveOut, all_compared
 from swiftspec.validation.published.drafted import drafted_chains
-from swiftspec.validation.published.load_rows import NVFP4, UnpredictedError
+from swiftspec.validation.published.load_rows import NVFP4
 from swiftspec.validation.published.speed_rows import SpeedRow, read_speed_rows
 
 __all__ = ["compare_speeds", "predict_speed"]

@@ -5,18 +5,19 @@ from itertools import chain, groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
 
-from swiftspec.files.reading import parse_json, read_lines
+from swiftspec.files.reading import parse_json, read_lines, shown
 from swiftspec.workload.load_traces.rows import LoadTraceFormat, TraceRow, seconds, token_count, with_fields
 
 __all__ = ["MOONCAKE", "read_mooncake"]
 
 _TIME, _PROMPT, _OUTPUT = _FIELDS = ("timestamp", "input_length", "output_length")
+_BLOCKS, _BLOCK_TOKENS = "hash_ids", 512
 _STAMPED_EVERY_S = 3.0
 _MOST_LINE_BYTES = 4 << 20  # hash_ids has a number for every 512 tokens
 
 
 def read_mooncake(path: Path) -> Iterator[TraceRow]:
-    """Rows of a trace; `hash_ids`, the blocks of the prompt that requests share, is not read.
+    """Rows of a trace, with the blocks of 512 tokens that requests share (`hash_ids`).
 
     Requests with one stamp are spread evenly up to the next stamp, three seconds at most. Else every stamp would be a
     burst of a dozen requests that there never was.
@@ -34,12 +35,20 @@ def _rows(path: Path) -> Iterator[TraceRow]:
         except ValueError as error:
             raise ValueError(f"{where}: {error}; expected an object with {', '.join(_FIELDS)}") from error
         fields = with_fields(content, _FIELDS, where)
+        prompt_tokens = token_count(fields[_PROMPT], _PROMPT, where)
         yield TraceRow(
             where=where,
             time_s=seconds(fields[_TIME], _TIME, where, unit_s=1e-3),
-            prompt_tokens=token_count(fields[_PROMPT], _PROMPT, where),
+            prompt_tokens=prompt_tokens,
             output_tokens=token_count(fields[_OUTPUT], _OUTPUT, where),
+            blocks=_blocks(fields.get(_BLOCKS, []), where)[: -(-prompt_tokens // _BLOCK_TOKENS)],
         )
+
+
+def _blocks(value: object, where: str) -> tuple[int, ...]:
+    if isinstance(value, list) and all(isinstance(each, int) for each in value):
+        return tuple(value)
+    raise ValueError(f"{where}: {_BLOCKS} is {shown(value)}; expected a list of whole numbers")
 
 
 def _spread(rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
@@ -56,5 +65,6 @@ def _spread(rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
 MOONCAKE = LoadTraceFormat(
     read=read_mooncake,
     time_column=_TIME,
+    block_tokens=_BLOCK_TOKENS,
     licence="Apache-2.0, github.com/kvcache-ai/Mooncake; cite Mooncake (FAST 2025)",
 )

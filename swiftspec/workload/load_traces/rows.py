@@ -18,7 +18,7 @@ class TraceRow(NamedTuple):
     """A row of a load trace.
 
     where: file and line. time_s: seconds since any moment that all rows of the file share. request_class: of traces
-    that have classes of their own.
+    that have classes of their own. blocks: names of the blocks that the prompt begins with, where others may have them.
     """
 
     where: str
@@ -27,6 +27,7 @@ class TraceRow(NamedTuple):
     output_tokens: int
     conversation: str | None = None
     request_class: RequestClass | None = None
+    blocks: tuple[int, ...] = ()
 
     @property
     def fault(self) -> str | None:
@@ -48,11 +49,14 @@ class LoadTraceFormat:
         Name that errors of order use.
     licence : str
         Of the published traces in this format, with their source.
+    block_tokens : int
+        Tokens of each of the blocks that its rows name; 0 if they name none.
     """
 
     read: Callable[[Path], Iterator[TraceRow]]
     time_column: str
     licence: str
+    block_tokens: int = 0
 
 
 def token_count(value: object, name: str, where: str) -> int:

@@ -9,7 +9,7 @@ from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, P
 from swiftspec.artifacts.fleet import LoadPoint, ReplicaKind
 from swiftspec.planner.fleet.break_even import break_evens, speed_at
 from swiftspec.planner.fleet.share import replica_share
-from swiftspec.workload import make_workload
+from swiftspec.workload import Prefixes, make_workload
 
 FIXED = Lengths(distribution=Distribution.FIXED, tokens=32)
 
@@ -74,6 +74,19 @@ def test_nobody_can_divide_a_closed_loop_or_share_fewer_requests_than_replicas()
     )
     with pytest.raises(ValueError, match="num_replicas is 9; the workload has 8 requests"):
         replica_share(open_load, 9)
+    chats = make_workload(
+        open_load.arrivals, num_requests=8, prompt_tokens=FIXED, output_tokens=FIXED, prefixes=Prefixes(turns=2)
+    )
+    with pytest.raises(ValueError, match=r"requests\[1\]\.think_time_s is 0; a fleet cannot wait for the answer"):
+        replica_share(chats, 2)
+
+
+def test_a_share_of_a_load_in_stages_has_none() -> None:
+    """Shares of all replicas follow one another, so that stages would come again and again."""
+    staged = Arrivals.parse("constant:2x4,6x2", field="arrivals")
+    load = make_workload(staged, prompt_tokens=FIXED, output_tokens=FIXED)
+    share = replica_share(load, 2)
+    assert (share.arrivals.stages, share.arrivals.rate, len(share.requests)) == ((), share.rate, 20)
 
 
 def test_break_even_is_where_two_straight_lines_cross() -> None:

@@ -9,7 +9,7 @@ import pytest
 from swiftspec.costmodel.steps import StepWork
 from swiftspec.planner.under_load import arrays
 from swiftspec.planner.under_load.arrays import simulate
-from swiftspec.planner.under_load.served import ArrayRun, Chains, EngineUnderLoad, Requests
+from swiftspec.planner.under_load.served import ArrayRun, Chains, EngineUnderLoad, Requests, Turn
 from swiftspec.scheduler.prefix_cache import PrefixCache
 from swiftspec.scheduler.step_rules import DECODES_FIRST, PROMPTS_FIRST
 
@@ -148,3 +148,69 @@ def test_verified_rows_share_the_steps_tokens_with_prompts() -> None:
     run = simulate(requests(100, rate=20.0), engine(chains=chains, step_s=noting, step_tokens=128))
     assert max(widths) <= max(128, 4 * 64)
     assert (run.output_tokens > 0).all()
+
+
+def conversations(*, clients: int | None = None) -> Requests:
+    """Two of three turns, 100 new tokens and 50 of answer each, a second apart; the second begins after 0.1 s."""
+    prompts = [100, 250, 400]
+    turns = {number: Turn(number + 1, 1.0) for number in (0, 1, 3, 4)}
+    return Requests(
+        arrival_s=np.array([0.0] * 3 + [0.0 if clients else 0.1] * 3),
+        prompt_tokens=np.array(prompts * 2),
+        output_tokens=np.full(6, 50),
+        segments=[[(name, tokens)] for name in "ab" for tokens in prompts],
+        num_clients=clients,
+        turns=turns,
+    )
+
+
+def test_a_turn_comes_after_the_answer_and_the_time_to_think() -> None:
+    run = simulate(conversations(), engine())
+    ends = run.arrival_s + run.e2e_s
+    assert run.arrival_s[[0, 3]].tolist() == [0.0, 0.1]
+    for number in (0, 1, 3, 4):
+        assert run.arrival_s[number + 1] == pytest.approx(ends[number] + 1.0)
+
+
+def test_a_turn_finds_the_text_so_far_with_its_answer() -> None:
+    run = simulate(conversations(), engine())
+    # Of 250 tokens 149 were read or decoded before: nine blocks; of 400 the first 299: 18 blocks.
+    assert run.hit_rate == pytest.approx(2 * (144 + 288) / (2 * 750))
+    assert simulate(conversations(), engine(prefixes=PrefixCache(block_tokens=0))).hit_rate == 0.0
+
+
+def test_a_client_begins_a_conversation_when_its_last_one_has_ended() -> None:
+    run = simulate(conversations(clients=1), engine())
+    assert run.arrival_s[3] == pytest.approx(run.arrival_s[2] + run.e2e_s[2])
+
+
+def test_a_conversation_under_way_is_not_forgotten_for_its_own_next_turn() -> None:
+    """It takes room for its new tokens only, so that the other one may stay, too."""
+    tight = simulate(conversations(), engine(cache_tokens=900))
+    assert tight.hit_rate == simulate(conversations(), engine()).hit_rate
+    assert tight.num_preemptions == 0
+    less = simulate(conversations(), engine(cache_tokens=500))
+    assert less.hit_rate < tight.hit_rate
+
+
+def test_a_pool_that_only_decodes_reads_one_token_of_each_prompt() -> None:
+    chunks: list[int] = []
+
+    def noting(work: StepWork) -> float:
+        chunks.extend(tokens for tokens, _ in work.chunks)
+        return seconds(work)
+
+    load = requests(50, rate=2.0)
+    pool = simulate(replace(load, transfer_s=0.25), engine(step_s=noting))
+    assert chunks == [1] * 50
+    assert (pool.queued_s >= 0.25).all()
+    whole = simulate(load, engine())
+    assert pool.tpot_s.mean() < whole.tpot_s.mean()
+    assert pool.hit_rate == 0.0
+
+
+def test_a_request_that_gave_way_is_read_again_even_by_a_pool_that_only_decodes() -> None:
+    load = replace(requests(60, rate=50.0), transfer_s=0.0)
+    tight = simulate(load, engine(cache_tokens=3000))
+    assert tight.num_preemptions == tight.preemptions.sum() > 0
+    assert tight.e2e_s.mean() > simulate(load, engine()).e2e_s.mean()

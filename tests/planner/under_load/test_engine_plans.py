@@ -5,7 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from swiftspec.artifacts.distributions import Distribution, Process
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.workload import Workload
+from swiftspec.costmodel.steps import StepWork
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.for_device import plan_for, prepare
 from swiftspec.planner.kinds.compare import compare_kinds
@@ -18,6 +21,9 @@ from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.planner.under_load.served import Requests
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.effects import Role
+from swiftspec.reports.under_load import cached
+from swiftspec.stages.serving import simulate_load
+from swiftspec.workload import Arrivals, Lengths, Prefixes, make_workload
 
 TARGET, DRAFT = "llama-3.1-8b", "llama-3.2-1b"
 PROMPT, OUTPUT = 256, 128
@@ -145,3 +151,85 @@ def test_more_clients_than_the_engine_runs_at_once_are_refused() -> None:
             num_jobs=1,
             progress=lambda *_: None,
         )
+
+
+def chats(**changes: Any) -> Workload:
+    known: dict[str, Any] = {"turns": 4, "think_time_s": 2.0, "system_prompt_tokens": 500}
+    return make_workload(
+        Arrivals(process=Process.POISSON, rate=1.0),
+        num_requests=80,
+        prompt_tokens=Lengths(distribution=Distribution.FIXED, tokens=100),
+        output_tokens=Lengths(distribution=Distribution.FIXED, tokens=60),
+        prefixes=Prefixes(**known | changes),
+    )
+
+
+def planned(load: Load, draft: str = "eagle3", **changes: Any) -> Plan:
+    options = SearchOptions(load=load, num_jobs=1)
+    on = deployment(**changes)
+    return plan_for(on, target=TARGET, draft=draft, options=options, progress=lambda *_: None).plan
+
+
+def test_a_head_finds_a_block_less_of_every_prompt_and_leaves_less_room() -> None:
+    load = planned(Load(workload=chats())).under_load
+    assert load is not None
+    plain, head = load.predictions["autoregressive"].cache, load.predictions["head_chain"].cache
+    assert plain is not None
+    assert head is not None
+    assert head.tokens < plain.tokens
+    prompts = [request.prompt_tokens for request in chats().requests]
+    lost = 16 * (len(prompts) - 1) / sum(prompts)
+    assert plain.hit_rate - head.hit_rate == pytest.approx(lost, rel=0.02)
+    assert plain.hit_rate == pytest.approx(load.repeated_share, abs=0.02), "but for parts of blocks"
+
+
+def test_a_prefix_cache_that_is_off_finds_nothing_and_a_draft_model_gives_nothing_up() -> None:
+    off = planned(Load(workload=chats()), settings={"enable_prefix_caching": "false"}).under_load
+    on = planned(Load(workload=chats()), draft=DRAFT).under_load
+    assert off is not None
+    assert on is not None
+    assert {each.cache.hit_rate for each in off.predictions.values() if each.cache} == {0.0}
+    assert len({each.cache.hit_rate for each in on.predictions.values() if each.cache}) == 1
+    assert off.predictions["autoregressive"].metrics.ttft_s.mean > on.predictions["autoregressive"].metrics.ttft_s.mean
+
+
+def test_a_pool_that_only_decodes_says_how_many_instances_read_its_prompts() -> None:
+    workload = chats(turns=1, think_time_s=0.0, system_prompt_tokens=7900)
+    made = planned(Load(workload=workload, transfer_s=0.01))
+    assert made.under_load is not None
+    pool = made.under_load.decode_pool
+    assert pool is not None
+    assert pool.prompt_tokens_per_s == pytest.approx(8000.0), "one prompt of 8000 a second"
+    plain = made.under_load.predictions["autoregressive"].metrics
+    served = deployment().serving(*planned_pair(TARGET, "eagle3"))
+    assert served is not None
+    step_s = served.deployed(1, context=8060).step_s(StepWork(chunks=[(8000, 0)], sampled=1))
+    assert pool.prefill_tokens_per_s == pytest.approx(8000 / step_s)
+    assert pool.num_prefill_instances == 1
+    assert plain.ttft_s.mean > 0.01
+    whole = planned(Load(workload=workload)).under_load
+    assert whole is not None
+    assert whole.decode_pool is None
+    assert plain.tpot_s.mean < whole.predictions["autoregressive"].metrics.tpot_s.mean
+    assert "takes 1 instance on as many devices" in cached(made, made.under_load)
+
+
+def test_this_packages_engine_has_no_prefix_cache_and_says_so() -> None:
+    made = planned(Load(workload=chats(), most_requests=8), engine="auto")
+    assert made.under_load is not None
+    assert "this package's engine has no prefix cache" in cached(made, made.under_load)
+    with pytest.raises(ValueError, match="role is decode; this package's engine reads prompts itself"):
+        planned(Load(workload=chats(), transfer_s=0.0), engine="auto")
+
+
+def test_a_plan_is_simulated_under_its_engine_as_it_was_predicted() -> None:
+    load = Load(workload=chats())
+    options = SearchOptions(load=load, num_jobs=1)
+    found = plan_for(deployment(), target=TARGET, draft="eagle3", options=options, progress=lambda *_: None)
+    again = simulate_load(found, load.workload, engine="vllm@0.15")
+    assert found.plan.under_load is not None
+    prediction = found.plan.under_load.predictions[found.plan.chosen.policy]
+    assert again.metrics == prediction.metrics
+    assert again.cache == prediction.cache
+    with pytest.raises(ValueError, match="engine is auto; expected one that serves"):
+        simulate_load(found, load.workload, engine="auto")

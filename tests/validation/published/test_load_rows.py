@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from swiftspec.engines import engine_named
-from swiftspec.validation.published.load_rows import LoadRow, UnpredictedError, read_load_rows
+from swiftspec.validation.published.cells import UnpredictedError
+from swiftspec.validation.published.load_rows import LoadRow, read_load_rows
 
 CLOSED = "model,device,devices,engine,release,input_tokens,output_tokens,concurrency"
 GPT = "openai/gpt-oss-120b,h100-sxm,2,vllm,0.13.0,1024,1024,16"

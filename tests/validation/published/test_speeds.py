@@ -4,8 +4,8 @@ from statistics import median
 import pytest
 
 from swiftspec.engines import engine_named
+from swiftspec.validation.published.cells import UnpredictedError
 from swiftspec.validation.published.comparison import Comparison
-from swiftspec.validation.published.load_rows import UnpredictedError
 from swiftspec.validation.published.speed_rows import SpeedRow, read_speed_rows
 from swiftspec.validation.published.speeds import compare_speeds
 

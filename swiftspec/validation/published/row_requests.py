@@ -1,0 +1,117 @@
+"""Requests of a row of measured loads: how they arrive, their lengths, and what they share."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from swiftspec.planner.under_load.closed_loop import UNEVEN
+from swiftspec.planner.under_load.served import Requests
+from swiftspec.scheduler.prefix_cache import Segment
+from swiftspec.validation.published.cells import UnpredictedError, cell_count, cell_number
+
+__all__ = ["INFERENCEX", "stated_requests"]
+
+# InferenceX draws lengths from 0.8 to 1.0 of those it states, and sends ten times as many prompts as it has clients.
+INFERENCEX: Final = ("InferenceX", "InferenceMAX")  # its names
+_INFERENCEX_SHARE: Final = 0.8
+_PROMPTS_PER_CLIENT: Final = 10
+_MOST_REQUESTS: Final = 1_000_000  # of a row
+_MOST_PROMPTS: Final = 2_000  # of a closed loop that states no number: more change nothing
+
+
+def stated_requests(cells: Mapping[str, str]) -> Requests:
+    """The requests of a row. UnpredictedError if it states too few, ValueError for a value that is none."""
+    prompts, segments_of = _prompt(cells)
+    outputs = cell_count(cells, "output_tokens")
+    rng = np.random.default_rng(0)
+    share = _share(cells)
+    if cells.get("concurrency"):
+        clients = cell_count(cells, "concurrency")
+        stated = cell_count(cells, "num_prompts", default=0)
+        count = stated or max(4 * clients, min(_PROMPTS_PER_CLIENT * clients, _MOST_PROMPTS))
+        arrivals = np.zeros(_checked(count))
+    else:
+        clients, rate = None, cell_number(cells, "rate_per_s")
+        if rate is None or rate <= 0:
+            raise UnpredictedError("neither concurrency nor rate_per_s is stated")
+        duration = cell_number(cells, "duration_s", default=600.0)
+        assert duration is not None, "it has a default"
+        burstiness = cell_number(cells, "burstiness", default=1.0)
+        assert burstiness is not None, "it has a default"
+        most = _checked(max(1.0, rate * duration))
+        arrivals = _arrivals(cells.get("arrivals", ""), rate, most, rng, burstiness)
+        count = len(arrivals)
+    return Requests(
+        arrival_s=arrivals,
+        prompt_tokens=_lengths(prompts, share, count, rng),
+        output_tokens=_uneven(outputs, count, rng) if clients and share == 1 else _lengths(outputs, share, count, rng),
+        segments=[segments_of(number) for number in range(count)],
+        num_clients=clients,
+    )
+
+
+def _checked(count: float) -> int:
+    if not count <= _MOST_REQUESTS:
+        raise ValueError(f"the row has {count:g} requests; expected at most {_MOST_REQUESTS}")
+    return round(count)
+
+
+def _prompt(cells: Mapping[str, str]) -> tuple[int, Callable[[int], list[Segment]]]:
+    """Tokens of a prompt, and what of the one of a number is shared with others."""
+    shared = cell_count(cells, "system_prompt_tokens", default=0)
+    own = cell_count(cells, "question_tokens", "input_tokens", default=0)
+    if not shared + own:
+        raise UnpredictedError("input_tokens is missing")
+    distinct = cell_count(cells, "distinct_prompts", default=0)
+    cached = cell_number(cells, "cached_share", default=0.0)
+    assert cached is not None, "it has a default"
+    if not 0 <= cached <= 1:
+        raise ValueError(f"cached_share is {cached:g}; expected 0 to 1")
+
+    def segments(number: int) -> list[Segment]:
+        found: list[Segment] = [("system", shared)] if shared else []
+        if distinct:
+            found.append((number % distinct, own))
+        elif cached:
+            found.append(("shared", round(cached * own)))
+        return found
+
+    return shared + own, segments
+
+
+def _share(cells: Mapping[str, str]) -> float:
+    stated = cell_number(cells, "length_share")
+    if stated is None:
+        return _INFERENCEX_SHARE if cells.get("source", "").startswith(INFERENCEX) else 1.0
+    if not 0 < stated <= 1:
+        raise ValueError(f"length_share is {stated:g}; expected above 0, up to 1")
+    return stated
+
+
+def _lengths(most: int, share: float, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    return rng.integers(max(1, round(share * most)), most, size=count, endpoint=True)
+
+
+def _uneven(mean: int, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    least, most = (max(1, round((1 + sign * UNEVEN) * mean)) for sign in (-1, 1))
+    return rng.integers(least, most, size=count, endpoint=True)
+
+
+def _arrivals(
+    process: str, rate: float, count: int, rng: np.random.Generator, burstiness: float
+) -> npt.NDArray[np.float64]:
+    if not 0 < burstiness < np.inf:
+        raise ValueError(f"burstiness is {burstiness:g}; expected more than 0")
+    if process == "even":
+        return np.asarray(np.arange(count) / rate, np.float64)
+    if process in ("", "constant"):
+        # As inference-perf makes a constant load, and vllm bench serve any: gaps scaled so that they fill the duration.
+        gaps = rng.exponential(1.0, count) if burstiness == 1 else rng.gamma(burstiness, 1 / burstiness, count)
+        return np.asarray(np.cumsum(gaps) * (count / rate / gaps.sum()), np.float64)
+    if process == "poisson":
+        return np.asarray(np.cumsum(rng.exponential(1 / rate, count)), np.float64)
+    if process == "bursty":
+        return np.asarray(rng.gamma(0.25, 4 / rate, count), np.float64).cumsum()
+    raise ValueError(f"arrivals is {process!r}; expected constant, even, poisson or bursty")
