@@ -12,8 +12,8 @@ from swiftspec.artifacts.workload import RequestClass, Workload, WorkloadRequest
 __all__ = ["UNEVEN", "closed_loop_workload", "longest_request"]
 
 _LEAST_REQUESTS, _REQUESTS_PER_CLIENT = 8, 3  # of a closed loop
-# Of the lengths of outputs. Clients whose answers all have one length would stay in step in a simulation; real ones drift
-# apart, as their times to the first token show: with lengths of +-10 % these are right.
+# Of the lengths of outputs. Clients whose answers all have one length would stay in step in a simulation; real ones
+# drift apart, as their times to the first token show: with lengths of +-10 % these are right.
 UNEVEN = 0.1
 
 
