@@ -48,7 +48,7 @@ def simulate_load(
         Most outputs of earlier requests that a suffix-decoding policy searches, too. The plan's if not given, which is
         none.
     engine : str, optional
-        Engine that serves instead of this package's, with its release: `vllm@0.15`. Its limits are then those of its
+        Engine that serves, with its release: `vllm@0.15`. Of another one than this package's, limits are those of its
         steps, and `options` are not used.
     settings : mapping of str to str, optional
         With `engine`: limits by its own words.

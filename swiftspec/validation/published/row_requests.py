@@ -46,7 +46,9 @@ def stated_requests(cells: Mapping[str, str]) -> Requests:
     return Requests(
         arrival_s=arrivals,
         prompt_tokens=_lengths(prompts, share, count, rng),
-        output_tokens=_uneven(outputs, count, rng) if clients and share == 1 else _lengths(outputs, share, count, rng),
+        output_tokens=_uneven(outputs, count, rng)
+        if (clients or 0) > 1 and share == 1
+        else _lengths(outputs, share, count, rng),
         segments=[segments_of(number) for number in range(count)],
         num_clients=clients,
     )

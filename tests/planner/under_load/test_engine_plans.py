@@ -215,11 +215,11 @@ def test_a_pool_that_only_decodes_says_how_many_instances_read_its_prompts() -> 
 
 
 def test_this_packages_engine_has_no_prefix_cache_and_says_so() -> None:
-    made = planned(Load(workload=chats(), most_requests=8), engine="auto")
+    made = planned(Load(workload=chats(), most_requests=8), engine="swiftspec")
     assert made.under_load is not None
     assert "this package's engine has no prefix cache" in cached(made, made.under_load)
     with pytest.raises(ValueError, match="role is decode; this package's engine reads prompts itself"):
-        planned(Load(workload=chats(), transfer_s=0.0), engine="auto")
+        planned(Load(workload=chats(), transfer_s=0.0), engine="swiftspec")
 
 
 def test_a_plan_is_simulated_under_its_engine_as_it_was_predicted() -> None:
@@ -231,5 +231,6 @@ def test_a_plan_is_simulated_under_its_engine_as_it_was_predicted() -> None:
     prediction = found.plan.under_load.predictions[found.plan.chosen.policy]
     assert again.metrics == prediction.metrics
     assert again.cache == prediction.cache
-    with pytest.raises(ValueError, match="engine is auto; expected one that serves"):
-        simulate_load(found, load.workload, engine="auto")
+    own = simulate_load(found, load.workload, engine="swiftspec")
+    assert own.metrics == simulate_load(found, load.workload).metrics
+    assert own.metrics != again.metrics
