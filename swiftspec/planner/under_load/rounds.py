@@ -25,9 +25,9 @@ _HOST = (Phase.COMMIT, Phase.COMPACT)
 class Round(NamedTuple):
     """Forwards of a round, and the tokens that it brings.
 
-    draft_rows: of every draft forward. verify_rows: of its verification. host: what the host does after it, with the
-    rows that it concerns, in order. read_rows: text that the draft reads first, since earlier rounds did without it;
-    not the prompt, which every request has its own of.
+    draft_rows: of every draft forward. verify_rows: of its verification. host: what the host does after it, or between
+    the drafts, with the rows that it concerns, in order. read_rows: text that the draft reads first, since earlier
+    rounds did without it; not the prompt, which every request has its own of.
     """
 
     draft_rows: tuple[int, ...]
@@ -86,7 +86,7 @@ def _rounds(spans: Sequence[Span]) -> Iterator[Round]:
             verified = span.rows
         elif span.phase is Phase.PREFILL and span.model is Role.DRAFT:
             read += span.rows * has_drafted
-        elif verified and span.phase in _HOST:
+        elif span.phase is Phase.COMPACT or (verified and span.phase in _HOST):
             host.append((span.phase, span.rows))
             tokens += span.tokens
     if verified:

@@ -9,12 +9,13 @@ import pytest
 from swiftspec.artifacts.distributions import Distribution, Process
 from swiftspec.artifacts.fleet import Drafting, Fleet
 from swiftspec.artifacts.plan import Candidate, Plan
-from swiftspec.planner.fleet.share import replica_share
+from swiftspec.planner.fleet.share import planned_workload, replica_share
 from swiftspec.planner.load import Load
 from swiftspec.planner.options import SearchOptions
 from swiftspec.planner.search import Search, make_plan
 from swiftspec.planner.space import feasible_options
 from swiftspec.planner.under_load.predictor import Predictor
+from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.serial import SerialChain
@@ -115,6 +116,22 @@ def test_no_option_needs_fewer_devices(made: Plan, fleet: Fleet) -> None:
                 break
     # The search counts steady requests only: one replica more is within the noise of 100 requests.
     assert fleet.num_devices <= fewest + fleet.chosen.num_devices
+
+
+def test_a_fleet_says_of_a_replicas_share_what_a_plan_and_a_schedule_say(made: Plan, fleet: Fleet) -> None:
+    load = load_of()
+    assert made.under_load is not None
+    share, _ = planned_workload(load, made)
+    assert share is not None
+    predicted = made.under_load.predictions[made.chosen.policy]
+    found = PREDICTOR.serve(
+        Setup.of(made.chosen), share, goal=made.under_load.goal, options=made.under_load.options_of(made.chosen.policy)
+    )
+    assert found.metrics == predicted.metrics
+    assert found.method == predicted.method
+    assert fleet.draft_lengths == tuple(
+        draft_schedule(PROFILE, TRACE, num_devices=fleet.chosen.num_devices, max_running=load.options.max_running)
+    )
 
 
 def test_every_place_to_draft_is_compared_and_pools_and_a_control_are_tried(made: Plan, fleet: Fleet) -> None:
