@@ -76,6 +76,9 @@ class Engine:
         Whether it refuses more requests at once than tokens in a step.
     ahead_since : tuple of int, optional
         First release that forms the next step while one runs; never if None.
+    late_s : float
+        Seconds that a step takes longer if it is formed after the one before: scheduling, sampling and launches, which
+        run beside the device otherwise. 0 where that is not known.
     graphs_prompts : bool
         Whether steps with prompts are recorded graphs, too, up to the same size.
     fp8_cache : frozenset of str
@@ -129,6 +132,7 @@ class Engine:
     blocks_given_up: int = 0
     covers_requests: bool = False
     ahead_since: Release | None = None
+    late_s: float = 0.0
     graphs_prompts: bool = False
     fp8_cache: frozenset[str] = frozenset()
     collective: str | None = None
@@ -183,6 +187,11 @@ class Engine:
                 )
             return replace(found, requests=found.step_tokens)
         return found
+
+    def drafts_ahead(self, method: Method) -> bool:
+        """Whether steps of a drafting method are formed while one runs, if those without a draft are."""
+        since = self.methods[method].ahead_since if method in self.methods else ()
+        return since is not None and self.release >= since
 
     def constants(self, *, left_out: str | None = None) -> Constants:
         """Fitted constants of this release. left_out: `model:NAME` or `source:NAME` they were fitted without."""

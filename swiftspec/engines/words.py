@@ -7,9 +7,10 @@ out, and `True` is a flag without a value.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 __all__ = [
+    "METHODS_BY_DRAFT",
     "CommandWords",
     "ImitationWords",
     "LengthRange",
@@ -33,6 +34,16 @@ class Method(StrEnum):
     DSPARK = "a DSpark block drafter"
     PROMPT_LOOKUP = "prompt lookup"
     SUFFIX = "suffix decoding"
+
+
+# Methods by the names of drafts that are no models of their own.
+METHODS_BY_DRAFT: Final[Mapping[str, Method]] = {
+    "eagle3": Method.EAGLE3,
+    "mtp": Method.MTP,
+    "p-eagle": Method.P_EAGLE,
+    "dflash": Method.DFLASH,
+    "dspark": Method.DSPARK,
+}
 
 
 class Value(StrEnum):
@@ -77,11 +88,16 @@ class LengthRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodWords:
-    """A method of drafting. words: of the speculation. settings: what else the server is told. remark: a sentence."""
+    """A method of drafting.
+
+    words: of the speculation. settings: what else the server is told. remark: a sentence. ahead_since: first release
+    that forms a step while one runs with this method, too; () for all that do so without a draft, None for none.
+    """
 
     words: Words
     settings: Words = field(default_factory=dict)
     remark: str = ""
+    ahead_since: tuple[int, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

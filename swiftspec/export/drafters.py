@@ -1,6 +1,6 @@
 """Methods of drafting as engines tell them apart, and the checkpoints that they load."""
 
-from swiftspec.engines.words import Method
+from swiftspec.engines.words import METHODS_BY_DRAFT, Method
 from swiftspec.files.reading import read_foreign_json
 from swiftspec.models import known_model, model_names
 from swiftspec.models.draft_kinds import draft_facts
@@ -21,15 +21,6 @@ _PARD = {
 }
 
 
-_BY_NAME = {
-    "eagle3": Method.EAGLE3,
-    "mtp": Method.MTP,
-    "p-eagle": Method.P_EAGLE,
-    "dflash": Method.DFLASH,
-    "dspark": Method.DSPARK,
-}
-
-
 def method_of(policy: Policy, drafter: Method) -> Method | None:
     """How a policy drafts with a plan's drafter; None if it does not, or no engine has such a method."""
     if policy.layout is Layout.TARGET_ONLY:
@@ -42,8 +33,8 @@ def method_of(policy: Policy, drafter: Method) -> Method | None:
 
 def drafter_of(model: str) -> Method:
     """The drafter that a plan's draft is: a head by its name, `pard:NAME`, or what a directory's config.json says."""
-    if model in _BY_NAME:
-        return _BY_NAME[model]
+    if model in METHODS_BY_DRAFT:
+        return METHODS_BY_DRAFT[model]
     if model.startswith(_PARALLEL):
         return Method.PARD
     if model in model_names() or not is_model_directory(model):

@@ -16,6 +16,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_device
 from swiftspec.engines import Engine, engine_named
 from swiftspec.engines.swiftspec import SWIFTSPEC
+from swiftspec.engines.words import METHODS_BY_DRAFT, Method
 from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_model, model_names, registered_name
 from swiftspec.models.block_spec import BlockSpec
 from swiftspec.models.draft_kinds import check_pair, draft_facts
@@ -80,6 +81,12 @@ class PlannedModel:
         kind = draft_facts(directory).kind if role is Role.DRAFT else DraftKind.SERIAL
         spec = read_spec(directory)
         return cls(name=model_name(name), spec=spec, vocabulary=None, directory=directory, kind=kind)
+
+    @property
+    def method(self) -> Method:
+        """How engines call drafting with it; of a head from a directory EAGLE-3, of a block drafter DFlash."""
+        of_kind = {DraftKind.PARALLEL: Method.PARD, DraftKind.HEAD: Method.EAGLE3, DraftKind.BLOCK: Method.DFLASH}
+        return METHODS_BY_DRAFT.get(self.name) or of_kind.get(self.kind, Method.MODEL)
 
     def with_whole_experts(self) -> "PlannedModel":
         """The same model with whole experts on each device. ValueError if it has no experts."""
@@ -290,6 +297,7 @@ class Deployment:
                 quant=self.draft_quant,
                 products=draft.products,
                 reads_target=draft.kind.reads_target,
+                method=draft.method,
             ),
         )
 

@@ -6,6 +6,8 @@ from swiftspec.devices import DEVICES
 from swiftspec.engines import ENGINES, engine_named
 from swiftspec.engines.constants import fitted_sets
 from swiftspec.engines.description import StepLimits
+from swiftspec.engines.vllm import VLLM
+from swiftspec.engines.words import Method
 
 H100, A100 = DEVICES["h100-sxm"], DEVICES["a100-sxm"]
 FIELDS = {field.name for field in dataclasses.fields(StepLimits)}
@@ -33,6 +35,16 @@ def test_a_release_decides_what_runs_beside_the_device() -> None:
     assert not engine_named("vllm@0.8.4").limits(H100).runs_ahead
     assert engine_named("vllm@0.15").limits(H100).runs_ahead
     assert not engine_named("llamacpp").limits(H100).runs_ahead
+
+
+def test_a_release_decides_which_drafts_run_beside_the_device() -> None:
+    def ahead(release: str) -> set[Method]:
+        return {method for method in VLLM.methods if VLLM.at(release).drafts_ahead(method)}
+
+    heads = {Method.EAGLE3, Method.P_EAGLE, Method.MTP, Method.DSPARK}
+    assert ahead("0.15.1") == heads
+    assert ahead("0.26") == heads | {Method.MODEL, Method.PARD}
+    assert set(VLLM.methods) - ahead("0.33") == {Method.PROMPT_LOOKUP, Method.SUFFIX}
 
 
 def test_settings_have_the_engines_own_words() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from swiftspec.costmodel.steps import ComposedSteps, StepWork
+from swiftspec.engines.words import Method
 from swiftspec.models.heads import Product
 from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.under_load.deployed import Deployed
@@ -22,13 +23,14 @@ class DraftModel:
     """A draft on its target's devices.
 
     products: of a head's forwards, beside those of its layers. reads_target: whether it needs the target's hidden
-    states of all the text.
+    states of all the text. method: how engines call it.
     """
 
     spec: ModelSpec
     quant: str
     products: tuple[Product, ...] = ()
     reads_target: bool = False
+    method: Method = Method.MODEL
 
 
 def chains_of(
@@ -55,7 +57,8 @@ def chains_of(
         Tokens of rounds, the bonus token included.
     """
     if draft is None:
-        return Chains(rows=rows, draft_s=lambda *_: 0.0, tokens=tokens)
+        ahead = deployed.engine.drafts_ahead(Method.PROMPT_LOOKUP)
+        return Chains(rows=rows, draft_s=lambda *_: 0.0, tokens=tokens, runs_ahead=ahead)
     steps = ComposedSteps(
         spec=draft.spec,
         kernels=deployed.steps.kernels,
@@ -79,4 +82,5 @@ def chains_of(
         tokens=tokens,
         cache_tokens=deployed.cache_tokens_beside(draft.spec, draft.quant),
         reads_target=draft.reads_target,
+        runs_ahead=deployed.engine.drafts_ahead(draft.method),
     )

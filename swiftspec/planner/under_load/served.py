@@ -72,6 +72,8 @@ class Chains:
         Tokens that the KV cache has room for beside the draft's weights and its own cache; as without it if None.
     reads_target : bool
         Whether the draft needs the target's hidden states of all the text.
+    runs_ahead : bool
+        Whether the next step can be formed while one runs.
     """
 
     rows: int
@@ -79,6 +81,7 @@ class Chains:
     tokens: _Ints
     cache_tokens: int | None = None
     reads_target: bool = False
+    runs_ahead: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

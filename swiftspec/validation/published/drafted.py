@@ -141,6 +141,7 @@ def drafted_chains(drafting: Drafting, deployed: Deployed) -> Chains:
             spec=drafting.draft.spec,
             quant=quant,
             products=drafting.draft.products,
+            method=drafting.draft.method,
             reads_target=drafting.draft.kind.reads_target,
         )
     # The first forward reads what was verified; a parallel draft writes everything in it.
