@@ -130,10 +130,10 @@ class AdmissionQueue:
         return preempted
 
     def admit(self) -> list[int]:
-        """Requests that begin now. None directly after the cache was full: they would push the others out in turn."""
+        """Requests that begin now. None directly after the cache was full: they would push out those that run."""
         admitted: list[int] = []
-        if self._was_full:
-            self._was_full = False
+        was_full, self._was_full = self._was_full, False
+        if was_full and self._held:
             return admitted
         while self._waiting and self._fits(self._waiting.head):
             request = self._waiting.popleft()

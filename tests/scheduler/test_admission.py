@@ -60,6 +60,16 @@ def test_the_youngest_gives_way_to_a_text_that_grows_and_comes_back_first() -> N
     assert held.num_preemptions == 1
 
 
+def test_whoever_gave_way_begins_when_nobody_runs_any_more() -> None:
+    """Also if the cache was full a moment ago: nobody else may come, and it would wait for ever."""
+    held = queue(num_blocks=4, tree_rows=1)
+    submit(held, 0, 1, max_tokens=48)
+    assert held.admit() == [0, 1]
+    assert held.grow(0, 33) == [1], "its last tokens need the other one's blocks"
+    held.release(0)
+    assert held.admit() == [1]
+
+
 def test_a_request_may_have_to_give_way_itself() -> None:
     held = queue(num_blocks=2)
     submit(held, 0, 1)

@@ -129,8 +129,6 @@ class _Run:
             choice = choose(asks, limits=self.engine.batch, num_running=len(self.running), now_s=self.now_s)
             if isinstance(choice, Step):
                 self._compute(choice)
-            elif self.queue.num_waiting:
-                self._admit()  # the queue admits nobody directly after the cache was full
             elif self.arriving:  # drafts and targets that share devices never wait for each other
                 self._pass(max(0.0, self.arriving[0][0] - self.now_s))
         return self._result()
