@@ -102,7 +102,7 @@ def test_what_cannot_be_planned_is_one_sentence(
         (["--workload", "chats.json", *ENGINE, "--max-running", "4"], "--max-running is 4; it is this package's"),
         (["--workload", "chats.json", *ENGINE, "--timeline", "t.json"], "--timeline is t.json; it is this package's"),
         (["--workload", "chats.json", "--set", "max_num_seqs=4"], "--set is max_num_seqs; it needs --engine"),
-        (["--workload", "chats.json", "--engine", "auto"], "--engine is auto; expected one that serves"),
+        (["--workload", "chats.json", "--engine", "auto"], "--engine is 'auto', which is called swiftspec now"),
         (["--workload", "chats.json", *ENGINE, "--set", "seqs=4"], "set seqs is no limit of vLLM"),
         ([*ENGINE], "--engine is vllm@0.15; it is only for --workload"),
     ],

@@ -156,4 +156,4 @@ def test_the_output_says_whether_rounds_were_replayed(
     assert main(["simulate", "--plan", str(PLAN), "--workload", str(workload), flag, "--json", str(out)]) == 0
     method = "recorded rounds" if flag == "--replay" else "events"
     assert json.loads(out.read_text())["method"] == method
-    assert f"at once, by {method}" in " ".join(capsys.readouterr().out.split())
+    assert f"simulated by {method}" in " ".join(capsys.readouterr().out.split())
