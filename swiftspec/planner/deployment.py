@@ -258,6 +258,8 @@ class Deployment:
             engine.limits(self.spec, self.settings)  # raises for one that it does not have
         elif self.settings:
             raise ValueError(f"set {next(iter(self.settings))} needs another engine than {SWIFTSPEC.name}")
+        elif self.host_s is not None and "int4" in (self.quant, self.draft_quant):
+            raise ValueError(f"host_s is given; forwards of {SWIFTSPEC.name} in int4 are published, host time included")
 
     @property
     def served_by(self) -> Engine | None:

@@ -131,6 +131,11 @@ def test_a_given_host_time_takes_the_place_of_the_engines(engine: str) -> None:
     assert verify_s(Deployment(device="l40s", num_devices=1, engine=engine)) > verify_s(without)
 
 
+def test_a_host_time_is_refused_where_published_forwards_have_it_in_them() -> None:
+    with pytest.raises(ValueError, match="host_s is given; forwards of swiftspec in int4 are published, host time"):
+        Deployment(device="h100", num_devices=1, quant="int4", host_s=4e-4)
+
+
 def test_a_load_under_an_engine_has_the_given_host_time_and_says_so() -> None:
     step_s = []
     for host_s in (0.0, 4e-4):
