@@ -259,7 +259,9 @@ class Deployment:
         elif self.settings:
             raise ValueError(f"set {next(iter(self.settings))} needs another engine than {SWIFTSPEC.name}")
         elif self.host_s is not None and "int4" in (self.quant, self.draft_quant):
-            raise ValueError(f"host_s is given; forwards of {SWIFTSPEC.name} in int4 are published, host time included")
+            raise ValueError(
+                f"host_s is {self.host_s:g}; forwards of {SWIFTSPEC.name} in int4 are published, host time included"
+            )
 
     @property
     def served_by(self) -> Engine | None:
