@@ -132,7 +132,7 @@ def test_a_given_host_time_takes_the_place_of_the_engines(engine: str) -> None:
 
 
 def test_a_host_time_is_refused_where_published_forwards_have_it_in_them() -> None:
-    with pytest.raises(ValueError, match="host_s is 0.0004; forwards of swiftspec in int4 are published, host time"):
+    with pytest.raises(ValueError, match=r"host_s is 0\.0004; forwards of swiftspec in int4 are published, host time"):
         Deployment(device="h100", num_devices=1, quant="int4", host_s=4e-4)
 
 
