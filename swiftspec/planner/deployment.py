@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from swiftspec.costmodel.kernel_latency import Kernels
     from swiftspec.costmodel.routing import Routing
     from swiftspec.planner.under_load.candidates import ServingEngine
+    from swiftspec.planner.under_load.drafts import DraftModel
 
 __all__ = ["Deployment", "PlannedModel", "planned_pair"]
 
@@ -87,6 +88,18 @@ class PlannedModel:
         """How engines call drafting with it; of a head from a directory EAGLE-3, of a block drafter DFlash."""
         of_kind = {DraftKind.PARALLEL: Method.PARD, DraftKind.HEAD: Method.EAGLE3, DraftKind.BLOCK: Method.DFLASH}
         return METHODS_BY_DRAFT.get(self.name) or of_kind.get(self.kind, Method.MODEL)
+
+    def beside_target(self, quant: str) -> "DraftModel":
+        """This draft in a format, on its target's devices."""
+        from swiftspec.planner.under_load.drafts import DraftModel
+
+        return DraftModel(
+            spec=self.spec,
+            quant=quant,
+            products=self.products,
+            reads_target=self.kind.reads_target,
+            method=self.method,
+        )
 
     def with_whole_experts(self) -> "PlannedModel":
         """The same model with whole experts on each device. ValueError if it has no experts."""
@@ -285,7 +298,6 @@ class Deployment:
     def serving(self, target: PlannedModel, draft: PlannedModel) -> "ServingEngine | None":
         """The engine that serves, with a pair of models; None where it is this package's own."""
         from swiftspec.planner.under_load.candidates import ServingEngine
-        from swiftspec.planner.under_load.drafts import DraftModel
 
         engine = self.served_by
         if engine is None:
@@ -296,13 +308,7 @@ class Deployment:
             device=self.spec,
             target=target.spec,
             quant=self.quant,
-            draft=DraftModel(
-                spec=draft.spec,
-                quant=self.draft_quant,
-                products=draft.products,
-                reads_target=draft.kind.reads_target,
-                method=draft.method,
-            ),
+            draft=draft.beside_target(self.draft_quant),
         )
 
     @property

@@ -1,7 +1,7 @@
 """Results of load generators as rows of measured loads: vLLM's bench serve, GuideLLM, AIPerf and inference-perf."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,10 +67,9 @@ def _vllm(content: Mapping[str, Any]) -> Cells:
         **_arrivals(rate, clients, count, "constant"),
         burstiness=None if not rate else _number(content, "burstiness"),
     )
-    for column, name in (("e2e", "e2el"), ("ttft", "ttft"), ("tpot", "tpot")):
-        for which, word in (("mean", "mean"), ("p50", "median"), ("p90", "p90"), ("p99", "p99")):
-            cells |= _cells(**{f"{column}_{which}_ms": _number(content, f"{word}_{name}_ms")})
-    return cells
+    return cells | _latencies(
+        ("e2el", "ttft", "tpot"), ("mean", "median", "p90", "p99"), lambda name, word: (content, f"{word}_{name}_ms")
+    )
 
 
 def _aiperf(content: Mapping[str, Any]) -> Cells:
@@ -88,11 +87,8 @@ def _aiperf(content: Mapping[str, Any]) -> Cells:
         failed=_number(content, "error_request_count", "avg"),
         **_arrivals(rate, _number(load, "concurrency"), count, "even" if process == "constant" else "poisson"),
     )
-    names = {"e2e": "request_latency", "ttft": "time_to_first_token", "tpot": "inter_token_latency"}
-    for column, name in names.items():
-        for which, word in (("mean", "avg"), ("p50", "p50"), ("p90", "p90"), ("p99", "p99")):
-            cells |= _cells(**{f"{column}_{which}_ms": _number(content, name, word)})
-    return cells
+    names = "request_latency", "time_to_first_token", "inter_token_latency"
+    return cells | _latencies(names, ("avg", "p50", "p90", "p99"), lambda name, word: (content, name, word))
 
 
 def _inference_perf(content: Mapping[str, Any]) -> Cells:
@@ -105,12 +101,10 @@ def _inference_perf(content: Mapping[str, Any]) -> Cells:
         failed=_number(content, "failures", "count"),
         **_arrivals(rate, _number(summary, "concurrency"), count, "constant"),
     )
-    names = {"e2e": "request_latency", "ttft": "time_to_first_token", "tpot": "time_per_output_token"}
-    for column, name in names.items():
-        for which, word in (("mean", "mean"), ("p50", "median"), ("p90", "p90"), ("p99", "p99")):
-            seconds = _number(done, "latency", name, word)
-            cells |= _cells(**{f"{column}_{which}_ms": None if seconds is None else 1e3 * seconds})
-    return cells
+    names = "request_latency", "time_to_first_token", "time_per_output_token"
+    return cells | _latencies(
+        names, ("mean", "median", "p90", "p99"), lambda name, word: (done, "latency", name, word), in_seconds=names
+    )
 
 
 def _guidellm(report: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Cells:
@@ -131,15 +125,32 @@ def _guidellm(report: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Cells:
         **_arrivals(rate, clients if rate is None else None, count, "poisson" if kind == "poisson" else "even"),
     )
     # Its time per output token counts the first one; the latency between tokens is TPOT as it is called here.
-    names = {"e2e": "request_latency", "ttft": "time_to_first_token_ms", "tpot": "inter_token_latency_ms"}
-    for column, name in names.items():
-        unit_ms = 1.0 if name.endswith("_ms") else 1e3
-        of_all = _value(metrics, name, "successful")
-        for which in ("mean", "p50", "p90", "p99"):
-            path = ("mean",) if which == "mean" else ("percentiles", which)
-            value = _number(of_all, *path)
-            cells |= _cells(**{f"{column}_{which}_ms": None if value is None else unit_ms * value})
-    return cells
+    names = "request_latency", "time_to_first_token_ms", "inter_token_latency_ms"
+
+    def place(name: str, word: str) -> tuple[Any, ...]:
+        return (metrics, name, "successful", *(() if word == "mean" else ("percentiles",)), word)
+
+    return cells | _latencies(names, ("mean", "p50", "p90", "p99"), place, in_seconds=names[:1])
+
+
+def _latencies(
+    names: tuple[str, str, str],
+    words: tuple[str, str, str, str],
+    place: Callable[[str, str], tuple[Any, ...]],
+    *,
+    in_seconds: Container[str] = (),
+) -> Cells:
+    """E2E, TTFT and TPOT, each with its mean, P50, P90 and P99, by a client's names and words.
+
+    place: content and path of one. in_seconds: names of those that are not in milliseconds.
+    """
+    found: Cells = {}
+    for column, name in zip(("e2e", "ttft", "tpot"), names, strict=True):
+        for which, word in zip(("mean", "p50", "p90", "p99"), words, strict=True):
+            value = _number(*place(name, word))
+            unit_ms = 1e3 if name in in_seconds else 1.0
+            found |= _cells(**{f"{column}_{which}_ms": None if value is None else unit_ms * value})
+    return found
 
 
 def _arrivals(rate: float | None, clients: float | None, count: float | None, process: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from swiftspec.files.reading import parse_foreign_json
 from swiftspec.planner.deployment import PlannedModel
 from swiftspec.planner.under_load.deployed import Deployed
-from swiftspec.planner.under_load.drafts import DraftModel, chains_of
+from swiftspec.planner.under_load.drafts import chains_of
 from swiftspec.planner.under_load.served import Chains
 
 __all__ = ["Drafting", "drafted_chains", "drafting_of"]
@@ -137,13 +137,7 @@ def drafted_chains(drafting: Drafting, deployed: Deployed) -> Chains:
     draft = None
     if drafting.draft is not None:
         quant = "bf16" if deployed.quant == "mxfp4" else deployed.quant
-        draft = DraftModel(
-            spec=drafting.draft.spec,
-            quant=quant,
-            products=drafting.draft.products,
-            method=drafting.draft.method,
-            reads_target=drafting.draft.kind.reads_target,
-        )
+        draft = drafting.draft.beside_target(quant)
     # The first forward reads what was verified; a parallel draft writes everything in it.
     forward_rows = [drafting.rows, *[1] * (drafting.forwards - 1)]
     return chains_of(deployed, draft, forward_rows=forward_rows, rows=drafting.rows, tokens=tokens)

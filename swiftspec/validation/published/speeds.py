@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from swiftspec.engines.constants import Constants
 from swiftspec.engines.description import Engine
 from swiftspec.planner.under_load.arrays import simulate
+from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.deployed import Deployed
-from swiftspec.planner.under_load.served import ArrayRun, Requests
+from swiftspec.planner.under_load.served import ArrayRun
+from swiftspec.planner.under_load.workloads import requests_of
 from swiftspec.progress import Progress
 from swiftspec.validation.published.cells import UnpredictedError
 from swiftspec.validation.published.comparison import Compared, Comparison, Figure, LeaveOut, all_compared
@@ -24,7 +24,6 @@ from swiftspec.validation.published.speed_rows import SpeedRow, read_speed_rows
 
 __all__ = ["compare_speeds", "predict_speed"]
 
-_LEAST_REQUESTS, _PER_CLIENT = 8, 3
 _NORMAL_90, _GAP = 1.645, 0.1  # as in `loads`
 _DRAFTED: Final = 0.1  # relative standard deviation that a draft's acceptance and forwards add
 _FIGURES: Final = ("tok_s_user", "tpot_ms", "total_tok_s")
@@ -89,7 +88,7 @@ def _compared(cells: Mapping[str, str], row: SpeedRow | UnpredictedError, leave_
 
 def predict_speed(row: SpeedRow, constants: Constants) -> ArrayRun:
     """Serve a row's clients in simulated time. ValueError, a clause, if the model does not fit or is in no table."""
-    count = max(_LEAST_REQUESTS, _PER_CLIENT * row.num_requests)
+    clients = closed_loop_workload(row.num_requests, row.prompt_tokens, row.output_tokens)
     deployed = Deployed(
         engine=row.engine,
         device=row.device,
@@ -98,16 +97,10 @@ def predict_speed(row: SpeedRow, constants: Constants) -> ArrayRun:
         quant=row.quant,
         stored="mxfp4" if NVFP4 in row.gaps else "",
         constants=constants,
-        context=row.prompt_tokens + row.output_tokens,
-    )
-    load = Requests(
-        arrival_s=np.zeros(count),
-        prompt_tokens=np.full(count, row.prompt_tokens),
-        output_tokens=np.full(count, row.output_tokens),
-        num_clients=row.num_requests,
+        context=longest_request(clients),
     )
     chains = None if row.drafting is None else drafted_chains(row.drafting, deployed)
-    return simulate(load, deployed.under_load(chains))
+    return simulate(requests_of(clients), deployed.under_load(chains))
 
 
 def _with_gains(rows: list[Compared]) -> list[Compared]:
