@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from queue import SimpleQueue
 from types import TracebackType
 
 from swiftspec.artifacts.document import ModelRef
@@ -24,7 +23,7 @@ from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.timeouts import Silence
 from swiftspec.engine.process.worker_group import ProcessInfo, WorkerGroup
 from swiftspec.engine.requests.task import RequestOptions
-from swiftspec.engine.running import Deliver, Event, Generation, RunningRequest, next_event
+from swiftspec.engine.running import Deliver, Events, Generation, RunningRequest, next_event
 from swiftspec.engine.stats import EngineState
 from swiftspec.kernels.cpu_library import prepare_library
 from swiftspec.models.draft_kinds import DraftFacts, draft_facts
@@ -342,7 +341,7 @@ class Launcher:
         EngineError
             If a process of the target died; its `tokens` are what had been committed.
         """
-        events = SimpleQueue[Event]()
+        events = Events()
         running = self.submit(
             policy, request, request_id=request_id, sampler=sampler, options=options, deliver=events.put
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 
 from swiftspec.artifacts.timeline import Span, Timeline
 from swiftspec.engine.model.sampler import Sampler
@@ -21,7 +21,7 @@ from swiftspec.files.reading import brief
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Candidates
 
-__all__ = ["Deliver", "Ending", "Event", "Generation", "RunningRequest", "next_event"]
+__all__ = ["Deliver", "Ending", "Event", "Events", "Generation", "RunningRequest", "next_event"]
 
 _INTERRUPTED_WITHIN_S = 0.05
 _log = logging.getLogger("swiftspec")
@@ -69,6 +69,8 @@ class Generation:
 Commits = tuple[tuple[int, ...], ...]  # tokens of each, in order
 Event = Commits | Generation | Exception  # what was committed since the last one; the end, good or bad
 Deliver = Callable[[Event], None]
+# Not a `SimpleQueue`: in CPython 3.11 its `get` waits forever if a signal's handler returns after the deadline.
+Events = Queue[Event]
 
 
 class Ending(Enum):
@@ -212,7 +214,7 @@ class RunningRequest:
         )
 
 
-def next_event(events: SimpleQueue[Event], interrupted: threading.Event | None) -> Event | None:
+def next_event(events: Events, interrupted: threading.Event | None) -> Event | None:
     """A request's next event; None once it is interrupted."""
     if interrupted is None:
         return events.get()

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from threading import Event
 
 import numpy as np
@@ -188,7 +188,8 @@ class _Run:
         self._policy = candidate.build()
         self._interrupted = interrupted
         self._note = note
-        self._ends = SimpleQueue[tuple[int, Generation | Exception]]()
+        # Not a SimpleQueue, see `swiftspec.engine.running.Events`.
+        self._ends: Queue[tuple[int, Generation | Exception]] = Queue()
         self.ended: dict[int, Generation] = {}
 
     def open(self, requests: Sequence[Request], arrivals_s: Sequence[float]) -> float:

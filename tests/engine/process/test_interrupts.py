@@ -8,6 +8,7 @@ import time
 import pytest
 
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code, interrupts_noted, signals_held
+from swiftspec.engine.running import Events, next_event
 
 
 def send(number: signal.Signals) -> None:
@@ -35,6 +36,26 @@ def test_they_are_noted_instead_where_they_may_not_cut_in(number: signal.Signals
         assert not noted.is_set()
         send(number)
         assert noted.is_set()
+
+
+def test_a_slow_handler_does_not_keep_a_request_waiting() -> None:
+    """Slower than the time between two looks, as on a machine that stands still for a moment."""
+    events = Events()
+    interrupted = threading.Event()
+
+    def note_slowly(*_: object) -> None:
+        time.sleep(0.2)
+        interrupted.set()
+
+    before = signal.signal(signal.SIGINT, note_slowly)
+    rescue = threading.Timer(9.0, events.put, [(1,)])
+    try:
+        rescue.start()
+        threading.Timer(0.02, os.kill, [os.getpid(), signal.SIGINT]).start()
+        assert next_event(events, interrupted) is None
+    finally:
+        rescue.cancel()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_library_takes_note_of_ctrl_c_alone() -> None:
