@@ -19,11 +19,11 @@ from tests.cpu_times import CPU_S
 
 NO_TESTS = 5  # pytest's exit code where nothing was selected
 NUM_DEAREST = 10
-ALONE = "not bench and alone"
+SIDE_BY_SIDE, ALONE = "not bench and not alone", "not bench and alone"
 PARTS: tuple[tuple[list[str], dict[str, str]], ...] = (
     (
         # A file's tests on one worker, which makes its fixtures once; files in the order of tests/conftest.py.
-        ["--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "not bench and not alone"],
+        ["-nauto", "--max-worker-restart=2", "--dist=loadfile", "--no-loadscope-reorder", "-m", SIDE_BY_SIDE],
         {"OMP_NUM_THREADS": "1"},
     ),
     (["-m", ALONE], {}),
