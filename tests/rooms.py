@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-__all__ = ["ALONE", "NEVERS", "ROOMS", "SHIPPED", "WRITERS"]
+__all__ = ["ALONE", "ALONE_CALL", "NEVERS", "ROOMS", "SHIPPED", "WRITERS"]
 
 # Room -> what its modules may import beside the standard library: rooms below it and third-party packages. A room is a
 # folder of swiftspec, a folder of the engine, or a module that lies in none; rooms stand in their order, lowest first.
@@ -121,12 +121,18 @@ ALONE = (
     ("swiftspec.simulator.serving", ("swiftspec.simulator", *_STUDIES)),
     ("swiftspec.planner.under_load.arrays", (_UNDER_LOAD, _PUBLISHED)),
     ("swiftspec.planner.under_load.drafts_first", (_UNDER_LOAD,)),
+    ("swiftspec.planner.under_load.shared_steps", (_UNDER_LOAD,)),
     # Controls weigh costs of steps; nobody makes a speed of them.
     (
         "swiftspec.artifacts.step_costs",
         ("swiftspec.artifacts", "swiftspec.scheduler", "swiftspec.simulator.setup", "swiftspec.backtest.adaserve"),
     ),
 )
+
+# Methods, and who alone calls them: what a further request adds to a step, without which nobody has a load's speed.
+ALONE_CALL: Mapping[str, tuple[str, ...]] = {
+    "further_sequence": (_UNDER_LOAD, "swiftspec.simulator.latency", "swiftspec.artifacts.step_costs"),
+}
 
 # Modules that write files by themselves; inflate writes a folder that appears whole, and a cache is no output.
 WRITERS = ("swiftspec.files", "swiftspec.engine.model.inflate", "swiftspec.kernels.cpu_cache")

@@ -214,3 +214,11 @@ def test_recorded_plan_rests_on_the_recorded_files(recorded: str) -> None:
     assert file_sha256(folder / plan.profile.path) == plan.profile.sha256
     assert file_sha256(folder / plan.trace.path) == plan.trace.sha256
     assert Report.load(folder / "report.json").plan_sha256 == file_sha256(folder / "plan.json")
+
+
+@pytest.mark.parametrize("name", ("simulator", "kernels", "profiles"))
+def test_link_at_the_root_is_relative_and_resolves_into_the_package(name: str) -> None:
+    link = ROOT / name
+    assert link.is_symlink()
+    assert link.readlink() == Path("swiftspec", name)
+    assert link.resolve(strict=True) == (ROOT / "swiftspec" / name)

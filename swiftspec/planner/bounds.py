@@ -14,31 +14,75 @@ from swiftspec.planner.goals import score
 from swiftspec.planner.option import Option
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
-from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.closed_forms import best_tree_tokens, fewest_rounds, serial_round_s
 
-__all__ = ["ClosedForms"]
+__all__ = ["ClosedForms", "StepTimes"]
 
 _ALMOST_NONE = 1e-9
-_MOST_ROWS = BatchLimits().max_rows  # of a step that requests share
+
+
+class StepTimes:
+    """Seconds of an option's steps for one request: of mean latency, the lower of idle and busy peers.
+
+    Parameters
+    ----------
+    profile : Profile
+    context : int
+        Tokens in the cache.
+    """
+
+    def __init__(self, profile: Profile, context: int) -> None:
+        self._profile = profile
+        self._context = context
+        self._mean_s = cache(self._lowest_mean_s)
+
+    def rows(self, policy: Policy) -> int:
+        """Rows of a verification."""
+        return policy.target_rows
+
+    def verify_s(self, option: Option, *, rows: int) -> float:
+        """Of a verification; several target groups verify at once."""
+        halves = (Phase.EXIT, Phase.FINISH) if option.policy.exits else (Phase.VERIFY,)
+        whole_s = sum(self.forward_s(option, phase, Role.TARGET, rows=rows) for phase in halves)
+        return whole_s / option.policy.target_groups
+
+    def expand_s(self, option: Option, *, rows: int) -> float:
+        """Of a draft forward."""
+        kinds = (Phase.EXPAND, Phase.FUZZY) if option.policy.fuzzy else (Phase.EXPAND,)
+        return min(self.forward_s(option, phase, Role.DRAFT, rows=rows) for phase in kinds)
+
+    def forward_s(self, option: Option, phase: Phase, role: Role, *, rows: int) -> float:
+        """Of a forward. rows: of each request."""
+        may_be_busy = option.policy.layout is Layout.DISAGGREGATED
+        return self._mean_s(phase, role, option.degree(role), option.num_ranks(role), rows, may_be_busy)
+
+    def _lowest_mean_s(self, phase: Phase, role: Role, degree: int, ranks: int, rows: int, may_be_busy: bool) -> float:
+        step = partial(self._profile.step, phase, role=role, degree=degree, ranks=ranks, rows=rows)
+        latencies = [
+            step(peer_busy=busy, context=self._context) for busy in ((False, True) if may_be_busy else (False,))
+        ]
+        return min(latency.mean_s for latency in latencies)
 
 
 class ClosedForms:
     """Tokens/s of speculative options over a trace's prompts. Prefill, host work and messages count as free.
 
-    Forwards are those at the shortest context, of mean latency, the lower of idle and busy peers. Several target groups
-    verify at once.
+    Forwards are those at the shortest context.
+
+    Attributes
+    ----------
+    context : int
+        Tokens in the cache before a forward.
     """
 
     def __init__(self, profile: Profile, trace: AcceptanceTrace) -> None:
-        self._profile = profile
         self._ranks = [prompt.ranks.tolist() for prompt in trace.prompts]
         self._tokens = np.array([len(ranks) for ranks in self._ranks])
-        self._context = min(prompt.prompt_length for prompt in trace.prompts) - 1
+        self.context = min(prompt.prompt_length for prompt in trace.prompts) - 1
+        self._alone = StepTimes(profile, self.context)
         self._num_recorded = max(prompt.draft.num_candidates for prompt in trace.prompts)
         self._rank_acceptance = trace.rank_acceptance(self._num_recorded)
         self._fewest_rounds = cache(self._count_fewest_rounds)
-        self._mean_s = cache(self._lowest_mean_s)
         self._tree_tokens = cache(self._best_tree_tokens)
 
     def bound(self, option: Option) -> float:
@@ -64,28 +108,29 @@ class ClosedForms:
         )
         return float(most)
 
-    def estimate(self, option: Option, *, sequences: int = 1) -> float:
+    def estimate(self, option: Option, times: StepTimes | None = None) -> float:
         """Plausible speed: the best static tree, were positions independent. Neither a bound nor a prediction.
 
         A round's tree is as deep as the round has sequential draft forwards, before its verification or during it.
         Where the draft never pauses these are as many as fit, and the tree has no more nodes than they have rows; a
         chain that is drafted ahead is drafted again if it was prepared for another outcome.
 
-        sequences: requests that share every step; the speed is that of each, and they share a step's rows, too.
+        times: of steps that other requests share; of one request's own if not given.
         """
-        policy = option.policy
-        rows = min(policy.target_rows, max(1, _MOST_ROWS // sequences)) if policy.elastic else policy.target_rows
-        verify_s = self._verify_s(option, rows=rows, sequences=sequences)
+        policy, times = option.policy, times or self._alone
+        rows = times.rows(policy)
+        verify_s = times.verify_s(option, rows=rows)
         if policy.layout is Layout.TARGET_ONLY:
             return 1 / verify_s
-        expand_s = self._expand_s(option, rows=policy.expand_rows, sequences=sequences)
+        expand_s = times.expand_s(option, rows=policy.expand_rows)
         depth: float = policy.serial_forwards
         if policy.layout is Layout.COLOCATED:
             round_s = serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
             # A parallel draft knows several levels after one forward.
             depth = max(depth, policy.chain_tokens, getattr(policy, "num_masks", 0) + 1)
         elif depth := policy.chain_tokens:
-            round_s = self._ahead_s(option, verify_s, chain_s=depth * expand_s, rows=rows, sequences=sequences)
+            beside_s = times.forward_s(option, Phase.FINISH, Role.TARGET, rows=rows) if policy.exits else verify_s
+            round_s = self._ahead_s(policy, verify_s, beside_s=beside_s, chain_s=depth * expand_s)
         else:
             depth, round_s = max(1.0, verify_s / expand_s), max(verify_s, expand_s)
             rows = min(rows, 1 + math.ceil(depth * policy.expand_rows))
@@ -97,12 +142,8 @@ class ClosedForms:
         least, most = (self._tree_tokens(self._num_candidates(policy), rows, whole + more) for more in (0, 1))
         return least + (depth - whole) * (most - least)
 
-    def _ahead_s(self, option: Option, verify_s: float, *, chain_s: float, rows: int, sequences: int) -> float:
-        """Time of a round during which the next chain is drafted, from the exit on if the exit shows its root."""
-        policy = option.policy
-        beside_s = verify_s
-        if policy.exits:
-            beside_s = self._forward_s(option, Phase.FINISH, Role.TARGET, rows, sequences)
+    def _ahead_s(self, policy: Policy, verify_s: float, *, beside_s: float, chain_s: float) -> float:
+        """Time of a round during which the next chain is drafted, beside all of it or what follows its exit."""
         return verify_s + max(0.0, chain_s - beside_s) + (1 - self._prepared(policy)) * chain_s
 
     def _prepared(self, policy: Policy) -> float:
@@ -123,43 +164,11 @@ class ClosedForms:
     def _shortest_round_s(self, option: Option) -> float:
         """Time of a verification of the fewest rows, after all of its expansions where nothing overlaps."""
         policy = option.policy
-        verify_s = self._verify_s(option, rows=policy.least_target_rows)
+        verify_s = self._alone.verify_s(option, rows=policy.least_target_rows)
         if not policy.serial_forwards:
             return verify_s
-        expand_s = self._expand_s(option, rows=1)
+        expand_s = self._alone.expand_s(option, rows=1)
         return serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
-
-    def _verify_s(self, option: Option, *, rows: int, sequences: int = 1) -> float:
-        halves = (Phase.EXIT, Phase.FINISH) if option.policy.exits else (Phase.VERIFY,)
-        steps = math.ceil(sequences * rows / _MOST_ROWS)  # what does not fit into a step is in the next one
-        at_once = math.ceil(sequences / steps)
-        whole_s = sum(self._forward_s(option, phase, Role.TARGET, rows, at_once) for phase in halves)
-        return steps * whole_s / option.policy.target_groups
-
-    def _expand_s(self, option: Option, *, rows: int, sequences: int = 1) -> float:
-        kinds = (Phase.EXPAND, Phase.FUZZY) if option.policy.fuzzy else (Phase.EXPAND,)
-        steps = math.ceil(sequences * rows / _MOST_ROWS)
-        at_once = math.ceil(sequences / steps)
-        return steps * min(self._forward_s(option, phase, Role.DRAFT, rows, at_once) for phase in kinds)
-
-    def _forward_s(self, option: Option, phase: Phase, role: Role, rows: int, sequences: int) -> float:
-        """Seconds of a forward. rows: of each sequence."""
-        may_be_busy = option.policy.layout is Layout.DISAGGREGATED
-        degree, ranks = option.degree(role), option.num_ranks(role)
-        mean_s = self._mean_s(phase, role, degree, ranks, sequences * rows, may_be_busy)
-        if sequences == 1:
-            return mean_s
-        each_s, _ = self._profile.latencies.further_sequence(
-            role, degree=degree, ranks=ranks, peer_busy=False, context=self._context
-        )
-        return mean_s + (sequences - 1) * each_s * (0.5 if phase in (Phase.EXIT, Phase.FINISH) else 1.0)
-
-    def _lowest_mean_s(self, phase: Phase, role: Role, degree: int, ranks: int, rows: int, may_be_busy: bool) -> float:
-        step = partial(self._profile.step, phase, role=role, degree=degree, ranks=ranks, rows=rows)
-        latencies = [
-            step(peer_busy=busy, context=self._context) for busy in ((False, True) if may_be_busy else (False,))
-        ]
-        return min(latency.mean_s for latency in latencies)
 
     def _best_tree_tokens(self, num_candidates: int, verify_rows: int, depth: int) -> float:
         return best_tree_tokens(self._rank_acceptance[:num_candidates], verify_rows, max_depth=depth)

@@ -23,7 +23,6 @@ from swiftspec.devices import ClusterSpec
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.decision import OutOfReachError, explained
 from swiftspec.planner.evaluation import Budget
-from swiftspec.planner.fleet.estimates import LoadCurve, LoadEstimates, Means
 from swiftspec.planner.fleet.kinds import Kind
 from swiftspec.planner.fleet.pools import pools_of, saves, sharing_candidate
 from swiftspec.planner.fleet.result import described_fleet, described_load
@@ -35,6 +34,7 @@ from swiftspec.planner.load import Load
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.option import Key, Option
 from swiftspec.planner.simulations import RankedOption, Simulations
+from swiftspec.planner.under_load.load_curves import LoadCurve, LoadCurves, Means
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.simulator.latency import LatencyTable
 
@@ -158,13 +158,13 @@ class FleetSearch:
 
     def _promising(self) -> list[Promising]:
         closed = ClosedForms(self._profile, self._trace)
-        estimates = LoadEstimates(self._profile, closed, self._means, max_running=self._load.options.max_running)
+        curves = LoadCurves(self._profile, closed, self._means, max_running=self._load.options.max_running)
         found = []
         for ranked in with_fewer_rows(self._ranking, self._options, closed):
             tokens = None
             if self._memory is not None:
                 tokens = self._memory.cached_tokens(ranked.option, context=self._load.longest_context)
-            curve = estimates.curve(ranked, cached_tokens=tokens)
+            curve = curves.curve(ranked, cached_tokens=tokens)
             self._curves[ranked.option.key] = curve
             found.append(Promising(ranked, curve))
         return found

@@ -9,10 +9,10 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad, workload_sha256
 from swiftspec.artifacts.workload import Workload
 from swiftspec.planner.fleet.break_even import break_evens
-from swiftspec.planner.fleet.estimates import Means
 from swiftspec.planner.fleet.kinds import Kind
 from swiftspec.planner.fleet.sizing import Sized
 from swiftspec.planner.load import Load
+from swiftspec.planner.under_load.load_curves import Means
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.simulator.replica import Replicas
 

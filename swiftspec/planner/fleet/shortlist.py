@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from swiftspec.planner.bounds import ClosedForms
-from swiftspec.planner.fleet.estimates import LoadCurve
 from swiftspec.planner.option import Key, Option, Split
 from swiftspec.planner.simulations import RankedOption
+from swiftspec.planner.under_load.load_curves import LoadCurve
 from swiftspec.policies import Layout
 
 __all__ = ["Promising", "load_grid", "shortlisted", "with_fewer_rows"]

@@ -1,4 +1,4 @@
-"""A replica's speed under load in closed form: which kinds are worth simulating.
+"""A replica's speed under load in closed form, by which the options to simulate are chosen; no plan prints it.
 
 The rates at which requests come and end are equal: B requests at once, of n tokens each, are B / (TTFT + n TPOT(B))
 requests per second. TPOT(B) is that of a single request, as simulated, times the ratio of closed-form round times; and
@@ -7,7 +7,7 @@ prompts, which are read beside other requests' rows, take their share of the tim
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import takewhile
 
 import numpy as np
@@ -18,10 +18,12 @@ from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.workload import Workload
 from swiftspec.planner.bounds import ClosedForms
 from swiftspec.planner.simulations import RankedOption
+from swiftspec.planner.under_load.shared_steps import SharedSteps
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
+from swiftspec.scheduler.batching import BatchLimits
 
-__all__ = ["LoadCurve", "LoadEstimates", "Means"]
+__all__ = ["LoadCurve", "LoadCurves", "Means"]
 
 _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _CHUNK_ROWS, _BUSY_ROWS = 128, 64  # of a prompt, beside rows that are verified
@@ -78,7 +80,7 @@ class LoadCurve:
         return float(within[-1]) if within.size else 0.0
 
 
-class LoadEstimates:
+class LoadCurves:
     """Load curves of options.
 
     Parameters
@@ -94,6 +96,8 @@ class LoadEstimates:
         self._closed = closed
         self._means = means
         self._batches = [*takewhile(lambda batch: batch < max_running, _BATCHES), max_running]
+        self._most_rows = BatchLimits().max_rows
+        self._shared = cache(self._steps_shared_by)
 
     def curve(self, found: RankedOption, *, cached_tokens: int | None) -> LoadCurve:
         """Estimate of an option whose speed for a single request is known.
@@ -109,11 +113,14 @@ class LoadEstimates:
         prompt_s = self._prompt_s(found)
         points = []
         for batch in batches:
-            slower = alone / self._closed.estimate(found.option, sequences=max(1, round(batch)))
+            slower = alone / self._closed.estimate(found.option, self._shared(max(1, round(batch))))
             tpot_s = found.tpot_s * slower
             rate = _rate(batch, found.ttft_s, means.output_tokens * tpot_s, prompt_s)
             points.append((rate, tpot_s / (1 - rate * prompt_s), batch))
         return LoadCurve(*np.array(_ascending(points)).T)
+
+    def _steps_shared_by(self, sequences: int) -> SharedSteps:
+        return SharedSteps(self._profile, self._closed.context, sequences=sequences, most_rows=self._most_rows)
 
     def _prompt_s(self, found: RankedOption) -> float:
         """Seconds of the target's, or a co-located draft's, steps that a prompt's rows add."""
