@@ -153,9 +153,8 @@ def stranger_violations(module: Module) -> Iterator[str]:
             if within(found.target, target) and not within(module.name, *friends):
                 yield f"{module.name}:{found.line}: {found.target} is imported by {' and '.join(friends)} alone"
     for node in ast.walk(module.tree):
-        friends = ALONE_CALL.get(node.attr, ()) if isinstance(node, ast.Attribute) else ()
-        if friends and not within(module.name, *friends):
-            yield f"{module.name}:{node.lineno}: {node.attr} is called by {' and '.join(friends)} alone"
+        if isinstance(node, ast.Attribute) and not within(module.name, *ALONE_CALL.get(node.attr, (PACKAGE,))):
+            yield f"{module.name}:{node.lineno}: {node.attr} is called by {' and '.join(ALONE_CALL[node.attr])} alone"
 
 
 def banned_root_violations(module: Module) -> Iterator[str]:

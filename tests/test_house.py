@@ -216,7 +216,7 @@ def test_recorded_plan_rests_on_the_recorded_files(recorded: str) -> None:
     assert Report.load(folder / "report.json").plan_sha256 == file_sha256(folder / "plan.json")
 
 
-@pytest.mark.parametrize("name", ("simulator", "kernels", "profiles"))
+@pytest.mark.parametrize("name", ["simulator", "kernels", "profiles"])
 def test_link_at_the_root_is_relative_and_resolves_into_the_package(name: str) -> None:
     link = ROOT / name
     assert link.is_symlink()

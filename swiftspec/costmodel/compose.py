@@ -26,8 +26,8 @@ from swiftspec.policies.effects import Role
 
 __all__ = ["Named", "compose_profile"]
 
-ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64)  # a request's verification has no more
-_MANY_ROWS = (96, 128, 192, 256, 384, 512)  # of many clients: the experts that these need follow no straight line
+# A request's verification has at most 64 rows; more are those of many requests, which follow no straight line.
+ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64, 96, 128, 192, 256, 384, 512)
 PROMPTS = (16, 128, 1024)
 # Sequences of one row each whose experts say what a further sequence adds. The true sum bends: with 256 experts, 8 of
 # them active, and c = 0.57 a line through 48 sequences misses those touched by -15 % at 8 and by +8 % at 64.
@@ -220,7 +220,7 @@ class _Group:
             parts = self._parts(self.spec, rows, context=0, collective=None, answers=1)
             yield self._point(Phase.PREFILL, rows, 0, parts)
         for context in sorted({*_contexts(max_context), most_cached}):
-            for rows in (*ROWS, *_MANY_ROWS) if self.spec.experts else ROWS:
+            for rows in ROWS:
                 for phase, parts in self._forwards(rows, min(context, most_cached)):
                     yield self._point(phase, rows, context, parts)
 
