@@ -10,6 +10,7 @@ from swiftspec.backtest.rows import FIRST_TOKEN, LOAD_TIME, SPARSE_TPOT, TPOT, C
 from swiftspec.costmodel.constants import fitted_constants
 from swiftspec.engines import engine_named
 from swiftspec.engines.constants import fitted_sets
+from swiftspec.validation.published import DATA
 from swiftspec.validation.published.cells import UnpredictedError
 from swiftspec.validation.published.comparison import Compared, LeaveOut
 from swiftspec.validation.published.load_rows import LoadRow, read_load_rows, with_usual_names
@@ -17,7 +18,6 @@ from swiftspec.validation.published.loads import compare_loads
 
 __all__ = ["INFERENCEX", "POINTS", "SPARSE_POINTS", "STAGES", "PublishedLoads", "load_constants", "load_section"]
 
-_DATA: Final = Path(__file__).with_name("data")
 _NVIDIA: Final = "NVIDIA, in aiconfigurator-core 0.12.0"
 _QUANTITIES: Final[Mapping[str, str]] = {"tpot_mean_ms": TPOT, "e2e_mean_ms": LOAD_TIME, "ttft_p50_ms": FIRST_TOKEN}
 
@@ -37,17 +37,17 @@ class PublishedLoads:
     engine: str | None = None
 
 
-POINTS: Final = PublishedLoads(title="Serving points", path=_DATA / "serving.csv", publisher=_NVIDIA)
-SPARSE_POINTS: Final = PublishedLoads(title="Sparse targets", path=_DATA / "serving_sparse.csv", publisher=_NVIDIA)
+POINTS: Final = PublishedLoads(title="Serving points", path=DATA / "serving.csv", publisher=_NVIDIA)
+SPARSE_POINTS: Final = PublishedLoads(title="Sparse targets", path=DATA / "serving_sparse.csv", publisher=_NVIDIA)
 STAGES: Final = PublishedLoads(
     title="Loads",
-    path=_DATA / "vllm_serving.csv",
+    path=DATA / "vllm_serving.csv",
     publisher="inference-sim",
     figures=("e2e_mean_ms", "ttft_p50_ms"),
     engine="vllm@0.15.1",
 )
 INFERENCEX: Final = PublishedLoads(
-    title="Loads of InferenceX", path=_DATA / "inferencex_serving.csv", publisher="InferenceX"
+    title="Loads of InferenceX", path=DATA / "inferencex_serving.csv", publisher="InferenceX"
 )
 
 
