@@ -13,9 +13,8 @@ from typing import Annotated
 
 import typer
 
-from swiftspec.cli import console, flags, load_verbs, more_verbs
+from swiftspec.cli import console, flags, load_verbs, more_verbs, study
 from swiftspec.cli.field_names import in_flags
-from swiftspec.cli.program import run_program
 from swiftspec.cli.usage_error import usage_sentence
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code
 from swiftspec.errors import EngineError
@@ -394,7 +393,4 @@ def run(
 
 
 more_verbs.register(app)
-
-
-if __name__ == "__main__":
-    sys.exit(run_program(main))
+study.register(app)
