@@ -1,7 +1,8 @@
 """The command line: verbs, flags, exit codes. Every verb imports its module when it is called, so that help is quick.
 
 Exit codes: 0; 2 for a mistake of the user's (one sentence on stderr); 3 if a process of the engine died; 130 for
-Ctrl-C; 143 for SIGTERM; 129 for SIGHUP; 1 for a closed pipe. Anything else is a bug of ours and prints a traceback.
+Ctrl-C; 143 for SIGTERM; 129 for SIGHUP; 1 for a closed pipe, or a study's check that does not hold. Anything else is a
+bug of ours and prints a traceback.
 """
 
 import errno

@@ -95,3 +95,9 @@ def test_malformed_row_is_named_by_file_and_line(few: Path, fails: Fails) -> Non
 
 def test_file_that_is_not_there_is_named(tmp_path: Path, fails: Fails) -> None:
     assert "nowhere.csv" in fails("study", "backtest", "--loads", tmp_path / "nowhere.csv")
+
+
+def test_loads_are_not_overwritten(few: Path, fails: Fails) -> None:
+    before = few.read_text()
+    assert fails("study", "backtest", "--loads", few, "--json", few).startswith(f"--json is {few}, which is read as --")
+    assert few.read_text() == before
