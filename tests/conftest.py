@@ -41,10 +41,10 @@ LONGEST = (
     "planner/test_quick.py",
     "engine/model/test_static_kernels.py",
     "engine/model/test_cpu_kernels.py",
-    "backtest/test_systems.py",
+    "studies/backtest/test_systems.py",
     "planner/test_splits.py",
     "planner/fleet/test_choice.py",
-    "backtest/test_decoupled.py",
+    "studies/backtest/test_decoupled.py",
 )
 FOLDER = Path(__file__).parent
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-__all__ = ["ALONE", "ALONE_CALL", "NEVERS", "ROOMS", "SHIPPED", "WRITERS"]
+__all__ = ["ALONE", "ALONE_CALL", "NEVERS", "ROOMS", "SHIPPED", "WRITERS", "allowed_in"]
 
 # Room -> what its modules may import beside the standard library: rooms below it and third-party packages. A room is a
 # folder of swiftspec, a folder of the engine, or a module that lies in none; rooms stand in their order, lowest first.
@@ -20,7 +20,6 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "engines": frozenset({"devices", "models", "scheduler"}),
     "artifacts": frozenset({"engines", "files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
     "workload": frozenset({"artifacts", "files", "numpy"}),
-    "latencymodel": frozenset({"artifacts", "policies", "numpy", "scipy"}),
     "acceptance": frozenset({"artifacts", "engines", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
     "costmodel": frozenset(
         {"artifacts", "devices", "engines", "files", "models", "policies", "numpy", "scipy", "pyarrow"}
@@ -72,36 +71,40 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"engine", "engine.model", "engine.process", "engine.requests", "profiler", "planner", "simulator", "scheduler"}
         | {"artifacts", "costmodel", "devices", "engines", "files", "models", "policies", "progress", "numpy"}
     ),
-    "reports": frozenset(
-        {"artifacts", "devices", "engines", "files", "latencymodel", "models", "policies", "matplotlib", "numpy"}
-    ),
-    "backtest": frozenset(
-        {"acceptance", "artifacts", "costmodel", "devices", "engines", "files", "models", "planner", "policies"}
-        | {"progress", "scheduler", "simulator", "validation", "joblib", "numpy", "scipy"}
-    ),
-    "demo": frozenset(
-        {"profiler", "simulator", "artifacts", "files", "models", *TORCH, "transformers", "tokenizers", "rich"}
-    ),
+    "reports": frozenset({"artifacts", "devices", "engines", "files", "models", "policies", "matplotlib", "numpy"}),
+    "demo": frozenset({"profiler", "simulator", "artifacts", "torch"}),
     "loadtest": frozenset({"artifacts", "files", "numpy"}),
-    "atts": frozenset({"engine", "loadtest", "simulator", "workload", "artifacts", "policies"} | {"numpy", "simpy"}),
-    "tenants": frozenset({"simulator", "artifacts", "files", "models", "numpy", "simpy"}),
+    "tenants": frozenset({"files", "models", "numpy"}),
     # The engine as everyone uses it: see NEVERS.
     "server": frozenset(
         {"engine", "engine.requests", "artifacts", "errors", "files", "interpreters", "models", "version"}
         | {"pydantic", "pydantic_core", "starlette", "uvicorn", "prometheus_client", "jinja2"}
     ),
     "stages": frozenset(
-        {"acceptance", "artifacts", "atts", "devices", "engine", "latencymodel", "loadtest", "models", "planner"}
-        | {"policies", "profiler", "progress", "scheduler", "simulator", "validation", "workload", "joblib"}
+        {"acceptance", "artifacts", "devices", "engine", "loadtest", "models", "planner"}
+        | {"policies", "profiler", "progress", "scheduler", "simulator", "validation"}
     ),
     # What pytest loads: it uses the library as a user does, and nothing uses it.
     "pytest_plugin": frozenset(
         {"artifacts", "errors", "files", "progress", "reports", "stages", "pytest", "pytest_benchmark"}
     ),
     "root": frozenset({"artifacts", "engine", "planner", "reports", "stages", "version"}),
-    "cli": frozenset({"typer", "rich"}),  # and every room but those two that follow
-    "__main__": frozenset({"cli"}),
+    # These two may import every room that stands before them, too, but root.
+    "cli": frozenset({"typer", "rich"}),
+    "studies": frozenset({"joblib", "matplotlib", "numpy", "pydantic", "scipy", "simpy", "typer"}),
+    "cli.study": frozenset({"cli", "studies", "typer"}),
+    "cli.app": frozenset({"cli", "cli.study", "engine.process", "errors", "files", "planner", "version", "typer"}),
+    "__main__": frozenset({"cli", "cli.app"}),
 }
+_TOP = ("cli", "studies")
+
+
+def allowed_in(room: str) -> frozenset[str]:
+    """All that modules of a room may import."""
+    order = list(ROOMS)
+    before = order[: order.index(room)] if room in _TOP else []
+    return ROOMS[room] | {room} | {*before} - {"root"}
+
 
 # Finer than rooms: modules, and what they never import.
 NEVERS = (
@@ -113,19 +116,24 @@ NEVERS = (
     ("swiftspec.engine.parallel", ("swiftspec.engine.driver",)),
 )
 
-# Modules, and who alone imports them: the one predictor of loads, and the studies' own servers.
+# Modules, and who alone imports them: the studies, the one predictor of loads, and what studies serve with besides.
 _UNDER_LOAD, _PUBLISHED = "swiftspec.planner.under_load", "swiftspec.validation.published"
-_STUDIES = ("swiftspec.atts", "swiftspec.backtest", "swiftspec.stages.scaling")
 ALONE = (
+    ("swiftspec.studies", ("swiftspec.studies", "swiftspec.cli.study")),
     ("swiftspec.simulator.load", (_UNDER_LOAD,)),
-    ("swiftspec.simulator.serving", ("swiftspec.simulator", *_STUDIES)),
+    ("swiftspec.simulator.serving", ("swiftspec.simulator", "swiftspec.studies")),
     ("swiftspec.planner.under_load.arrays", (_UNDER_LOAD, _PUBLISHED)),
     ("swiftspec.planner.under_load.drafts_first", (_UNDER_LOAD,)),
     ("swiftspec.planner.under_load.shared_steps", (_UNDER_LOAD,)),
     # Controls weigh costs of steps; nobody makes a speed of them.
     (
         "swiftspec.artifacts.step_costs",
-        ("swiftspec.artifacts", "swiftspec.scheduler", "swiftspec.simulator.setup", "swiftspec.backtest.adaserve"),
+        (
+            "swiftspec.artifacts",
+            "swiftspec.scheduler",
+            "swiftspec.simulator.setup",
+            "swiftspec.studies.adaserve",
+        ),
     ),
 )
 
@@ -138,7 +146,7 @@ ALONE_CALL: Mapping[str, tuple[str, ...]] = {
 WRITERS = ("swiftspec.files", "swiftspec.engine.model.inflate", "swiftspec.kernels.cpu_cache")
 # Modules that read files by themselves: what comes with the package is believed.
 SHIPPED = (
-    "swiftspec.backtest.systems",
+    "swiftspec.studies.backtest.systems",
     "swiftspec.costmodel.published",
     "swiftspec.costmodel.constants",
     "swiftspec.engines.constants",

@@ -17,12 +17,12 @@ import numpy as np
 import simpy
 from scipy.optimize import minimize
 
-from swiftspec.artifacts.atts import AttsFigures, AttsOptions, AttsQuestion, Ending
-from swiftspec.atts.scripts import QuestionScript, SampleScript, TurnScript
-from swiftspec.atts.selection import Barrier, ByThreshold, Selection
-from swiftspec.atts.simulated_servers import Pace, PacedServer, SimulatedServer
-from swiftspec.atts.simulation import simulate
 from swiftspec.policies.effects import Role
+from swiftspec.studies.atts.document import AttsFigures, AttsOptions, AttsQuestion, Ending
+from swiftspec.studies.atts.scripts import QuestionScript, SampleScript, TurnScript
+from swiftspec.studies.atts.selection import Barrier, ByThreshold, Selection
+from swiftspec.studies.atts.simulated_servers import Pace, PacedServer, SimulatedServer
+from swiftspec.studies.atts.simulation import simulate
 
 NUM_SAMPLES = 16
 TOKENS = 500

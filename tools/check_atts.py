@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from swiftspec.artifacts.atts import AttsFigures, AttsOptions, AttsRun
-from swiftspec.atts.scripts import replayed_scripts
-from swiftspec.stages.scaling import AttsServer, atts, simulate_atts
+from swiftspec.studies.atts.document import AttsFigures, AttsOptions, AttsRun
+from swiftspec.studies.atts.scaling import AttsServer, atts, simulate_atts
+from swiftspec.studies.atts.scripts import replayed_scripts
 from tools.served import served
 
 SAMPLES, TURNS = 8, 6

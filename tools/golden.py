@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import swiftspec
-from swiftspec.backtest.run import run as run_backtest
+from swiftspec.studies.backtest.run import run as run_backtest
 
 __all__ = ["figures", "main"]
 

@@ -2,7 +2,7 @@
 
 This one differs from the bundled pair in family, domain and draft: Qwen3 layers (a norm on queries and keys), English
 reference prose (docstrings of installed packages) with its own tokenizer, and a draft (the bundled one is strong) whose
-first choice is right about 63 % of the time. Training is that of `swiftspec.demo.train`: seeded and resumable.
+first choice is right about 63 % of the time. Training is that of `tools.demo_training.train`: seeded and resumable.
 DIR then holds `target/`, `draft/` and `prompts/{trace,validate}.jsonl`; the prompts are not part of the training text.
 """
 
@@ -19,7 +19,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from swiftspec.demo import train
+from tools.demo_training import train
 
 PACKAGES = ("matplotlib", "networkx", "numpy", "scipy", "sympy", "torch")
 LEAST_CHARACTERS = 300  # of a docstring that is prose rather than a remark

@@ -1,7 +1,8 @@
 """The command line: verbs, flags, exit codes. Every verb imports its module when it is called, so that help is quick.
 
 Exit codes: 0; 2 for a mistake of the user's (one sentence on stderr); 3 if a process of the engine died; 130 for
-Ctrl-C; 143 for SIGTERM; 129 for SIGHUP; 1 for a closed pipe. Anything else is a bug of ours and prints a traceback.
+Ctrl-C; 143 for SIGTERM; 129 for SIGHUP; 1 for a closed pipe, or a study's check that does not hold. Anything else is a
+bug of ours and prints a traceback.
 """
 
 import errno
@@ -13,9 +14,8 @@ from typing import Annotated
 
 import typer
 
-from swiftspec.cli import console, flags, load_verbs, more_verbs
+from swiftspec.cli import console, flags, load_verbs, more_verbs, study
 from swiftspec.cli.field_names import in_flags
-from swiftspec.cli.program import run_program
 from swiftspec.cli.usage_error import usage_sentence
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code
 from swiftspec.errors import EngineError
@@ -394,7 +394,4 @@ def run(
 
 
 more_verbs.register(app)
-
-
-if __name__ == "__main__":
-    sys.exit(run_program(main))
+study.register(app)

@@ -7,8 +7,8 @@ import typer
 
 from swiftspec.cli import flags
 from swiftspec.cli.exchange_verbs import export, import_tables, rates
-from swiftspec.cli.load_verbs import kinds, sweep
-from swiftspec.cli.server_verbs import atts, loadtest, serve
+from swiftspec.cli.load_verbs import kinds
+from swiftspec.cli.server_verbs import loadtest, serve
 from swiftspec.cli.workload_verb import workload
 
 __all__ = ["register"]
@@ -16,16 +16,14 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command line, in the order of its help."""
-    for verb in (serve, loadtest, atts, validate, report, export, models, devices, policies, compare, kinds):
+    for verb in (serve, loadtest, validate, report, export, models, devices, policies, compare, kinds):
         app.command()(verb)
     app.command()(workload)
-    app.command()(sweep)
     app.command()(tenants)
     app.command()(inflate)
     app.command()(demo)
     app.command("import")(import_tables)
     app.command()(rates)
-    app.command()(backtest)
     app.command()(secret)
 
 
@@ -358,30 +356,6 @@ def demo(
         plot=plot,
         json_path=json,
     )
-
-
-def backtest(
-    *,
-    loads: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Instead: CSV file of measured loads, as in validate --loads.")
-    ] = None,
-    engine: Annotated[
-        str | None, typer.Option(metavar="NAME[@RELEASE]", help="With --loads: engine of rows that name none.")
-    ] = None,
-    jobs: flags.Jobs = -1,
-    plot: flags.Plot = None,
-    json: flags.Json = None,
-) -> None:
-    """Predict published results from published inputs; show errors.
-
-    \b
-    Examples:
-      swiftspec backtest --json backtest.json
-      swiftspec backtest --loads measured.csv --engine vllm@0.15
-    """
-    from swiftspec.cli.backtest import backtest as predict
-
-    predict(loads=loads, engine=engine, jobs=jobs, plot=plot, json_path=json)
 
 
 def secret(

@@ -1,4 +1,4 @@
-"""The bundled model pair: how it was trained, and how large the demo makes its target."""
+"""The bundled model pair, and how large the demo makes its target; `tools/demo_training` trains it."""
 
 __all__ = ["DEMO_INFLATION"]
 

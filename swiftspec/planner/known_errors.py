@@ -14,8 +14,8 @@ from swiftspec.simulator.forward_errors import EXACT, ForwardErrors, forward_err
 
 __all__ = ["NO_ERRORS", "PUBLISHED_ACCEPTANCE", "KnownErrors", "known_errors"]
 
-# Root mean square over sources of the errors of tokens per round in `swiftspec backtest`: SwiftSpec's tables, vLLM's
-# chains, SpecInfer's and Sequoia's trees. `backtest/coverage.py` computes it.
+# Root mean square over sources of the errors of tokens per round in `swiftspec study backtest`: SwiftSpec's tables,
+# vLLM's chains, SpecInfer's and Sequoia's trees. `studies/backtest/coverage.py` computes it.
 PUBLISHED_ACCEPTANCE: Final = 0.046
 
 

@@ -6,9 +6,9 @@ draft forwards into a verification. Averaging over the error removes the reward 
 
 The errors, relative standard deviations, come from published measurements:
 
-- `COMPOSED`: root mean square over sources of the errors, left out, of the forwards in `swiftspec backtest`: steps of
-  vLLM (vllm-scripts' logs), forwards of SwiftSpec and vLLM in int4 (SwiftSpec's tables). `backtest/coverage.py`
-  computes it, and a test compares.
+- `COMPOSED`: root mean square over sources of the errors, left out, of the forwards in `swiftspec study backtest`:
+  steps of vLLM (vllm-scripts' logs), forwards of SwiftSpec and vLLM in int4 (SwiftSpec's tables).
+  `studies/backtest/coverage.py` computes it, and a test compares.
 - `SPARSE`: the same of loads of sparse models (NVIDIA, in aiconfigurator-core), each with constants that were fitted
   without its model. Some were measured with kernels, or a multi-token prediction, that the figures do not tell.
 - `ROOFLINE`: error of rooflines, whose constants were fitted on H100 and H200, on a device that they were not fitted

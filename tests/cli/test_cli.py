@@ -13,9 +13,9 @@ from swiftspec.version import __version__
 from tests.test_architecture import ROOT
 
 VERBS = (
-    *("profile", "trace", "plan", "simulate", "run", "serve", "loadtest", "atts", "validate"),
+    *("profile", "trace", "plan", "simulate", "run", "serve", "loadtest", "validate"),
     *("report", "export", "models", "devices", "policies", "compare", "kinds", "workload"),
-    *("sweep", "tenants", "inflate", "demo", "import", "rates", "backtest", "secret"),
+    *("tenants", "inflate", "demo", "import", "rates", "secret", "study"),
 )
 
 
@@ -36,7 +36,7 @@ def test_help_of_a_verb_has_an_example_and_json(verb: str, capsys: pytest.Captur
     assert main([verb, "--help"]) == 0
     text = capsys.readouterr().out
     assert re.search(rf"Examples?:\n    swiftspec {verb} ", text)
-    assert ("--json FILE" in text) == (verb != "secret"), "which has nothing to say"
+    assert ("--json FILE" in text) == (verb not in ("secret", "study")), "which have nothing to say"
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -161,7 +161,6 @@ def _verbs(folder: Path) -> Mapping[str, Mapping[str, object]]:
             "--drafter": "d",
             "--out": folder / "new",
         },
-        "backtest": {"--loads": folder / "points.csv"},
     }
 
 
@@ -177,7 +176,6 @@ READ = {
     "inflate": ("target/config.json",),
     "import": ("tables/gemm.csv",),
     "rates": ("metrics.txt",),
-    "backtest": ("points.csv",),
 }
 
 

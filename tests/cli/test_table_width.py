@@ -11,9 +11,7 @@ import pytest
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.report import Report
-from swiftspec.backtest.rows import Backtest, Constant, Row, Section
 from swiftspec.cli.app import main
-from swiftspec.cli.backtest import show_backtest
 from swiftspec.cli.compare import show_comparison
 from swiftspec.cli.drafts import show_drafts
 from swiftspec.cli.print_plan import show_plan
@@ -24,6 +22,8 @@ from swiftspec.cli.validate import show_report
 from swiftspec.cli.workload import show_workload
 from swiftspec.profiler.op_benchmark import LIMITS, OpRow
 from swiftspec.profiler.op_timer import Timing
+from swiftspec.studies.backtest.command import show_backtest
+from swiftspec.studies.backtest.rows import Backtest, Constant, Row, Section
 from tests.cli.test_console import Terminal
 from tests.cli.test_show_plan import crowded
 from tests.workload.samples import replayed, workload

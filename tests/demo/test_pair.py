@@ -13,8 +13,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.timeline import Phase
-from swiftspec.demo.corpus import HELD_OUT_MODULES, training_sources
-from swiftspec.demo.prompts import TRACED_MODULES, VALIDATED_MODULES
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.cpu_model import CpuDecoder
 from swiftspec.engine.model.sampler import Sampler
@@ -24,6 +22,8 @@ from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, mak
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from tests.engine.forwards import forward
+from tools.demo_training.corpus import HELD_OUT_MODULES, training_sources
+from tools.demo_training.prompts import TRACED_MODULES, VALIDATED_MODULES
 
 # Written for this test, unlike anything in the pair's own prompt files.
 UNSEEN = (

@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from swiftspec.files.safetensors import read_header
+from swiftspec.studies.blockllm.layouts import chains_of
 from swiftspec.tenants.directories import StoredZoo, read_zoo
-from swiftspec.tenants.layouts import chains_of
 from swiftspec.tenants.zoo import Zoo
 from tests.tenants.models import LAYER_BYTES, Tensors, base_tensors, factors, fine_tuned, write_adapter, write_model
 

@@ -9,7 +9,6 @@ from swiftspec.reports.figures.load import shared_steps, shared_steps_compared
 from swiftspec.reports.figures.plans import forward_parts, heat_map, sensitivity, speed_against_devices
 from swiftspec.reports.figures.recordings import acceptance_by_rank, step_latency, timeline_rounds
 from swiftspec.reports.figures.style import COLOURS, new_figure, render, save_figure
-from swiftspec.reports.figures.sweep import latency_by_load
 
 __all__ = [
     "COLOURS",
@@ -19,7 +18,6 @@ __all__ = [
     "forward_parts",
     "heat_map",
     "kinds_by_load",
-    "latency_by_load",
     "new_figure",
     "predicted_vs_measured",
     "render",

@@ -1,16 +1,13 @@
 """Published loads, each predicted with constants that were fitted without its model."""
 
-from pathlib import Path
 from statistics import median
 
 import pytest
 
-import swiftspec.backtest
 from swiftspec.engines import engine_named
+from swiftspec.validation.published import DATA
 from swiftspec.validation.published.comparison import Comparison, LeaveOut, frozen
 from swiftspec.validation.published.loads import compare_loads
-
-DATA = Path(swiftspec.backtest.__file__).with_name("data")
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from statistics import median
 import pytest
 
 from swiftspec.engines import engine_named
+from swiftspec.validation.published import DATA
 from swiftspec.validation.published.cells import UnpredictedError
 from swiftspec.validation.published.comparison import Comparison
 from swiftspec.validation.published.speed_rows import SpeedRow, read_speed_rows
@@ -95,10 +96,7 @@ def test_a_file_that_says_nonsense_is_refused_by_line_and_column(tmp_path: Path,
 @pytest.fixture(scope="module")
 def published() -> Comparison:
     """All published speeds."""
-    import swiftspec.backtest
-
-    path = Path(swiftspec.backtest.__file__).with_name("data") / "published_speeds_2026.csv"
-    return compare_speeds(path, engine=engine_named("vllm@0.15"))
+    return compare_speeds(DATA / "published_speeds_2026.csv", engine=engine_named("vllm@0.15"))
 
 
 def test_gains_of_drafting_are_right_where_drafts_were_measured(published: Comparison) -> None:

@@ -1,0 +1,89 @@
+"""`swiftspec study NAME`: the one door to `swiftspec.studies`, which is imported when a study is asked for.
+
+A study declares its own options, and reads its arguments itself: here they are only passed on.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import typer
+
+from swiftspec.cli import console
+
+__all__ = ["register"]
+
+# In the order of the help.
+_LINES: Mapping[str, str] = {
+    "backtest": "Predict published results from published inputs; show errors.",
+    "adaserve": "AdaServe's serving experiment: published beside simulated.",
+    "atts": "Sample questions on two servers: asynchronous test-time scaling.",
+    "latency": "Latency over loads, and up to which load speculation pays.",
+    "blockllm": "Serve chains of blocks that fine-tunes share, in simulated time.",
+}
+_OLD_VERBS = {"backtest": "backtest", "atts": "atts", "sweep": "latency"}  # and the studies that they are now
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+def register(app: typer.Typer) -> None:
+    """Add `study` to the command line, and the verbs that studies once were, hidden."""
+    studies = typer.Typer(rich_markup_mode=None, context_settings=_SETTINGS)
+    studies.callback(invoke_without_command=True)(_study)
+    for name, line in _LINES.items():
+        studies.command(name, help=line, context_settings=_PASSED_ON)(_passing_on(name))
+    app.add_typer(studies, name="study")
+    for verb, name in _OLD_VERBS.items():
+        app.command(verb, hidden=True, context_settings=_PASSED_ON)(_passing_on(name, old_verb=verb))
+
+
+def _study(context: typer.Context) -> None:
+    """Do again, with this package, what others published.
+
+    Each study has options of its own: `swiftspec study backtest --help`.
+
+    \b
+    Example:
+      swiftspec study backtest --json backtest.json
+    """
+    if context.invoked_subcommand is None:
+        console.say(context.get_help())
+
+
+def _passing_on(name: str, *, old_verb: str | None = None) -> Callable[[typer.Context], None]:
+    """Command that runs a study with the arguments that it gets."""
+
+    def run(context: typer.Context) -> None:
+        if old_verb is not None:
+            console.note(f"swiftspec: `swiftspec {old_verb}` is now `swiftspec study {name}`")
+        program = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=_SETTINGS)
+        program.command()(_command(name))
+        code = program(args=context.args, prog_name=f"swiftspec study {name}", standalone_mode=False)
+        if code:
+            raise typer.Exit(code)
+
+    return run
+
+
+def _command(name: str) -> Callable[..., Any]:
+    """The study itself, whose parameters are its options."""
+    match name:
+        case "backtest":
+            from swiftspec.studies.backtest.options import backtest
+
+            return backtest
+        case "adaserve":
+            from swiftspec.studies.adaserve.options import adaserve
+
+            return adaserve
+        case "atts":
+            from swiftspec.studies.atts.options import atts
+
+            return atts
+        case "latency":
+            from swiftspec.studies.latency_law.options import latency
+
+            return latency
+        case _:
+            from swiftspec.studies.blockllm.options import blockllm
+
+            return blockllm

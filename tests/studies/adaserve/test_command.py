@@ -1,0 +1,21 @@
+"""`swiftspec study adaserve` on the first twenty seconds of the experiment."""
+
+from functools import partial
+
+import pytest
+
+from swiftspec.cli.app import main
+from swiftspec.studies.adaserve.experiment import SYSTEMS, serve
+
+CALM = slice(0, 2)  # windows of ten seconds of the first minute, in which few requests come
+
+
+def test_every_system_is_shown_and_a_check_that_does_not_hold_is_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("swiftspec.studies.adaserve.command.serve", partial(serve, windows=CALM))
+    assert main(["study", "adaserve", "--rates", "2.6"]) == 0  # at which nothing is checked
+    said = capsys.readouterr().out
+    assert [name for name in SYSTEMS if said.count(name) < 2] == []
+    assert main(["study", "adaserve", "--rates", "4.2"]) == 1
+    assert "AdaServe is off by" in capsys.readouterr().out

@@ -1,0 +1,10 @@
+"""Training of the bundled models: what `swiftspec/demo` holds, made again from CPython's standard library."""
+
+from pathlib import Path
+from typing import Final
+
+import swiftspec
+
+__all__ = ["BUNDLED"]
+
+BUNDLED: Final = Path(swiftspec.__file__).with_name("demo")
