@@ -34,7 +34,6 @@ def divided(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path:
     profile = ["profile", *stage.pair(), "--devices", "2", "--ranks", "2", "--dtype", "fp32"]
     with brief_profiles(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("swiftspec.profiler.collective_costs.SAMPLES", 4)
-        patch.setattr("swiftspec.profiler.collective_costs._IN_A_ROW", 5)
         assert main([*profile, "--out", str(folder / "profile.json")]) == 0
     files = ["--profile", str(folder / "profile.json"), "--trace", str(stage.trace), "--out", str(folder / "plan.json")]
     wanted = ["--devices", "2", "--ranks", "2", "--policy", "serial_chain", "--jobs", "1"]
