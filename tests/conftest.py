@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import tempfile
@@ -52,6 +53,12 @@ FOLDER = Path(__file__).parent
 def pytest_configure() -> None:
     """Compile the CPU kernels before any test could be the one that waits for it, and says so."""
     prepare_library()
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from looking through all modules and tests, which it finds alive each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before any are deselected

@@ -45,9 +45,26 @@ def kinds(document: dict[str, Any]) -> set[str]:
     return {found["kind"] for found in document["records"]}
 
 
-def test_is_it_right(tmp_path: Path) -> None:
-    done = start("1", "--dry-run", folder=tmp_path)
-    document = brought_home(tmp_path)
+@pytest.fixture
+def straggling_python(tmp_path: Path) -> Iterator[Path]:
+    """An interpreter each of whose runs leaves a process that keeps standard output open for ten minutes."""
+    stragglers = tmp_path / "stragglers"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nsetsid sleep 600 &\necho $! >>{stragglers}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    yield python
+    for pid in map(int, stragglers.read_text().split()):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_is_it_right(straggling_python: Path, tmp_path: Path) -> None:
+    """And a process that outlives its step is not waited for."""
+    folder = tmp_path / "out"
+    done = start("1", "--dry-run", folder=folder, PYTHON=str(straggling_python))
+    first, *_ = (tmp_path / "stragglers").read_text().split()
+    assert Path("/proc", first).exists()
+    document = brought_home(folder)
     assert done.returncode == 0
     tests = {step["name"]: step["tests"] for step in document["steps"] if step["tests"]}
     assert {name: set(counts) - {"skipped"} for name, counts in tests.items()} == {
@@ -58,7 +75,7 @@ def test_is_it_right(tmp_path: Path) -> None:
     assert 0 < decoder["logits_error"] < 1e-5
     criteria = {criterion["name"]: criterion["holds"] for criterion in document["criteria"]}
     assert criteria["greedy outputs that differ from the CPU's"] is True
-    assert done.stdout.endswith((tmp_path / "summary.txt").read_text())
+    assert done.stdout.endswith((folder / "summary.txt").read_text())
 
 
 def test_how_fast_it_is(tmp_path: Path) -> None:
@@ -86,25 +103,6 @@ def test_does_a_plan_hold(tmp_path: Path) -> None:
         assert {"./profile.json", "./plan.json", "./validation.json", "./timeline.json", "./ops.npz"} <= set(
             archive.getnames()
         )
-
-
-@pytest.fixture
-def straggling_python(tmp_path: Path) -> Iterator[Path]:
-    """An interpreter each of whose runs leaves a process that keeps standard output open for ten minutes."""
-    stragglers = tmp_path / "stragglers"
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nsetsid sleep 600 &\necho $! >>{stragglers}\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    yield python
-    for pid in map(int, stragglers.read_text().split()):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def test_a_process_that_outlives_its_step_is_not_waited_for(straggling_python: Path, tmp_path: Path) -> None:
-    start("1", "--dry-run", "--only", "packages", folder=tmp_path / "out", PYTHON=str(straggling_python))
-    first, *_ = (tmp_path / "stragglers").read_text().split()
-    assert Path("/proc", first).exists()
 
 
 def test_packages_that_a_machine_lacks_are_all_named_at_once(tmp_path: Path) -> None:

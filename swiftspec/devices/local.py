@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["TREE_SLOTS", "Device", "num_devices_here", "usable_device"]
+__all__ = ["TREE_SLOTS", "Device", "check_device", "num_devices_here", "usable_device"]
 
 Device = Literal["cpu", "cuda"]
 TREE_SLOTS: dict[Device, int] = {"cpu": 512, "cuda": 256}  # most tree rows of any policy; eight words of a kernel
@@ -23,16 +23,19 @@ def num_devices_here(device: str) -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def usable_device(name: str) -> torch.device:
-    """`cpu`, `cuda` (the first GPU) or `cuda:N`. ValueError for any other, and for a GPU that does not exist."""
-    import torch
-
+def check_device(name: str) -> None:
+    """ValueError for any but `cpu`, `cuda` (the first GPU) and `cuda:N`, and for a GPU that does not exist."""
     kind, _, number = name.partition(":")
     if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):
         raise ValueError(f"device is {name!r}; expected cpu, cuda or cuda:N")
-    if kind == "cpu":
-        return torch.device("cpu")
-    num_gpus = num_devices_here("cuda")
-    if int(number or 0) >= num_gpus:
+    if kind == "cuda" and int(number or 0) >= (num_gpus := num_devices_here("cuda")):
         raise ValueError(f"device is {name!r}, but torch finds {num_gpus} GPUs here")
-    return torch.device("cuda", int(number or 0))
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of that name. ValueError as `check_device`."""
+    check_device(name)
+    import torch
+
+    kind, _, number = name.partition(":")
+    return torch.device(kind, int(number or 0)) if kind == "cuda" else torch.device("cpu")

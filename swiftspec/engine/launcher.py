@@ -11,7 +11,7 @@ from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.gathering import usual_gather_s
 from swiftspec.artifacts.load_goal import usual_prefill_rows
 from swiftspec.artifacts.plan import Candidate, Plan
-from swiftspec.devices.local import TREE_SLOTS, Device, usable_device
+from swiftspec.devices.local import TREE_SLOTS, Device, check_device
 from swiftspec.engine.checks import ContextLimit, check_acceptance, check_layout, check_tree
 from swiftspec.engine.dispatcher import Dispatcher
 from swiftspec.engine.model.sampler import Sampler
@@ -132,7 +132,7 @@ class Launcher:
         self._tree_slots = TREE_SLOTS[device]
         with ExitStack() as stack:
             if executor is None:
-                usable_device(device)
+                check_device(device)
                 if device == "cpu" and any(each.dtype != "bfloat16" for each in (target, draft) if each):
                     prepare_library()  # which the processes load
                 executor = LocalExecutor(stack.enter_context(run_folder()), stack.enter_context(shared_fork_server()))

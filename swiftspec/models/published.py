@@ -77,6 +77,7 @@ def registered_name(name: str, *, field: str = "model") -> str | None:
     return found
 
 
+@cache
 def known_model(name: str) -> NamedModel:
     """The model of this name. ValueError with the closest names if there is none."""
     if name not in _table():

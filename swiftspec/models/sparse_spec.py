@@ -140,10 +140,11 @@ class SparseSpec(ModelSpec):
     def _with(
         self, attention: Callable[[Attention], Attention], feed_forward: Callable[[FeedForward], FeedForward]
     ) -> SparseSpec:
-        layers = tuple(
-            Layer(attention=attention(layer.attention), feed_forward=feed_forward(layer.feed_forward))
-            for layer in self.layers
-        )
+        changed = {  # a model has many layers of few kinds
+            layer: Layer(attention=attention(layer.attention), feed_forward=feed_forward(layer.feed_forward))
+            for layer in frozenset(self.layers)
+        }
+        layers = tuple(changed[layer] for layer in self.layers)
         return dataclasses.replace(self, layers=layers, experts=experts_of(layers))
 
 

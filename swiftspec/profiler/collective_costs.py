@@ -123,7 +123,7 @@ def collective_samples(
     cores = [own[first : first + share] for first in range(0, ranks * share, share)]
     computed = DTYPES[dtype] if DTYPES[dtype].is_floating_point else torch.float32  # what ranks send each other
     with run_folder() as folder:
-        arguments = (cores, f"file://{folder / 'tp_group'}", spec, computed, tuple(rows))
+        arguments = (cores, f"file://{folder / 'tp_group'}", spec, computed, tuple(rows), SAMPLES)
         what = f"measuring collectives among {ranks} ranks"
         samples: Mapping[int, Samples] = answer_of_ranks(what, _rank, arguments, num_ranks=ranks)
     return samples
@@ -136,6 +136,7 @@ def _rank(
     spec: ModelSpec,
     dtype: torch.dtype,
     rows: Sequence[int],
+    num_samples: int,
     answers: Any,
 ) -> None:
     os.sched_setaffinity(0, cores[rank])
@@ -144,7 +145,7 @@ def _rank(
     gc.disable()  # as in the engine's processes
     with torch.inference_mode():
         imitation = _Imitation(spec, tp_group, dtype=dtype)
-        samples = {count: imitation.samples(count) for count in rows}
+        samples = {count: imitation.samples(count, num_samples) for count in rows}
     if tp_group.is_leader:
         answers.put(samples)
         tp_group.stop_followers()
@@ -172,7 +173,7 @@ class _Imitation:
         self._layers = [[_Product(*size, dtype=dtype) for size in sizes] for _ in range(copies)]
         self._head = _Product(held.vocab_size, spec.hidden_size, dtype=dtype)
 
-    def samples(self, rows: int) -> Samples:
+    def samples(self, rows: int, num_samples: int) -> Samples:
         """Time every kind of forward in turn, so that a slow spell of the machine affects all of them."""
         silent, tp_group = NoOpTPGroup(self._tp_group), self._tp_group
         x = torch.zeros(rows, self._spec.hidden_size, dtype=self._dtype)
@@ -180,7 +181,7 @@ class _Imitation:
         in_step: list[_Times] = []
         told: list[_Times] = []
         in_a_row: list[float] = []
-        for _ in range(_WARM_UP + SAMPLES):
+        for _ in range(_WARM_UP + num_samples):
             alone.append(self._forward(rows, silent, self._meet))
             in_step.append(self._forward(rows, tp_group, self._meet))
             told.append(self._forward(rows, tp_group, self._tell))

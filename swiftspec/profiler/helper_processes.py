@@ -19,10 +19,13 @@ from swiftspec.interpreters import safe_multiprocessing
 __all__ = ["answer_of_ranks", "forkserver"]
 
 
-def forkserver() -> ForkServerContext:
-    """Fork server of this process's helpers; they initialise CUDA themselves, since it does not survive a fork."""
+def forkserver(*modules: str) -> ForkServerContext:
+    """Fork server of this process's helpers; they initialise CUDA themselves, since it does not survive a fork.
+
+    modules: what helpers import besides torch. The first caller's are loaded once for all of them.
+    """
     context = get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed"])
+    context.set_forkserver_preload(["torch", "torch.distributed", *modules])
     with safe_multiprocessing():
         resource_tracker.ensure_running()
         python_forkserver.ensure_running()
@@ -35,7 +38,7 @@ def answer_of_ranks(what: str, function: Callable[..., None], arguments: tuple[A
     RuntimeError naming `what` if one fails. torch has the same, but reads a failed rank's error, as a pickle, from a
     file in a folder where everybody may put one.
     """
-    context = forkserver()
+    context = forkserver(function.__module__)
     answers, failures = context.SimpleQueue(), context.SimpleQueue()
     ranks = [
         context.Process(target=_run, args=(function, rank, arguments, answers, failures)) for rank in range(num_ranks)

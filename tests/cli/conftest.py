@@ -52,6 +52,7 @@ def brief_profiles() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in brief.items():
             patch.setattr(f"swiftspec.profiler.steps.{name}", value)
+        patch.setattr("swiftspec.profiler.pauses._REPEATS", 1)
         yield
 
 

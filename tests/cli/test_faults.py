@@ -57,7 +57,7 @@ def test_a_target_that_dies_leaves_its_text_and_exit_code_3(slow_plan: Path, tmp
 
 @two_cores
 def test_a_draft_that_dies_is_a_note_and_the_text_is_whole(slow_plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [*RUN, "--plan", str(slow_plan), *LONG[:2], "--max-new-tokens", "100"]
+    arguments = [*RUN, "--plan", str(slow_plan), *LONG[:2], "--max-new-tokens", "40"]
     assert main(arguments[3:]) == 0
     undisturbed = capsys.readouterr().out
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:

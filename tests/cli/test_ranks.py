@@ -46,8 +46,10 @@ def test_forwards_of_two_ranks_are_composed_and_checked_against_whole_ones(divid
     composed = [step for step in profile.steps if step.ranks == 2]
     assert {(step.degree, step.provenance) for step in composed} == {(2, Provenance.COMPOSED)}
     assert {part.name for part in composed[0].parts} == {"shard", "all_reduce", "gather", "note"}
-    known = {(step.table, step.rows, step.context) for step in composed}
-    assert {(check.table, check.rows, check.context) for check in profile.checks} <= known
+    known, checked = ({(of.table, of.rows, of.context) for of in steps} for steps in (composed, profile.checks))
+    assert {point for point in checked if point[0].role is Role.TARGET} <= known
+    # A draft that was held up before its only forward of a kind looks cold, and that point is missing.
+    assert {table.role for table, _, _ in checked & known} == set(Role)
     assert {(c.role, c.ranks) for c in profile.collectives} == {(Role.TARGET, 2), (Role.DRAFT, 2)}
 
 

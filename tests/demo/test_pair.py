@@ -31,6 +31,7 @@ UNSEEN = (
     "def fibonacci(n):\n    a, b = 0, 1\n    while a < n:\n",
     '"""Convert between Celsius and Fahrenheit."""\n\nimport sys\n\n\ndef main(argv=None):\n    ',
 )
+NUM_TOKENS = 40
 NAMES = ("demo/target", "demo/draft")
 
 
@@ -137,7 +138,7 @@ def place(policy: Policy) -> Place:
 
 
 def output(engines: Engines, policy: Policy, number: int) -> tuple[int, ...]:
-    request = Request(prompt=prompts()[number], max_new_tokens=64, eos_token_ids=frozenset({0}))
+    request = Request(prompt=prompts()[number], max_new_tokens=NUM_TOKENS, eos_token_ids=frozenset({0}))
     engine = engines[place(policy)]
     return engine.generate(policy, request, request_id=policy.name, sampler=Sampler()).tokens
 
@@ -178,7 +179,7 @@ def test_a_draft_on_the_targets_features_proposes_what_the_target_writes(
     if engine is None:
         pytest.skip("disaggregated policies need two cores")
     for prompt, expected in zip(prompts(), undisturbed, strict=True):
-        request = Request(prompt=prompt, max_new_tokens=64, eos_token_ids=frozenset({0}))
+        request = Request(prompt=prompt, max_new_tokens=NUM_TOKENS, eos_token_ids=frozenset({0}))
         generation = engine.generate(policy, request, request_id=name, sampler=Sampler())
         assert generation.tokens == expected
         num_rounds += len(generation.timeline.phase(Phase.VERIFY))

@@ -1,4 +1,4 @@
-"""Ranks of a TP group as real processes that run given jobs. Each imports this module, so it imports nothing slow."""
+"""Ranks of a TP group as real processes that run given jobs, forked from one that has imported this module."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def joined_ranks(size: int, store: str | None = None) -> Iterator[Ranks]:
     """Processes that have joined one TP group, by a file unless there is a store."""
     with tempfile.TemporaryDirectory() as folder:
         address = store or f"file://{folder}/store"
-        context = forkserver()
+        context = forkserver(__name__)
         processes = [ProcessPoolExecutor(1, mp_context=context) for _ in range(size)]
         try:
             joining = [process.submit(_join, address, rank, size) for rank, process in enumerate(processes)]

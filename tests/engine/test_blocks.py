@@ -34,7 +34,7 @@ TEXTS = (
     "for name in sorted(names):\n    if name not in seen:\n",
     "    except OSError as error:\n        raise",
 )
-LENGTHS = (40, 12, 28, 20, 33)  # so that requests leave one after another
+LENGTHS = (26, 8, 18, 13, 21)  # so that requests leave one after another
 SAMPLERS = (Sampler(), Sampler(), Sampler(temperature=0.8, seed=5), Sampler(), Sampler(temperature=1.0, seed=2))
 POLICIES = (
     make_policy("parallel_chain"),

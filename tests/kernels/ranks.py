@@ -157,7 +157,7 @@ def starting_ranks(device: str) -> Iterator[Ranks]:
 
 
 def _start(number: int) -> list[ProcessPoolExecutor]:
-    context = forkserver()
+    context = forkserver(__name__)
     return [ProcessPoolExecutor(1, mp_context=context) for _ in range(number)]
 
 

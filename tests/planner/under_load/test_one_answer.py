@@ -51,7 +51,8 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def _one_chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain decoding, and one length of each chain."""
+    """Plain decoding, and one length of each chain; no loads between, which only a break-even needs."""
+    monkeypatch.setattr("swiftspec.planner.kinds.compare._BETWEEN", ())
     for chain in (SerialChain, HeadChain, ParallelChain):
         monkeypatch.setattr(chain, "search_space", classmethod(lambda cls: iter([cls(num_draft_tokens=LENGTH)])))
     monkeypatch.setattr(
