@@ -164,7 +164,7 @@ AcceptanceMethod = Annotated[
 Jobs = Annotated[int, typer.Option(help="Simulation processes; -1 is one per core.")]
 DeviceName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Plan for this device, e.g. h100 or b200; `swiftspec devices` lists them."),
+    typer.Option(metavar="NAME", help="Plan for this device, e.g. h100 or b200: see `swiftspec list devices`."),
 ]
 Quant = Annotated[
     str | None,

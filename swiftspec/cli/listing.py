@@ -1,4 +1,4 @@
-"""`swiftspec models`, `devices` and `policies`: the names that a plan may use."""
+"""`swiftspec list`: the names that a plan may use."""
 
 from pathlib import Path
 from typing import Any
@@ -7,13 +7,14 @@ from swiftspec.acceptance.published import published_acceptance
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.devices import DEVICES, DeviceSpec
+from swiftspec.engines import ENGINES, Engine
 from swiftspec.models import known_model, model_names
 from swiftspec.policies import POLICIES, Policy
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.registry import offers
 from swiftspec.reports.formatting import gigabytes
 
-__all__ = ["list_devices", "list_models", "list_policies"]
+__all__ = ["list_devices", "list_engines", "list_models", "list_policies"]
 
 
 def list_models(*, json_path: Path | None = None) -> None:
@@ -119,3 +120,38 @@ def list_policies(*, json_path: Path | None = None) -> None:
 
 def _policy(policy: type[Policy], *, package: str | None) -> dict[str, Any]:
     return {"name": policy.name, "layout": policy.layout, "package": package, "shape": shape_of(policy())}
+
+
+def list_engines(*, json_path: Path | None = None) -> None:
+    """Print release, limits of a step and drafting methods of every engine that `--engine` takes."""
+    check_outputs(json=json_path)
+    listed = [_engine(engine) for engine in ENGINES.values()]
+    rows = [
+        (
+            engine["name"],
+            engine["release"] or "-",
+            str(engine["step_tokens"]),
+            str(engine["requests"]),
+            ", ".join(engine["methods"]) or "all policies",
+        )
+        for engine in listed
+    ]
+    columns = ("engine", "release", "tokens per step", "requests", "drafting methods")
+    console.table("Engines known by name", columns, rows, num_text_columns=2, last_is_text=True)
+    console.paragraph()
+    console.paragraph(
+        "Limits are the defaults on large devices; `--set` changes them. `--engine NAME@RELEASE` means another release."
+    )
+    write_json(json_path, {"engines": listed})
+
+
+def _engine(engine: Engine) -> dict[str, Any]:
+    return {
+        "name": engine.name,
+        "full_name": engine.full_name,
+        "release": ".".join(map(str, engine.release)),
+        "step_tokens": engine.large_limits.step_tokens,
+        "requests": engine.large_limits.requests,
+        "methods": [method.value for method in engine.methods],
+        "source": engine.source,
+    }

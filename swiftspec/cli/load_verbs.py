@@ -107,7 +107,8 @@ def kinds(
     *,
     target: Annotated[str, typer.Option(metavar="M", help="Target: a name, or a directory.")],
     device: Annotated[
-        str, typer.Option(metavar="NAME", help="Compare on this device, e.g. h100; `swiftspec devices` lists them.")
+        str,
+        typer.Option(metavar="NAME", help="Compare on this device, e.g. h100: see `swiftspec list devices`."),
     ],
     devices: Annotated[int, typer.Option(min=1, help="Number of devices, all of which are used.")] = 8,
     draft: Annotated[

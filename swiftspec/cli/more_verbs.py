@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from swiftspec.cli import flags
+from swiftspec.cli import flags, list_verb
 from swiftspec.cli.exchange_verbs import export, import_tables, rates
 from swiftspec.cli.load_verbs import kinds
 from swiftspec.cli.server_verbs import loadtest, serve
@@ -16,8 +16,9 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to the command line, in the order of its help."""
-    for verb in (serve, loadtest, validate, report, export, models, devices, policies, compare, kinds):
+    for verb in (serve, loadtest, validate, report, export, compare, kinds):
         app.command()(verb)
+    list_verb.register(app)
     app.command()(workload)
     app.command()(tenants)
     app.command()(inflate)
@@ -161,44 +162,6 @@ def report(
     from swiftspec.cli.page import report as write
 
     write(plan=plan, out=out, json_path=json)
-
-
-def models(*, json: flags.Json = None) -> None:
-    """List the models that can be planned for by name.
-
-    For any other model of these architectures, give a directory with its config.json.
-
-    \b
-    Example:
-      swiftspec models --json models.json
-    """
-    from swiftspec.cli.listing import list_models
-
-    list_models(json_path=json)
-
-
-def devices(*, json: flags.Json = None) -> None:
-    """List the devices that can be planned for by name.
-
-    \b
-    Example:
-      swiftspec devices --json devices.json
-    """
-    from swiftspec.cli.listing import list_devices
-
-    list_devices(json_path=json)
-
-
-def policies(*, json: flags.Json = None) -> None:
-    """List the policies, those of other installed packages included.
-
-    \b
-    Example:
-      swiftspec policies --json policies.json
-    """
-    from swiftspec.cli.listing import list_policies
-
-    list_policies(json_path=json)
 
 
 def compare(

@@ -11,8 +11,8 @@ _NO_MATTER = frozenset({"meta", "nvidia", "instruct", "it", "chat", "hf", "base"
 _MOST_CHOICES = 8
 
 _MIXTURE = (
-    "is a mixture of experts that is not known by name; `swiftspec models` lists those that are, and a directory with "
-    "its config.json can be named instead"
+    "is a mixture of experts that is not known by name; `swiftspec list models` lists those that are, and a directory "
+    "with its config.json can be named instead"
 )
 _HEAD = "is a head of a kind that is not supported; as a draft, those named eagle3, mtp, p-eagle, dflash and dspark are"
 _OTHER = "is of an architecture that is not supported; those of llama, mistral, qwen2 and qwen3 are"

@@ -27,8 +27,8 @@ __all__ = [
 ]
 
 NOT_LISTED = (
-    "`swiftspec models` lists those that are known by name; another model of the same architectures can be named by a "
-    "directory with its config.json"
+    "`swiftspec list models` lists those that are known by name; another model of the same architectures can be named "
+    "by a directory with its config.json"
 )
 _TABLES = tuple(Path(__file__).with_name(name) for name in ("published.json", "published_sparse.json"))
 # Vocabularies whose sizes differ by no more are taken as the same one with different padding, as Qwen2's of 151,936 and

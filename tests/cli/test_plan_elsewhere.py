@@ -169,7 +169,7 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
         (["--acceptance", "0.7", "--acceptance", "0.8"], "--acceptance is given 2 times and --draft 1 times; "),
         (["--acceptance", "0.7", "--dataset", "GSM8K"], "--acceptance is 0.7; with --dataset GSM8K acceptance is "),
         (["--draft", "grok-1"], "--draft is 'grok-1'; that is a mixture of experts that is not known by name; "),
-        (["--draft", "zzz"], "--draft is 'zzz'; `swiftspec models` lists those "),
+        (["--draft", "zzz"], "--draft is 'zzz'; `swiftspec list models` lists those "),
         (["--profile", "p.json"], "--profile is p.json; it cannot be given with --device"),
         (["--inflate", "layers=9"], "--inflate is layers=9; it cannot be given with --device"),
         (["--op-tables", "none.npz"], "none.npz: cannot be read (No such file or directory)"),

@@ -143,7 +143,7 @@ def test_a_broken_policy_that_is_asked_for_is_a_users_mistake(
     assert main(["plan", *pair, "--policy", "settled_tree", "--out", "-"]) == 2
     sentence = "package bad 1.0: policy settled_tree (bad_policy:SettledTree) cannot be loaded (ImportError: no)"
     assert capsys.readouterr().err == f"swiftspec: error: {sentence}\n"
-    assert main(["policies"]) == 0
+    assert main(["list", "policies"]) == 0
     captured = capsys.readouterr()
     assert f"Cannot be used: {sentence}" in " ".join(captured.out.split())
     assert captured.err == ""

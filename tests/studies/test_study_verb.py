@@ -77,7 +77,7 @@ def test_another_way_to_or_from_a_study_is_found(name: str, text: str) -> None:
     assert [*layering_violations(module), *stranger_violations(module)]
 
 
-@pytest.mark.parametrize("arguments", [[], ["plan", "--help"], ["study", "--help"], ["models"]])
+@pytest.mark.parametrize("arguments", [[], ["plan", "--help"], ["study", "--help"], ["list", "models"]])
 def test_whoever_asks_for_no_study_loads_none(arguments: list[str]) -> None:
     assert printed_after(arguments, MODULES) == "[]"
 
