@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Annotated, ClassVar, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from swiftspec.artifacts.document import Basis, Document, Facts, ModelRef
 from swiftspec.artifacts.explored import Explored, Sensitivity
@@ -255,7 +255,7 @@ class Plan(Document):
     schema_version: ClassVar[int] = 1
 
     device: str
-    engine: Annotated[str | None, BeforeValidator(lambda name: FORMER_NAMES.get(name, name))] = None
+    engine: Annotated[str | None, AfterValidator(lambda name: FORMER_NAMES.get(name or "", name))] = None
     host_s: float | None = Field(default=None, ge=0, exclude_if=lambda found: found is None)
     expert_parallel: bool = False
     num_devices: int = Field(ge=1, le=MOST_DEVICES)

@@ -121,6 +121,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("PASSES", 1), ("SWEEP_REPEATS", 3), ("HOST_TOKENS", 24)):
             patch.setattr(steps, name, value)
+        patch.setattr("swiftspec.profiler.shared_steps._REPEATS", 3)
+        patch.setattr("swiftspec.profiler.pauses._REPEATS", 1)
         return measure_profile(
             target=target,
             draft=draft,

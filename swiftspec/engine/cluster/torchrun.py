@@ -4,6 +4,8 @@ Torchrun's store says where the launcher listens. It is open to everybody who ca
 processes derive that from a secret that they have read.
 """
 
+from __future__ import annotations
+
 import hashlib
 import hmac
 import socket
@@ -14,14 +16,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import IPv4Address
 from threading import Thread
-from typing import Self
-
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, though its annotations do not say so
+from typing import TYPE_CHECKING, Self
 
 from swiftspec.devices.local import Device
 from swiftspec.engine.cluster.executor import ClusterExecutor
 from swiftspec.engine.cluster.host import Host
 from swiftspec.engine.process.placement import WorkerSpec
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public; its annotations do not say so
 
 __all__ = ["TorchrunProcess"]
 
@@ -116,6 +119,9 @@ class TorchrunProcess:
         return Host(launcher, key, slot=self.rank, devices=devices, within_s=_WITHIN_S)
 
     def _store(self) -> TCPStore:
+        # Takes a second, which a process that is refused does not spend.
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, as above
+
         host, port = self.master
         try:
             timeout = timedelta(seconds=_WITHIN_S)
