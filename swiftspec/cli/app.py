@@ -17,6 +17,7 @@ import typer
 from swiftspec.cli import console, flags, load_verbs, more_verbs, study
 from swiftspec.cli.field_names import in_flags
 from swiftspec.cli.usage_error import usage_sentence
+from swiftspec.cli.verb_groups import DECIDE, MEASURE, USE, VerbGroups
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code
 from swiftspec.errors import EngineError
 from swiftspec.files.reading import brief
@@ -29,6 +30,7 @@ _WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 app = typer.Typer(
     name="swiftspec",
+    cls=VerbGroups,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -109,7 +111,7 @@ def _root(
         console.say(context.get_help())
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def profile(
     *,
     target: flags.Target,
@@ -157,7 +159,7 @@ def profile(
     )
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def trace(
     *,
     target: flags.Target,
@@ -195,7 +197,7 @@ def trace(
     )
 
 
-@app.command()
+@app.command(rich_help_panel=DECIDE)
 def plan(
     *,
     target: Annotated[str, typer.Option(metavar="M", help="Target: a directory or, with --device, a name.")],
@@ -340,10 +342,10 @@ def plan(
     )
 
 
-app.command()(load_verbs.simulate)
+app.command(rich_help_panel=DECIDE)(load_verbs.simulate)
 
 
-@app.command()
+@app.command(rich_help_panel=USE)
 def run(
     *,
     plan: flags.PlanFile,

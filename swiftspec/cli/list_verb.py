@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from swiftspec.cli import console, flags
+from swiftspec.cli.verb_groups import DATA
 
 __all__ = ["register"]
 
@@ -15,7 +16,7 @@ _OLD_VERBS: tuple[What, ...] = ("models", "devices", "policies")
 
 def register(app: typer.Typer) -> None:
     """Add `list` to the command line, and the verbs that its lists once were, hidden."""
-    app.command("list")(list_names)
+    app.command("list", rich_help_panel=DATA)(list_names)
     for what in _OLD_VERBS:
         app.command(what, hidden=True)(_old_verb(what))
 
@@ -25,7 +26,7 @@ def list_names(
     *,
     json: flags.Json = None,
 ) -> None:
-    """List the models, devices, policies or engines that are known by name.
+    """List the models, devices, policies or engines known by name.
 
     Policies of other installed packages are among them. For any other model of these architectures, give a directory
     with its config.json.

@@ -9,23 +9,26 @@ from swiftspec.cli import flags, list_verb
 from swiftspec.cli.exchange_verbs import export, import_tables, rates
 from swiftspec.cli.load_verbs import kinds
 from swiftspec.cli.server_verbs import loadtest, serve
+from swiftspec.cli.verb_groups import CHECK, DATA, DECIDE, MORE, USE
 from swiftspec.cli.workload_verb import workload
 
 __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add these verbs to the command line, in the order of its help."""
-    for verb in (serve, loadtest, validate, report, export, compare, kinds):
-        app.command()(verb)
+    """Add these verbs to the command line."""
+    groups = {
+        USE: (serve, export, secret),
+        CHECK: (validate, loadtest),
+        DECIDE: (compare, kinds, report),
+        DATA: (workload, rates, tenants, inflate),
+        MORE: (demo,),
+    }
+    for group, verbs in groups.items():
+        for verb in verbs:
+            app.command(rich_help_panel=group)(verb)
+    app.command("import", rich_help_panel=DATA)(import_tables)
     list_verb.register(app)
-    app.command()(workload)
-    app.command()(tenants)
-    app.command()(inflate)
-    app.command()(demo)
-    app.command("import")(import_tables)
-    app.command()(rates)
-    app.command()(secret)
 
 
 def validate(
