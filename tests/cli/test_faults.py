@@ -52,7 +52,7 @@ def test_a_target_that_dies_leaves_its_text_and_exit_code_3(slow_plan: Path, tmp
     (kept,) = json.loads((tmp_path / "out.json").read_text())["prompts"]
     assert kept["text"] == text.removesuffix("\n")
     assert 0 < len(kept["output_token_ids"]) < 200
-    assert gone_within([target, *others], 5.0)
+    assert gone_within([target, *others], 30.0)
 
 
 @two_cores
@@ -101,7 +101,7 @@ def test_signals_end_a_run_with_its_files_and_their_exit_code(
     assert errors.endswith("swiftspec: interrupted\n")
     (kept,) = json.loads((tmp_path / "out.json").read_text())["prompts"]
     assert kept["text"] == text.removesuffix("\n")
-    assert gone_within(pids, 5.0)
+    assert gone_within(pids, 30.0)
     assert list(short_folder.iterdir()) == []
 
 
@@ -122,7 +122,7 @@ def test_ctrl_c_ends_the_wait_for_a_frozen_target(slow_plan: Path) -> None:
         errors = run.stderr.read()
     assert run.returncode == 130
     assert "Traceback" not in errors
-    assert gone_within([target, *others], 5.0)
+    assert gone_within([target, *others], 30.0)
 
 
 @pytest.mark.parametrize("after_s", [0.1, 0.3, 0.6, 1.0])
@@ -179,7 +179,7 @@ def test_an_interrupted_plan_says_one_line_and_leaves_no_process(tmp_path: Path)
         assert (run.returncode, errors.splitlines()[-1]) == (code, "swiftspec: interrupted")
         assert "Traceback" not in errors
         assert "leaked" not in errors
-        assert gone_within(pids, 5.0)
+        assert gone_within(pids, 30.0)
 
 
 def test_models_that_do_not_fit_into_memory_are_one_sentence(make_plan: PlanMaker) -> None:

@@ -307,7 +307,7 @@ def test_interrupted_run_keeps_what_was_generated_and_leaves_no_process(slow_pla
     assert process.stdout is not None
     first = process.stdout.read(1)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group hears it
-    rest, errors = process.communicate(timeout=30)
+    rest, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert b"Traceback" not in errors
     assert errors.endswith(b"swiftspec: interrupted\n")
@@ -353,9 +353,9 @@ def test_interrupted_before_the_first_token_leaves_nothing(slow_plan: Path, tmp_
     assert process.stderr is not None
     assert any(line.startswith("validate: ") for line in process.stderr)  # past the loading
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors.splitlines()[-1]) == (130, "swiftspec: interrupted")
     assert "Traceback" not in errors
     assert not (tmp_path / "r.json").exists()
     group = subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True, check=False)
-    assert gone_within(list(map(int, group.stdout.split())), 5.0)
+    assert gone_within(list(map(int, group.stdout.split())), 30.0)

@@ -133,7 +133,7 @@ def commits(events: SimpleQueue[Event], count: int) -> list[tuple[int, ...]]:
     """So many commits, however they are delivered."""
     found: list[tuple[int, ...]] = []
     while len(found) < count:
-        event = events.get(timeout=9)
+        event = events.get(timeout=60)
         assert isinstance(event, tuple)
         found += event
     return found
@@ -141,7 +141,7 @@ def commits(events: SimpleQueue[Event], count: int) -> list[tuple[int, ...]]:
 
 def ended(events: SimpleQueue[Event]) -> Generation:
     """The end of a request whose tokens do not matter."""
-    while isinstance(event := events.get(timeout=9), tuple):
+    while isinstance(event := events.get(timeout=60), tuple):
         pass
     assert isinstance(event, Generation)
     return event

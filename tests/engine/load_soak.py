@@ -143,7 +143,7 @@ def load_soak(
         files={name: grown[name][1] - warm[name][1] for name in processes},
         threads=gained,
         is_idle=is_idle,
-        orphans=not gone_within(pids, 2.0),
+        orphans=not gone_within(pids, 30.0),
         seconds=time.monotonic() - before_s,
     )
 

@@ -166,7 +166,7 @@ def soak(directory: Path, *, num_prompts: int, seed: int, report: Callable[[str]
         restarts=restarts,
         growth_bytes={name: grown[name][0] - warm[name][0] for name in processes},
         files={name: grown[name][1] - warm[name][1] for name in processes},
-        orphans=not gone_within(pids, 2.0),
+        orphans=not gone_within(pids, 30.0),
         seconds=time.monotonic() - before_s,
     )
 

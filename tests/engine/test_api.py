@@ -257,7 +257,7 @@ def test_a_start_that_is_cancelled_leaves_no_process(plan: Plan) -> None:
 
     for _ in range(2):
         asyncio.run(cancel_a_start())
-        assert gone_within(sorted(set(engine_processes(os.getpid())) - before), 5.0)
+        assert gone_within(sorted(set(engine_processes(os.getpid())) - before), 30.0)
     assert threading.active_count() < num_threads + 8
 
 
@@ -295,7 +295,7 @@ def test_a_program_that_uses_it_keeps_its_signals_and_leaves_nothing(
         assert len(pids) == 3
         program.terminate()
         assert program.wait() == -signal.SIGTERM
-        assert gone_within(pids, 5.0)
+        assert gone_within(pids, 30.0)
     assert len(list(short_folder.glob("swiftspec-*"))) == 1
     subprocess.run([sys.executable, "-c", SWEEPS], env=environment, check=True)
     assert list(short_folder.iterdir()) == []

@@ -16,10 +16,10 @@ def test_a_request_fails_for_the_reason_that_its_process_said_before_it_ended(en
     until(lambda: len(engine.target.told) == 1)
     engine.target.report(Failed("tokens contain 9", is_user_error=True))
     engine.target.die()
-    failure = events.get(timeout=9)
+    failure = events.get(timeout=60)
     assert isinstance(failure, ValueError)
     assert str(failure) == "tokens contain 9"
-    assert isinstance(engine.submit((1,))[1].get(timeout=9), ValueError)
+    assert isinstance(engine.submit((1,))[1].get(timeout=60), ValueError)
 
 
 def test_tokens_are_delivered_as_they_come_and_the_rest_waits_for_a_place(engines: list[Engine]) -> None:
@@ -29,7 +29,7 @@ def test_tokens_are_delivered_as_they_come_and_the_rest_waits_for_a_place(engine
     engine.target.report(Committed(2, (5,)), Committed(1, (6, 7)), Committed(2, (8,)), Finished(2, [], 0))
     assert commits(events[1], 2) == [(5,), (8,)]
     assert ended(events[1]).tokens == (5, 8)
-    assert events[0].get(timeout=9) == ((6, 7),)
+    assert events[0].get(timeout=60) == ((6, 7),)
     until(lambda: numbers(engine.target) == [1, 2, 3])
     assert events[2].empty()
 
@@ -37,14 +37,14 @@ def test_tokens_are_delivered_as_they_come_and_the_rest_waits_for_a_place(engine
 def test_more_than_may_wait_are_refused(engines: list[Engine]) -> None:
     engines.append(engine := Engine(max_running=1, max_waiting=1))
     events = [engine.submit((number,))[1] for number in range(3)]
-    refusal = events[2].get(timeout=9)
+    refusal = events[2].get(timeout=60)
     assert isinstance(refusal, EngineBusyError)
     assert str(refusal) == "1 requests are waiting, which is the limit"
 
 
 def test_what_never_fits_is_refused_with_the_numbers(engines: list[Engine]) -> None:
     engines.append(engine := Engine(num_blocks=2))
-    refusal = engine.submit(tuple(range(30)), max_new_tokens=3)[1].get(timeout=9)
+    refusal = engine.submit(tuple(range(30)), max_new_tokens=3)[1].get(timeout=60)
     assert isinstance(refusal, ValueError)
     assert str(refusal) == "a request of 33 tokens needs 3 blocks of 16; the cache has 2"
 
@@ -194,8 +194,8 @@ def test_closing_fails_what_is_under_way() -> None:
     _, events = engine.submit((1,))
     until(lambda: numbers(engine.target) == [1])
     engine.target.report(Committed(1, (4,)))
-    assert events.get(timeout=9) == ((4,),)
+    assert events.get(timeout=60) == ((4,),)
     engine.close()
-    failure = events.get(timeout=9)
+    failure = events.get(timeout=60)
     assert isinstance(failure, EngineError)
     assert (str(failure), failure.tokens) == ("the engine was closed", (4,))

@@ -28,7 +28,7 @@ def test_an_error_in_a_targets_program_ends_its_request_alone(
     until(lambda: draft.cancelled() == [1])
     draft.report(Finished(1, []))
     assert commits(events[0], 1) == [(5,)]
-    failure = events[0].get(timeout=9)
+    failure = events[0].get(timeout=60)
     assert isinstance(failure, EngineError)
     assert str(failure) == "the request failed in the target (ZeroDivisionError: division by zero)"
     assert failure.tokens == (5,)
@@ -79,7 +79,7 @@ def test_what_a_process_said_before_it_failed_is_a_sentence_and_its_traceback_is
     _, events = engine.submit((9,))
     until(lambda: len(engine.target.told) == 1)
     engine.target.report(Failed("the target process failed (KeyError: 7)", is_user_error=False, trace="Traceback: x"))
-    failure = events.get(timeout=9)
+    failure = events.get(timeout=60)
     assert isinstance(failure, EngineError)
     assert str(failure) == "the target process failed (KeyError: 7)"
     assert "Traceback: x" in caplog.text

@@ -135,8 +135,8 @@ def test_scored_prompts_are_counted_and_leave_no_place_taken(server: Running) ->
     tokens, requests = scored()
     body = {"model": "small", "prompt": [5] * 40, "max_tokens": 0, "echo": True, "logprobs": 0}
     assert server.json("/v1/completions", body)[1]["usage"]["prompt_tokens"] == 40
-    until(lambda: scored() == (tokens + 40, requests + 1), within_s=5.0)
-    until(lambda: server.metric("swiftspec:num_requests_running") == 0, within_s=5.0)
+    until(lambda: scored() == (tokens + 40, requests + 1), within_s=60.0)
+    until(lambda: server.metric("swiftspec:num_requests_running") == 0, within_s=60.0)
 
 
 def test_completions_have_16_tokens_unless_they_say(server: Running) -> None:
@@ -249,7 +249,7 @@ def test_timelines_of_the_last_requests_are_kept_by_their_ids(server: Running) -
     def kept(*names: str) -> bool:
         return {timeline.request for timeline in client.timelines()} >= set(names)
 
-    server.wait_until_idle(within_s=10.0)  # one that another test left would end among ours
+    server.wait_until_idle(within_s=60.0)  # one that another test left would end among ours
     for number in range(4):
         name = f"kept-{number}"
         with server.ask("/v1/completions", GREEDY, **{"x-request-id": name}) as answer:
@@ -290,7 +290,7 @@ def test_metrics_count_what_clients_were_told(server: Running) -> None:
     _, said = server.json("/v1/completions", {**GREEDY, "slo": {"ttft_ms": 60_000, "tpot_ms": 60_000}})
     told = {"generation_tokens": said["usage"]["completion_tokens"], "prompt_tokens": said["usage"]["prompt_tokens"]}
     wanted = {name: before[name] + told[name] for name in told}
-    until(lambda: {name: server.metric(f"swiftspec:{name}_total") for name in told} == wanted, within_s=5.0)
+    until(lambda: {name: server.metric(f"swiftspec:{name}_total") for name in told} == wanted, within_s=60.0)
     assert server.metric("swiftspec:slo_met_total") >= 1
     assert 0 < server.metric("swiftspec:verifications_total") - rounds < 24
     assert server.metric("swiftspec:rows_asked_total") >= server.metric("swiftspec:rows_granted_total") > 0
@@ -305,7 +305,7 @@ def test_a_client_that_closes_as_soon_as_it_has_its_answer_is_counted_as_answere
     before = server.metric("swiftspec:request_success_total"), server.metric("swiftspec:request_failed_total")
     for _ in range(30):
         assert server.json("/v1/completions", {**GREEDY, "max_tokens": 3})[0] == 200
-    until(lambda: server.metric("swiftspec:request_success_total") == before[0] + 30, within_s=5.0)
+    until(lambda: server.metric("swiftspec:request_success_total") == before[0] + 30, within_s=60.0)
     assert server.metric("swiftspec:request_failed_total") == before[1]
 
 

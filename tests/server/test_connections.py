@@ -184,7 +184,7 @@ def test_bodies_of_a_million_wrong_items_hold_nobody_up(server: Running) -> None
         status, said = server.json("/v1/completions", body)
         assert status in (400, 413)
         assert len(said["error"]["message"]) < 300
-        assert time.perf_counter() - start_s < 5.0
+        assert time.perf_counter() - start_s < 20.0
     assert memory_bytes(server.process.pid) - before < 256 << 20
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from swiftspec.server.run import listen
 from tests.engine.conftest import two_cores
-from tests.engine.processes import engine_processes, gone_within, workers
+from tests.engine.processes import engine_processes, gone_within, until, workers
 from tests.server.running import Running, events, running
 
 pytestmark = two_cores
@@ -37,7 +37,7 @@ def test_a_client_that_leaves_frees_its_place(server: Running, stream: bool) -> 
         connection.request("POST", "/v1/completions", json.dumps({**LONG, "stream": stream}), JSON)
         time.sleep(0.02)
         connection.close()
-    server.wait_until_idle(within_s=5.0)
+    server.wait_until_idle(within_s=60.0)
     assert server.metric("swiftspec:request_cancelled_total") >= before + 1  # a short one may have ended before
     assert server.json("/v1/completions", {**LONG, "max_tokens": 4})[0] == 200
 
@@ -99,7 +99,7 @@ def test_bad_requests_of_every_kind_are_answered_with_an_error(server: Running) 
             assert b"Traceback" not in content
             if answer.status != 200:
                 assert json.loads(content)["error"]["message"]
-    server.wait_until_idle(within_s=10.0)
+    server.wait_until_idle(within_s=60.0)
 
 
 def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_so(server: Running) -> None:
@@ -162,13 +162,11 @@ def test_sigterm_lets_the_requests_under_way_end(plan_file: Path, tmp_path: Path
             chunks = events(answer)
             next(chunks)
             server.process.send_signal(signal.SIGTERM)
-            time.sleep(0.05)
-            refused, _ = _status(server)
+            until(lambda: _status(server)[0] in (503, 0))  # 0: it is down already
             last = list(chunks)[-1]
         assert last["choices"][0]["finish_reason"] == "length"
-        assert refused in (503, 0)  # 0: it was down already
         assert server.process.wait(60) == 0
-        assert gone_within(below, 5.0)
+        assert gone_within(below, 30.0)
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
@@ -200,7 +198,7 @@ def test_a_dead_target_ends_every_stream_and_the_server(plan_file: Path, tmp_pat
             last = list(chunks)[-1]
         assert "the engine failed" in last["error"]["message"]
         assert server.process.wait(60) == 3
-        assert gone_within(below, 5.0)
+        assert gone_within(below, 30.0)
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
@@ -293,11 +291,10 @@ def test_a_template_that_does_not_end_harms_its_own_conversation(plan_file: Path
         answers: list[tuple[int, Any]] = []
         looping.start()
         time.sleep(0.2)
-        before_s = time.monotonic()
         with server.ask("/health") as answer:
             assert answer.status == 200
         assert server.json("/v1/completions", {**LONG, "max_tokens": 4})[0] == 200
-        assert time.monotonic() - before_s < 3.0
+        assert looping.is_alive()
         looping.join()
         ((status, said),) = answers
         assert (status, said["error"]["param"]) == (400, "messages")
@@ -321,5 +318,5 @@ def test_a_client_may_leave_at_every_stage_of_a_stream(server: Running, resets: 
                     num_read -= len(piece)
                 if resets:
                     leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    server.wait_until_idle(within_s=10.0)
+    server.wait_until_idle(within_s=60.0)
     assert server.json("/v1/completions", LONG)[1]["choices"] == expected

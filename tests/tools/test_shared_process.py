@@ -56,7 +56,7 @@ def test_roles_are_threads_of_one_process_and_say_what_the_target_says(models: t
             expected = output(colocated, Autoregressive(), sampler)
             for policy in (SwiftSpec(), Pearl()):
                 assert output(engine, policy, sampler) == expected
-    assert gone_within([target.pid], 2.0)
+    assert gone_within([target.pid], 30.0)
 
 
 @two_cores

@@ -152,7 +152,7 @@ def test_sending_without_a_peer_waits_for_one_once_and_drops(open_end: Open) -> 
     start_s = time.perf_counter()
     for _ in range(2000):
         channel.send(Stop())
-    assert time.perf_counter() - start_s < 5  # minutes, if each waited
+    assert time.perf_counter() - start_s < 30  # minutes, if each waited
 
 
 def test_sending_to_a_peer_that_does_not_read_never_blocks(ends: tuple[End, End]) -> None:

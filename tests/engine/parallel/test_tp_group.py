@@ -99,12 +99,12 @@ def until_leaderless(tp_group: TPGroup) -> float:
 def test_a_dead_rank_is_noticed_at_once() -> None:
     with joined_ranks(3) as doomed:
         waits = doomed.start(until_gone)
-        assert max(wait.result(timeout=20) for wait in waits[:2]) < 5
+        assert max(wait.result(timeout=60) for wait in waits[:2]) < 20
 
 
 def test_a_dead_leader_ends_the_listening() -> None:
     with joined_ranks(2) as doomed:
-        assert doomed.start(until_leaderless)[1].result(timeout=20) < 5
+        assert doomed.start(until_leaderless)[1].result(timeout=60) < 20
 
 
 def test_a_tp_group_of_one_sums_and_gathers_what_it_has() -> None:

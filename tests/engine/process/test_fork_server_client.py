@@ -73,7 +73,7 @@ def test_one_that_was_killed_is_replaced_and_its_workers_live_on(fork_server: Fo
         killed = fork_server.pid
         assert killed
         os.kill(killed, signal.SIGKILL)
-        assert gone_within([killed], 10.0)
+        assert gone_within([killed], 30.0)
         with worker(fork_server) as second:
             assert fork_server.pid != killed
             assert is_running(first)
@@ -87,7 +87,7 @@ def test_asking_a_stopped_one_does_not_wait_and_it_is_replaced(fork_server: Fork
         os.kill(stopped, signal.SIGSTOP)
         before_s = time.monotonic()
         process, ours = start(fork_server)
-        assert time.monotonic() - before_s < 1.0
+        assert time.monotonic() - before_s < 3.0
 
         def has_hung_up() -> bool:
             process.attend()
@@ -96,7 +96,7 @@ def test_asking_a_stopped_one_does_not_wait_and_it_is_replaced(fork_server: Fork
         until(has_hung_up)
         ours.close()
         assert not process.has_started
-        assert gone_within([stopped], 10.0)
+        assert gone_within([stopped], 30.0)
         with worker(fork_server):
             assert fork_server.pid != stopped
 
@@ -118,7 +118,7 @@ def test_a_process_that_is_told_nothing_ends_without_a_word(
     process, ours = start(fork_server)
     started(process)
     ours.close()
-    assert process.exit_code(within_s=10.0) == 0
+    assert process.exit_code(within_s=60.0) == 0
     assert process.has_ended
     assert capfd.readouterr().err == ""
 
@@ -145,8 +145,8 @@ def test_a_program_with_a_thousand_open_files_can_start_processes(fork_server: F
     assert ours.fileno() > 1023
     assert not process.has_ended
     ours.close()
-    assert process.await_end(within_s=10.0)
-    assert process.exit_code(within_s=10.0) == 0
+    assert process.await_end(within_s=60.0)
+    assert process.exit_code(within_s=60.0) == 0
 
 
 def test_killing_a_process_that_has_ended_hits_nobody(fork_server: ForkServer) -> None:
@@ -154,7 +154,7 @@ def test_killing_a_process_that_has_ended_hits_nobody(fork_server: ForkServer) -
     process, ours = start(fork_server)
     started(process)
     ours.close()
-    assert process.await_end(within_s=10.0)
+    assert process.await_end(within_s=60.0)
     process.pid = os.getpid()  # as if the system had given it away again
     process.kill()
 
@@ -168,8 +168,8 @@ def test_a_process_can_be_killed_without_its_fork_server(fork_server: ForkServer
     until(lambda: not is_running(fork_server.pid or 0))
     os.kill(pid, signal.SIGSTOP)  # again: the end of the fork server has continued it
     process.kill()
-    assert process.await_end(within_s=10.0)
-    assert gone_within([pid], 10.0)
+    assert process.await_end(within_s=60.0)
+    assert gone_within([pid], 30.0)
     ours.close()
 
 
@@ -221,7 +221,7 @@ def test_nothing_survives_a_killed_launcher_even_if_it_is_stopped(which: tuple[i
             os.kill(pids[number], signal.SIGSTOP)
         process.kill()
         process.wait()
-        assert gone_within(pids, 5.0)
+        assert gone_within(pids, 30.0)
 
 
 def test_a_launcher_killed_while_the_fork_server_imports_torch_leaves_nothing() -> None:
@@ -232,4 +232,4 @@ def test_a_launcher_killed_while_the_fork_server_imports_torch_leaves_nothing() 
         time.sleep(0.3)  # into its imports
         process.kill()
         process.wait()
-        assert gone_within(engine_processes(process.pid), 5.0)
+        assert gone_within(engine_processes(process.pid), 30.0)
