@@ -60,9 +60,9 @@ def test_a_request_beyond_the_targets_context_is_one_sentence(
     path = tmp_path / "W.json"
     long = ("--prompt-tokens", "fixed:1020", "--output-tokens", "fixed:24")
     assert main(["workload", "--arrivals", "poisson:2", "--requests", "32", *long, "--out", str(path)]) == 0
-    for verb in ("simulate", "sweep"):
+    for verb in (("simulate",), ("study", "latency")):
         capsys.readouterr()
-        assert main([verb, "--plan", str(PLAN), "--policy", "autoregressive", "--workload", str(path)]) == 2
+        assert main([*verb, "--plan", str(PLAN), "--policy", "autoregressive", "--workload", str(path)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "requests[0] has 1020 tokens; with --output-tokens 24" in line
         assert line.endswith("that is more than the 1024 positions of demo/target")

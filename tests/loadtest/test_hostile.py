@@ -293,7 +293,7 @@ def test_atts_ends_with_one_sentence(name: str, tmp_path: Path, capfd: pytest.Ca
         (wrong if server.bodies[-1].get("echo", False) == is_score else says(answer(written())))(server, connection)
 
     with hostile({"/v1/completions": script}) as server, hostile({}) as draft:
-        command = ["atts", "--questions", str(questions), "--url", server.url, "--draft-url", draft.url]
+        command = ["study", "atts", "--questions", str(questions), "--url", server.url, "--draft-url", draft.url]
         assert in_time(lambda: main(command)) == 2
     said = capfd.readouterr().err
     assert said.startswith(f"swiftspec: error: --url {server.url}: ")
