@@ -19,6 +19,7 @@ from swiftspec.artifacts.trace import Guesses, TracedPrompt
 from swiftspec.engine.api import Chunk, Stats
 from tests.api_reference import MODULES as REFERENCE
 from tests.api_reference import build
+from tests.cli.conftest import brief_profiles
 from tests.engine.conftest import two_cores
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -144,9 +145,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     bundled = {role: ModelRef(model=f"demo/{role}", dtype="float32") for role in ("target", "draft")}
     replace(planned, plan=planned.plan.model_copy(update=bundled)).save(path / "plan.json")
     (path / "report.json").write_bytes((RECORDED / "report.json").read_bytes())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("swiftspec.profiler.steps.PASSES", 1)
-        patch.setattr("swiftspec.profiler.steps.SWEEP_REPEATS", 1)
+    with brief_profiles(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("swiftspec.planner.for_device.NUM_PROMPTS", 2)
         patch.setattr("swiftspec.planner.for_device.NUM_NEW_TOKENS", 32)
         patch.chdir(path)
