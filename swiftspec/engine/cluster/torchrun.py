@@ -120,7 +120,7 @@ class TorchrunProcess:
 
     def _store(self) -> TCPStore:
         # Takes a second, which a process that is refused does not spend.
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, as above
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public; its annotations do not say so
 
         host, port = self.master
         try:
