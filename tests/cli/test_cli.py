@@ -12,23 +12,29 @@ from swiftspec.cli.app import main
 from swiftspec.version import __version__
 from tests.test_architecture import ROOT
 
-VERBS = (
-    *("profile", "trace", "plan", "simulate", "run", "serve", "loadtest", "validate"),
-    *("report", "export", "models", "devices", "policies", "compare", "kinds", "workload"),
-    *("tenants", "inflate", "demo", "import", "rates", "secret", "study"),
-)
+SECTION = r"\n(\w[\w ]*):\n((?:  .*\n)+)"
+GROUPS = {
+    "Measure": ("profile", "trace"),
+    "Decide": ("plan", "simulate", "compare", "kinds", "report"),
+    "Use": ("run", "serve", "export", "secret"),
+    "Check": ("validate", "loadtest"),
+    "Data": ("workload", "rates", "tenants", "inflate", "import", "list"),
+    "Demonstrate and study": ("demo", "study"),
+}
+VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
 
 
-def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_verb_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    listed = capsys.readouterr().out.split("Commands:")[1].split("\n")
-    assert tuple(line.split()[0] for line in listed if line.strip()) == VERBS
-    assert "..." not in "".join(listed)
+    listed = capsys.readouterr().out.partition("--help")[2]
+    found = {heading: tuple(re.findall(r"^  (\w+)", rows, re.M)) for heading, rows in re.findall(SECTION, listed)}
+    assert found == GROUPS
+    assert "..." not in listed
 
 
 def test_no_verb_is_a_call_for_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
-    assert "Commands:" in capsys.readouterr().out
+    assert "\nMeasure:\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("verb", VERBS)

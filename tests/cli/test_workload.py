@@ -228,7 +228,7 @@ def test_a_field_of_a_file_is_not_called_a_flag(fails: Fails, tmp_path: Path, mo
     content["requests"][0]["output_tokens"] = 0
     path = written(tmp_path, "w.json", json.dumps(content))
     monkeypatch.setattr("swiftspec.cli.listing.list_policies", lambda **_: Workload.load(path))
-    assert fails("policies").startswith(f"{path}: requests[0].output_tokens is 0; input should be greater than")
+    assert fails("list", "policies").startswith(f"{path}: requests[0].output_tokens is 0; input should be greater than")
 
 
 def test_what_prompts_share_is_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
