@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from swiftspec.artifacts.planned import Planned
     from swiftspec.artifacts.profile import Profile
     from swiftspec.artifacts.report import Report
-    from swiftspec.artifacts.timeline import Timeline
     from swiftspec.artifacts.trace import AcceptanceTrace
     from swiftspec.engine.api import Engine
     from swiftspec.engine.async_api import AsyncEngine
     from swiftspec.planner.deployment import Deployment
-    from swiftspec.planner.options import SearchOptions
+    from swiftspec.planner.search.options import SearchOptions
     from swiftspec.reports import figures
     from swiftspec.stages import compare, plan, profile, simulate, trace, validate
+    from swiftspec.timing.timeline import Timeline
 
 # Module of each public name, which is imported on first use.
 _HOMES = {
@@ -49,8 +49,8 @@ _HOMES = {
     "Planned": "artifacts.planned",
     "Profile": "artifacts.profile",
     "Report": "artifacts.report",
-    "SearchOptions": "planner.options",
-    "Timeline": "artifacts.timeline",
+    "SearchOptions": "planner.search.options",
+    "Timeline": "timing.timeline",
     "compare": "stages",
     "measure": "artifacts.metrics",
     "plan": "stages",

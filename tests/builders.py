@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from swiftspec.artifacts.document import ModelRef, Origin
-from swiftspec.artifacts.latency import Latency, Provenance
 from swiftspec.artifacts.profile import HostPoint, Profile, StepPoint
-from swiftspec.artifacts.timeline import Phase, Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
+from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request
 from swiftspec.policies.base import Shape
 from swiftspec.policies.effects import Program, Role
 from swiftspec.simulator.driver import simulate
+from swiftspec.timing.latency import Latency, Provenance
+from swiftspec.timing.timeline import Phase, Timeline
 from tools.iid_trace import synthesise_trace
 
 SPLIT = {Role.TARGET: 1, Role.DRAFT: 1}

@@ -12,22 +12,37 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "version": frozenset(),
     "progress": frozenset(),
     "interpreters": frozenset(),
-    "files": frozenset({"numpy"}),
+    "files": frozenset({"numpy", "pydantic", "pydantic_core"}),
     "policies": frozenset(),
     "models": frozenset({"files", "policies", "tokenizers"}),
     "devices": frozenset({"models", "torch"}),
     "scheduler": frozenset({"policies"}),
     "engines": frozenset({"devices", "models", "scheduler"}),
-    "artifacts": frozenset({"engines", "files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
+    "timing": frozenset({"engines", "files", "policies", "numpy", "pydantic"}),
+    "artifacts": frozenset({"engines", "timing", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
     "workload": frozenset({"artifacts", "files", "numpy"}),
-    "acceptance": frozenset({"artifacts", "engines", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
-    "costmodel": frozenset(
-        {"artifacts", "devices", "engines", "files", "models", "policies", "numpy", "scipy", "pyarrow"}
+    "acceptance": frozenset(
+        {"timing", "artifacts", "engines", "files", "models", "policies", "numpy", "scipy", "pydantic"}
     ),
-    "export": frozenset({"artifacts", "engines", "files", "models", "policies", "pydantic"}),
-    "simulator": frozenset({"artifacts", "policies", "scheduler", "simpy", "numpy"}),
+    "costmodel": frozenset(
+        {"timing", "artifacts", "devices", "engines", "files", "models", "policies", "numpy", "scipy", "pyarrow"}
+    ),
+    "export": frozenset({"acceptance", "artifacts", "engines", "files", "models", "policies", "pydantic"}),
+    "simulator": frozenset({"timing", "artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
-        {"simulator", "scheduler", "engines", "costmodel", "acceptance", "artifacts", "devices", "models", "policies"}
+        {
+            "files",
+            "timing",
+            "simulator",
+            "scheduler",
+            "engines",
+            "costmodel",
+            "acceptance",
+            "artifacts",
+            "devices",
+            "models",
+            "policies",
+        }
         | {"progress"}
         | {"interpreters", "joblib", "dask", "distributed", "ray", "numpy", "scipy"}
     ),
@@ -35,12 +50,12 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "engine.channel": frozenset({"files", "policies", "zmq"}),
     "engine.parallel": frozenset({"engine.channel", "torch", "zmq"}),
     "engine.model": frozenset(
-        {"engine.parallel", "artifacts", "devices", "files", "kernels", "models", "policies", *TORCH}
+        {"engine.parallel", "timing", "devices", "files", "kernels", "models", "policies", *TORCH}
     ),
-    "engine.driver": frozenset({"engine.model", "artifacts", "policies", "scheduler"}),
+    "engine.driver": frozenset({"engine.model", "timing", "policies", "scheduler"}),
     "engine.process": frozenset(
         {"engine.channel", "engine.driver", "engine.model", "engine.parallel"}
-        | {"artifacts", "devices", "errors", "files", "interpreters", "policies", "scheduler", "torch", "zmq"}
+        | {"timing", "devices", "errors", "files", "interpreters", "policies", "scheduler", "torch", "zmq"}
     ),
     "engine.cluster": frozenset(
         {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "errors", "interpreters"}
@@ -61,34 +76,55 @@ ROOMS: Mapping[str, frozenset[str]] = {
             "models",
             "policies",
         }
-        | {"scheduler"}
+        | {"timing", "scheduler"}
     ),
     "profiler": frozenset(
-        {"engine", "engine.channel", "engine.model", "engine.parallel", "engine.process", "artifacts", "costmodel"}
+        {
+            "timing",
+            "engine",
+            "engine.channel",
+            "engine.model",
+            "engine.parallel",
+            "engine.process",
+            "artifacts",
+            "costmodel",
+        }
         | {"devices", "files", "interpreters", "models", "policies", "progress", "scheduler", "torch", "numpy", "scipy"}
     ),
     "validation": frozenset(
-        {"engine", "engine.model", "engine.process", "engine.requests", "profiler", "planner", "simulator", "scheduler"}
+        {
+            "timing",
+            "engine",
+            "engine.model",
+            "engine.process",
+            "engine.requests",
+            "profiler",
+            "planner",
+            "simulator",
+            "scheduler",
+        }
         | {"artifacts", "costmodel", "devices", "engines", "files", "models", "policies", "progress", "numpy"}
     ),
-    "reports": frozenset({"artifacts", "devices", "engines", "files", "models", "policies", "matplotlib", "numpy"}),
-    "demo": frozenset({"profiler", "simulator", "artifacts", "torch"}),
-    "loadtest": frozenset({"artifacts", "files", "numpy"}),
+    "reports": frozenset(
+        {"timing", "artifacts", "devices", "engines", "files", "models", "policies", "matplotlib", "numpy"}
+    ),
+    "demo": frozenset({"files", "profiler", "simulator", "artifacts", "torch"}),
+    "loadtest": frozenset({"timing", "artifacts", "files", "numpy"}),
     "tenants": frozenset({"files", "models", "numpy"}),
     # The engine as everyone uses it: see NEVERS.
     "server": frozenset(
-        {"engine", "engine.requests", "artifacts", "errors", "files", "interpreters", "models", "version"}
+        {"timing", "engine", "engine.requests", "artifacts", "errors", "files", "interpreters", "models", "version"}
         | {"pydantic", "pydantic_core", "starlette", "uvicorn", "prometheus_client", "jinja2"}
     ),
     "stages": frozenset(
-        {"acceptance", "artifacts", "devices", "engine", "loadtest", "models", "planner"}
+        {"files", "timing", "acceptance", "artifacts", "devices", "engine", "loadtest", "models", "planner"}
         | {"policies", "profiler", "progress", "scheduler", "simulator", "validation"}
     ),
     # What pytest loads: it uses the library as a user does, and nothing uses it.
     "pytest_plugin": frozenset(
         {"artifacts", "errors", "files", "progress", "reports", "stages", "pytest", "pytest_benchmark"}
     ),
-    "root": frozenset({"artifacts", "engine", "planner", "reports", "stages", "version"}),
+    "root": frozenset({"timing", "artifacts", "engine", "planner", "reports", "stages", "version"}),
     # These two may import every room that stands before them, too, but root.
     "cli": frozenset({"typer", "rich"}),
     "studies": frozenset({"joblib", "matplotlib", "numpy", "pydantic", "scipy", "simpy", "typer"}),
@@ -112,7 +148,7 @@ NEVERS = (
     ("swiftspec.engine.driver", ("swiftspec.engine.channel",)),  # it knows a Protocol
     ("swiftspec.server", ("swiftspec.engine.launcher", "swiftspec.engine.dispatcher", "swiftspec.engine.running")),
     ("swiftspec.engine.model.gpu", ("swiftspec.engine.model.cpu",)),
-    ("swiftspec.engine.model.loader", ("swiftspec.engine.parallel", "torch.distributed")),
+    ("swiftspec.engine.model.weights.loader", ("swiftspec.engine.parallel", "torch.distributed")),
     ("swiftspec.engine.parallel", ("swiftspec.engine.driver",)),
 )
 
@@ -127,7 +163,7 @@ ALONE = (
     ("swiftspec.planner.under_load.shared_steps", (_UNDER_LOAD,)),
     # Controls weigh costs of steps; nobody makes a speed of them.
     (
-        "swiftspec.artifacts.step_costs",
+        "swiftspec.timing.step_costs",
         (
             "swiftspec.artifacts",
             "swiftspec.scheduler",
@@ -139,11 +175,11 @@ ALONE = (
 
 # Methods, and who alone calls them: what a further request adds to a step, without which nobody has a load's speed.
 ALONE_CALL: Mapping[str, tuple[str, ...]] = {
-    "further_sequence": (_UNDER_LOAD, "swiftspec.simulator.latency", "swiftspec.artifacts.step_costs"),
+    "further_sequence": (_UNDER_LOAD, "swiftspec.simulator.latency", "swiftspec.timing.step_costs"),
 }
 
 # Modules that write files by themselves; inflate writes a folder that appears whole, and a cache is no output.
-WRITERS = ("swiftspec.files", "swiftspec.engine.model.inflate", "swiftspec.kernels.cpu_cache")
+WRITERS = ("swiftspec.files", "swiftspec.engine.model.weights.inflate", "swiftspec.kernels.cpu_cache")
 # Modules that read files by themselves: what comes with the package is believed.
 SHIPPED = (
     "swiftspec.studies.backtest.systems",

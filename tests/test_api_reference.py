@@ -14,9 +14,9 @@ import pytest
 from pydantic import BaseModel
 
 import swiftspec
-from swiftspec.artifacts.document import Document, ModelRef
 from swiftspec.artifacts.trace import Guesses, TracedPrompt
 from swiftspec.engine.api import Chunk, Stats
+from swiftspec.files.document import Document, ModelRef
 from tests.api_reference import MODULES as REFERENCE
 from tests.api_reference import build
 from tests.cli.conftest import brief_profiles

@@ -16,11 +16,11 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import swiftspec
-from swiftspec.artifacts.document import file_sha256
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.files.document import file_sha256
 from swiftspec.policies import POLICIES
 
 ROOT = Path(__file__).resolve().parents[1]

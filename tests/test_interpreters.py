@@ -89,7 +89,7 @@ LIBRARY = """
 import multiprocessing, os, sys
 import joblib
 from swiftspec import Engine
-from swiftspec.planner.backends import run_parallel
+from swiftspec.planner.search.backends import run_parallel
 from swiftspec.profiler.helper_processes import answer_of_ranks
 
 def rank(number, answers):

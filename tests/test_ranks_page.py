@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from swiftspec.artifacts.document import file_sha256
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.report import Report
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.cli.profile import checked_steps
+from swiftspec.files.document import file_sha256
 from swiftspec.profiler.tensor_parallel import GLOO, IN_A_ROW
+from swiftspec.timing.timeline import Phase
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/ranks.md").read_text(encoding="utf-8")

@@ -12,13 +12,13 @@ import torch
 
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.driver.group_driver import run_alone
-from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.cpu.model import CpuDecoder
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
-from swiftspec.engine.model.gpu_model import GpuDecoder
-from swiftspec.engine.model.gpu_ops import Ops
-from swiftspec.engine.model.gpu_weights import FORMATS
+from swiftspec.engine.model.gpu.model import GpuDecoder
+from swiftspec.engine.model.gpu.ops import Ops
+from swiftspec.engine.model.gpu.weights import FORMATS
 from swiftspec.engine.model.runner import Decoder, ModelRunner
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy

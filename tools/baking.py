@@ -22,13 +22,13 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.engine.model.checkpoint import weight_shapes
 from swiftspec.engine.model.forward_batch import ForwardBatch, Rows
-from swiftspec.engine.model.gpu_model import GpuDecoder
-from swiftspec.engine.model.gpu_ops import triton_ops
-from swiftspec.engine.model.gpu_weights import FORMATS
-from swiftspec.engine.model.input_batch import CAPTURE_SIZES
+from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES
+from swiftspec.engine.model.gpu.model import GpuDecoder
+from swiftspec.engine.model.gpu.ops import triton_ops
+from swiftspec.engine.model.gpu.weights import FORMATS
+from swiftspec.engine.model.weights.checkpoint import weight_shapes
+from swiftspec.files.document import ModelRef
 from swiftspec.kernels.products import TileConfig, Workspace
 from swiftspec.kernels.quantised import BLOCK
 from swiftspec.kernels.tables import Product

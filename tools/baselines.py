@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from swiftspec.engine.model.gpu_ops import ops_for, reference_ops, triton_ops
+from swiftspec.engine.model.gpu.ops import ops_for, reference_ops, triton_ops
 from swiftspec.profiler.op_benchmark import chain_words
 from swiftspec.profiler.op_timer import OpTimer, Timing
 

@@ -30,7 +30,7 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.policies.serial import SerialChain
+from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controls.control import Control

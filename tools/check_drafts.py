@@ -20,12 +20,12 @@ from statistics import median
 import swiftspec
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.report import PolicyReport
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.cli import console
 from swiftspec.cli.columns import milliseconds, signed_percent, speed
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import POLICIES, DraftKind
+from swiftspec.timing.timeline import Phase
 from tools.check_predictions import swiftspec as run_swiftspec
 
 DRAFTS = {"serial": "draft", "parallel": "parallel_draft", "head": "head", "block": "block"}

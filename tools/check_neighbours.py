@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 from scipy.optimize import brentq
 
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.cli import console
 from swiftspec.costmodel.device_profile import device_profile
 from swiftspec.devices import DEVICES
@@ -19,6 +18,7 @@ from swiftspec.models import known_model, weight_bytes
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.controls.control import Contender
 from swiftspec.scheduler.controls.goodput import goodput_by_length
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["main"]
 

@@ -27,11 +27,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.cli import console
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout, Request, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits

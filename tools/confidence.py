@@ -9,12 +9,11 @@ a large tree under the control `worth`, which learns how often each place is acc
 import argparse
 from collections.abc import Iterator
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.step_costs import StepCosts
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.fit import Fit
+from swiftspec.files.document import ModelRef
+from swiftspec.planner.search.fit import Fit
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
@@ -22,6 +21,7 @@ from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.named import named_control
 from swiftspec.simulator.serving import Job, Serving
+from swiftspec.timing.step_costs import StepCosts
 from tools.parallel_drafts import RECORDED, record
 
 __all__ = ["main", "served", "shapes"]

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from swiftspec.engine.model.checkpoint import weight_shapes
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
-from swiftspec.engine.model.gpu_model import GpuDecoder
-from swiftspec.engine.model.gpu_ops import PRODUCTS, Ops, ops_for, triton_ops
-from swiftspec.engine.model.gpu_weights import FORMATS, read_bytes
+from swiftspec.engine.model.gpu.model import GpuDecoder
+from swiftspec.engine.model.gpu.ops import PRODUCTS, Ops, ops_for, triton_ops
+from swiftspec.engine.model.gpu.weights import FORMATS, read_bytes
+from swiftspec.engine.model.weights.checkpoint import weight_shapes
 from swiftspec.models import known_model
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies.effects import ForwardKind, Row

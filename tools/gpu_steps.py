@@ -130,7 +130,7 @@ def _forward(options: argparse.Namespace) -> Iterator[Record]:
 
 
 def _decoder(options: argparse.Namespace) -> Iterable[Record]:
-    from swiftspec.engine.model.gpu_ops import triton_ops
+    from swiftspec.engine.model.gpu.ops import triton_ops
     from tools.agreement import decoder_records
 
     if options.device == "cpu":  # kernels are interpreted, and Triton's interpreter multiplies bf16 wrongly
@@ -152,7 +152,7 @@ def _greedy(options: argparse.Namespace) -> Iterable[Record]:
 
 def _tune(options: argparse.Namespace) -> Iterator[Record]:
     """Compile all candidates in parallel, then measure; the table is written anew after each product."""
-    from swiftspec.artifacts.document import device_name
+    from swiftspec.files.document import device_name
     from swiftspec.kernels.tables import Product, table_path
     from tools.baking import compile_all, tuning_launches
     from tools.tuning import ROWS, products_of, save_table, tune
@@ -181,7 +181,7 @@ def _tune(options: argparse.Namespace) -> Iterator[Record]:
 
 
 def _ops(options: argparse.Namespace) -> Iterator[Record]:
-    from swiftspec.artifacts.document import ModelRef, Origin
+    from swiftspec.files.document import ModelRef, Origin
     from swiftspec.profiler.op_benchmark import CONTEXTS, ROWS, Grid, measure_ops, op_tables
     from swiftspec.profiler.steps import computed_spec
 
@@ -202,7 +202,7 @@ def _ops(options: argparse.Namespace) -> Iterator[Record]:
 
 
 def _sharing(options: argparse.Namespace) -> Iterable[Record]:
-    from swiftspec.artifacts.document import ModelRef
+    from swiftspec.files.document import ModelRef
     from tools.sharing import sharing_records
 
     dtype = "bfloat16" if options.device == "cuda" else "float32"

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.files.document import ModelRef, Origin
 
 __all__ = ["synthesise_trace"]
 

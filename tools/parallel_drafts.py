@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.files.document import ModelRef
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
-from swiftspec.planner.fit import Fit
+from swiftspec.planner.search.fit import Fit
 from swiftspec.policies import Layout, Policy, Request, make_policy
 from swiftspec.policies.effects import Role
+from swiftspec.timing.timeline import Timeline
 
 __all__ = ["main"]
 
@@ -88,7 +88,7 @@ def best(name: str, profile: Profile, trace: AcceptanceTrace) -> tuple[Policy, f
 def measured(policies: Sequence[Policy], trace: AcceptanceTrace) -> Iterator[tuple[str, float, float]]:
     """Name, tokens/s and tokens per round of each policy on this machine; every output is checked."""
     from swiftspec.engine.launcher import Launcher
-    from swiftspec.engine.model.sampler import Sampler
+    from swiftspec.engine.model.sampling.sampler import Sampler
 
     groups: dict[Layout, dict[Role, tuple[int, ...]]] = {
         Layout.COLOCATED: {Role.TARGET: (0, 1)},

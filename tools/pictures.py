@@ -9,10 +9,10 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import POLICIES, DraftKind, Layout, make_policy
 from swiftspec.policies.effects import Role
 

@@ -24,7 +24,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.search import Search, make_plan
+from swiftspec.planner.plan import Search, make_plan
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
 from swiftspec.simulator.forward_errors import forward_errors

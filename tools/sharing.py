@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.metrics import measure
 from swiftspec.devices.local import Device
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import ForkServer, shared_fork_server
 from swiftspec.engine.process.placement import LocalExecutor
 from swiftspec.engine.process.run_folder import run_folder
+from swiftspec.files.document import ModelRef
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.chains.serial import SerialTree
 from swiftspec.policies.effects import Role
-from swiftspec.policies.serial import SerialTree
-from swiftspec.policies.swiftspec import SwiftSpec
 from tools.shared_process import ThreadExecutor
 
 __all__ = ["sharing_records"]

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.engine.model.gpu_weights import FORMATS, Weight, build_weight
+from swiftspec.engine.model.gpu.weights import FORMATS, Weight, build_weight
+from swiftspec.files.document import ModelRef
 from swiftspec.files.writing import write_output
 from swiftspec.kernels.gate_up import gate_up, gate_up_reference
 from swiftspec.kernels.products import MAX_SPLITS, NUM_PARTIALS, TileConfig, Workspace, default_config

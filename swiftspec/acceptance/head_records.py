@@ -12,8 +12,8 @@ from swiftspec.acceptance.records import (
     conditional_rates,
     published_records,
 )
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.policies import DraftKind
+from swiftspec.timing.latency import Provenance
 
 __all__ = ["PositionRates", "given_rates", "published_rates"]
 

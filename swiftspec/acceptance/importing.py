@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from swiftspec.acceptance.chains import chain_rates
 from swiftspec.acceptance.records import LONGEST, Form
-from swiftspec.artifacts.chains import chain_rates
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.engines.sglang import SGLANG
 from swiftspec.engines.vllm import VLLM

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pydantic import Field
 from scipy.special import expit, ndtri
 
-from swiftspec.artifacts.document import Facts
+from swiftspec.files.document import Facts
 
 __all__ = ["PRIOR", "AcceptanceModel", "candidate_shares", "logits", "rank_acceptance", "tree_acceptance"]
 

@@ -16,10 +16,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from swiftspec.acceptance.model import AcceptanceModel
-from swiftspec.artifacts.document import Facts
-from swiftspec.artifacts.latency import Provenance
+from swiftspec.files.document import Facts
 from swiftspec.models import known_model, likely_vocabulary
 from swiftspec.models.spec import ModelSpec
+from swiftspec.timing.latency import Provenance
 
 __all__ = ["Acceptance", "FittedPair", "Model", "acceptance_for", "dataset_names", "fitted_pairs"]
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from swiftspec.artifacts.document import Facts
+from swiftspec.files.document import Facts
 from swiftspec.models.published import known_model, model_names
 
 __all__ = ["PublishedAcceptance", "Quantity", "acceptance_of", "published_acceptance", "relatives_of"]

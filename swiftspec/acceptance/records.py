@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from scipy.optimize import brentq, isotonic_regression
 
 from swiftspec.acceptance.published import PublishedAcceptance, Quantity, published_acceptance
-from swiftspec.artifacts.document import Document, Facts
+from swiftspec.files.document import Document, Facts
 from swiftspec.policies import DraftKind
 
 __all__ = [

@@ -9,8 +9,8 @@ from scipy.optimize import brentq
 from scipy.special import expit
 
 from swiftspec.acceptance.model import PRIOR, AcceptanceModel, candidate_shares, logits
-from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies import DraftKind
 
 __all__ = ["EXIT_ACCEPTANCE", "EXIT_SLOPE", "FUZZY_SHARE", "synthesise", "synthesise_positions"]

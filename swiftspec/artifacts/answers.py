@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field
 
-from swiftspec.artifacts.document import Facts
+from swiftspec.files.document import Facts
 from swiftspec.files.reading import brief, parse_json, shown
 
 __all__ = ["Answer", "Chunk", "Failed", "Models", "ScoredText", "TokenIds", "WrittenText", "read_answer", "sentence_of"]

@@ -3,10 +3,10 @@
 from hashlib import sha256
 from pathlib import Path
 
-from swiftspec.artifacts.document import file_sha256
 from swiftspec.artifacts.plan import Basis, Candidate, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.files.document import file_sha256
 from swiftspec.models.spec import is_model_directory, model_directory
 from swiftspec.policies.conformance import field_types
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 from swiftspec.artifacts.plan import Candidate
-from swiftspec.artifacts.step_costs import StepCosts
-from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
+from swiftspec.timing.step_costs import StepCosts
+from swiftspec.timing.steps import Latencies
 
 __all__ = ["candidate_costs", "policy_costs"]
 

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from swiftspec.artifacts.document import Facts
+from swiftspec.files.document import Facts
 from swiftspec.files.reading import shown
 
 __all__ = [

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from swiftspec.artifacts.document import Facts
+from swiftspec.files.document import Facts
 
 __all__ = ["Explored", "Sensitivity"]
 

@@ -6,9 +6,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from swiftspec.artifacts.document import Basis, Facts
 from swiftspec.artifacts.goal import cost_per_million
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.files.document import Basis, Facts
 from swiftspec.policies import Layout, policy_class
 
 __all__ = ["BreakEven", "DraftLength", "Drafting", "Fleet", "LoadPoint", "ReplicaKind"]

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from swiftspec.artifacts.document import Facts
+from swiftspec.files.document import Facts
 
 __all__ = ["Goal", "Objective", "cost_per_million", "split_devices"]
 

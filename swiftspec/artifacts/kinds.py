@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from swiftspec.artifacts.document import Facts
-from swiftspec.artifacts.latency import Provenance
+from swiftspec.files.document import Facts
+from swiftspec.timing.latency import Provenance
 
 __all__ = ["DraftingKind", "KindComparison", "KindPoint"]
 

@@ -5,8 +5,8 @@ from typing import Self
 
 from pydantic import Field
 
-from swiftspec.artifacts.document import Facts
 from swiftspec.artifacts.workload import RequestClass
+from swiftspec.files.document import Facts
 
 __all__ = ["LoadGoal", "LoadOptions", "usual_max_running", "usual_prefill_rows"]
 

@@ -8,8 +8,8 @@ from typing import Final, Self
 import numpy as np
 from pydantic import Field
 
-from swiftspec.artifacts.document import Facts
-from swiftspec.artifacts.timeline import Timeline
+from swiftspec.files.document import Facts
+from swiftspec.timing.timeline import Timeline
 
 __all__ = [
     "EVENTS",

@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from swiftspec.artifacts.document import Document, Facts
 from swiftspec.artifacts.load_metrics import LoadMetrics
+from swiftspec.files.document import Document, Facts
 
 __all__ = ["LoadTest", "SentRequest"]
 

@@ -9,9 +9,9 @@ from typing import Self
 import numpy as np
 from pydantic import Field, field_validator
 
-from swiftspec.artifacts.document import Facts, Spread
-from swiftspec.artifacts.timeline import COMPUTING, DRAFTING, VERIFYING, Phase, Span, Timeline
+from swiftspec.files.document import Facts, Spread
 from swiftspec.policies.effects import Role
+from swiftspec.timing.timeline import COMPUTING, DRAFTING, VERIFYING, Phase, Span, Timeline
 
 __all__ = ["Figures", "Metrics", "Totals", "measure"]
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.files.document import ModelRef
 from swiftspec.models.draft_kinds import check_pair
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, model_directory

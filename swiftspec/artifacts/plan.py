@@ -7,19 +7,19 @@ from typing import Annotated, ClassVar, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from swiftspec.artifacts.document import Basis, Document, Facts, ModelRef
 from swiftspec.artifacts.explored import Explored, Sensitivity
 from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.metrics import Metrics
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
-from swiftspec.artifacts.step_costs import StepCosts
 from swiftspec.artifacts.under_load import UnderLoad
 from swiftspec.engines.described import FORMER_NAMES
+from swiftspec.files.document import Basis, Document, Facts, ModelRef
 from swiftspec.policies import Layout, Policy, make_policy, policy_names
 from swiftspec.policies.base import Value, sends_features
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.step_costs import StepCosts
 
 __all__ = [
     "WEAK",

@@ -9,16 +9,16 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from swiftspec.artifacts.document import Document, Facts, ModelRef
-from swiftspec.artifacts.latency import NUM_QUANTILES, Latency, Part, Provenance
-from swiftspec.artifacts.row_factors import RowFactors, factor_at
-from swiftspec.artifacts.sharing import Sharing
-from swiftspec.artifacts.steps import HostGrid, Latencies, StepGrid, StepTable
-from swiftspec.artifacts.timeline import COMPUTING, Phase
 from swiftspec.artifacts.touched import ExpertsTouched
-from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.engines.swiftspec import SWIFTSPEC
+from swiftspec.files.document import Document, Facts, ModelRef
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import NUM_QUANTILES, Latency, Part, Provenance
+from swiftspec.timing.row_factors import RowFactors, factor_at
+from swiftspec.timing.sharing import Sharing
+from swiftspec.timing.steps import HostGrid, Latencies, StepGrid, StepTable
+from swiftspec.timing.timeline import COMPUTING, Phase
+from swiftspec.timing.warm_up import WarmUpCost
 
 __all__ = [
     "MOST_DEVICES",

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from swiftspec.artifacts.document import Document, Facts, Spread
 from swiftspec.artifacts.metrics import Figures, Metrics
+from swiftspec.files.document import Document, Facts, Spread
 
 __all__ = ["Drift", "PolicyReport", "Report", "relative_error"]
 

@@ -5,8 +5,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from swiftspec.artifacts.document import Facts
 from swiftspec.artifacts.routes import MOST_EXPERTS
+from swiftspec.files.document import Facts
 
 __all__ = ["ExpertsTouched", "TouchedPoint"]
 

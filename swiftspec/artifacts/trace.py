@@ -10,9 +10,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from swiftspec.artifacts.document import Document, Facts, ModelRef, Origin
 from swiftspec.artifacts.routes import MOST_EXPERTS, ROUTES, check_routes
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES, archive_bytes, read_archive
+from swiftspec.files.document import Document, Facts, ModelRef, Origin
 from swiftspec.files.reading import parse_json, shown
 from swiftspec.files.writing import write_output
 from swiftspec.policies import DraftKind

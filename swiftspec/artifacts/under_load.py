@@ -8,10 +8,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from swiftspec.artifacts.document import Basis, Facts, file_sha256
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
 from swiftspec.artifacts.load_metrics import EVENTS, CacheUse, LoadMetrics, SimulatedLoad
 from swiftspec.artifacts.workload import Workload
+from swiftspec.files.document import Basis, Facts, file_sha256
 
 __all__ = ["DecodePool", "LoadPrediction", "UnderLoad", "workload_sha256"]
 

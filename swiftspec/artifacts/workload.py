@@ -19,7 +19,7 @@ from swiftspec.artifacts.distributions import (
     Rate,
     TokenCount,
 )
-from swiftspec.artifacts.document import Document, Facts
+from swiftspec.files.document import Document, Facts
 from swiftspec.files.reading import shown
 
 __all__ = [

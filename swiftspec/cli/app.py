@@ -276,7 +276,7 @@ def plan(
     from swiftspec.cli.load_goal import make_load
     from swiftspec.cli.plan import parse_degrees
     from swiftspec.cli.plan import plan as search
-    from swiftspec.planner.options import SearchOptions
+    from swiftspec.planner.search.options import SearchOptions
 
     deployment = named_deployment(
         device,

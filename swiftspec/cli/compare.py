@@ -14,7 +14,7 @@ from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.plan import search
 from swiftspec.cli.say_drift import regret, say_drift
 from swiftspec.devices.contention import Contention, watch_contention
-from swiftspec.planner.options import SearchOptions
+from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies import policy_class, policy_names
 from swiftspec.validation.measuring import measure_plan
 

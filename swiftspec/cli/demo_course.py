@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent
 from swiftspec.demo.budget import (
@@ -20,6 +19,7 @@ from swiftspec.demo.budget import (
 )
 from swiftspec.demo.gauge import instructions, take_gauge
 from swiftspec.devices.contention import Contention, watch_contention
+from swiftspec.files.document import ModelRef
 
 __all__ = ["Course"]
 

@@ -98,7 +98,7 @@ def _check_unused(policy: str | None) -> None:
 
 def best_draft(drafts: Drafts) -> Planned:
     """The plan that is best for its goal. If there is none, the first draft's ValueError."""
-    from swiftspec.planner.goals import preference
+    from swiftspec.planner.search.goals import preference
 
     planned = [found for found in drafts.values() if isinstance(found, Planned)]
     if not planned:
@@ -108,7 +108,7 @@ def best_draft(drafts: Drafts) -> Planned:
 
 def show_drafts(drafts: Drafts) -> None:
     """Print a line for each draft, best first."""
-    from swiftspec.planner.goals import preference
+    from swiftspec.planner.search.goals import preference
 
     best = best_draft(drafts)
     made = {name: found.plan for name, found in drafts.items() if isinstance(found, Planned)}

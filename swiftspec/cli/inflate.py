@@ -22,8 +22,8 @@ def inflate(*, target: str, inflate: str, dtype: str, out: Path, seed: int, json
     spec = ModelSpec.from_directory(source)
     inflation = Inflation.parse(inflate)
     larger = inflation.inflated(spec)
-    from swiftspec.engine.model.inflate import write_inflated
     from swiftspec.engine.model.runner import DTYPES as TORCH_DTYPES
+    from swiftspec.engine.model.weights.inflate import write_inflated
 
     with console.progress("inflate") as progress:
         progress(0, 1, f"writing {out}")

@@ -17,8 +17,8 @@ from swiftspec.cli.page import write_page
 from swiftspec.cli.print_plan import show_plan
 from swiftspec.devices import DEVICES
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
-from swiftspec.planner.options import SearchOptions
 from swiftspec.planner.recorded_routing import with_routed_profile
+from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
 
 __all__ = ["experts_priced", "parse_degrees", "plan", "search"]

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from swiftspec.artifacts.plan import named_group
 from swiftspec.artifacts.profile import Profile, StepPoint
-from swiftspec.artifacts.sharing import Sharing
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.touched import ExpertsTouched
-from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.cli import console
 from swiftspec.cli.columns import milliseconds, percent, signed_percent
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.devices.contention import BUSY_SHARE
 from swiftspec.profiler.pair import measure_pair, registered_name
+from swiftspec.timing.sharing import Sharing
+from swiftspec.timing.timeline import Phase
+from swiftspec.timing.warm_up import WarmUpCost
 
 if TYPE_CHECKING:
     from swiftspec.profiler.op_benchmark import OpRow

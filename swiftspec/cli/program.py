@@ -27,8 +27,8 @@ def run_program(main: Callable[[], int]) -> int:
             code = main()
         except KeyboardInterrupt:
             code = exit_code()
-        if was_interrupted() and "swiftspec.planner.backends" in sys.modules:
-            sys.modules["swiftspec.planner.backends"].end_workers()
+        if was_interrupted() and "swiftspec.planner.search.backends" in sys.modules:
+            sys.modules["swiftspec.planner.search.backends"].end_workers()
         return code
 
 

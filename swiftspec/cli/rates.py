@@ -5,10 +5,10 @@ from pathlib import Path
 
 from swiftspec.acceptance.importing import Counted, from_sglang, from_trace, from_vllm
 from swiftspec.acceptance.records import AcceptanceRecord, AcceptanceRecords
-from swiftspec.artifacts.document import Origin
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.files.document import Origin
 
 __all__ = ["Conditions", "read_acceptance", "show_record"]
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from swiftspec.artifacts.basis import candidate_of, files_of
 from swiftspec.artifacts.metrics import Metrics, measure
-from swiftspec.artifacts.perfetto import save_timelines
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt, read_prompts
-from swiftspec.artifacts.timeline import Timeline
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, speed
 from swiftspec.cli.nodes import NodeOptions
@@ -23,9 +21,11 @@ from swiftspec.engine.process.interrupts import interrupts_noted
 from swiftspec.engine.requests.task import Task
 from swiftspec.engine.tasks import make_tasks
 from swiftspec.errors import EngineError
+from swiftspec.timing.perfetto import save_timelines
+from swiftspec.timing.timeline import Timeline
 
 if TYPE_CHECKING:
-    from swiftspec.engine.model.sampler import AcceptanceMethod, Sampler
+    from swiftspec.engine.model.sampling.sampler import AcceptanceMethod, Sampler
     from swiftspec.engine.process.worker_group import ProcessInfo
 
 __all__ = ["run"]
@@ -80,7 +80,7 @@ def run(
     tasks = make_tasks(
         made, [candidate], _prompts(prompt, prompts), max_new_tokens=max_new_tokens or made.max_new_tokens
     )
-    from swiftspec.engine.model.sampler import Sampler
+    from swiftspec.engine.model.sampling.sampler import Sampler
 
     sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
     check_acceptance(candidate.build(), sampler)

@@ -18,7 +18,7 @@ from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.engine.checks import check_devices
 from swiftspec.engine.requests.tenants import Tenant
 from swiftspec.files.reading import read_input
-from swiftspec.policies.shared_outputs import num_searched
+from swiftspec.policies.lookup.shared_outputs import num_searched
 
 __all__ = ["serve"]
 

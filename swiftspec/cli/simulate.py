@@ -6,15 +6,15 @@ from typing import Any
 
 from swiftspec.artifacts.basis import candidate_of, files_of, searching
 from swiftspec.artifacts.metrics import Metrics, measure
-from swiftspec.artifacts.perfetto import save_timelines
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Timeline
 from swiftspec.cli import console
 from swiftspec.cli.columns import milliseconds, percent, speed
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.stages import simulate as replay
+from swiftspec.timing.perfetto import save_timelines
+from swiftspec.timing.timeline import Timeline
 
 __all__ = ["show_metrics", "simulate"]
 

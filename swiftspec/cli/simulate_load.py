@@ -7,7 +7,6 @@ from typing import Any
 
 from swiftspec.artifacts.basis import candidate_of, files_of, searching
 from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
-from swiftspec.artifacts.perfetto import save_timelines
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
@@ -18,6 +17,7 @@ from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.reports.under_load import compared
 from swiftspec.stages.serving import SimulatedLoad, planned_load
 from swiftspec.stages.serving import simulate_load as serve
+from swiftspec.timing.perfetto import save_timelines
 
 __all__ = ["show_load_metrics", "simulate_load"]
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from swiftspec.artifacts.basis import files_of, read_profile, read_trace
-from swiftspec.artifacts.document import file_sha256
 from swiftspec.artifacts.metrics import Figures
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
@@ -16,6 +15,7 @@ from swiftspec.cli.columns import count, milliseconds, percent, signed_percent, 
 from swiftspec.cli.outputs import check_outputs
 from swiftspec.cli.say_drift import regret, say_drift
 from swiftspec.devices.contention import Contention, watch_contention
+from swiftspec.files.document import file_sha256
 from swiftspec.validation.measuring import measure_plan
 
 __all__ = ["show_report", "validate"]

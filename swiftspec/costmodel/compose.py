@@ -4,12 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from swiftspec.artifacts.document import ModelRef, Origin
-from swiftspec.artifacts.latency import NUM_QUANTILES, Part, Provenance, weakest
 from swiftspec.artifacts.profile import Collective, HostPoint, Profile, StepPoint
-from swiftspec.artifacts.sharing import Sharing, SharingCost
-from swiftspec.artifacts.steps import hop_rows
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.costmodel.forward import Host, all_reduce_times, fastest, forward_parts, fuzzy_parts
 from swiftspec.costmodel.kernel_latency import Kernels, UnknownShapeError
 from swiftspec.costmodel.published import PublishedForwards
@@ -18,11 +13,16 @@ from swiftspec.costmodel.sharing import composed_cost
 from swiftspec.costmodel.sparse_forward import EXPERTS
 from swiftspec.devices import DeviceSpec
 from swiftspec.engines.swiftspec import SWIFTSPEC
+from swiftspec.files.document import ModelRef, Origin
 from swiftspec.models.heads import Product
 from swiftspec.models.layers import halves
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import NUM_QUANTILES, Part, Provenance, weakest
+from swiftspec.timing.sharing import Sharing, SharingCost
+from swiftspec.timing.steps import hop_rows
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["Named", "compose_profile"]
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from swiftspec.artifacts.profile import Profile, StepPoint
-from swiftspec.artifacts.steps import StepTable
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.costmodel.linear_fit import LinearFit, Observation
 from swiftspec.policies.effects import Role
+from swiftspec.timing.steps import StepTable
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["ExpertFit", "expert_fits"]
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import chain
 from math import log2
 
-from swiftspec.artifacts.latency import Part, Provenance
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.forward_ops import FUSED, Forward, Timed, all_reduce_times, fastest
 from swiftspec.costmodel.kernel_latency import Kernels, KernelTime
@@ -17,6 +16,7 @@ from swiftspec.models.layer_parts import Experts
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
+from swiftspec.timing.latency import Part, Provenance
 
 __all__ = ["FUSED", "Host", "all_reduce_times", "fastest", "forward_parts", "fuzzy_parts", "num_sparse_layers"]
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
 from swiftspec.models import QUANTISATIONS, sharded
@@ -11,6 +10,7 @@ from swiftspec.models.heads import Product
 from swiftspec.models.names import unknown
 from swiftspec.models.quantisation import BF16_BYTES, dense_format
 from swiftspec.models.spec import ModelSpec
+from swiftspec.timing.latency import Provenance
 
 __all__ = ["FUSED", "Forward", "Timed", "all_reduce_times", "fastest"]
 

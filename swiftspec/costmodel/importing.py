@@ -14,11 +14,11 @@ from statistics import median
 
 import numpy as np
 
-from swiftspec.artifacts.document import Origin
 from swiftspec.costmodel.op_tables import COLUMNS, Columns, OpTables, Source
 from swiftspec.costmodel.sparse_selection import select_experts
 from swiftspec.devices import named_device
 from swiftspec.files.csv_rows import read_cells
+from swiftspec.files.document import Origin
 from swiftspec.files.reading import shown
 
 __all__ = ["Measurements", "Record", "from_directory", "read_rows", "select"]

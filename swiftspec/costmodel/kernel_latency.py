@@ -2,12 +2,12 @@
 
 from typing import NamedTuple, Protocol
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.devices import DeviceSpec
 from swiftspec.models import QUANTISATIONS
 from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
 from swiftspec.models.quantisation import BF16_BYTES
+from swiftspec.timing.latency import Provenance
 
 __all__ = ["NCCL", "KernelTime", "Kernels", "RooflineKernels", "UnknownShapeError"]
 

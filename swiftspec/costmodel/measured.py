@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from swiftspec.artifacts.latency import Provenance, weakest
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.grid import Found, Grid
 from swiftspec.costmodel.kernel_latency import NCCL, KernelTime, RooflineKernels
@@ -14,6 +13,7 @@ from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.row_curve import RowCurve
 from swiftspec.devices import DeviceSpec, named_device
 from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
+from swiftspec.timing.latency import Provenance, weakest
 
 __all__ = ["TableKernels"]
 

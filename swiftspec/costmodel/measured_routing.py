@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.costmodel.routing import Routing, independent
+from swiftspec.timing.latency import Provenance
 
 __all__ = ["LONGEST_WINDOW", "MeasuredRouting", "mean_touched", "measured_routing"]
 

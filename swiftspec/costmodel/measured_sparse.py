@@ -9,13 +9,13 @@ from math import log
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.grid import Grid
 from swiftspec.costmodel.kernel_latency import KernelTime, RooflineKernels, UnknownShapeError
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.routing import independent
 from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
+from swiftspec.timing.latency import Provenance
 
 __all__ = ["ExpertCurve", "SparseTables"]
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from swiftspec.artifacts.document import Document, Facts, Origin
 from swiftspec.files.archives import archive_bytes, read_archive
+from swiftspec.files.document import Document, Facts, Origin
 from swiftspec.files.reading import parse_json, shown
 from swiftspec.files.writing import write_output
 

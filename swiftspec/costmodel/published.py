@@ -13,12 +13,12 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from swiftspec.artifacts.latency import Part, Provenance, weakest
 from swiftspec.costmodel.linear_fit import LinearFit, Observation
 from swiftspec.devices import DeviceSpec, named_device
 from swiftspec.models import QUANTISATIONS, known_model, sharded
 from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.spec import ModelSpec
+from swiftspec.timing.latency import Part, Provenance, weakest
 
 __all__ = ["PublishedForwards", "StandardInt4Kernels", "SwiftSpecKernels", "int4_weight_bytes", "published_tables"]
 

@@ -7,16 +7,16 @@ priced with the seconds of an expert that the profile's own verifications show (
 
 from collections.abc import Mapping
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile, StepPoint
-from swiftspec.artifacts.sharing import Sharing, fit_costs
-from swiftspec.artifacts.steps import StepTable
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.touched import ExpertsTouched, TouchedPoint
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.costmodel.expert_fit import expert_fits
 from swiftspec.costmodel.measured_routing import mean_touched
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.sharing import Sharing, fit_costs
+from swiftspec.timing.steps import StepTable
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["routed_profile"]
 

@@ -6,7 +6,7 @@ text agree more often than that: the rows of one sequence touch N'(r) = k + c (N
 
 from dataclasses import dataclass
 
-from swiftspec.artifacts.latency import Provenance
+from swiftspec.timing.latency import Provenance
 
 __all__ = ["ASSUMED_ROUTING", "Routing", "independent"]
 

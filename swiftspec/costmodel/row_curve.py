@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 
-from swiftspec.artifacts.latency import Provenance, weakest
 from swiftspec.costmodel.kernel_latency import KernelTime
+from swiftspec.timing.latency import Provenance, weakest
 
 __all__ = ["RowCurve"]
 

@@ -1,12 +1,12 @@
 """Sharing costs of composed profiles: the keys and values that a further sequence of a step reads."""
 
-from swiftspec.artifacts.latency import Provenance
-from swiftspec.artifacts.sharing import SharingCost
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.devices import DeviceSpec
 from swiftspec.models import sharded
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.sharing import SharingCost
 
 __all__ = ["composed_cost"]
 

@@ -3,11 +3,11 @@
 from functools import cache
 from pathlib import Path
 
-from swiftspec.artifacts.document import file_sha256
 from swiftspec.costmodel.kernel_latency import Kernels, RooflineKernels
 from swiftspec.costmodel.measured import TableKernels
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import named_device
+from swiftspec.files.document import file_sha256
 
 __all__ = ["kernels_of", "shipped_tables", "source_of", "tables_of"]
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from swiftspec.artifacts.latency import Provenance, weakest
 from swiftspec.costmodel.forward_ops import Forward, Timed
 from swiftspec.costmodel.kernel_latency import KernelTime
 from swiftspec.models.layer_parts import (
@@ -17,6 +16,7 @@ from swiftspec.models.layer_parts import (
 )
 from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.sparse_spec import SparseSpec
+from swiftspec.timing.latency import Provenance, weakest
 
 __all__ = ["EXPERTS", "SparseForward"]
 

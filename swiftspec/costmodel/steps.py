@@ -8,11 +8,11 @@ from functools import cache
 from math import ceil, floor, log2
 from typing import Final
 
-from swiftspec.artifacts.latency import Part
 from swiftspec.costmodel.forward import forward_parts
 from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.models.heads import Product
 from swiftspec.models.spec import ModelSpec
+from swiftspec.timing.latency import Part
 
 __all__ = ["ComposedSteps", "StepWork"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Self
 
-from swiftspec.artifacts.document import ModelRef
+from swiftspec.files.document import ModelRef
 
 __all__ = ["Curve", "Gauge", "instructions", "take_gauge"]
 

@@ -25,7 +25,7 @@ from swiftspec.models.tokenizer import TextStream, Tokenizer
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, ProcessInfo
-    from swiftspec.engine.model.sampler import AcceptanceMethod, Sampler, Sampling
+    from swiftspec.engine.model.sampling.sampler import AcceptanceMethod, Sampler, Sampling
     from swiftspec.engine.process.placement import Executor
     from swiftspec.engine.running import Event as EngineEvent
 
@@ -240,7 +240,7 @@ class Engine:
             If the target died; the chunks before it are what it had committed. EngineBusyError, at the first chunk, if
             `max_waiting` requests are waiting.
         """
-        from swiftspec.engine.model.sampler import sampler_of
+        from swiftspec.engine.model.sampling.sampler import sampler_of
 
         drawn: Sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed}
         sampler = sampler_of(drawn, acceptance_method)
@@ -282,7 +282,7 @@ class Engine:
         ValueError
             As `generate`.
         """
-        from swiftspec.engine.model.sampler import sampler_of
+        from swiftspec.engine.model.sampling.sampler import sampler_of
 
         sampler = sampler_of(sampling, acceptance_method)
         task = self._requests.task(prompt, max_new_tokens, request_id, tenant=tenant, ignore_eos=ignore_eos)

@@ -15,7 +15,7 @@ from swiftspec.policies.scoring import PromptScoring
 from swiftspec.scheduler.admission import BLOCK_TOKENS, num_blocks
 
 if TYPE_CHECKING:
-    from swiftspec.engine.model.sampler import Sampler
+    from swiftspec.engine.model.sampling.sampler import Sampler
 
 __all__ = ["ContextLimit", "check_acceptance", "check_devices", "check_layout", "check_tree", "fitting_context"]
 

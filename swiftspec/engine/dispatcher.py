@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import count
 from threading import Thread
 
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.protocol import Fault, Finished, Generate, OfRequest, Scored
 from swiftspec.engine.process.timeouts import TargetSilence
 from swiftspec.engine.process.wakeup import Wakeup

@@ -7,14 +7,13 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from types import TracebackType
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.gathering import usual_gather_s
 from swiftspec.artifacts.load_goal import usual_prefill_rows
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.devices.local import TREE_SLOTS, Device, check_device
 from swiftspec.engine.checks import ContextLimit, check_acceptance, check_layout, check_tree
 from swiftspec.engine.dispatcher import Dispatcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.interrupts import interrupts_noted
 from swiftspec.engine.process.placement import Executor, LocalExecutor, WorkerSpec, check_groups, worker_specs
@@ -25,13 +24,14 @@ from swiftspec.engine.process.worker_group import ProcessInfo, WorkerGroup
 from swiftspec.engine.requests.task import RequestOptions
 from swiftspec.engine.running import Deliver, Events, Generation, RunningRequest, next_event
 from swiftspec.engine.stats import EngineState
+from swiftspec.files.document import ModelRef
 from swiftspec.kernels.cpu_library import prepare_library
 from swiftspec.models.draft_kinds import DraftFacts, draft_facts
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.base import check_draft
 from swiftspec.policies.effects import Role
-from swiftspec.policies.prompt_lookup import PromptLookup
+from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from queue import Empty, Queue
 
-from swiftspec.artifacts.timeline import Span, Timeline
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.protocol import Generate, Scored
 from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.engine.requests.task import RequestOptions
@@ -20,6 +19,7 @@ from swiftspec.errors import EngineError
 from swiftspec.files.reading import brief
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Candidates
+from swiftspec.timing.timeline import Span, Timeline
 
 __all__ = ["Deliver", "Ending", "Event", "Events", "Generation", "RunningRequest", "next_event"]
 

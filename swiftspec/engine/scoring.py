@@ -85,7 +85,7 @@ class Scorer:
         callable
             Ends it early.
         """
-        from swiftspec.engine.model.sampler import Sampler
+        from swiftspec.engine.model.sampling.sampler import Sampler
 
         def take(event: Event) -> None:
             if not isinstance(event, tuple):

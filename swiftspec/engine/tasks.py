@@ -145,7 +145,7 @@ def warm_up(engine: "Launcher", candidate: Candidate, task: Task) -> None:
 
 def generate_greedily(engine: "Launcher", candidate: Candidate, task: Task) -> "Generation":
     """One whole request. KeyboardInterrupt if Ctrl-C interrupted it."""
-    from swiftspec.engine.model.sampler import Sampler
+    from swiftspec.engine.model.sampling.sampler import Sampler
 
     generation = engine.generate(candidate.build(), task.request, request_id=task.prompt_id, sampler=Sampler())
     if generation.interrupted:

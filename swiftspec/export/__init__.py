@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from swiftspec.acceptance.chains import chain_rates
 from swiftspec.artifacts.basis import candidate_of
-from swiftspec.artifacts.chains import chain_rates
 from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.trace import AcceptanceTrace

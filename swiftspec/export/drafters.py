@@ -7,8 +7,8 @@ from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.head_spec import HeadFormat, head_format
 from swiftspec.models.spec import is_model_directory, model_directory
 from swiftspec.policies import DraftKind, Layout, Policy
-from swiftspec.policies.prompt_lookup import PromptLookup
-from swiftspec.policies.suffix_decoding import SuffixDecoding
+from swiftspec.policies.lookup.prompt_lookup import PromptLookup
+from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 
 __all__ = ["checkpoint", "drafter_of", "method_of", "model_argument"]
 

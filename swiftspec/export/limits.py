@@ -10,7 +10,7 @@ from swiftspec.export.nearest import Runnable, has_policy
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.base import drafts_chain
 from swiftspec.policies.effects import Role
-from swiftspec.policies.suffix_decoding import SuffixDecoding
+from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 
 __all__ = ["not_expressed", "remarks"]
 

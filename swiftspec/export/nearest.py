@@ -12,13 +12,13 @@ from swiftspec.models import known_model, model_names
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.base import drafts_chain, shape_of
-from swiftspec.policies.eagle2 import Eagle2Tree
+from swiftspec.policies.chains.parallel_chain import ParallelChain
+from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
-from swiftspec.policies.heads import HeadChain
-from swiftspec.policies.parallel_chain import ParallelChain
-from swiftspec.policies.prompt_lookup import PromptLookup
-from swiftspec.policies.serial import SerialChain
-from swiftspec.policies.suffix_decoding import SuffixDecoding
+from swiftspec.policies.lookup.prompt_lookup import PromptLookup
+from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
+from swiftspec.policies.trees.eagle2 import Eagle2Tree
+from swiftspec.policies.trees.heads import HeadChain
 
 __all__ = ["Runnable", "has_policy", "nearest"]
 

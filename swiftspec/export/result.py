@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import Field
 
-from swiftspec.artifacts.document import Facts
 from swiftspec.engines.words import LengthRange
+from swiftspec.files.document import Facts
 
 __all__ = ["Export"]
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from swiftspec.engines.words import LengthRange, Method
 from swiftspec.policies import Policy
-from swiftspec.policies.eagle2 import Eagle2Tree
 from swiftspec.policies.effects import Role
-from swiftspec.policies.prompt_lookup import PromptLookup
+from swiftspec.policies.lookup.prompt_lookup import PromptLookup
+from swiftspec.policies.trees.eagle2 import Eagle2Tree
 
 __all__ = ["Served"]
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from swiftspec.artifacts.load_metrics import LoadMetrics, ServedRecord, load_metrics
 from swiftspec.artifacts.prompts import Prompt, stretched
-from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.workload import Workload
 from swiftspec.loadtest.client import ServerClient
 from swiftspec.loadtest.streams import Streamed
+from swiftspec.timing.timeline import Timeline
 
 __all__ = ["PromptTokens", "SentLoad", "drawn_prompts", "encoded_prompts", "send_workload"]
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from swiftspec.engines import Engine
 from swiftspec.models.spec import ModelSpec
-from swiftspec.planner.option import Option
+from swiftspec.planner.search.option import Option
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 

@@ -6,21 +6,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Acceptance
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.engines import engine_named
+from swiftspec.files.document import ModelRef
 from swiftspec.models import NamedModel, known_model, model_names
 from swiftspec.models.names import unknown
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
-from swiftspec.planner.options import SearchOptions
+from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
+from swiftspec.timing.latency import Provenance
 
 if TYPE_CHECKING:
     from swiftspec.acceptance import GivenAcceptance
@@ -69,12 +69,12 @@ def plan_for(
         shortest = min(models, key=lambda model: model.spec.max_position)
         load.check_context(shortest.spec.max_position, shortest.name)
     from swiftspec.planner.degrees import AllowedDegrees
-    from swiftspec.planner.evaluation import warm_up
     from swiftspec.planner.fleet.share import planned_workload
     from swiftspec.planner.memory import MemoryModel
+    from swiftspec.planner.plan import Search, make_plan
     from swiftspec.planner.recorded_routing import with_recorded_routing
-    from swiftspec.planner.search import Search, make_plan
-    from swiftspec.planner.sensitivity import Changes
+    from swiftspec.planner.search.evaluation import warm_up
+    from swiftspec.planner.search.sensitivity import Changes
 
     if options.backend is None:
         warm_up(options.num_jobs)

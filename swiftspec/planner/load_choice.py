@@ -12,20 +12,20 @@ from itertools import chain, islice
 
 import joblib
 
-from swiftspec.artifacts.document import Basis
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import DecodePool, LoadPrediction, UnderLoad
-from swiftspec.planner.backends import run_parallel
-from swiftspec.planner.collecting import uncollected
-from swiftspec.planner.decision import Decision, OutOfReachError, explained
-from swiftspec.planner.evaluation import Budget, Outcome
-from swiftspec.planner.known_errors import KnownErrors
+from swiftspec.files.document import Basis
 from swiftspec.planner.load import Load
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.option import Key, Option
-from swiftspec.planner.simulations import RankedOption, Simulations
+from swiftspec.planner.search.backends import run_parallel
+from swiftspec.planner.search.collecting import uncollected
+from swiftspec.planner.search.decision import Decision, OutOfReachError, explained
+from swiftspec.planner.search.evaluation import Budget, Outcome
+from swiftspec.planner.search.known_errors import KnownErrors
+from swiftspec.planner.search.option import Key, Option
+from swiftspec.planner.search.simulations import RankedOption, Simulations
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.planner.under_load.prefill import decode_pool
 from swiftspec.policies.effects import Role

@@ -12,7 +12,7 @@ from swiftspec.models import QUANTISATIONS, sharded, weight_bytes
 from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
-from swiftspec.planner.option import Option
+from swiftspec.planner.search.option import Option
 from swiftspec.policies import Layout
 from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role

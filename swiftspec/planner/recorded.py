@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.costmodel.routed_profile import routed_profile
+from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.fleet.share import planned_workload
 from swiftspec.planner.load import Load
-from swiftspec.planner.options import SearchOptions
-from swiftspec.planner.search import make_plan
+from swiftspec.planner.plan import make_plan
+from swiftspec.planner.search.options import SearchOptions
 from swiftspec.progress import Progress
 
 __all__ = ["plan_recorded"]

@@ -13,28 +13,28 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from swiftspec.policies.amusd import Amusd
+from swiftspec.policies.asynchronous.amusd import Amusd
+from swiftspec.policies.asynchronous.dsi import Dsi
+from swiftspec.policies.asynchronous.mirror import Mirror
+from swiftspec.policies.asynchronous.pearl import Pearl
+from swiftspec.policies.asynchronous.specbranch import SpecBranch
+from swiftspec.policies.asynchronous.ssd import Ssd
+from swiftspec.policies.asynchronous.ssd_head import SsdHead
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
+from swiftspec.policies.asynchronous.swiftspec_parallel import SwiftSpecParallel
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import Policy
+from swiftspec.policies.chains.parallel_chain import ParallelChain
+from swiftspec.policies.chains.serial import SerialChain, SerialTree
 from swiftspec.policies.conformance import faults, field_types
-from swiftspec.policies.dsi import Dsi
-from swiftspec.policies.eagle2 import Eagle2Tree
-from swiftspec.policies.easyspec import EasySpec
-from swiftspec.policies.heads import HeadChain, HeadTree
-from swiftspec.policies.mirror import Mirror
-from swiftspec.policies.parallel_chain import ParallelChain
-from swiftspec.policies.parallel_tree import ParallelTree
-from swiftspec.policies.pearl import Pearl
-from swiftspec.policies.prompt_lookup import PromptLookup
-from swiftspec.policies.sequoia import SequoiaTree
-from swiftspec.policies.serial import SerialChain, SerialTree
-from swiftspec.policies.specbranch import SpecBranch
-from swiftspec.policies.ssd import Ssd
-from swiftspec.policies.ssd_head import SsdHead
-from swiftspec.policies.suffix_decoding import SuffixDecoding
-from swiftspec.policies.suffix_or_draft import SuffixOrDraft
-from swiftspec.policies.swiftspec import SwiftSpec
-from swiftspec.policies.swiftspec_parallel import SwiftSpecParallel
+from swiftspec.policies.lookup.prompt_lookup import PromptLookup
+from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
+from swiftspec.policies.lookup.suffix_or_draft import SuffixOrDraft
+from swiftspec.policies.trees.eagle2 import Eagle2Tree
+from swiftspec.policies.trees.easyspec import EasySpec
+from swiftspec.policies.trees.heads import HeadChain, HeadTree
+from swiftspec.policies.trees.parallel_tree import ParallelTree
+from swiftspec.policies.trees.sequoia import SequoiaTree
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from swiftspec.policies.earlier_outputs import EarlierOutputs
+from swiftspec.policies.lookup.earlier_outputs import EarlierOutputs
 
 __all__ = ["Request"]
 

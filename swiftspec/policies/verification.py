@@ -19,9 +19,9 @@ from swiftspec.policies.effects import (
     receive_subtree,
     target_forward,
 )
-from swiftspec.policies.masked_tree import MaskedTree
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
+from swiftspec.policies.trees.masked_tree import MaskedTree
 
 __all__ = ["below", "expand", "expand_masked", "follow", "verify_drafted", "verify_rounds", "verify_windows"]
 

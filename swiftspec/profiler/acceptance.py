@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.routes import route_bytes, smallest_routes
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
-from swiftspec.engine.model.block_runner import BlockRunner
+from swiftspec.engine.model.drafts.block_runner import BlockRunner
+from swiftspec.engine.model.drafts.head_runner import HeadRunner
 from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Rows
-from swiftspec.engine.model.head_runner import HeadRunner
 from swiftspec.engine.model.models import Models, load_models
 from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES
+from swiftspec.files.document import ModelRef, Origin
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.inflation import inflated_spec
 from swiftspec.models.spec import ModelSpec

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import named_split
 from swiftspec.devices.local import TREE_SLOTS, Device
 from swiftspec.engine.launcher import Launcher
@@ -13,6 +12,7 @@ from swiftspec.engine.process.placement import LocalExecutor
 from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.worker_handle import Worker
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.grids import host_shapes

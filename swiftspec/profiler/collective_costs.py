@@ -19,9 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from swiftspec.artifacts.latency import Latency, Provenance
-from swiftspec.artifacts.steps import HostGrid
-from swiftspec.engine.model.packed_linear import Linear
+from swiftspec.engine.model.cpu.packed_linear import Linear
 from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.engine.process.run_folder import run_folder
@@ -29,6 +27,8 @@ from swiftspec.models import sharded
 from swiftspec.models.spec import ModelSpec
 from swiftspec.profiler.helper_processes import answer_of_ranks
 from swiftspec.profiler.op_timer import cache_bytes, num_copies
+from swiftspec.timing.latency import Latency, Provenance
+from swiftspec.timing.steps import HostGrid
 
 __all__ = ["CollectiveCosts", "Samples", "collective_samples"]
 

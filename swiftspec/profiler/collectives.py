@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from swiftspec.engine.model.cuda_graph import GraphPool, Replay
+from swiftspec.engine.model.gpu.cuda_graph import GraphPool, Replay
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.profiler.helper_processes import answer_of_ranks
 from swiftspec.profiler.op_timer import OpTimer, Timing

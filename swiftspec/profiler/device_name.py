@@ -2,8 +2,8 @@
 
 import torch
 
-from swiftspec.artifacts.document import Origin
 from swiftspec.devices.local import num_devices_here
+from swiftspec.files.document import Origin
 
 __all__ = ["origin_on"]
 

@@ -6,15 +6,15 @@ from itertools import count
 from statistics import median
 
 from swiftspec.artifacts.profile import Profile, StepPoint, StepTable
-from swiftspec.artifacts.row_factors import RowFactors
-from swiftspec.artifacts.timeline import Timeline
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.grids import REPEATS, SWEEP_REPEATS
 from swiftspec.profiler.prompts import Prompts
 from swiftspec.profiler.steps import drafting_alone, new_resumptions, new_sweeps, step_points
+from swiftspec.timing.row_factors import RowFactors
+from swiftspec.timing.timeline import Timeline
 
 __all__ = ["DriftProbe"]
 

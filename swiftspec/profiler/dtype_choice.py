@@ -1,6 +1,6 @@
 """`--dtype auto`: the faster dtype depends on the CPU and on the model, so it is measured for each."""
 
-from swiftspec.artifacts.document import ModelRef
+from swiftspec.files.document import ModelRef
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.profiler.forward_time import forward_seconds
 

@@ -12,10 +12,10 @@ from statistics import mean
 import numpy as np
 import torch
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.touched import ExpertsTouched, TouchedPoint
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.runner import ModelRunner
+from swiftspec.files.document import ModelRef
 from swiftspec.models.layer_parts import Experts
 from swiftspec.policies import Request
 from swiftspec.policies.effects import ForwardKind

@@ -4,14 +4,14 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from swiftspec.artifacts.latency import Latency, Provenance
 from swiftspec.artifacts.profile import HostPoint
-from swiftspec.artifacts.steps import hop_rows
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.channel.zmq_channel import Channel
-from swiftspec.engine.model.features import FeatureReceiver, FeatureSender, FeatureStore, most_payload_bytes
+from swiftspec.engine.model.drafts.features import FeatureReceiver, FeatureSender, FeatureStore, most_payload_bytes
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.policies.effects import Verdict
+from swiftspec.timing.latency import Latency, Provenance
+from swiftspec.timing.steps import hop_rows
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["feature_hops"]
 

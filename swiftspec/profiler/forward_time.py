@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.runner import ModelRunner
+from swiftspec.files.document import ModelRef
 from swiftspec.policies.effects import ForwardKind, Row
 
 __all__ = ["forward_seconds"]

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from swiftspec.artifacts.trace import Guesses
+from swiftspec.engine.model.drafts.head_runner import HeadRunner
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
-from swiftspec.engine.model.head_runner import HeadRunner
 from swiftspec.policies.effects import ForwardKind, Row
 from swiftspec.profiler.masked_guesses import NUM_AHEAD
 

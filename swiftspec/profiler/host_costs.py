@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 
-from swiftspec.artifacts.latency import Latency, Provenance
 from swiftspec.artifacts.profile import HostPoint
-from swiftspec.artifacts.timeline import COMPUTING, Phase, Timeline
 from swiftspec.policies import POLICIES
 from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Latency, Provenance
+from swiftspec.timing.timeline import COMPUTING, Phase, Timeline
 
 __all__ = ["arrival_point", "host_points"]
 

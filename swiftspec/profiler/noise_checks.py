@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from swiftspec.artifacts.profile import Profile, StepPoint
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.op_benchmark import LIMITS, OpRow, peak_bytes_per_s
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["MOST_FALL", "MOST_OVER_PEAK", "MOST_SPREAD", "Complaint", "op_complaints", "step_complaints"]
 

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swiftspec.artifacts.document import Origin
 from swiftspec.costmodel.op_tables import COLUMNS, OpTables, Source
-from swiftspec.engine.model.gpu_ops import Ops, ops_for
-from swiftspec.engine.model.gpu_weights import FORMATS, WeightFormat, build_weight
+from swiftspec.engine.model.gpu.ops import Ops, ops_for
+from swiftspec.engine.model.gpu.weights import FORMATS, WeightFormat, build_weight
+from swiftspec.files.document import Origin
 from swiftspec.models import sharded
 from swiftspec.models.spec import ModelSpec
 from swiftspec.profiler.collectives import BACKENDS, all_reduce_times

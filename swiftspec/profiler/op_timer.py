@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from swiftspec.engine.model.cuda_graph import GraphPool, Replay
+from swiftspec.engine.model.gpu.cuda_graph import GraphPool, Replay
 
 __all__ = ["OpTimer", "Timing", "cache_bytes", "num_copies"]
 

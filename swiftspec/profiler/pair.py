@@ -167,7 +167,7 @@ def _least_s(pair: Pair, device: str, op_rows: Sequence[OpRow]) -> dict[Role, fl
     """Seconds to read a role's matrices, if their bytes are known and they do not fit in a cache."""
     if not op_rows:
         return {}
-    from swiftspec.engine.model.gpu_weights import FORMATS, read_bytes
+    from swiftspec.engine.model.gpu.weights import FORMATS, read_bytes
     from swiftspec.profiler.op_benchmark import peak_bytes_per_s
     from swiftspec.profiler.op_timer import OpTimer
 

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from swiftspec.artifacts.latency import Provenance
-from swiftspec.artifacts.timeline import Phase, Timeline
-from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies import DraftKind, Layout, Request
 from swiftspec.policies.base import Shape
 from swiftspec.policies.effects import Commit, Prefill, Program, Role, clock
 from swiftspec.profiler.programs import verify
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.timeline import Phase, Timeline
+from swiftspec.timing.warm_up import WarmUpCost
 
 __all__ = ["Pauses", "fit_warm_up", "measure_pauses"]
 

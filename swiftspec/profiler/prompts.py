@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.prompts import read_prompts
+from swiftspec.files.document import ModelRef
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import Tokenizer
 

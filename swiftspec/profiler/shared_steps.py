@@ -8,11 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from swiftspec.artifacts.latency import Provenance
-from swiftspec.artifacts.sharing import SharingPoint, SharingTable
-from swiftspec.artifacts.timeline import COMPUTING, Phase, Span, Timeline
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.running import Event
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import Layout, Request
@@ -20,6 +17,9 @@ from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench
 from swiftspec.profiler.prompts import Prompts
 from swiftspec.profiler.shared_programs import MOST_ROWS, ColocatedSharing, DisaggregatedSharing, HeadSharing, stages
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.sharing import SharingPoint, SharingTable
+from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
 
 __all__ = ["Samples", "check_max_sequences", "measure_sharing", "shared_steps"]
 

@@ -10,22 +10,17 @@ from itertools import count, product
 
 import numpy as np
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.latency import Latency, Provenance
 from swiftspec.artifacts.profile import Collective, Profile, StepPoint
-from swiftspec.artifacts.sharing import Sharing, SharingPoint, fit_costs
-from swiftspec.artifacts.steps import is_cold
-from swiftspec.artifacts.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
 from swiftspec.artifacts.touched import ExpertsTouched
-from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.devices.local import Device
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.cpu_model import pads_prompts
-from swiftspec.engine.model.input_batch import CAPTURE_SIZES
+from swiftspec.engine.model.cpu.model import pads_prompts
+from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES
 from swiftspec.engine.model.models import feature_bytes
 from swiftspec.engine.model.runner import DTYPES
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
+from swiftspec.files.document import ModelRef
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.inflation import inflated_spec
 from swiftspec.models.spec import ModelSpec
@@ -63,6 +58,11 @@ from swiftspec.profiler.prompts import Prompts, prompts_for
 from swiftspec.profiler.shared_steps import check_max_sequences, measure_sharing
 from swiftspec.profiler.tensor_parallel import collective_of, composed_steps
 from swiftspec.progress import Progress
+from swiftspec.timing.latency import Latency, Provenance
+from swiftspec.timing.sharing import Sharing, SharingPoint, fit_costs
+from swiftspec.timing.steps import is_cold
+from swiftspec.timing.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
+from swiftspec.timing.warm_up import WarmUpCost
 
 __all__ = ["computed_spec", "drafting_alone", "measure_profile", "new_resumptions", "new_sweeps", "step_points"]
 

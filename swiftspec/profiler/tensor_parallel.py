@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import product
 
-from swiftspec.artifacts.latency import Latency, Part, Provenance, weakest
 from swiftspec.artifacts.profile import Collective, StepPoint
-from swiftspec.artifacts.steps import PREFILL_CHUNK, prefill_rows
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.models.layers import halves
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.collective_costs import CollectiveCosts
+from swiftspec.timing.latency import Latency, Part, Provenance, weakest
+from swiftspec.timing.steps import PREFILL_CHUNK, prefill_rows
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["GLOO", "IN_A_ROW", "collective_of", "composed_steps"]
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Explored, Plan
 from swiftspec.engines import ENGINES
 from swiftspec.engines.swiftspec import SWIFTSPEC
+from swiftspec.timing.latency import Provenance
 
 __all__ = [
     "count",

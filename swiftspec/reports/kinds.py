@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from swiftspec.artifacts.kinds import DraftingKind, KindComparison, KindPoint
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.load_metrics import EVENTS
 from swiftspec.reports.formatting import count, milliseconds, speed
+from swiftspec.timing.latency import Provenance
 
 __all__ = [
     "LENGTH_TITLE",

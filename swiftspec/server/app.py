@@ -15,7 +15,6 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from swiftspec.artifacts.timelines import timelines_as_json
 from swiftspec.server.bodies import ChatBody, DetokenizeBody, TokenizeBody, parse, parse_completion
 from swiftspec.server.connections import ConnectionLimits
 from swiftspec.server.endpoint import Generations
@@ -24,6 +23,7 @@ from swiftspec.server.guards import ApiKeys, BodyLimit, RequestIds, SendTimeout
 from swiftspec.server.live import LiveView
 from swiftspec.server.origins import JsonBodies, KnownHosts
 from swiftspec.server.serving import Phase, Serving
+from swiftspec.timing.timelines import timelines_as_json
 from swiftspec.version import __version__
 
 __all__ = ["HttpOptions", "make_app"]

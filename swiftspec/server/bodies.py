@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from swiftspec.artifacts.document import fail_fast
+from swiftspec.files.document import fail_fast
 from swiftspec.server.errors import RequestError
 
 __all__ = [

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from swiftspec.artifacts.timeline import Phase
+from swiftspec.timing.timeline import Phase
 
 if TYPE_CHECKING:
     from swiftspec.engine.api import EngineState, Generation

@@ -21,9 +21,9 @@ from swiftspec.server.renderer import Renderer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from swiftspec.artifacts.timeline import Timeline
     from swiftspec.engine.api import EngineState, ScoredToken
     from swiftspec.engine.async_api import AsyncEngine
+    from swiftspec.timing.timeline import Timeline
 
 __all__ = ["Phase", "Serving", "ServingOptions"]
 

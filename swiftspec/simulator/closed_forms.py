@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from swiftspec.policies.sequoia import static_tree
+from swiftspec.policies.trees.sequoia import static_tree
 
 __all__ = ["best_tree_tokens", "fewest_rounds", "serial_round_s"]
 

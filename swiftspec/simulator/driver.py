@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 
 import simpy
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.steps import Latencies
-from swiftspec.artifacts.timeline import Span, Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
-from swiftspec.policies.shared_outputs import SharedOutputs
+from swiftspec.policies.lookup.shared_outputs import SharedOutputs
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
 from swiftspec.simulator.process import DeviceGroup, RequestPart
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.steps import Latencies
+from swiftspec.timing.timeline import Span, Timeline
 
 __all__ = [
     "Simulation",

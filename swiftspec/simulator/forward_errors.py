@@ -23,10 +23,10 @@ from typing import Final
 
 import numpy as np
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["COMPOSED", "EXACT", "ROOFLINE", "SPARSE", "ForwardErrors", "forward_errors"]
 

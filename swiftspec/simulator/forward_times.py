@@ -1,10 +1,10 @@
 """Seconds of the forwards of one device group, which depend on what it computed before."""
 
-from swiftspec.artifacts.steps import is_cold
-from swiftspec.artifacts.timeline import Phase
-from swiftspec.artifacts.warm_up import WeightCache
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.latency import LatencySampler
+from swiftspec.timing.steps import is_cold
+from swiftspec.timing.timeline import Phase
+from swiftspec.timing.warm_up import WeightCache
 
 __all__ = ["ForwardTimes"]
 

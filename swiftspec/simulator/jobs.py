@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 import simpy
 
-from swiftspec.artifacts.timeline import Span, Timeline
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.serving_group import ComputedStep
 from swiftspec.simulator.texts import StretchedText
+from swiftspec.timing.timeline import Span, Timeline
 
 __all__ = ["Job", "ServedRequest", "ServingRun"]
 

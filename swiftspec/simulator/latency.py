@@ -11,12 +11,12 @@ message, and a message that comes while its receiver computes makes that forward
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from swiftspec.artifacts.latency import Latency, Provenance
-from swiftspec.artifacts.steps import Latencies, hop_rows
-from swiftspec.artifacts.timeline import Phase
-from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.random_streams import uniforms
+from swiftspec.timing.latency import Latency, Provenance
+from swiftspec.timing.steps import Latencies, hop_rows
+from swiftspec.timing.timeline import Phase
+from swiftspec.timing.warm_up import WarmUpCost
 
 __all__ = ["LatencyDraw", "LatencySampler", "LatencyTable"]
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
 from swiftspec.artifacts.load_metrics import ServedRecord, SimulatedLoad, load_metrics
-from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.policies.effects import Role
@@ -14,6 +13,7 @@ from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.replica import ONE_REPLICA
 from swiftspec.simulator.serving import Job, Replicas, ServingRun
 from swiftspec.simulator.setup import Setup
+from swiftspec.timing.steps import Latencies
 
 __all__ = ["named_prompts", "serve_workload"]
 

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import simpy
 
-from swiftspec.artifacts.timeline import Phase, Span
 from swiftspec.policies.effects import (
     Clock,
     Commit,
@@ -32,6 +31,7 @@ from swiftspec.policies.effects import (
 from swiftspec.simulator.channel import Link
 from swiftspec.simulator.forward_times import ForwardTimes
 from swiftspec.simulator.latency import LatencySampler
+from swiftspec.timing.timeline import Phase, Span
 
 __all__ = ["DeviceGroup", "Events", "Oracle", "RequestPart"]
 

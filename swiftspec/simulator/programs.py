@@ -6,8 +6,8 @@ from typing import Protocol
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Program, Role
+from swiftspec.policies.lookup.shared_outputs import SharedOutputs
 from swiftspec.policies.scoring import PromptScoring
-from swiftspec.policies.shared_outputs import SharedOutputs
 from swiftspec.scheduler.controller import Steering
 from swiftspec.simulator.oracle import MASK_TOKEN, CandidatePool
 from swiftspec.simulator.process import DeviceGroup, Oracle

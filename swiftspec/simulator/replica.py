@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import simpy
 
-from swiftspec.artifacts.timeline import Span
 from swiftspec.policies import Layout, Policy
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
 from swiftspec.scheduler.routing import ROUTERS
@@ -18,6 +17,7 @@ from swiftspec.simulator.jobs import ServedRequest
 from swiftspec.simulator.process import RequestPart
 from swiftspec.simulator.programs import RequestPrograms, begin_scoring
 from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
+from swiftspec.timing.timeline import Span
 
 __all__ = ["ONE_REPLICA", "DraftPool", "Replica", "Replicas"]
 

@@ -11,12 +11,11 @@ from operator import attrgetter
 
 import simpy
 
-from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy
 from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
-from swiftspec.policies.shared_outputs import num_searched
+from swiftspec.policies.lookup.shared_outputs import num_searched
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
@@ -31,6 +30,7 @@ from swiftspec.simulator.programs import LoggedPrograms, ReplayedPrograms, Reque
 from swiftspec.simulator.replica import ONE_REPLICA, DraftPool, Replica, Replicas
 from swiftspec.simulator.serving_group import ServingGroup
 from swiftspec.simulator.texts import StretchedText
+from swiftspec.timing.steps import Latencies
 
 __all__ = ["Job", "OpenServing", "Replicas", "ServedRequest", "Serving", "ServingRun"]
 

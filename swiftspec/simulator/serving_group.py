@@ -2,12 +2,12 @@
 
 from typing import Any, NamedTuple, Protocol
 
-from swiftspec.artifacts.timeline import Phase, Span
 from swiftspec.policies.effects import Commit, Message, Poll, Program, Receive, Role
 from swiftspec.scheduler.asks import Step
 from swiftspec.scheduler.batching import WaitUntil
 from swiftspec.scheduler.group import Group
 from swiftspec.simulator.process import DeviceGroup, Events, RequestPart
+from swiftspec.timing.timeline import Phase, Span
 
 __all__ = ["ComputedStep", "Service", "ServingGroup"]
 

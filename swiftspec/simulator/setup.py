@@ -8,8 +8,6 @@ from swiftspec.artifacts.candidate_costs import policy_costs
 from swiftspec.artifacts.gathering import usual_gather_s
 from swiftspec.artifacts.load_goal import LoadOptions
 from swiftspec.artifacts.plan import Candidate
-from swiftspec.artifacts.step_costs import StepCosts
-from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
@@ -19,6 +17,8 @@ from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.named import control_under
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.serving import Serving
+from swiftspec.timing.step_costs import StepCosts
+from swiftspec.timing.steps import Latencies
 
 __all__ = ["Setup"]
 

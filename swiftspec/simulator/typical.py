@@ -3,8 +3,8 @@
 import numpy as np
 
 from swiftspec.artifacts.planned import Planned
-from swiftspec.artifacts.timeline import Timeline
 from swiftspec.simulator.driver import simulate
+from swiftspec.timing.timeline import Timeline
 
 __all__ = ["typical_timeline"]
 

@@ -62,8 +62,8 @@ def compare_kinds(
     >>> kind, point = compared.ranked(clients=16)[0]
     """
     from swiftspec.acceptance import GivenAcceptance
-    from swiftspec.planner.kinds.compare import compare_kinds as lay_out
-    from swiftspec.planner.kinds.named import Asked, asked_drafts
+    from swiftspec.planner.drafts.compare import compare_kinds as lay_out
+    from swiftspec.planner.drafts.named import Asked, asked_drafts
 
     rates = dict(drafts) if isinstance(drafts, Mapping) else dict.fromkeys(drafts)
     asked = [

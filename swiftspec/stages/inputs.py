@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.prompts import Prompt, read_prompts, spread
 from swiftspec.artifacts.workload import Workload
 from swiftspec.engine.checks import ContextLimit
+from swiftspec.files.document import ModelRef
 from swiftspec.models import known_model, model_names
 from swiftspec.models.inflation import inflated_spec
 from swiftspec.models.spec import ModelSpec, is_model_directory

@@ -8,14 +8,14 @@ from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.load_goal import LoadOptions, usual_max_running
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import Workload
 from swiftspec.planner.load import Load
-from swiftspec.planner.options import SearchOptions
+from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
 from swiftspec.stages.inputs import read_priced
+from swiftspec.timing.timeline import Timeline
 
 if TYPE_CHECKING:
     from swiftspec.planner.deployment import Deployment

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swiftspec.artifacts.basis import candidate_of
-from swiftspec.artifacts.document import Origin
 from swiftspec.artifacts.load_metrics import LoadMetrics, SimulatedLoad
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.planned import Planned
-from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.workload import Workload
+from swiftspec.files.document import Origin
 from swiftspec.policies import Request
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
@@ -21,6 +20,7 @@ from swiftspec.scheduler.controls.named import control_under
 from swiftspec.stages.inputs import Prompts, read_priced, read_texts
 from swiftspec.stages.load_testing import send
 from swiftspec.stages.serving import LoadOptions, simulate_load
+from swiftspec.timing.timeline import Timeline
 
 __all__ = ["LoadComparison", "validate_load"]
 

@@ -12,11 +12,10 @@ import numpy as np
 from swiftspec.artifacts.load_metrics import LoadMetrics, ServedRecord, load_metrics
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt, stretched
-from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.workload import Workload
 from swiftspec.engine.checks import ContextLimit, check_devices
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.interrupts import interrupts_noted
 from swiftspec.engine.requests.task import RequestOptions
 from swiftspec.engine.running import Event as EngineEvent
@@ -25,6 +24,7 @@ from swiftspec.policies import Request
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controls.control import Control
+from swiftspec.timing.timeline import Timeline
 
 __all__ = ["LoadEngine", "MeasuredLoad", "engine_for_load", "load_requests", "measure_load"]
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.profile import Profile, StepTable
-from swiftspec.artifacts.timeline import COMPUTING, Phase, Timeline
-from swiftspec.artifacts.warm_up import WeightCache
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.latency import LatencyTable
+from swiftspec.timing.timeline import COMPUTING, Phase, Timeline
+from swiftspec.timing.warm_up import WeightCache
 
 __all__ = ["SharedStep", "shared_steps", "step_factors"]
 

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from itertools import count
 from typing import TYPE_CHECKING
 
-from swiftspec.artifacts.document import Origin
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import Prompt
@@ -15,6 +14,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.engine.checks import check_devices
 from swiftspec.engine.requests.task import Task
 from swiftspec.engine.tasks import Tasks, generate_greedily, make_tasks, open_engines, warm_up
+from swiftspec.files.document import Origin
 from swiftspec.progress import Stages, silent
 from swiftspec.validation.reprediction import drift_probe, list_drift, measured_text, retimed_figures
 from swiftspec.validation.validator import Measurement, make_report, plain_outputs

@@ -7,10 +7,10 @@ from swiftspec.artifacts.metrics import Figures
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile, StepTable
 from swiftspec.artifacts.report import Drift
-from swiftspec.artifacts.row_factors import RowFactors
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.progress import Stages, silent
+from swiftspec.timing.row_factors import RowFactors
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Launcher
@@ -40,8 +40,8 @@ def retimed_figures(
 ) -> dict[str, Figures]:
     """The plan's prediction by policy, repeated with the latencies during the measurement."""
     from swiftspec.costmodel.routed_profile import routed_profile
-    from swiftspec.planner.evaluation import Budget, Evaluator
-    from swiftspec.planner.space import Option
+    from swiftspec.planner.search.evaluation import Budget, Evaluator
+    from swiftspec.planner.search.space import Option
 
     most = max(made.max_new_tokens, max(len(prompt.target_tokens) for prompt in trace.prompts))
     budget = Budget(prompt_indices=tuple(range(len(trace.prompts))), max_new_tokens=most, seeds=(0,), explain=True)

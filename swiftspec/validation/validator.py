@@ -5,11 +5,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from swiftspec.artifacts.document import Origin
 from swiftspec.artifacts.metrics import Figures, Metrics, measure
 from swiftspec.artifacts.plan import Candidate, Plan, Prediction
 from swiftspec.artifacts.report import Drift, PolicyReport, Report, relative_error
-from swiftspec.artifacts.timeline import Timeline
+from swiftspec.files.document import Origin
+from swiftspec.timing.timeline import Timeline
 
 __all__ = ["Measurement", "make_report", "plain_outputs"]
 

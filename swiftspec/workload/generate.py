@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths
-from swiftspec.artifacts.document import Origin
 from swiftspec.artifacts.workload import MOST_REQUESTS, RequestClass, Workload, WorkloadRequest
+from swiftspec.files.document import Origin
 from swiftspec.workload.arrivals import arrival_times
 from swiftspec.workload.classes import DEFAULT_CLASSES, assign_classes
 from swiftspec.workload.lengths import draw_lengths

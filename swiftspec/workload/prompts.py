@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from swiftspec.artifacts.document import file_sha256
 from swiftspec.artifacts.prompts import read_prompts
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import MOST_ID_CHARACTERS, PromptSource
+from swiftspec.files.document import file_sha256
 from swiftspec.files.reading import shown
 
 __all__ = ["PromptLengths", "lengths_in_prompts", "lengths_in_trace"]

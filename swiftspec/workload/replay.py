@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
-from swiftspec.artifacts.document import Origin, file_sha256
 from swiftspec.artifacts.workload import MOST_REQUESTS, MOST_SHARED, LoadTrace, RequestClass, SharedText, Workload
+from swiftspec.files.document import Origin, file_sha256
 from swiftspec.files.reading import shown
 from swiftspec.workload.classes import DEFAULT_CLASSES, assign_classes, check_classes
 from swiftspec.workload.generate import random_streams

@@ -7,8 +7,8 @@ import pytest
 
 from swiftspec.acceptance import GivenAcceptance, synthesise
 from swiftspec.acceptance.records import AcceptanceRecord, AcceptanceRecords, Form
-from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies import DraftKind, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import simulate

@@ -5,7 +5,7 @@ import pytest
 from swiftspec.acceptance import GivenAcceptance, published_records
 from swiftspec.acceptance.head_records import given_rates, published_rates
 from swiftspec.acceptance.records import unconditional_rates
-from swiftspec.artifacts.latency import Provenance
+from swiftspec.timing.latency import Provenance
 
 
 def length(rates: tuple[float, ...], num_draft_tokens: int) -> float:

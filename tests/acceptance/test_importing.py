@@ -8,8 +8,8 @@ import pytest
 from swiftspec.acceptance.importing import from_sglang, from_trace, from_vllm
 from swiftspec.acceptance.records import Form
 from swiftspec.acceptance.synthesis import synthesise_positions
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import DraftKind
 from tests.artifacts.test_trace import ORIGIN
 

@@ -7,9 +7,9 @@ import pytest
 
 from swiftspec.acceptance import acceptance_for, dataset_names, rank_acceptance
 from swiftspec.acceptance.proxy_pairs import LOGIT_PER_SIZE, FittedPair, fitted_pairs
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.models import known_model, model_names
 from swiftspec.models.spec import ModelSpec
+from swiftspec.timing.latency import Provenance
 
 
 def mean_logit(target: str, draft: str, dataset: str | None = None) -> float:

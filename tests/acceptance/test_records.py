@@ -14,7 +14,7 @@ from swiftspec.acceptance.records import (
     select,
     unconditional_rates,
 )
-from swiftspec.artifacts.document import Origin
+from swiftspec.files.document import Origin
 from swiftspec.policies import DraftKind
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from swiftspec.acceptance import PRIOR, AcceptanceModel, rank_acceptance, synthesise, tree_acceptance
 from swiftspec.acceptance.synthesis import EXIT_ACCEPTANCE, FUZZY_SHARE
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
-from swiftspec.planner.fit import fitted_temperature
+from swiftspec.files.document import ModelRef
+from swiftspec.planner.search.fit import fitted_temperature
 
 MODEL = ModelRef(model="synthetic", dtype="int4")
 

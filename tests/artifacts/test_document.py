@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import Field, model_validator
 
-from swiftspec.artifacts.document import Document, Facts, ModelRef, Origin, Spread, file_sha256
+from swiftspec.files.document import Document, Facts, ModelRef, Origin, Spread, file_sha256
 
 ORIGIN = Origin(command="swiftspec test", created_utc="2026-01-01T00:00:00+00:00", versions={}, device="none")
 

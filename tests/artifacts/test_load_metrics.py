@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from swiftspec.artifacts.load_metrics import Percentiles, ServedRecord, load_metrics
-from swiftspec.artifacts.timeline import Phase, Span, Timeline
 from swiftspec.policies.effects import Role
+from swiftspec.timing.timeline import Phase, Span, Timeline
 
 
 def record(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from swiftspec.artifacts.perfetto import save_timelines, to_events
-from swiftspec.artifacts.timeline import Phase, Span, Timeline
 from swiftspec.policies.effects import Role
+from swiftspec.timing.perfetto import save_timelines, to_events
+from swiftspec.timing.timeline import Phase, Span, Timeline
 from tests.cli.samples import parallel_timeline, serial_timeline
 
 

@@ -5,8 +5,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef, Origin, Spread
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.metrics import Figures, Metrics
 from swiftspec.artifacts.plan import (
     Basis,
@@ -20,9 +18,11 @@ from swiftspec.artifacts.plan import (
     Rejection,
     named_split,
 )
+from swiftspec.files.document import ModelRef, Origin, Spread
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
-from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.timing.latency import Provenance
 
 ORIGIN = Origin(command="swiftspec plan", created_utc="2026-01-01T00:00:00+00:00", versions={}, device="none")
 METRICS = Metrics(

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swiftspec.artifacts.document import ModelRef, Origin
-from swiftspec.artifacts.latency import NUM_QUANTILES, Latency, Part, Provenance, weakest
 from swiftspec.artifacts.profile import Collective, HostPoint, Profile, StepPoint
-from swiftspec.artifacts.steps import PREFILL_CHUNK
-from swiftspec.artifacts.timeline import Phase
+from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import NUM_QUANTILES, Latency, Part, Provenance, weakest
+from swiftspec.timing.steps import PREFILL_CHUNK
+from swiftspec.timing.timeline import Phase
 
 ORIGIN = Origin(command="swiftspec profile", created_utc="2026-01-01T00:00:00+00:00", versions={}, device="none")
 MODEL = ModelRef(model="demo/target", dtype="float32")

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.document import Origin, Spread
 from swiftspec.artifacts.metrics import Figures, Metrics
 from swiftspec.artifacts.report import PolicyReport, Report, relative_error
+from swiftspec.files.document import Origin, Spread
 
 ORIGIN = Origin(command="swiftspec validate", created_utc="2026-01-01T00:00:00+00:00", versions={}, device="none")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.sharing import Sharing, SharingCost, SharingPoint, fit_costs
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.sharing import Sharing, SharingCost, SharingPoint, fit_costs
 from tests.builders import constant_profile
 from tests.test_architecture import ROOT
 

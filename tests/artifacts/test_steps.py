@@ -2,10 +2,10 @@ import pickle
 
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
-from swiftspec.artifacts.steps import Latencies
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.steps import Latencies
+from swiftspec.timing.timeline import Phase
 from tests.builders import divided_profile, machine_profile
 from tests.planner.pairs import composed_profile
 

@@ -1,9 +1,9 @@
 import pytest
 
-from swiftspec.artifacts.document import Spread
 from swiftspec.artifacts.metrics import Figures, Metrics, Totals, measure
-from swiftspec.artifacts.timeline import Phase, Span, Timeline
+from swiftspec.files.document import Spread
 from swiftspec.policies.effects import Role
+from swiftspec.timing.timeline import Phase, Span, Timeline
 
 TARGET, DRAFT = Role.TARGET, Role.DRAFT
 

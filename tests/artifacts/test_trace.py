@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.document import ModelRef, Origin
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies import DraftKind
 
 ORIGIN = Origin(command="swiftspec trace", created_utc="2026-01-01T00:00:00+00:00", versions={}, device="none")

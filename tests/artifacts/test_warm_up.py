@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Phase
-from swiftspec.artifacts.warm_up import FREE_PAUSE_S, WarmUpCost, WeightCache
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.timeline import Phase
+from swiftspec.timing.warm_up import FREE_PAUSE_S, WarmUpCost, WeightCache
 from tests.builders import constant_profile
 
 EVICTED_S = 0.02

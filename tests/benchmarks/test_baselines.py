@@ -23,8 +23,8 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.demo import DEMO_INFLATION
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.inflate import write_inflated
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.engine.model.weights.inflate import write_inflated
 from swiftspec.engine.tasks import EncodedPrompts
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import model_directory

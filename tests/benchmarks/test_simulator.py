@@ -5,9 +5,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from swiftspec.artifacts.metrics import measure
 from swiftspec.policies import Policy
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
+from swiftspec.policies.chains.serial import SerialTree
 from swiftspec.policies.effects import Role
-from swiftspec.policies.serial import SerialTree
-from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.driver import Simulator
 from tests.builders import machine_profile
 from tools.iid_trace import synthesise_trace

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import numpy as np
 
-from swiftspec.artifacts.document import ModelRef, Origin, Spread, file_sha256
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.metrics import Figures, Metrics
 from swiftspec.artifacts.plan import Basis, Candidate, Plan, Prediction
-from swiftspec.artifacts.timeline import Phase, Span, Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.files.document import ModelRef, Origin, Spread, file_sha256
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.timeline import Phase, Span, Timeline
 
 TARGET, DRAFT = ModelRef(model="synthetic", dtype="float32"), ModelRef(model="synthetic", dtype="float32")
 ORIGIN = Origin(command="test", created_utc="2026-01-01T00:00:00+00:00", versions={}, device="test, 2 cores")

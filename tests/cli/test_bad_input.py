@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli.app import main
+from swiftspec.files.document import ModelRef
 from tests.builders import machine_profile
 from tests.cli import samples
 from tests.cli.tokenizer_files import write_byte_tokenizer

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.cli.demo_course import Course
 from swiftspec.demo.budget import LADDER, STAGES
 from swiftspec.demo.gauge import Gauge
 from swiftspec.devices.contention import Contention
+from swiftspec.files.document import ModelRef
 from tests.clock import Clock
 from tests.demo.test_budget import FAST, SCOPE, SLOW
 

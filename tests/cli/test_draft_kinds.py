@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.model.models import head_of
+from swiftspec.files.document import ModelRef
 from swiftspec.models.spec import model_directory
 from swiftspec.policies.effects import Role
 from tests.cli import samples

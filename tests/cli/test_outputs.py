@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.cli.app import main
+from swiftspec.files.document import ModelRef
 from tests.builders import machine_profile
 from tests.cli import samples
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef, file_sha256
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.report import Report
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.app import main
 from swiftspec.cli.demo import demo
+from swiftspec.files.document import ModelRef, file_sha256
 from swiftspec.models.spec import ModelSpec
 from swiftspec.models.tokenizer import Tokenizer
+from swiftspec.timing.timeline import Phase
 from tests.cli.conftest import TEXTS, Stage, brief_profiles
 from tests.engine.conftest import two_cores
 from tests.engine.processes import gone_within, hear_interrupts, is_running

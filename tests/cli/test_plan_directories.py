@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli.app import main
 from swiftspec.planner.deployment import planned_pair
+from swiftspec.timing.latency import Provenance
 from tests.cli.published_configs import write_config
 
 Fails = Callable[..., str]

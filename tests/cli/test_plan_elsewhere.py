@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from swiftspec.artifacts.basis import read_profile, read_trace
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.app import main
 from swiftspec.costmodel.shipped import shipped_tables
+from swiftspec.files.document import ModelRef
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import COMPOSED
+from swiftspec.timing.latency import Provenance
 from tests.cli import samples
 
 Fails = Callable[..., str]

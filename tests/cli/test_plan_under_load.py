@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import swiftspec
-from swiftspec.artifacts.document import file_sha256
 from swiftspec.artifacts.load_goal import LoadOptions
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli.app import main
+from swiftspec.files.document import file_sha256
 from swiftspec.planner.load import Load
 from swiftspec.reports.under_load import choice
 from swiftspec.stages.serving import planned_load, simulate_load

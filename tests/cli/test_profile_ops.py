@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.sharing import Sharing, SharingPoint, fit_costs
 from swiftspec.cli.app import main
 from swiftspec.costmodel.op_tables import OpTables
+from swiftspec.files.document import ModelRef
 from swiftspec.profiler import op_benchmark
 from swiftspec.profiler.noise_checks import Complaint
 from swiftspec.profiler.op_timer import OpTimer
 from swiftspec.profiler.pair import registered_name
+from swiftspec.timing.sharing import Sharing, SharingPoint, fit_costs
 from tests.builders import machine_profile
 
 Fails = Callable[..., str]

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.app import main
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
 from tests.cli.conftest import Stage, brief_profiles, make_trace
 from tests.engine.conftest import two_cores
 

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Acceptance, Candidate, Explored, Goal, GroupMemory, Objective, Plan, Sensitivity
 from swiftspec.artifacts.profile import Collective
 from swiftspec.cli.print_plan import show_plan
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
 from tests.artifacts.test_plan import PREDICTION, SWIFTSPEC, plan
 
 REASONS = {"swiftspec: too wide": 3, "serial_tree: too wide": 4, "dsi: needs more devices": 1}

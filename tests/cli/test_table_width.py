@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.report import Report
 from swiftspec.cli.app import main
@@ -20,6 +19,7 @@ from swiftspec.cli.table_layout import lay_out
 from swiftspec.cli.trace import show_trace
 from swiftspec.cli.validate import show_report
 from swiftspec.cli.workload import show_workload
+from swiftspec.files.document import ModelRef
 from swiftspec.profiler.op_benchmark import LIMITS, OpRow
 from swiftspec.profiler.op_timer import Timing
 from swiftspec.studies.backtest.command import show_backtest

@@ -2,16 +2,16 @@
 
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.steps import hop_rows
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.costmodel.compose import compose_profile
 from swiftspec.costmodel.kernel_latency import Kernels, RooflineKernels
 from swiftspec.costmodel.shipped import kernels_of
 from swiftspec.devices import named_device
 from swiftspec.models import known_model
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.steps import hop_rows
+from swiftspec.timing.timeline import Phase
 
 
 def _composed(

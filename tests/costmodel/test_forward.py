@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from swiftspec.artifacts.latency import Part
 from swiftspec.costmodel.forward import FUSED, Host, all_reduce_times, fastest, forward_parts, fuzzy_parts
 from swiftspec.costmodel.shipped import kernels_of
 from swiftspec.models import known_model
+from swiftspec.timing.latency import Part
 
 LARGE, SMALL = known_model("llama-3-70b").spec, known_model("llama-3.2-3b").spec
 H200 = kernels_of("h200-sxm")

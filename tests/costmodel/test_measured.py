@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.costmodel.kernel_latency import RooflineKernels
 from swiftspec.costmodel.measured import TableKernels
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.shipped import kernels_of, shipped_tables
 from swiftspec.devices import DEVICES
+from swiftspec.timing.latency import Provenance
 
 
 def _tables(device: str) -> OpTables:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.costmodel.measured_routing import MeasuredRouting, mean_touched, measured_routing
 from swiftspec.costmodel.routing import independent
+from swiftspec.timing.latency import Provenance
 from tests.cli.samples import trace
 
 NUM_EXPERTS, NUM_ACTIVE = 16, 2

@@ -2,7 +2,6 @@ from statistics import mean
 
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.costmodel.linear_fit import leave_one_out
 from swiftspec.costmodel.published import (
     StandardInt4Kernels,
@@ -12,6 +11,7 @@ from swiftspec.costmodel.published import (
 )
 from swiftspec.devices import named_device
 from swiftspec.models import known_model
+from swiftspec.timing.latency import Provenance
 
 H800 = named_device("h800-sxm")
 LLAMA = known_model("llama-3-70b").spec

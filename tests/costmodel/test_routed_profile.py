@@ -5,21 +5,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.sharing import Sharing, SharingPoint, fit_costs
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.touched import ExpertsTouched, TouchedPoint
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.plan import experts_priced
 from swiftspec.costmodel.measured_routing import mean_touched
 from swiftspec.costmodel.routed_profile import routed_profile
-from swiftspec.planner.options import SearchOptions
 from swiftspec.planner.recorded import plan_recorded
 from swiftspec.planner.recorded_routing import with_routed_profile
+from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.sharing import Sharing, SharingPoint, fit_costs
+from swiftspec.timing.timeline import Phase
 from tests.artifacts.test_profile import profile, step
 from tests.cli.samples import plan, trace
 

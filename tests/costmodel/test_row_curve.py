@@ -2,9 +2,9 @@
 
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.costmodel.kernel_latency import KernelTime
 from swiftspec.costmodel.row_curve import RowCurve
+from swiftspec.timing.latency import Provenance
 
 
 def _curve(times: dict[int, float]) -> RowCurve:

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.document import file_sha256
 from swiftspec.costmodel.shipped import shipped_tables, source_of
 from swiftspec.devices import DEVICES
+from swiftspec.files.document import file_sha256
 
 
 def test_source_names_the_tables_their_licence_and_their_sum() -> None:

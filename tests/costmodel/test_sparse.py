@@ -6,7 +6,6 @@ from statistics import mean
 
 import pytest
 
-from swiftspec.artifacts.latency import Part, Provenance
 from swiftspec.costmodel.forward import forward_parts
 from swiftspec.costmodel.kernel_latency import Kernels, RooflineKernels, UnknownShapeError
 from swiftspec.costmodel.measured_sparse import ExpertCurve
@@ -17,6 +16,7 @@ from swiftspec.devices import named_device
 from swiftspec.models import known_model
 from swiftspec.models.layer_parts import GroupedAttention
 from swiftspec.models.sparse_spec import SparseSpec
+from swiftspec.timing.latency import Part, Provenance
 
 H200 = kernels_of("h200-sxm")
 UNLIKE = Routing(correlation=1.0, source="given")

@@ -11,16 +11,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.cpu_model import CpuDecoder
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.cpu.model import CpuDecoder
+from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.files.document import ModelRef
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
+from swiftspec.timing.timeline import Phase
 from tests.engine.forwards import forward
 from tools.demo_training.corpus import HELD_OUT_MODULES, training_sources
 from tools.demo_training.prompts import TRACED_MODULES, VALIDATED_MODULES

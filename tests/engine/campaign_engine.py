@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.errors import EngineError
 from swiftspec.policies import Layout, Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.launcher import Launcher
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from swiftspec.engine.model import cpu_model
-from swiftspec.engine.model.cpu_model import CpuDecoder
-from swiftspec.engine.model.gpu_model import GpuDecoder
-from swiftspec.engine.model.gpu_ops import reference_ops
-from swiftspec.engine.model.gpu_weights import WeightFormat
+from swiftspec.engine.model.cpu import model as cpu_model
+from swiftspec.engine.model.cpu.model import CpuDecoder
+from swiftspec.engine.model.gpu.model import GpuDecoder
+from swiftspec.engine.model.gpu.ops import reference_ops
+from swiftspec.engine.model.gpu.weights import WeightFormat
 from swiftspec.engine.model.runner import Decoder
 
 

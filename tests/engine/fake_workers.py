@@ -8,7 +8,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from swiftspec.engine.dispatcher import Dispatcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.placement import LocalExecutor
 from swiftspec.engine.process.protocol import Cancel, Command, Generate, Ready, Report, Setup
 from swiftspec.engine.process.worker_group import WorkerGroup

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from swiftspec.engine.model.checkpoint import weight_shapes
+from swiftspec.engine.model.weights.checkpoint import weight_shapes
 from swiftspec.models.spec import ModelSpec
 
 __all__ = ["ALL_PROJECTIONS", "fine_tune", "merge", "write_adapter"]

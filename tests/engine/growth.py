@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import swiftspec
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import Plan
+from swiftspec.files.document import ModelRef
 from swiftspec.policies.effects import Role
 from tests.cli.samples import plan as sample_plan
 from tests.engine.processes import num_files, resident_bytes

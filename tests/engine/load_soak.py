@@ -21,13 +21,13 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.running import Event
 from swiftspec.policies import Layout, Request
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
-from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.scheduler.admission import AdmissionLimits
 from tests.engine.conftest import start_engine
 from tests.engine.pairs import VOCAB_SIZE, references, write_pair

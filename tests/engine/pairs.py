@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from swiftspec.artifacts.document import ModelRef
+from swiftspec.files.document import ModelRef
 
 VOCAB_SIZE = 97
 _CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}

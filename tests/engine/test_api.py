@@ -16,11 +16,11 @@ import pytest
 import swiftspec
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Plan
-from swiftspec.artifacts.timeline import Timeline
 from swiftspec.engine.api import Chunk
 from swiftspec.engine.launcher import Generation
 from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
+from swiftspec.timing.timeline import Timeline
 from tests.cli.samples import plan as sample_plan
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.conftest import two_cores

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.files.document import ModelRef
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.policies import Layout, Policy, Request, make_policy
@@ -20,6 +19,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.profiler.acceptance import record_trace
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.simulator.driver import simulate
+from swiftspec.timing.timeline import Phase
 from tests.builders import constant_profile
 from tests.engine.blocks import write_block_drafter
 from tests.engine.conftest import start_engine

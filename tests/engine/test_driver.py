@@ -2,11 +2,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.artifacts.timeline import Phase, Span
 from swiftspec.engine.driver.group_driver import GroupDriver, run_alone
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, Rows, as_candidates
-from swiftspec.engine.model.sampler import Sampler, top_candidates
+from swiftspec.engine.model.sampling.sampler import Sampler, top_candidates
 from swiftspec.policies.effects import (
     Candidates,
     Commit,
@@ -23,6 +22,7 @@ from swiftspec.policies.effects import (
     TargetForward,
 )
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.timing.timeline import Phase, Span
 
 VOCAB_SIZE = 8
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 import swiftspec
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout, Request
-from swiftspec.policies.suffix_decoding import SuffixDecoding
+from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
+from swiftspec.timing.timeline import Phase
 from tests.cli.samples import plan as sample_plan
 from tests.engine.conftest import start_engine
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.errors import EngineError
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout
-from swiftspec.policies.dsi import Dsi
+from swiftspec.policies.asynchronous.dsi import Dsi
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.effects import Role
-from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.timing.timeline import Phase
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.processes import gone_within
 from tests.engine.victims import PATIENCE_S, generate, once, pid_of, wait_until_ready

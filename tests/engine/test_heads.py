@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout, Policy, Request, make_policy
 from swiftspec.policies.effects import Role
+from swiftspec.timing.timeline import Phase
 from tests.engine.checkpoints import write_checkpoint
 from tests.engine.conftest import start_engine
 from tests.engine.heads import write_head

@@ -9,19 +9,19 @@ from queue import SimpleQueue
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.running import Event
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import DraftKind, Layout, Policy, Request, make_policy
+from swiftspec.policies.asynchronous.ssd_head import SsdHead
 from swiftspec.policies.effects import Role
-from swiftspec.policies.ssd_head import SsdHead
 from swiftspec.profiler import steps
 from swiftspec.profiler.programs import HeadInterruptions
 from swiftspec.profiler.shared_programs import HeadSharing
 from swiftspec.profiler.steps import step_points
 from swiftspec.scheduler.admission import AdmissionLimits
+from swiftspec.timing.timeline import Phase
 from tests.engine.checkpoints import write_checkpoint
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.heads import write_head

@@ -10,15 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.timeline import Span
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
-from swiftspec.engine.model.draft_vocabulary import with_vocabulary
+from swiftspec.engine.model.drafts.vocabulary import with_vocabulary
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.protocol import DeviceError, Model
 from swiftspec.engine.model.runner import ModelRunner
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Request, make_policy
 from swiftspec.policies.effects import (
     Candidates,
@@ -33,6 +32,7 @@ from swiftspec.policies.effects import (
     TargetForward,
 )
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.timing.timeline import Span
 from tests.engine.pairs import VOCAB_SIZE, references, write_pair
 from tests.engine.test_driver import NoMessages
 

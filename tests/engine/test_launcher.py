@@ -13,23 +13,23 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.metrics import measure
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.placement import LocalExecutor
 from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.worker_handle import LocalWorker, Worker
 from swiftspec.errors import EngineError
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
+from swiftspec.policies.asynchronous.dsi import Dsi
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.policies.dsi import Dsi
+from swiftspec.policies.chains.serial import SerialChain, SerialTree
 from swiftspec.policies.effects import Role
-from swiftspec.policies.serial import SerialChain, SerialTree
-from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.timing.timeline import Phase
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.pairs import references, write_pair
 from tests.engine.processes import gone_within, until
@@ -265,9 +265,9 @@ def test_a_killed_process_is_reported(models: tuple[Path, Path]) -> None:
 
 LONG_RUN = """
 import sys
-from swiftspec.artifacts.document import ModelRef
+from swiftspec.files.document import ModelRef
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies import Layout, Request, make_policy
 from swiftspec.policies.effects import Role
 target, draft = [ModelRef(model=path, dtype="float32") for path in sys.argv[1:3]]

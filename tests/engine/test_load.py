@@ -14,23 +14,23 @@ from typing import ClassVar
 import pytest
 
 import swiftspec
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import Plan
-from swiftspec.artifacts.step_costs import ForwardCost, StepCosts
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.requests.task import RequestOptions
 from swiftspec.engine.running import Event
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
-from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.control import Contender
 from swiftspec.scheduler.costs import RoundCosts
 from swiftspec.scheduler.shares import equal_shares
+from swiftspec.timing.step_costs import ForwardCost, StepCosts
+from swiftspec.timing.timeline import Phase
 from tests.cli.samples import plan as sample_plan
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.conftest import start_engine, two_cores

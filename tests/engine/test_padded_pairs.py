@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout, Request, make_policy
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.pairs import VOCAB_SIZE, references, write_pair

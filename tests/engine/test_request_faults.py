@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.protocol import Committed, Failed, Fault, Finished
 from swiftspec.engine.requests.task import RequestOptions
 from swiftspec.engine.running import Event

@@ -11,15 +11,15 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import swiftspec
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.api import ScoredToken
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.model.sampler import Sampler, log_probs
+from swiftspec.engine.model.sampling.sampler import Sampler, log_probs
+from swiftspec.files.document import ModelRef
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import Layout, Policy, Request, make_policy
 from swiftspec.policies.scoring import PromptScoring
 from swiftspec.scheduler.admission import AdmissionLimits
+from swiftspec.timing.timeline import Phase
 from tests.cli.samples import plan as sample_plan
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.pairs import VOCAB_SIZE, references, write_pair

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies import Policy, Request
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.effects import Role
-from swiftspec.policies.swiftspec import SwiftSpec
 
 __all__ = ["PATIENCE_S", "generate", "longest_gap_s", "once", "pid_of", "wait_until_ready"]
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.files.document import ModelRef
 from swiftspec.policies.effects import Role
 from tests.cli import samples
 from tools.iid_trace import synthesise_trace

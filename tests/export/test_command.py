@@ -17,12 +17,12 @@ from swiftspec.export.served import Served
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import plan_for
 from swiftspec.planner.load import Load
-from swiftspec.planner.options import SearchOptions
+from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies import Policy
+from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
-from swiftspec.policies.prompt_lookup import PromptLookup
-from swiftspec.policies.serial import SerialChain
-from swiftspec.policies.suffix_decoding import SuffixDecoding
+from swiftspec.policies.lookup.prompt_lookup import PromptLookup
+from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.workload import Arrivals, Lengths, make_workload
 from tests.export.plans import CHAIN, TRACE, candidate, drafted, falling, plan
 

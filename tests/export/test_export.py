@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from swiftspec.artifacts.chains import chain_rates
-from swiftspec.artifacts.document import ModelRef
+from swiftspec.acceptance.chains import chain_rates
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.cli.app import main
 from swiftspec.engines import Engine
@@ -18,6 +17,7 @@ from swiftspec.engines.trtllm import TRTLLM
 from swiftspec.engines.vllm import VLLM
 from swiftspec.engines.words import LengthRange
 from swiftspec.export import Export, export_plan, length_ranges
+from swiftspec.files.document import ModelRef
 from tests.cli import samples
 from tests.export.plans import ASYNC, CHAIN, DRAFTED, TRACE, candidate, drafted, falling, lengths, plan
 

@@ -23,7 +23,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import Workload
 from swiftspec.costmodel.importing import read_rows
 from swiftspec.costmodel.op_tables import OpTables
-from swiftspec.engine.model.checkpoint import load_weights
+from swiftspec.engine.model.weights.checkpoint import load_weights
 from swiftspec.files.safetensors import read_header
 from swiftspec.models.adapters import Adapter
 from swiftspec.models.sparse_config import read_spec

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from swiftspec.engine.model.gpu_ops import PRODUCTS
+from swiftspec.engine.model.gpu.ops import PRODUCTS
 from swiftspec.kernels.experts import experts, experts_reference
 from tools.compiling import MAX_SHARED_BYTES, Compiled
 

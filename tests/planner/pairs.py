@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from swiftspec.artifacts.latency import NUM_QUANTILES, Part, Provenance
 from swiftspec.artifacts.profile import Collective, Profile, StepPoint
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.devices import named_device
 from swiftspec.models import known_model, weight_bytes
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import NUM_QUANTILES, Part, Provenance
+from swiftspec.timing.timeline import Phase
 from tests.builders import host_point, profile
 
 DEVICE = named_device("h800-sxm")

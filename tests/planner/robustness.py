@@ -22,14 +22,14 @@ from pathlib import Path
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Candidate, Goal, Objective
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.steps import Latencies
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.search import Search, make_plan
+from swiftspec.planner.plan import Search, make_plan
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
+from swiftspec.timing.steps import Latencies
 
 __all__ = ["SCALES", "Case", "Checked", "cases", "check", "is_robust"]
 

@@ -8,8 +8,8 @@ import joblib
 import pytest
 
 from swiftspec.artifacts.plan import Basis, Plan
-from swiftspec.planner.backends import parallel_backend
-from swiftspec.planner.search import Search, make_plan
+from swiftspec.planner.plan import Search, make_plan
+from swiftspec.planner.search.backends import parallel_backend
 from tests.builders import machine_profile
 from tests.engine.processes import gone_within
 from tools.iid_trace import synthesise_trace
@@ -42,7 +42,7 @@ def test_a_backend_that_is_not_installed_says_what_it_needs(name: str, package: 
 LONG_WORK = """
 import os, time
 import joblib
-from swiftspec.planner.backends import run_parallel
+from swiftspec.planner.search.backends import run_parallel
 
 def work():
     os.write(1, b"%d\\n" % os.getpid())

@@ -1,16 +1,16 @@
 import pytest
 
 from swiftspec.artifacts.metrics import measure
-from swiftspec.planner.bounds import ClosedForms
-from swiftspec.planner.space import Option
+from swiftspec.planner.search.bounds import ClosedForms
+from swiftspec.planner.search.space import Option
+from swiftspec.policies.asynchronous.dsi import Dsi
+from swiftspec.policies.asynchronous.mirror import Mirror
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.policies.dsi import Dsi
-from swiftspec.policies.easyspec import EasySpec
+from swiftspec.policies.chains.parallel_chain import ParallelChain
+from swiftspec.policies.chains.serial import SerialChain, SerialTree
 from swiftspec.policies.effects import Role
-from swiftspec.policies.mirror import Mirror
-from swiftspec.policies.parallel_chain import ParallelChain
-from swiftspec.policies.serial import SerialChain, SerialTree
-from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.policies.trees.easyspec import EasySpec
 from swiftspec.simulator.driver import Simulator
 from tests.builders import constant_profile, machine_profile, with_guesses
 from tools.iid_trace import synthesise_trace

@@ -3,13 +3,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from swiftspec.planner.choice import Resampling
-from swiftspec.planner.evaluation import Outcome
-from swiftspec.planner.space import Option
+from swiftspec.planner.search.choice import Resampling
+from swiftspec.planner.search.evaluation import Outcome
+from swiftspec.planner.search.space import Option
 from swiftspec.policies import Policy
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
+from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
-from swiftspec.policies.serial import SerialChain
-from swiftspec.policies.swiftspec import SwiftSpec
 
 SPLIT = {Role.TARGET: (0,), Role.DRAFT: (1,)}
 NUM_PROMPTS = 16

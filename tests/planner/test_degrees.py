@@ -3,7 +3,7 @@ import pytest
 from swiftspec.engines import engine_named
 from swiftspec.models import known_model
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
-from swiftspec.planner.option import Option
+from swiftspec.planner.search.option import Option
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 

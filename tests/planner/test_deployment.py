@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.cli.deployment import named_deployment
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.shipped import shipped_tables
@@ -19,6 +17,8 @@ from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.for_device import prepare
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.timeline import Phase
 from tests.cli.tokenizer_files import write_byte_tokenizer, write_printable_tokenizer
 
 LLAMA = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16}

@@ -7,12 +7,12 @@ import pytest
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import plan_for
-from swiftspec.planner.options import SearchOptions
+from swiftspec.planner.search.options import SearchOptions
+from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
-from swiftspec.policies.serial import SerialChain
+from swiftspec.timing.timeline import Phase
 
 BUDGET = 512
 SHORT, LONG = 256, 100_000

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from swiftspec.artifacts.metrics import measure
-from swiftspec.planner.evaluation import Budget, Evaluator
-from swiftspec.planner.space import Option
+from swiftspec.planner.search.evaluation import Budget, Evaluator
+from swiftspec.planner.search.space import Option
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
+from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
-from swiftspec.policies.serial import SerialChain
-from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.driver import simulate
 from tests.builders import constant_profile, machine_profile
 from tools.iid_trace import synthesise_trace

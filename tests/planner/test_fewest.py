@@ -5,10 +5,10 @@ from functools import cache
 import pytest
 
 from swiftspec.artifacts.plan import Goal, Objective, Plan
-from swiftspec.planner.evaluation import Budget, Evaluator
-from swiftspec.planner.known_errors import known_errors
-from swiftspec.planner.sensitivity import Changes
-from swiftspec.planner.space import feasible_options
+from swiftspec.planner.search.evaluation import Budget, Evaluator
+from swiftspec.planner.search.known_errors import known_errors
+from swiftspec.planner.search.sensitivity import Changes
+from swiftspec.planner.search.space import feasible_options
 from tests.planner.test_quick import MEMORY, PROFILE, TRACE, plan
 
 NUM_DEVICES = 3

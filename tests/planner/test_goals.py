@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from swiftspec.artifacts.plan import Goal, Objective
-from swiftspec.planner.goals import score, score_of_speed
+from swiftspec.planner.search.goals import score, score_of_speed
 
 TOKENS = np.array([100.0, 300.0])
 REQUEST_S = np.array([2.0, 3.0])

@@ -4,9 +4,9 @@ import pytest
 
 from swiftspec.artifacts.kinds import KindComparison
 from swiftspec.planner.deployment import Deployment, planned_pair
+from swiftspec.planner.drafts.compare import last_gain
+from swiftspec.planner.drafts.named import asked_drafts
 from swiftspec.planner.for_device import prepare
-from swiftspec.planner.kinds.compare import last_gain
-from swiftspec.planner.kinds.named import asked_drafts
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.reports import kinds as said
 from swiftspec.reports.figures import kinds_by_load

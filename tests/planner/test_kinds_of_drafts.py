@@ -11,9 +11,9 @@ from swiftspec.artifacts.plan import Candidate
 from swiftspec.costmodel.forward import forward_parts
 from swiftspec.planner.deployment import Deployment, PlannedModel
 from swiftspec.planner.for_device import plan_for
-from swiftspec.planner.options import SearchOptions
+from swiftspec.planner.search.options import SearchOptions
+from swiftspec.policies.chains.parallel_chain import ParallelChain
 from swiftspec.policies.effects import Role
-from swiftspec.policies.parallel_chain import ParallelChain
 
 DEPLOYMENT = Deployment(device="h100", num_devices=1, output_tokens=96)
 

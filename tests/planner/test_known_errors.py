@@ -3,15 +3,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Acceptance
-from swiftspec.planner.choice import Resampling
-from swiftspec.planner.evaluation import Budget, Evaluator, Outcome
-from swiftspec.planner.known_errors import NO_ERRORS, PUBLISHED_ACCEPTANCE, KnownErrors, known_errors
-from swiftspec.planner.option import Option
+from swiftspec.planner.search.choice import Resampling
+from swiftspec.planner.search.evaluation import Budget, Evaluator, Outcome
+from swiftspec.planner.search.known_errors import NO_ERRORS, PUBLISHED_ACCEPTANCE, KnownErrors, known_errors
+from swiftspec.planner.search.option import Option
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
+from swiftspec.timing.latency import Provenance
 from tests.builders import machine_profile
 from tests.planner.pairs import composed_profile
 from tools.iid_trace import synthesise_trace

@@ -9,21 +9,21 @@ import pytest
 from swiftspec.artifacts.distributions import Distribution, Process
 from swiftspec.artifacts.plan import Candidate, Goal, Objective, Plan
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.planner.load import Load
 from swiftspec.planner.load_choice import MOST_CANDIDATES
-from swiftspec.planner.options import SearchOptions
-from swiftspec.planner.search import Search, make_plan
-from swiftspec.planner.space import feasible_options
+from swiftspec.planner.plan import Search, make_plan
+from swiftspec.planner.search.options import SearchOptions
+from swiftspec.planner.search.space import feasible_options
 from swiftspec.planner.under_load.predictor import Predictor
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import shape_of
+from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
-from swiftspec.policies.serial import SerialChain
-from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
+from swiftspec.timing.timeline import Phase
 from swiftspec.workload import Arrivals, Lengths, make_workload
 from tests.builders import machine_profile, with_guesses
 from tools.iid_trace import synthesise_trace
@@ -58,7 +58,7 @@ def _small_search() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for policy_class, shapes in few.items():
             patch.setattr(policy_class, "search_space", classmethod(lambda _, shapes=shapes: iter(shapes)))
-        patch.setattr("swiftspec.planner.space.policy_classes", lambda _: [Autoregressive, *few])
+        patch.setattr("swiftspec.planner.search.space.policy_classes", lambda _: [Autoregressive, *few])
         yield
 
 

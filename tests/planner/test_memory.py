@@ -6,8 +6,8 @@ from swiftspec.devices import named_device
 from swiftspec.models import known_model, sharded, weight_bytes
 from swiftspec.models.heads import HEADS
 from swiftspec.planner.memory import GRAPHS_BYTES, MemoryModel
-from swiftspec.planner.option import Option
-from swiftspec.planner.space import feasible_options
+from swiftspec.planner.search.option import Option
+from swiftspec.planner.search.space import feasible_options
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 from tests.planner.pairs import PAIR, composed_profile

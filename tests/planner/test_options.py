@@ -3,7 +3,7 @@
 import pytest
 
 from swiftspec.artifacts.goal import Goal, split_devices
-from swiftspec.planner.options import SearchOptions
+from swiftspec.planner.search.options import SearchOptions
 
 
 @pytest.mark.parametrize(("split", "devices"), [("8", 8), ("4+4", 8), ("2x2+1", 5), ("3x2", 6)])

@@ -7,12 +7,12 @@ import pytest
 from swiftspec.acceptance.importing import from_trace
 from swiftspec.acceptance.records import AcceptanceRecord, Form, unconditional_rates
 from swiftspec.acceptance.synthesis import synthesise_positions
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
-from swiftspec.policies.heads import HeadChain
+from swiftspec.policies.trees.heads import HeadChain
 from swiftspec.simulator.driver import simulate
 from tests.builders import constant_profile
 

@@ -8,11 +8,11 @@ import pytest
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Basis, Goal, Objective, Plan
 from swiftspec.planner.degrees import AllowedDegrees
-from swiftspec.planner.evaluation import Budget, Evaluator, warm_up
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.search import Search, make_plan
-from swiftspec.planner.sensitivity import Changes
-from swiftspec.planner.space import feasible_options
+from swiftspec.planner.plan import Search, make_plan
+from swiftspec.planner.search.evaluation import Budget, Evaluator, warm_up
+from swiftspec.planner.search.sensitivity import Changes
+from swiftspec.planner.search.space import feasible_options
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import COMPOSED, forward_errors
 from tests.builders import OF_SERIAL_DRAFTS, with_guesses

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.app import main
 from swiftspec.costmodel.measured_routing import measured_routing
 from swiftspec.costmodel.routing import ASSUMED_ROUTING
 from swiftspec.planner.deployment import Deployment, PlannedModel
-from swiftspec.planner.kinds.compare import compare_kinds
+from swiftspec.planner.drafts.compare import compare_kinds
 from swiftspec.planner.recorded_routing import with_recorded_routing
 from swiftspec.policies.effects import Role
 from swiftspec.reports import kinds as said
+from swiftspec.timing.latency import Provenance
 from tests.cli.samples import trace
 
 TARGET = "qwen3-30b-a3b"  # 128 experts, 8 active

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.bounds import ClosedForms
-from swiftspec.planner.kinds.named import kinds_of
+from swiftspec.planner.drafts.named import kinds_of
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.space import Option, feasible_options
+from swiftspec.planner.search.bounds import ClosedForms
+from swiftspec.planner.search.space import Option, feasible_options
 from swiftspec.policies import POLICIES, DraftKind, Policy, registry
 from swiftspec.policies.base import shape_of
 from swiftspec.simulator.driver import Simulator

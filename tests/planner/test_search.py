@@ -2,16 +2,16 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Basis, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.search import make_plan
-from swiftspec.planner.space import Option, feasible_options
+from swiftspec.planner.plan import make_plan
+from swiftspec.planner.search.space import Option, feasible_options
 from swiftspec.policies import POLICIES, DraftKind, Layout
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator, simulate
+from swiftspec.timing.latency import Provenance
 from tests.builders import OF_SERIAL_DRAFTS, constant_profile, divided_profile, machine_profile, with_guesses
 from tools.iid_trace import synthesise_trace
 

@@ -6,11 +6,11 @@ import pytest
 from swiftspec.artifacts.plan import Goal, Sensitivity
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import Guesser
-from swiftspec.planner.evaluation import Budget, Evaluator
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.option import Option
-from swiftspec.planner.sensitivity import Changes, lengthened, sensitivities, weakened
-from swiftspec.planner.simulations import RankedOption
+from swiftspec.planner.search.evaluation import Budget, Evaluator
+from swiftspec.planner.search.option import Option
+from swiftspec.planner.search.sensitivity import Changes, lengthened, sensitivities, weakened
+from swiftspec.planner.search.simulations import RankedOption
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 from tests.builders import machine_profile, with_guesses

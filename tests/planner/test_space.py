@@ -4,21 +4,21 @@ from dataclasses import replace
 import pytest
 
 from swiftspec.artifacts.profile import Profile, StepPoint
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import Guesser
-from swiftspec.planner.fit import fitted_temperature
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.space import Option, feasible_options
+from swiftspec.planner.search.fit import fitted_temperature
+from swiftspec.planner.search.space import Option, feasible_options
 from swiftspec.policies import POLICIES, DraftKind, Layout
+from swiftspec.policies.asynchronous.dsi import Dsi
+from swiftspec.policies.asynchronous.mirror import Mirror
+from swiftspec.policies.asynchronous.ssd_head import SsdHead
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import lacks_mask, shape_of
-from swiftspec.policies.dsi import Dsi
+from swiftspec.policies.chains.serial import SerialChain, SerialTree
 from swiftspec.policies.effects import Role
-from swiftspec.policies.mirror import Mirror
-from swiftspec.policies.prompt_lookup import PromptLookup
-from swiftspec.policies.serial import SerialChain, SerialTree
-from swiftspec.policies.ssd_head import SsdHead
-from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.policies.lookup.prompt_lookup import PromptLookup
+from swiftspec.timing.timeline import Phase
 from tests.builders import OF_SERIAL_DRAFTS, constant_profile, divided_profile, machine_profile, with_guesses
 from tests.planner.pairs import DEVICE, PAIR, QUANTISATION, composed_profile
 from tools.iid_trace import synthesise_trace

@@ -2,16 +2,16 @@
 
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.models import known_model
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.option import Option
+from swiftspec.planner.search.option import Option
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.timeline import Phase
 
 
 def memory_of(target: str, quant: str) -> MemoryModel:

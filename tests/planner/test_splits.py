@@ -2,11 +2,11 @@
 
 from swiftspec.artifacts.plan import Goal, Objective
 from swiftspec.planner.deployment import Deployment, planned_pair
-from swiftspec.planner.evaluation import Budget, Evaluator
 from swiftspec.planner.for_device import Inputs, prepare
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.search import Search, make_plan
-from swiftspec.planner.space import feasible_options
+from swiftspec.planner.plan import Search, make_plan
+from swiftspec.planner.search.evaluation import Budget, Evaluator
+from swiftspec.planner.search.space import feasible_options
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import forward_errors

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from swiftspec.artifacts.plan import Goal
-from swiftspec.planner.evaluation import Outcome
-from swiftspec.planner.option import Option
-from swiftspec.planner.surface import Surface
-from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.planner.search.evaluation import Outcome
+from swiftspec.planner.search.option import Option
+from swiftspec.planner.search.surface import Surface
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 
 GOAL = Goal()
 SPLITS = ((2, 1), (1, 2))

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.policies import Request
-from swiftspec.policies.amusd import Amusd
+from swiftspec.policies.asynchronous.amusd import Amusd
 from swiftspec.policies.effects import DraftForward, PeerError, Poll, Receive, Role, Send, Stop, Subtree, TargetForward
 from tests.policies.fakes import FakeDraft, FakeTarget, drafts, requests
 from tests.policies.scripted import Schedule, drive, run_alone, schedules

@@ -3,8 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.policies import Request
+from swiftspec.policies.asynchronous.dsi import Dsi
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.effects import (
     Commit,
     KeepKV,

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.policies import POLICIES, Request
-from swiftspec.policies.earlier_outputs import EarlierOutputs
 from swiftspec.policies.effects import TargetForward
-from swiftspec.policies.shared_outputs import SharedOutputs
-from swiftspec.policies.speculation import Bounds, Speculation
-from swiftspec.policies.suffix_decoding import SuffixDecoding
-from swiftspec.policies.suffix_or_draft import SuffixOrDraft
+from swiftspec.policies.lookup.earlier_outputs import EarlierOutputs
+from swiftspec.policies.lookup.shared_outputs import SharedOutputs
+from swiftspec.policies.lookup.speculation import Bounds, Speculation
+from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
+from swiftspec.policies.lookup.suffix_or_draft import SuffixOrDraft
 from tests.policies.fakes import VOCAB_SIZE, FakeDraft, FakeTarget, Path, drafts, requests
 from tests.policies.scripted import drive
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from swiftspec.policies import POLICIES, Policy, Request, make_policy, serial
+from swiftspec.policies import POLICIES, Policy, Request, make_policy
+from swiftspec.policies.chains import serial
 from swiftspec.policies.effects import Candidates, Subtree
 from tests.laws import Law, Tokens, detectable, every_text, joint_law, p_value
 from tests.policies.scripted import Schedule, drive

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.policies import Policy, Request
-from swiftspec.policies.eagle2 import Eagle2Tree
-from swiftspec.policies.easyspec import EasySpec
 from swiftspec.policies.effects import DraftForward, KeepKV, Role, TargetForward
-from swiftspec.policies.heads import HeadChain, HeadTree
-from swiftspec.policies.sequoia import SequoiaTree, static_tree
+from swiftspec.policies.trees.eagle2 import Eagle2Tree
+from swiftspec.policies.trees.easyspec import EasySpec
+from swiftspec.policies.trees.heads import HeadChain, HeadTree
+from swiftspec.policies.trees.sequoia import SequoiaTree, static_tree
 from tests.policies.fakes import FakeDraft, FakeTarget, drafts, requests
 from tests.policies.scripted import Event, Run, drive, scores_below
 

@@ -5,8 +5,8 @@ from math import log
 
 import pytest
 
-from swiftspec.policies.masked_tree import MaskedTree
 from swiftspec.policies.tree import Candidates, Kept, Row, Subtree
+from swiftspec.policies.trees.masked_tree import MaskedTree
 
 MASK = 99
 

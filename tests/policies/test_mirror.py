@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.policies import Request
+from swiftspec.policies.asynchronous.mirror import Mirror
 from swiftspec.policies.effects import (
     Candidates,
     DraftForward,
@@ -17,7 +18,6 @@ from swiftspec.policies.effects import (
     TargetForward,
     Verdict,
 )
-from swiftspec.policies.mirror import Mirror
 from tests.policies.fakes import FakeDraft, FakeTarget, drafts, requests
 from tests.policies.scripted import Schedule, drive, run_alone, schedules, subtree_paths
 

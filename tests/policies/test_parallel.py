@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.policies import DraftKind, Policy, Request, make_policy
+from swiftspec.policies.asynchronous.swiftspec_parallel import SwiftSpecParallel
 from swiftspec.policies.base import check_draft
+from swiftspec.policies.chains.parallel_chain import ParallelChain
 from swiftspec.policies.effects import (
     Candidates,
     Commit,
@@ -22,9 +24,7 @@ from swiftspec.policies.effects import (
     TargetForward,
     Verdict,
 )
-from swiftspec.policies.parallel_chain import ParallelChain
-from swiftspec.policies.parallel_tree import ParallelTree
-from swiftspec.policies.swiftspec_parallel import SwiftSpecParallel
+from swiftspec.policies.trees.parallel_tree import ParallelTree
 from tests.policies.fakes import MASK_TOKEN, VOCAB_SIZE, FakeDraft, FakeParallelDraft, FakeTarget, drafts, requests
 from tests.policies.scripted import Schedule, drive, run_alone, schedules, subtree_paths
 

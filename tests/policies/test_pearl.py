@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.policies import Request
+from swiftspec.policies.asynchronous.pearl import Pearl
 from swiftspec.policies.effects import DraftForward, Role, Send, TargetForward, Verdict
-from swiftspec.policies.pearl import Pearl
 from tests.policies.fakes import FakeDraft, FakeTarget, drafts, requests
 from tests.policies.scripted import Run, Schedule, drive, schedules
 

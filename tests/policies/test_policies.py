@@ -1,8 +1,8 @@
 import pytest
 
 from swiftspec.policies import POLICIES, Layout, Request, make_policy
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.effects import Role
-from swiftspec.policies.swiftspec import SwiftSpec
 
 
 def test_policies_go_by_their_names_simplest_first() -> None:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from swiftspec.policies import Request
 from swiftspec.policies.effects import TargetForward
-from swiftspec.policies.prompt_lookup import Lookup, PromptLookup
+from swiftspec.policies.lookup.prompt_lookup import Lookup, PromptLookup
 from tests.policies.fakes import FakeTarget, Path, requests
 from tests.policies.scripted import drive
 

@@ -9,7 +9,7 @@ from swiftspec.policies import POLICIES, Layout, Request
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Prefill, Receive, Send, Stop, TargetExit, TargetForward
-from swiftspec.policies.prompt_lookup import PromptLookup
+from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 from tests.policies.fakes import FakeDraft, FakeTarget, drafts, requests
 from tests.policies.faults import SHAPES, Fate, Faults, Outage, World, faults, small
 

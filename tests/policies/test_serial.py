@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.chains.serial import SerialChain, SerialTree
 from swiftspec.policies.effects import Candidates, Commit, DraftForward, KeepKV, Prefill, Role, Row, TargetForward
-from swiftspec.policies.serial import SerialChain, SerialTree
 from tests.policies.fakes import VOCAB_SIZE, FakeDraft, FakeTarget, Path, drafts, requests
 from tests.policies.scripted import Run, assert_best, drive, run_alone, scores_below
 

@@ -3,8 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.policies import Request
+from swiftspec.policies.asynchronous.specbranch import SpecBranch
 from swiftspec.policies.effects import Candidates, DraftForward, Role, Send, Subtree, TargetForward
-from swiftspec.policies.specbranch import SpecBranch
 from tests.policies.fakes import FakeDraft, FakeTarget, Path, drafts, requests
 from tests.policies.scripted import Run, Schedule, drive, schedules
 

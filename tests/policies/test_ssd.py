@@ -3,8 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.policies import Request
+from swiftspec.policies.asynchronous.ssd import Ssd, fan_out
 from swiftspec.policies.effects import DraftForward, KeepKV, Role, Send, TargetForward, Verdict
-from swiftspec.policies.ssd import Ssd, fan_out
 from tests.policies.fakes import VOCAB_SIZE, FakeDraft, FakeTarget, drafts, requests
 from tests.policies.scripted import Schedule, drive, schedules
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.policies import Request
+from swiftspec.policies.asynchronous.ssd_head import SsdHead
 from swiftspec.policies.effects import Commit, DraftForward, KeepKV, PeerError, Role, Send, TargetForward, Verdict
-from swiftspec.policies.ssd_head import SsdHead
 from tests.policies.fakes import VOCAB_SIZE, FakeDraft, FakeTarget, drafts, requests
 from tests.policies.scripted import Run, Schedule, drive, run_alone, schedules
 

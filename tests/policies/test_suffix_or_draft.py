@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from swiftspec.policies import Request
 from swiftspec.policies.effects import Candidates, Commit, DraftForward, KeepKV, Prefill, Role, Row, TargetForward
-from swiftspec.policies.suffix_or_draft import SuffixOrDraft
+from swiftspec.policies.lookup.suffix_or_draft import SuffixOrDraft
 from tests.policies.fakes import FakeDraft, FakeTarget, drafts, requests
 from tests.policies.scripted import drive, run_alone
 from tests.policies.test_prompt_lookup import Periodic

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.policies import Request
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.effects import (
     Candidates,
     Commit,
@@ -27,7 +28,6 @@ from swiftspec.policies.effects import (
     TargetForward,
     Verdict,
 )
-from swiftspec.policies.swiftspec import SwiftSpec
 from tests.policies.fakes import VOCAB_SIZE, FakeDraft, drafts, requests
 from tests.policies.scripted import (
     Event,

@@ -225,7 +225,7 @@ def test_path_longer_than_the_tree_is_forwarded_in_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["swiftspec.policies.tree", "swiftspec.policies.effects", "swiftspec.artifacts.timeline"]
+    "module", ["swiftspec.policies.tree", "swiftspec.policies.effects", "swiftspec.timing.timeline"]
 )
 def test_modules_of_the_contract_can_be_imported_first(module: str) -> None:
     subprocess.run([sys.executable, "-c", f"import {module}"], check=True, cwd=Path(__file__).parents[2])

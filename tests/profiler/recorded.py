@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.files.document import ModelRef
 from swiftspec.profiler.acceptance import record_trace
 
 __all__ = ["record_small"]

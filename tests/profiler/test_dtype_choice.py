@@ -2,7 +2,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
+from swiftspec.files.document import ModelRef
 from swiftspec.profiler import dtype_choice
 from swiftspec.profiler.pair import resolve
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from swiftspec.artifacts.latency import NUM_QUANTILES, Provenance
 from swiftspec.artifacts.profile import HostPoint
-from swiftspec.artifacts.steps import hop_rows
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.profiler.feature_hops import feature_hops
+from swiftspec.timing.latency import NUM_QUANTILES, Provenance
+from swiftspec.timing.steps import hop_rows
+from swiftspec.timing.timeline import Phase
 
 PLAIN = HostPoint(
     phase=Phase.WAIT, rows=1, quantiles_s=(1e-4,) * NUM_QUANTILES, num_samples=9, provenance=Provenance.MEASURED

@@ -2,13 +2,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile, StepPoint
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.noise_checks import op_complaints, step_complaints
 from swiftspec.profiler.op_benchmark import OpRow
 from swiftspec.profiler.op_timer import Timing
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.timeline import Phase
 from tests.builders import machine_profile
 
 STEADY = (1.0,) * 20

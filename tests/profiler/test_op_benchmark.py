@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from swiftspec.artifacts.document import Origin
 from swiftspec.costmodel.measured import TableKernels
 from swiftspec.costmodel.op_tables import OpTables
-from swiftspec.engine.model.gpu_ops import reference_ops
-from swiftspec.engine.model.gpu_weights import FORMATS
+from swiftspec.engine.model.gpu.ops import reference_ops
+from swiftspec.engine.model.gpu.weights import FORMATS
+from swiftspec.files.document import Origin
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.profiler import op_benchmark
 from swiftspec.profiler.collectives import all_reduce_times

@@ -5,14 +5,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
-from swiftspec.artifacts.timeline import Phase, Span, Timeline
-from swiftspec.artifacts.warm_up import WarmUpCost, WeightCache
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Clock, Role, TargetForward
 from swiftspec.profiler.pauses import measure_pauses
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.timeline import Phase, Span, Timeline
+from swiftspec.timing.warm_up import WarmUpCost, WeightCache
 
 COST = WarmUpCost(
     role=Role.TARGET,

@@ -1,11 +1,11 @@
 """The measuring programs, run by the simulator's driver: they cause exactly what is to be measured."""
 
-from swiftspec.artifacts.timeline import Phase, Timeline
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.programs import AlternatingSweep, Interruptions, Resumptions, TargetSweep
 from swiftspec.profiler.steps import step_points
 from swiftspec.simulator.driver import simulate
+from swiftspec.timing.timeline import Phase, Timeline
 from tests.builders import constant_profile, with_guesses
 from tools.iid_trace import synthesise_trace
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.touched import ExpertsTouched, TouchedPoint
 from swiftspec.artifacts.trace import AcceptanceTrace
@@ -17,6 +16,7 @@ from swiftspec.cli.trace import show_trace
 from swiftspec.costmodel.measured_routing import measured_routing
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.runner import ModelRunner
+from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import inflated_spec
 from swiftspec.policies import Request
 from swiftspec.policies.effects import ForwardKind, Row

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.sharing import Sharing, SharingCost, fit_costs
-from swiftspec.artifacts.timeline import Phase, Span, Timeline
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Program, Role
 from swiftspec.profiler import shared_steps
@@ -24,6 +21,9 @@ from swiftspec.profiler.shared_programs import (
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.serving import Job, Serving
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.sharing import Sharing, SharingCost, fit_costs
+from swiftspec.timing.timeline import Phase, Span, Timeline
 from tests.builders import Scripted, machine_profile
 from tools.iid_trace import synthesise_trace
 

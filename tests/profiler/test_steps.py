@@ -3,21 +3,21 @@ import os
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.sharing import SharingTable
-from swiftspec.artifacts.timeline import Phase, Span, Timeline
 from swiftspec.devices.local import TREE_SLOTS
-from swiftspec.engine.model.input_batch import CAPTURE_SIZES
+from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import POLICIES, DraftKind, Layout
+from swiftspec.policies.asynchronous.dsi import Dsi
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.base import shape_of
-from swiftspec.policies.dsi import Dsi
 from swiftspec.policies.effects import Role
-from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.profiler import grids, steps
 from swiftspec.profiler.benches import benches_of
 from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.steps import measure_profile, step_points
+from swiftspec.timing.sharing import SharingTable
+from swiftspec.timing.timeline import Phase, Span, Timeline
 from tests.engine.pairs import references, write_pair
 
 GROUPS = {Role.TARGET: (0,), Role.DRAFT: (1,)}

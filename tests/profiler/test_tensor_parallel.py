@@ -1,13 +1,13 @@
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import StepPoint
-from swiftspec.artifacts.steps import PREFILL_CHUNK
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.collective_costs import CollectiveCosts, Samples
 from swiftspec.profiler.tensor_parallel import GLOO, IN_A_ROW, collective_of, composed_steps
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.steps import PREFILL_CHUNK
+from swiftspec.timing.timeline import Phase
 from tests.builders import step_point
 
 SPEC = ModelSpec.from_directory(model_directory("demo/target"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import swiftspec
-import swiftspec.planner.evaluation  # now: what is imported within a pytester's run is let go of afterwards
+import swiftspec.planner.search.evaluation  # now: what is imported within a pytester's run is let go of afterwards
 import swiftspec.validation.measuring
 from swiftspec.kernels.cpu_cache import cache_folders
 from tests.builders import machine_profile

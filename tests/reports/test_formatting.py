@@ -1,6 +1,5 @@
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.engines import ENGINES
 from swiftspec.policies.effects import Role
 from swiftspec.reports.formatting import (
@@ -12,6 +11,7 @@ from swiftspec.reports.formatting import (
     provenance_shares,
     signed_percent,
 )
+from swiftspec.timing.latency import Provenance
 from tests.artifacts.test_plan import plan
 
 

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import pytest
 
-from swiftspec.artifacts.step_costs import ForwardCost, StepCosts
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import ForwardKind, Role
 from swiftspec.scheduler.asks import Ask
@@ -17,6 +16,7 @@ from swiftspec.scheduler.controls.slo import Slo
 from swiftspec.scheduler.controls.worth import Worth
 from swiftspec.scheduler.costs import RoundCosts
 from swiftspec.scheduler.survival import Survival
+from swiftspec.timing.step_costs import ForwardCost, StepCosts
 
 COSTS = StepCosts(
     verify=ForwardCost(rows=(1, 4), seconds=(1.0, 1.6)), draft=ForwardCost(rows=(1,), seconds=(0.1,)), num_levels=3

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swiftspec.artifacts.step_costs import ForwardCost, StepCosts
 from swiftspec.scheduler.controls.control import Contender, Control
 from swiftspec.scheduler.controls.draft_round import DraftRound
 from swiftspec.scheduler.controls.fixed import Fixed
@@ -17,6 +16,7 @@ from swiftspec.scheduler.controls.named import CONTROLS, NO_CONTROL, control_und
 from swiftspec.scheduler.controls.slo import Slo, add_due
 from swiftspec.scheduler.controls.worth import Worth
 from swiftspec.scheduler.costs import RoundCosts
+from swiftspec.timing.step_costs import ForwardCost, StepCosts
 
 ALL: tuple[Control, ...] = (Fixed(num_draft_rows=3), Goodput(), GoodputPerRequest(), Worth(), Slo())
 FLAT = StepCosts(verify=ForwardCost(rows=(1,), seconds=(1.0,)))

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swiftspec.artifacts.step_costs import ForwardCost, StepCosts
 from swiftspec.policies import POLICIES, Request, make_policy
 from swiftspec.policies.effects import (
     Commit,
@@ -33,6 +32,7 @@ from swiftspec.scheduler.controls.control import Contender
 from swiftspec.scheduler.costs import RoundCosts
 from swiftspec.scheduler.group import Group
 from swiftspec.scheduler.shares import equal_shares
+from swiftspec.timing.step_costs import ForwardCost, StepCosts
 from tests.policies.fakes import FakeDraft, drafts, requests
 from tests.scheduler.scripted import serve
 

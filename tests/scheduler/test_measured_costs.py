@@ -5,11 +5,11 @@ from statistics import median
 
 import pytest
 
-from swiftspec.artifacts.step_costs import ForwardCost, StepCosts
 from swiftspec.scheduler.controller import Controller
 from swiftspec.scheduler.controls.goodput import Goodput
 from swiftspec.scheduler.costs import RoundCosts
 from swiftspec.scheduler.measured_costs import MeasuredCosts
+from swiftspec.timing.step_costs import ForwardCost, StepCosts
 
 ACCEPTANCE, LONGEST = 0.75, 6
 

@@ -14,8 +14,8 @@ from random import Random
 from typing import ClassVar
 
 from swiftspec.policies.effects import Role, Row, TargetForward
-from swiftspec.policies.serial import SerialChain
-from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.policies.chains.serial import SerialChain
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 
 MARKS = {TARGET_TOKEN: Role.TARGET, DRAFT_TOKEN: Role.DRAFT}
 

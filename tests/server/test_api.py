@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.loadtest import ServerClient
+from swiftspec.timing.timeline import Phase
 from tests.engine.conftest import two_cores
 from tests.engine.processes import until
 from tests.server.running import Running, events, running

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.policies.effects import (
     Poll,
     Prefill,
@@ -14,6 +13,7 @@ from swiftspec.policies.effects import (
     draft_forward,
     target_forward,
 )
+from swiftspec.timing.timeline import Phase
 from tests.builders import Scripted, chain_trace, constant_profile, machine_profile, simulate_one
 
 

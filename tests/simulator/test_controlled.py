@@ -4,15 +4,15 @@ from functools import cache
 
 import pytest
 
-from swiftspec.artifacts.step_costs import StepCosts
 from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
-from swiftspec.policies.serial import SerialChain
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.named import named_control
 from swiftspec.simulator.serving import Job, Serving, ServingRun
+from swiftspec.timing.step_costs import StepCosts
 from tests.builders import machine_profile
 from tools.iid_trace import synthesise_trace
 

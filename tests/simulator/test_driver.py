@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.metrics import measure
-from swiftspec.artifacts.timeline import Phase, Timeline
-from swiftspec.artifacts.warm_up import WarmUpCost
 from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.chains.serial import SerialChain, SerialTree
 from swiftspec.policies.effects import (
     Commit,
     Prefill,
@@ -22,10 +21,11 @@ from swiftspec.policies.effects import (
     Stop,
     target_forward,
 )
-from swiftspec.policies.serial import SerialChain, SerialTree
-from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.closed_forms import best_tree_tokens
 from swiftspec.simulator.driver import Simulator, simulate
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.timeline import Phase, Timeline
+from swiftspec.timing.warm_up import WarmUpCost
 from tests.builders import SPLIT, Scripted, chain_trace, constant_profile, machine_profile, simulate_one
 from tools.closed_forms import chain_tokens
 from tools.iid_trace import synthesise_trace

@@ -3,18 +3,18 @@
 from itertools import pairwise
 
 from swiftspec.acceptance.synthesis import synthesise_positions
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.steps import hop_rows
-from swiftspec.artifacts.timeline import Phase, Timeline
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import DraftKind
+from swiftspec.policies.asynchronous.ssd_head import SsdHead
 from swiftspec.policies.effects import Role
-from swiftspec.policies.ssd_head import SsdHead
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.driver import simulate
 from swiftspec.simulator.jobs import Job
 from swiftspec.simulator.serving import Serving
+from swiftspec.timing.steps import hop_rows
+from swiftspec.timing.timeline import Phase, Timeline
 from tests.builders import constant_profile, host_point
 
 MODEL = ModelRef(model="m", dtype="float32")

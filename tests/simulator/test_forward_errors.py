@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import COMPOSED, EXACT, ROOFLINE, ForwardErrors, forward_errors
+from swiftspec.timing.latency import Provenance
 from tests.builders import machine_profile
 from tests.planner.pairs import composed_profile
 

@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
-from swiftspec.artifacts.sharing import Sharing, SharingCost
-from swiftspec.artifacts.timeline import COMPUTING, Phase
 from swiftspec.policies import Policy
+from swiftspec.policies.asynchronous.pearl import Pearl
 from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
-from swiftspec.policies.pearl import Pearl
-from swiftspec.policies.serial import SerialChain
 from swiftspec.simulator.driver import simulate
 from swiftspec.simulator.latency import LatencyDraw, LatencySampler, LatencyTable
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.sharing import Sharing, SharingCost
+from swiftspec.timing.timeline import COMPUTING, Phase
 from tests.builders import chain_trace, constant_profile, divided_profile, host_point, profile, step_point
 
 SAMPLES_S = [1.0, 2.0, 3.0, 10.0]

@@ -12,19 +12,19 @@ import pytest
 
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy
-from swiftspec.policies.amusd import Amusd
-from swiftspec.policies.dsi import Dsi
+from swiftspec.policies.asynchronous.amusd import Amusd
+from swiftspec.policies.asynchronous.dsi import Dsi
+from swiftspec.policies.asynchronous.mirror import Mirror
+from swiftspec.policies.asynchronous.pearl import Pearl
+from swiftspec.policies.asynchronous.ssd import Ssd
+from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
-from swiftspec.policies.mirror import Mirror
-from swiftspec.policies.pearl import Pearl
-from swiftspec.policies.sequoia import SequoiaTree
-from swiftspec.policies.serial import SerialChain
-from swiftspec.policies.ssd import Ssd
+from swiftspec.policies.trees.sequoia import SequoiaTree
 from swiftspec.simulator.closed_forms import best_tree_tokens, serial_round_s
 from swiftspec.simulator.driver import simulate
+from swiftspec.timing.timeline import Phase
 from tests.builders import constant_profile, with_guesses
 from tools.closed_forms import (
     amusd_speedup,

@@ -16,17 +16,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.trace import AcceptanceTrace, TracedPrompt
+from swiftspec.engine.model.drafts.head_runner import HeadRunner
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
-from swiftspec.engine.model.head_runner import HeadRunner
 from swiftspec.engine.model.models import load_models
 from swiftspec.engine.model.runner import ModelRunner
+from swiftspec.files.document import ModelRef
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
-from swiftspec.planner.fit import Fit
+from swiftspec.planner.search.fit import Fit
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Candidates, ForwardKind, Role, Row
 from swiftspec.profiler.acceptance import record_trace

@@ -1,10 +1,10 @@
 import pytest
 
-from swiftspec.artifacts.timeline import Phase, Timeline
 from swiftspec.policies import Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.recovery import RecoveringDraft, RecoveringTarget
+from swiftspec.timing.timeline import Phase, Timeline
 from tests.builders import Scripted, chain_trace, constant_profile, simulate_one
 
 PATIENCE_S = 0.7

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from swiftspec.policies import POLICIES, Policy, Request, make_policy
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
+from swiftspec.policies.chains.serial import SerialTree
 from swiftspec.policies.effects import Clock, Program, Role
-from swiftspec.policies.serial import SerialTree
-from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.jobs import Job, ServingRun

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from swiftspec.policies import make_policy
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
-from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.serving import Job, Replicas, ServingRun
 from tests.builders import chain_trace, constant_profile, machine_profile
 from tests.simulator.test_serving import TRACE, jobs, linear_profile, outputs, serving

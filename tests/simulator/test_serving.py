@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import simpy
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.sharing import Sharing, SharingCost
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import POLICIES, Layout, Policy, make_policy
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
-from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.driver import simulate
 from swiftspec.simulator.serving import Job, Serving, ServingRun
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.sharing import Sharing, SharingCost
+from swiftspec.timing.timeline import Phase
 from tests.builders import SPLIT, chain_trace, constant_profile, machine_profile, profile, step_point, with_guesses
 from tools.iid_trace import synthesise_trace
 

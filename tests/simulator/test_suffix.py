@@ -8,15 +8,15 @@ import pytest
 
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Phase, Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.effects import Role
-from swiftspec.policies.suffix_decoding import SuffixDecoding
+from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.driver import simulate
 from swiftspec.simulator.serving import Job, Replicas, Serving
+from swiftspec.timing.timeline import Phase, Timeline
 from tools.pictures import RECORDED
 
 PROMPTS = range(0, 119, 6)

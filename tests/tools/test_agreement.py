@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from swiftspec.engine.model.gpu_kv_cache import GpuKVCache
-from swiftspec.engine.model.gpu_model import GpuDecoder
+from swiftspec.engine.model.gpu.kv_cache import GpuKVCache
+from swiftspec.engine.model.gpu.model import GpuDecoder
 from tools.agreement import decoder_records, greedy_records
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from swiftspec.engine.model.gpu_model import GpuDecoder
+from swiftspec.engine.model.gpu.model import GpuDecoder
 from swiftspec.profiler.op_timer import OpTimer
 from tools import forwards
 from tools.forwards import forward_record, shape_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from swiftspec.planner.search import Search
+from swiftspec.planner.plan import Search
 from tools.search_regret import Found, regrets
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.errors import EngineError
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.asynchronous.pearl import Pearl
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.policies.pearl import Pearl
-from swiftspec.policies.swiftspec import SwiftSpec
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.pairs import references, write_pair
 from tests.engine.processes import gone_within, workers

@@ -1,10 +1,10 @@
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Phase, Span, Timeline
-from swiftspec.artifacts.warm_up import WarmUpCost, WeightCache
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.timeline import Phase, Span, Timeline
+from swiftspec.timing.warm_up import WarmUpCost, WeightCache
 from swiftspec.validation.load_steps import SharedStep, shared_steps, step_factors
 from tests.cli.samples import candidate
 from tests.test_architecture import ROOT

@@ -1,7 +1,7 @@
 import pytest
 
 from swiftspec.artifacts.report import Drift
-from swiftspec.artifacts.timeline import Timeline
+from swiftspec.timing.timeline import Timeline
 from swiftspec.validation.validator import Measurement, make_report, plain_outputs
 from tests.cli.samples import ORIGIN, parallel_timeline, plan, serial_timeline
 

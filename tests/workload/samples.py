@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
-from swiftspec.artifacts.document import Origin
 from swiftspec.artifacts.workload import LoadTrace, RequestClass, Workload, WorkloadRequest
+from swiftspec.files.document import Origin
 
 ORIGIN = Origin(command="swiftspec test", created_utc="2026-01-01T00:00:00+00:00", versions={}, device="none")
 CLASSES = (

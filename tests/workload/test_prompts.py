@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.document import file_sha256
 from swiftspec.artifacts.trace import Guesses
 from swiftspec.artifacts.workload import PromptSource
+from swiftspec.files.document import file_sha256
 from swiftspec.workload import PromptLengths, lengths_in_prompts, lengths_in_trace, make_workload
 from tests.cli import samples
 from tests.workload.samples import written

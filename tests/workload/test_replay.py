@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from swiftspec.artifacts.document import file_sha256
 from swiftspec.artifacts.workload import MOST_REQUESTS, RequestClass, Workload
+from swiftspec.files.document import file_sha256
 from swiftspec.workload import replay
 from swiftspec.workload.load_traces.rows import TraceRow
 from swiftspec.workload.replay import shared_stretches

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.files.document import ModelRef
 from swiftspec.files.writing import write_output
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.profiler.acceptance import record_trace

@@ -18,13 +18,13 @@ from statistics import median
 
 import torch
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.cli import console
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.inflate import write_inflated
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.engine.model.weights.inflate import write_inflated
 from swiftspec.engine.tasks import EncodedPrompts
+from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import Layout, Request, make_policy

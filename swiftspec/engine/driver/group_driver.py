@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from swiftspec.artifacts.timeline import Span
 from swiftspec.engine.driver.request_part import Form, RequestPart
 from swiftspec.engine.model.forward_batch import BatchResult, ForwardBatch
 from swiftspec.engine.model.protocol import DeviceError, Model
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies.effects import Message, Program, Receive, Role
 from swiftspec.scheduler.asks import Step
 from swiftspec.scheduler.batching import BatchLimits, WaitUntil
 from swiftspec.scheduler.controller import Controller
 from swiftspec.scheduler.group import Group
+from swiftspec.timing.timeline import Span
 
 __all__ = ["Ended", "GroupDriver", "Inbox", "raise_error", "run_alone"]
 

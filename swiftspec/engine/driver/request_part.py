@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from swiftspec.artifacts.timeline import Phase, Span
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Rows
 from swiftspec.engine.model.protocol import Model
-from swiftspec.engine.model.rejection_sampler import RejectionSampler
-from swiftspec.engine.model.sampler import Sampler, log_probs
+from swiftspec.engine.model.sampling.rejection_sampler import RejectionSampler
+from swiftspec.engine.model.sampling.sampler import Sampler, log_probs
 from swiftspec.policies.effects import (
     Candidates,
     Clock,
@@ -30,6 +29,7 @@ from swiftspec.policies.effects import (
     TargetFinish,
     TargetForward,
 )
+from swiftspec.timing.timeline import Phase, Span
 
 __all__ = ["Form", "RequestChannel", "RequestPart"]
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from swiftspec.artifacts.steps import PREFILL_CHUNK
 from swiftspec.policies.effects import Candidates, ForwardKind, Row
+from swiftspec.timing.steps import PREFILL_CHUNK
 
 if TYPE_CHECKING:  # what only describes a forward does not wait seconds for torch
     from torch import Tensor

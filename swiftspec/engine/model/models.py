@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.engine.model.block_layers import BlockLayers, load_block_weights
-from swiftspec.engine.model.block_runner import BlockRunner
-from swiftspec.engine.model.features import Features, FeatureStore, FeatureTaps
-from swiftspec.engine.model.head_kernels import HeadKernels
-from swiftspec.engine.model.head_layers import HeadLayers
-from swiftspec.engine.model.head_runner import HeadRunner
-from swiftspec.engine.model.head_weights import load_head_weights
+from swiftspec.engine.model.drafts.block_layers import BlockLayers, load_block_weights
+from swiftspec.engine.model.drafts.block_runner import BlockRunner
+from swiftspec.engine.model.drafts.features import Features, FeatureStore, FeatureTaps
+from swiftspec.engine.model.drafts.head_kernels import HeadKernels
+from swiftspec.engine.model.drafts.head_layers import HeadLayers
+from swiftspec.engine.model.drafts.head_runner import HeadRunner
+from swiftspec.engine.model.drafts.head_weights import load_head_weights
 from swiftspec.engine.model.runner import DTYPES, ModelRunner
 from swiftspec.engine.parallel.tp_group import TPGroup
+from swiftspec.files.document import ModelRef
 from swiftspec.kernels.cpu_library import load_library
 from swiftspec.models.block_spec import BlockSpec
 from swiftspec.models.draft_kinds import draft_facts

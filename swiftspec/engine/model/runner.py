@@ -7,16 +7,16 @@ from typing import Any, Protocol
 
 import torch
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.devices.local import usable_device
-from swiftspec.engine.model.batch_caches import cache_of
-from swiftspec.engine.model.cpu_model import CpuDecoder
-from swiftspec.engine.model.features import FeatureTaps
+from swiftspec.engine.model.cpu.model import CpuDecoder
+from swiftspec.engine.model.drafts.features import FeatureTaps
 from swiftspec.engine.model.forward_batch import BatchResult, ForwardBatch
-from swiftspec.engine.model.gpu_model import GpuDecoder
-from swiftspec.engine.model.gpu_weights import FORMATS
+from swiftspec.engine.model.gpu.model import GpuDecoder
+from swiftspec.engine.model.gpu.weights import FORMATS
+from swiftspec.engine.model.kv.batch_caches import cache_of
 from swiftspec.engine.model.protocol import DeviceError
 from swiftspec.engine.parallel.tp_group import TPGroup
+from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, model_directory
 

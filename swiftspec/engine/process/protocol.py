@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.timeline import Span
 from swiftspec.devices.local import Device
 from swiftspec.engine.channel.curve import Curve
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Candidates, Role
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
+from swiftspec.timing.timeline import Span
 
 __all__ = [
     "Cancel",

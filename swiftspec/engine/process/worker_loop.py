@@ -13,19 +13,19 @@ from multiprocessing.connection import Connection
 
 import zmq
 
-from swiftspec.artifacts.timeline import Span
 from swiftspec.engine.channel.zmq_channel import NO_PAYLOAD, Channel, Payload
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
-from swiftspec.engine.model.features import FeatureReceiver, Features, FeatureSender, FeatureStore
+from swiftspec.engine.model.drafts.features import FeatureReceiver, Features, FeatureSender, FeatureStore
 from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.process.protocol import Cancel, Committed, Fault, Finished, Generate, Report, Scored, Setup
 from swiftspec.files.reading import brief
 from swiftspec.policies import Layout
 from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Candidates, Program, Role
+from swiftspec.policies.lookup.shared_outputs import SharedOutputs
 from swiftspec.policies.recovery import Recoverable, recoverable
-from swiftspec.policies.shared_outputs import SharedOutputs
+from swiftspec.timing.timeline import Span
 
 __all__ = ["WorkerLoop"]
 

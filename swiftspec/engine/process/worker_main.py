@@ -16,10 +16,10 @@ from multiprocessing.connection import Connection
 import torch
 
 from swiftspec.engine.channel.zmq_channel import Channel
-from swiftspec.engine.model.block_runner import BlockRunner
-from swiftspec.engine.model.draft_vocabulary import with_vocabulary
-from swiftspec.engine.model.features import Features, most_payload_bytes
-from swiftspec.engine.model.head_runner import HeadRunner
+from swiftspec.engine.model.drafts.block_runner import BlockRunner
+from swiftspec.engine.model.drafts.features import Features, most_payload_bytes
+from swiftspec.engine.model.drafts.head_runner import HeadRunner
+from swiftspec.engine.model.drafts.vocabulary import with_vocabulary
 from swiftspec.engine.model.memory import trim_memory
 from swiftspec.engine.model.models import Models, load_models
 from swiftspec.engine.model.protocol import Model

@@ -20,20 +20,20 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad
 from swiftspec.devices import ClusterSpec
-from swiftspec.planner.bounds import ClosedForms
-from swiftspec.planner.decision import OutOfReachError, explained
-from swiftspec.planner.evaluation import Budget
 from swiftspec.planner.fleet.kinds import Kind
 from swiftspec.planner.fleet.pools import pools_of, saves, sharing_candidate
 from swiftspec.planner.fleet.result import described_fleet, described_load
 from swiftspec.planner.fleet.shortlist import Promising, load_grid, shortlisted, with_fewer_rows
 from swiftspec.planner.fleet.simulated import Served, Simulated, Simulation
 from swiftspec.planner.fleet.sizing import Sized, Sizing
-from swiftspec.planner.known_errors import KnownErrors
 from swiftspec.planner.load import Load
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.option import Key, Option
-from swiftspec.planner.simulations import RankedOption, Simulations
+from swiftspec.planner.search.bounds import ClosedForms
+from swiftspec.planner.search.decision import OutOfReachError, explained
+from swiftspec.planner.search.evaluation import Budget
+from swiftspec.planner.search.known_errors import KnownErrors
+from swiftspec.planner.search.option import Key, Option
+from swiftspec.planner.search.simulations import RankedOption, Simulations
 from swiftspec.planner.under_load.load_curves import LoadCurve, LoadCurves, Means
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.simulator.latency import LatencyTable

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.option import Key, Option
+from swiftspec.planner.search.option import Key, Option
 from swiftspec.simulator.replica import Replicas
 
 __all__ = ["Kind"]

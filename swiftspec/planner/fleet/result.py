@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from swiftspec.artifacts.document import Basis
 from swiftspec.artifacts.fleet import Fleet, LoadPoint, ReplicaKind
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad, workload_sha256
 from swiftspec.artifacts.workload import Workload
+from swiftspec.files.document import Basis
 from swiftspec.planner.fleet.break_even import break_evens
 from swiftspec.planner.fleet.kinds import Kind
 from swiftspec.planner.fleet.sizing import Sized

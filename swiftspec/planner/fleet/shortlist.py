@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from swiftspec.planner.bounds import ClosedForms
-from swiftspec.planner.option import Key, Option, Split
-from swiftspec.planner.simulations import RankedOption
+from swiftspec.planner.search.bounds import ClosedForms
+from swiftspec.planner.search.option import Key, Option, Split
+from swiftspec.planner.search.simulations import RankedOption
 from swiftspec.planner.under_load.load_curves import LoadCurve
 from swiftspec.policies import Layout
 

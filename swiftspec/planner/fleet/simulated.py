@@ -15,9 +15,9 @@ from swiftspec.artifacts.load_metrics import ServedRecord, SimulatedLoad, load_m
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.artifacts.workload import Workload
-from swiftspec.planner.backends import run_parallel
-from swiftspec.planner.collecting import uncollected
 from swiftspec.planner.fleet.share import replica_share
+from swiftspec.planner.search.backends import run_parallel
+from swiftspec.planner.search.collecting import uncollected
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.progress import Progress
 from swiftspec.simulator.replica import Replicas

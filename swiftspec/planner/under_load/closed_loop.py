@@ -6,8 +6,8 @@ from functools import lru_cache
 import numpy as np
 
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
-from swiftspec.artifacts.document import Origin
 from swiftspec.artifacts.workload import RequestClass, Workload, WorkloadRequest
+from swiftspec.files.document import Origin
 
 __all__ = ["UNEVEN", "closed_loop_workload", "longest_request"]
 

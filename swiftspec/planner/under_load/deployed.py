@@ -14,12 +14,12 @@ from swiftspec.engines.constants import Constants
 from swiftspec.engines.description import Engine, StepLimits
 from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.option import Option
+from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.served import Chains, EngineUnderLoad
 from swiftspec.policies import Policy
 from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
-from swiftspec.policies.serial import SerialChain
 from swiftspec.scheduler.prefix_cache import PrefixCache
 
 __all__ = ["Deployed", "draft_host_of", "host_of"]

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.planner.under_load.recorded_request import RecordedRequest, forwards_of, phase_of, prefill
 from swiftspec.planner.under_load.round_arrays import RoundArrays
 from swiftspec.planner.under_load.rounds import Round
@@ -24,6 +23,7 @@ from swiftspec.scheduler.asks import Ask, Step
 from swiftspec.scheduler.batching import BatchLimits, choose
 from swiftspec.simulator.forward_times import ForwardTimes
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["CutShortError", "OwnEngine", "simulate_rounds"]
 

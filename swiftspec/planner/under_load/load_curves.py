@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.workload import Workload
-from swiftspec.planner.bounds import ClosedForms
-from swiftspec.planner.simulations import RankedOption
+from swiftspec.planner.search.bounds import ClosedForms
+from swiftspec.planner.search.simulations import RankedOption
 from swiftspec.planner.under_load.shared_steps import SharedSteps
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["LoadCurve", "LoadCurves", "Means"]
 

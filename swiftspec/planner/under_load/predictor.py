@@ -19,10 +19,9 @@ from swiftspec.artifacts.load_metrics import (
     SimulatedLoad,
     load_metrics,
 )
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import Workload
-from swiftspec.planner.option import Option
+from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.candidates import ServingEngine, chains_from
 from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
@@ -32,13 +31,14 @@ from swiftspec.planner.under_load.served import ArrayRun
 from swiftspec.planner.under_load.workloads import requests_of
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
-from swiftspec.policies.shared_outputs import num_searched
+from swiftspec.policies.lookup.shared_outputs import num_searched
 from swiftspec.scheduler.controls.named import control_under
 from swiftspec.simulator.driver import group_degrees, group_ranks
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.load import named_prompts, serve_workload
 from swiftspec.simulator.replica import ONE_REPLICA, Replicas
 from swiftspec.simulator.setup import Setup
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["Predictor", "setup_of"]
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.planner.under_load.rounds import Round
 from swiftspec.policies.effects import ForwardKind, Role
 from swiftspec.scheduler.asks import Ask
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["Forward", "RecordedRequest", "forwards_of", "phase_of", "prefill"]
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from swiftspec.artifacts.steps import Latencies
-from swiftspec.artifacts.timeline import Phase, Span, Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
+from swiftspec.timing.steps import Latencies
+from swiftspec.timing.timeline import Phase, Span, Timeline
 
 __all__ = ["Round", "recorded_rounds", "rounds_of"]
 

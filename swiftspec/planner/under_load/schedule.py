@@ -6,7 +6,7 @@ from statistics import fmean
 from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.kinds.named import chain_for
+from swiftspec.planner.drafts.named import chain_for
 from swiftspec.planner.under_load.candidates import ServingEngine
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies import Policy

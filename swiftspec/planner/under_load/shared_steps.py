@@ -3,11 +3,11 @@
 import math
 
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Phase
-from swiftspec.planner.bounds import StepTimes
-from swiftspec.planner.option import Option
+from swiftspec.planner.search.bounds import StepTimes
+from swiftspec.planner.search.option import Option
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["SharedSteps"]
 

@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from swiftspec.artifacts.timeline import COMPUTING, Phase, Span, Timeline
 from swiftspec.policies.effects import Role
 from swiftspec.reports.figures.recordings import PHASE_COLOURS
+from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
 
 __all__ = ["shared_steps", "shared_steps_compared"]
 

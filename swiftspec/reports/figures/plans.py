@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from swiftspec.artifacts.latency import Latency
 from swiftspec.artifacts.plan import Explored, Plan
 from swiftspec.reports.figures.style import BLUE, COLOURS, GREY, VERMILION, new_figure
+from swiftspec.timing.latency import Latency
 
 __all__ = ["forward_parts", "heat_map", "sensitivity", "speed_against_devices"]
 

@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from swiftspec.artifacts.profile import Profile, StepPoint
-from swiftspec.artifacts.timeline import Phase, Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.reports.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW, new_figure
+from swiftspec.timing.timeline import Phase, Timeline
 
 __all__ = ["PHASE_COLOURS", "acceptance_by_rank", "step_latency", "timeline_rounds"]
 

@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from swiftspec.artifacts.latency import Provenance
-from swiftspec.artifacts.timeline import Excerpt, Phase
 from swiftspec.reports.formatting import milliseconds, speed
 from swiftspec.reports.html.markup import Markup, element, join
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.timeline import Excerpt, Phase
 
 __all__ = ["Mark", "Segment", "frontier", "interval", "legend", "nice_ticks", "stacked_bar", "timeline_tracks"]
 

@@ -4,7 +4,6 @@ from importlib.resources import files
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Timeline
 from swiftspec.reports.html import (
     acceptance,
     alternatives,
@@ -18,6 +17,7 @@ from swiftspec.reports.html import (
     under_load,
 )
 from swiftspec.reports.html.markup import Markup, element, join
+from swiftspec.timing.timeline import Timeline
 
 __all__ = ["render"]
 

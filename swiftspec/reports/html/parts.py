@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Timeline
 from swiftspec.reports.formatting import provenance_shares
 from swiftspec.reports.html.markup import Markup, element, join
 from swiftspec.reports.html.sources import Source, cite
+from swiftspec.timing.timeline import Timeline
 
 __all__ = [
     "DASH",

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from swiftspec.artifacts.latency import Latency, Provenance
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import COMPUTING, Phase, Span, Timeline
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Latency, Provenance
+from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
 
 __all__ = ["BETWEEN", "Item", "time_per_round"]
 

@@ -3,14 +3,14 @@
 from collections import Counter
 from enum import StrEnum
 
-from swiftspec.artifacts.document import Origin
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Basis, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.devices import DEVICES
+from swiftspec.files.document import Origin
 from swiftspec.models import known_model, model_names
 from swiftspec.reports.formatting import count
 from swiftspec.reports.html.markup import Markup, element, join
+from swiftspec.timing.latency import Provenance
 
 __all__ = ["Source", "cite", "notes"]
 

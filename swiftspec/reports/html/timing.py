@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from swiftspec.artifacts.latency import Provenance
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.reports.formatting import count, milliseconds, percent
 from swiftspec.reports.html.charts import Segment, legend, stacked_bar, swatch, timeline_tracks
 from swiftspec.reports.html.markup import Markup, element, join
 from swiftspec.reports.html.parts import Column, View, scrolling, section, table
 from swiftspec.reports.html.rounds import Item, time_per_round
 from swiftspec.reports.html.sources import Source
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["breakdown", "provenance_shares", "ten_rounds"]
 

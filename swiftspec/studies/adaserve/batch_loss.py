@@ -8,11 +8,11 @@ other figures of the same pair (see `adaserve`), and one that takes no time on t
 from dataclasses import dataclass
 
 from swiftspec.acceptance import acceptance_for, tree_acceptance
-from swiftspec.artifacts.steps import Latencies
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.policies.effects import Role
 from swiftspec.studies.adaserve.experiment import DEGREES, vllm_latencies
 from swiftspec.studies.backtest.speeds import Deployment
+from swiftspec.timing.steps import Latencies
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["Engine", "batch_gain", "vllm_in_2025", "without_host_time"]
 

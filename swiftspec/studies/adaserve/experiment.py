@@ -15,13 +15,9 @@ import numpy as np
 from swiftspec.acceptance import AcceptanceModel, synthesise
 from swiftspec.acceptance.fitting import Ranks, fit_acceptance_model
 from swiftspec.acceptance.model import PRIOR
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.latency import NUM_QUANTILES, Provenance
 from swiftspec.artifacts.profile import HostPoint, StepPoint
-from swiftspec.artifacts.step_costs import StepCosts
-from swiftspec.artifacts.steps import Latencies
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
@@ -31,6 +27,10 @@ from swiftspec.simulator.serving import Serving
 from swiftspec.studies.adaserve.rule import FilledBudget, FilledBudgetSteering
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.speeds import Deployment
+from swiftspec.timing.latency import NUM_QUANTILES, Provenance
+from swiftspec.timing.step_costs import StepCosts
+from swiftspec.timing.steps import Latencies
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["DEGREES", "SYSTEMS", "Outcome", "acceptance_model", "serve", "vllm_latencies"]
 

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from swiftspec.artifacts.document import Document, Facts
 from swiftspec.artifacts.load_metrics import Percentiles
+from swiftspec.files.document import Document, Facts
 from swiftspec.policies.effects import Role
 
 __all__ = [

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swiftspec.artifacts.document import Origin
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.prompts import Prompt
+from swiftspec.files.document import Origin
 from swiftspec.models.spec import is_model_directory
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent

@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 
 from swiftspec.acceptance import PRIOR, Length, fit_acceptance_model, synthesise, tree_acceptance
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.steps import Latencies
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
@@ -27,6 +25,8 @@ from swiftspec.simulator.serving import Job, Serving
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import Constant, Row
 from swiftspec.studies.backtest.speeds import Deployment
+from swiftspec.timing.steps import Latencies
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["decoupled_rows"]
 

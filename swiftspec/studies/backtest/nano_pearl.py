@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from swiftspec.acceptance import PRIOR, AcceptanceModel, fit_acceptance_model
 from swiftspec.acceptance.fitting import Ranks
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import Constant, Row
 from swiftspec.studies.backtest.speeds import Deployment, decoding
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["FITTED_ON", "Cell", "batch_rows", "cells", "predicted_gain", "single_rows", "window", "windows"]
 

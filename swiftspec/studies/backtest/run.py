@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import joblib
 
-from swiftspec.planner.backends import run_parallel
+from swiftspec.planner.search.backends import run_parallel
 from swiftspec.progress import Progress
 from swiftspec.studies.backtest.acceptance import acceptance_rows
 from swiftspec.studies.backtest.adaptive_verification import adaptive_verification_rows

@@ -6,18 +6,18 @@ from functools import cache
 from typing import Any
 
 from swiftspec.acceptance import AcceptanceModel, synthesise, synthesise_positions
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.profile import HostPoint, Profile
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.costmodel.device_profile import Int4Forwards, device_profile
 from swiftspec.costmodel.published import SwiftSpecKernels
+from swiftspec.files.document import ModelRef
 from swiftspec.models import NamedModel, known_model
 from swiftspec.models.heads import HEADS
 from swiftspec.policies import DraftKind, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["Deployment", "decoding", "decoding_by_position"]
 

@@ -21,8 +21,8 @@ from swiftspec.acceptance import (
     tree_acceptance,
 )
 from swiftspec.acceptance.published import PublishedAcceptance, Quantity, acceptance_of, published_acceptance
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.policies.sequoia import static_tree
+from swiftspec.files.document import ModelRef
+from swiftspec.policies.trees.sequoia import static_tree
 
 __all__ = [
     "FORKED",

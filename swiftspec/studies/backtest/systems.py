@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from swiftspec.acceptance import acceptance_for
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import Row
 from swiftspec.studies.backtest.speeds import Deployment, decoding
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["published_systems", "ssd_rows", "system_rows"]
 

@@ -25,15 +25,15 @@ from scipy.interpolate import PchipInterpolator
 
 from swiftspec.acceptance import PRIOR, AcceptanceModel, Fit, Length, fit_acceptance_model, synthesise
 from swiftspec.acceptance.published import acceptance_of
-from swiftspec.artifacts.document import ModelRef, Origin
-from swiftspec.artifacts.latency import NUM_QUANTILES, Provenance
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.profile import Profile, StepPoint
-from swiftspec.artifacts.timeline import Phase
+from swiftspec.files.document import ModelRef, Origin
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
+from swiftspec.policies.chains.serial import SerialTree
 from swiftspec.policies.effects import Role
-from swiftspec.policies.serial import SerialTree
-from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.driver import Simulator
+from swiftspec.timing.latency import NUM_QUANTILES, Provenance
+from swiftspec.timing.timeline import Phase
 
 __all__ = ["DRAFT", "TARGET", "Reading", "predicted_lengths", "published_lengths", "serial_fits"]
 

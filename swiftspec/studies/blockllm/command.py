@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.cli import console
 from swiftspec.costmodel.device_profile import device_profile
 from swiftspec.models import known_model
@@ -16,6 +15,7 @@ from swiftspec.studies.blockllm.queueing import Cache
 from swiftspec.studies.blockllm.requests import BlockRun, TenantRequest, requests_of
 from swiftspec.studies.blockllm.simulation import simulate_blocks
 from swiftspec.tenants.directories import read_zoo
+from swiftspec.timing.timeline import Phase
 from swiftspec.workload import Arrivals, Lengths, RequestClass, make_workload
 
 __all__ = ["blockllm", "break_even", "burst", "md1_mean_wait_s"]

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from swiftspec.artifacts.distributions import Arrivals, Process
-from swiftspec.artifacts.document import Document, Facts
 from swiftspec.artifacts.load_metrics import LoadMetrics
+from swiftspec.files.document import Document, Facts
 
 __all__ = [
     "BestLength",

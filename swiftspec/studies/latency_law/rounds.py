@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.artifacts.timeline import DRAFTING, Phase, Span, Timeline
 from swiftspec.policies.effects import Role
 from swiftspec.studies.latency_law.speculation import Cost, RequestCosts
+from swiftspec.timing.timeline import DRAFTING, Phase, Span, Timeline
 
 __all__ = ["DerivedCosts", "RoundTable", "derive_costs"]
 

@@ -12,11 +12,9 @@ from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
 from swiftspec.artifacts.load_metrics import ServedRecord, load_metrics
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.planned import Planned
-from swiftspec.artifacts.steps import Latencies
-from swiftspec.artifacts.timeline import Timeline
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import Workload
-from swiftspec.planner.backends import run_parallel
+from swiftspec.planner.search.backends import run_parallel
 from swiftspec.policies import Request
 from swiftspec.progress import Progress, silent
 from swiftspec.scheduler.controls.named import control_under
@@ -24,6 +22,8 @@ from swiftspec.stages.inputs import Prompts, read_texts
 from swiftspec.stages.load_testing import send
 from swiftspec.studies.latency_law.document import SweepPoint
 from swiftspec.studies.latency_law.rounds import RoundTable
+from swiftspec.timing.steps import Latencies
+from swiftspec.timing.timeline import Timeline
 
 if TYPE_CHECKING:
     from swiftspec.validation.load import LoadEngine

@@ -7,11 +7,11 @@ from hashlib import sha256
 
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.distributions import Arrivals, Process
-from swiftspec.artifacts.document import Origin
 from swiftspec.artifacts.load_goal import LoadOptions
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
+from swiftspec.files.document import Origin
 from swiftspec.models.spec import is_model_directory, model_directory
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.progress import Progress

@@ -17,17 +17,17 @@ import pytest
 import torch
 import zmq
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.channel.sequencing import Header
 from swiftspec.engine.channel.zmq_channel import Channel, encode
 from swiftspec.engine.driver.group_driver import GroupDriver, raise_error
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.runner import ModelRunner
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Request, make_policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import CatchUp, Message, Probe, ProbeReply, Role, Stop, Subtree, Verdict
-from swiftspec.policies.prompt_lookup import PromptLookup
+from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 from swiftspec.policies.recovery import RecoveringTarget
 from swiftspec.profiler.helper_processes import forkserver
 from swiftspec.scheduler.batching import BatchLimits

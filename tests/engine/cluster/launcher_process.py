@@ -5,10 +5,10 @@ It prints where hosts reach it, then `ready`; and for ever the output of one req
 
 import sys
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.cluster.executor import ClusterExecutor
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout
-from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from tests.engine.cluster.slots import SLOTS
 from tests.engine.conftest import start_engine
 from tests.engine.victims import PATIENCE_S, generate

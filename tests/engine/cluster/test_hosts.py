@@ -11,14 +11,14 @@ from functools import partial
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.cluster.executor import ClusterExecutor
 from swiftspec.engine.launcher import Launcher
 from swiftspec.errors import EngineError
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
-from swiftspec.policies.swiftspec import SwiftSpec
 from tests.engine.cluster.slots import DRAFT, SLOTS, TARGET
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.hosts import Host, in_namespaces, on_loopback

@@ -6,13 +6,13 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from swiftspec.artifacts.timeline import Phase, Span
 from swiftspec.engine.cluster.remote_worker import Placed, RemoteWorker
 from swiftspec.engine.process.clocks import Timed
 from swiftspec.engine.process.pipes import PipeEnd
 from swiftspec.engine.process.protocol import Cancel, Failed, Finished, Setup
 from swiftspec.engine.process.worker_handle import WorkerLostError
 from swiftspec.policies.effects import Role
+from swiftspec.timing.timeline import Phase, Span
 from tests.engine.setups import setup
 
 AHEAD_S = 1000.0  # of the worker's clock

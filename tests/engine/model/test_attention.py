@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.attention import TreeAttention, causal_visibility, tree_visibility
+from swiftspec.engine.model.cpu.attention import TreeAttention, causal_visibility, tree_visibility
 from tests.engine.shapes import small_spec
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.models import Models, load_models
+from swiftspec.files.document import ModelRef
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import ForwardKind, Role, Row
@@ -49,7 +49,7 @@ def test_logits_are_those_of_the_definition(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inflate: str | None, has_kernels: bool
 ) -> None:
     if not has_kernels:
-        monkeypatch.setattr("swiftspec.engine.model.cpu_model.load_library", lambda: None)
+        monkeypatch.setattr("swiftspec.engine.model.cpu.model.load_library", lambda: None)
     drafter = write_block_drafter(tmp_path / "block", target)
     models, reference = load(target, drafter, inflate=inflate), Reference(drafter, target)
     read(models, TEXT[:5])

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from swiftspec.engine.model.checkpoint import load_weights, weight_shapes
+from swiftspec.engine.model.weights.checkpoint import load_weights, weight_shapes
 from swiftspec.models.spec import ModelSpec
 from tests.engine.checkpoints import VARIANTS, write_checkpoint
 

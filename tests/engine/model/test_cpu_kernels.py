@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from swiftspec.engine.model.cpu_kernels import KernelLayers
-from swiftspec.engine.model.cpu_model import CpuDecoder
-from swiftspec.engine.model.cpu_packer import Packer
-from swiftspec.engine.model.kv_cache import KVCache
-from swiftspec.engine.model.sampler import top_candidates
+from swiftspec.engine.model.cpu.kernels import KernelLayers
+from swiftspec.engine.model.cpu.model import CpuDecoder
+from swiftspec.engine.model.cpu.packer import Packer
+from swiftspec.engine.model.kv.cache import KVCache
+from swiftspec.engine.model.sampling.sampler import top_candidates
 from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.spec import ModelSpec
 from tests.engine.checkpoints import MIXTURES, VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
@@ -207,7 +207,7 @@ def test_without_a_compiler_torch_computes(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "model", "llama")
     program = (
         "import sys, torch\n"
-        "from swiftspec.engine.model.cpu_model import CpuDecoder\n"
+        "from swiftspec.engine.model.cpu.model import CpuDecoder\n"
         "decoder = CpuDecoder.load(sys.argv[1])\n"
         "print(type(decoder._layers).__name__)\n"
         "CpuDecoder.load(sys.argv[1], dtype=torch.int8)\n"
@@ -226,7 +226,7 @@ def test_older_instructions_give_the_same_tokens(capability: str, tmp_path: Path
     text = tokens(NUM_TOKENS)
     program = (
         "import sys, torch\n"
-        "from swiftspec.engine.model.cpu_model import CpuDecoder\n"
+        "from swiftspec.engine.model.cpu.model import CpuDecoder\n"
         "from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, ForwardKind\n"
         "from swiftspec.kernels.cpu_library import load_library\n"
         f"batch = ForwardBatch(ForwardKind.EXACT, (Chunk(0, {tuple(text)}),))\n"

@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from swiftspec.artifacts.steps import PREFILL_SIZES
-from swiftspec.engine.model.cpu_model import CpuDecoder
-from swiftspec.engine.model.cpu_torch_tenants import TorchTenants
+from swiftspec.engine.model.cpu.adapters_with_torch import TorchTenants
+from swiftspec.engine.model.cpu.model import CpuDecoder
 from swiftspec.engine.model.runner import Cache, Decoder
 from swiftspec.policies.effects import ForwardKind
+from swiftspec.timing.steps import PREFILL_SIZES
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
 from tests.engine.decoders import load_kernels, load_static, load_torch
 from tests.engine.forwards import forward, prefill

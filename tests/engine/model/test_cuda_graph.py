@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cuda_graph import GraphPool, Replay
+from swiftspec.engine.model.gpu.cuda_graph import GraphPool, Replay
 
 with_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU records graphs")
 

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from swiftspec.engine.model.cpu_kernels import KernelLayers
-from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.cpu.kernels import KernelLayers
+from swiftspec.engine.model.cpu.model import CpuDecoder
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.kernels.cpu_library import load_library
 from swiftspec.models.spec import ModelSpec

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.engine.model.features import FeatureReceiver, FeatureSender, FeatureStore, most_payload_bytes
+from swiftspec.engine.model.drafts.features import FeatureReceiver, FeatureSender, FeatureStore, most_payload_bytes
+from swiftspec.engine.model.drafts.head_runner import HeadRunner
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
-from swiftspec.engine.model.head_runner import HeadRunner
 from swiftspec.engine.model.models import load_models
 from swiftspec.engine.model.runner import ModelRunner
+from swiftspec.files.document import ModelRef
 from swiftspec.policies.effects import ForwardKind, Role, Row, Stop, Verdict
 from tests.engine.checkpoints import write_checkpoint
 from tests.engine.heads import LAYOUTS, Reference, write_head

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.driver.group_driver import run_alone
-from swiftspec.engine.model.cpu_model import CpuDecoder
-from swiftspec.engine.model.gpu_model import GpuDecoder
-from swiftspec.engine.model.gpu_ops import reference_ops
-from swiftspec.engine.model.gpu_weights import FORMATS, WeightFormat
+from swiftspec.engine.model.cpu.model import CpuDecoder
+from swiftspec.engine.model.gpu.model import GpuDecoder
+from swiftspec.engine.model.gpu.ops import reference_ops
+from swiftspec.engine.model.gpu.weights import FORMATS, WeightFormat
 from swiftspec.engine.model.runner import Decoder, ModelRunner
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.effects import ForwardKind, Role
 from tests.engine.checkpoints import MIXTURES, VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
@@ -153,7 +153,7 @@ def test_a_reset_cache_is_as_good_as_new(static: GpuDecoder) -> None:
 
 
 def test_prompts_of_several_chunks_are_one(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swiftspec.engine.model.gpu_model._PREFILL_ROWS", 10)
+    monkeypatch.setattr("swiftspec.engine.model.gpu.model._PREFILL_ROWS", 10)
     expected, actual = (prefill(decoder, PREFIX, decoder.new_cache(32)) for decoder in pair)
     assert_close(actual, expected)
 

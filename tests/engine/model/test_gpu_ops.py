@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from swiftspec.engine.model.gpu_ops import ops_for, reference_ops
-from swiftspec.engine.model.kv_cache import KVCache
+from swiftspec.engine.model.gpu.ops import ops_for, reference_ops
+from swiftspec.engine.model.kv.cache import KVCache
 from swiftspec.engine.model.rope import rotations
 from tests.engine.shapes import small_spec
 
@@ -143,7 +143,7 @@ def test_launches_overlap_on_hopper_unless_they_are_told_not_to(
 ) -> None:
     asked: list[bool] = []
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (9, 0))
-    monkeypatch.setattr("swiftspec.engine.model.gpu_ops.triton_ops", lambda *, pdl: asked.append(pdl))
+    monkeypatch.setattr("swiftspec.engine.model.gpu.ops.triton_ops", lambda *, pdl: asked.append(pdl))
     monkeypatch.delenv("SWIFTSPEC_PDL", raising=False)
     if wanted is not None:
         monkeypatch.setenv("SWIFTSPEC_PDL", wanted)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from swiftspec.engine.model.gpu_weights import FORMATS, build_weight, read_bytes
+from swiftspec.engine.model.gpu.weights import FORMATS, build_weight, read_bytes
 from swiftspec.models.layer_parts import Experts
 from tests.engine.shapes import small_spec
 

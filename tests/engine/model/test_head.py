@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.models import Models, load_models
+from swiftspec.files.document import ModelRef
 from swiftspec.policies.effects import ForwardKind, Role, Row
 from tests.engine.checkpoints import VOCAB_SIZE, write_checkpoint
 from tests.engine.heads import LAYOUTS, Reference, write_head
@@ -51,7 +51,7 @@ def test_logits_are_those_of_the_definition(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, inflate: str | None, has_kernels: bool
 ) -> None:
     if not has_kernels:
-        for module in ("cpu_model", "models"):
+        for module in ("cpu.model", "models"):
             monkeypatch.setattr(f"swiftspec.engine.model.{module}.load_library", lambda: None)
     head = write_head(tmp_path / "head", target, layout)
     reference = Reference(head, target, layout)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from swiftspec.engine.model.checkpoint import load_weights
-from swiftspec.engine.model.cpu_model import CpuDecoder
-from swiftspec.engine.model.inflate import inflate_weights, write_inflated
+from swiftspec.engine.model.cpu.model import CpuDecoder
+from swiftspec.engine.model.weights.checkpoint import load_weights
+from swiftspec.engine.model.weights.inflate import inflate_weights, write_inflated
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind
@@ -116,7 +116,7 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path: Path, monkeypatch: 
     def full_disk(*args: object, **kwargs: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("swiftspec.engine.model.inflate.save_file", full_disk)
+    monkeypatch.setattr("swiftspec.engine.model.weights.inflate.save_file", full_disk)
     with pytest.raises(ValueError, match="large: cannot write the inflated model: No space left on device"):
         write_inflated(source, Inflation(layers=4), tmp_path / "large", dtype=torch.float32)
     assert [path.name for path in tmp_path.iterdir()] == ["small"]

@@ -2,8 +2,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from swiftspec.engine.model import packed_linear
-from swiftspec.engine.model.packed_linear import Linear
+from swiftspec.engine.model.cpu import packed_linear
+from swiftspec.engine.model.cpu.packed_linear import Linear
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

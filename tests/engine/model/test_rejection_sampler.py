@@ -8,12 +8,12 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from swiftspec.engine.model import rejection_sampler
-from swiftspec.engine.model.rejection_sampler import Proposal, ProposalsBySlot, accept, draw
-from swiftspec.engine.model.sampler import Floats, Sampler, stream
+from swiftspec.engine.model.sampling import rejection_sampler
+from swiftspec.engine.model.sampling.rejection_sampler import Proposal, ProposalsBySlot, accept, draw
+from swiftspec.engine.model.sampling.sampler import Floats, Sampler, stream
 from swiftspec.policies import POLICIES, Layout, Request, make_policy
+from swiftspec.policies.chains.serial import SerialChain, SerialTree
 from swiftspec.policies.effects import Role, Row
-from swiftspec.policies.serial import SerialChain, SerialTree
 from tests.engine.tables import Pair, TableModel, random_pair, random_table
 
 pytestmark = pytest.mark.usefixtures("one_thread")

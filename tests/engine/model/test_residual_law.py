@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 
-from swiftspec.engine.model import rejection_sampler
-from swiftspec.engine.model.rejection_sampler import Proposal, RejectionSampler
-from swiftspec.engine.model.sampler import Floats, Sampler
+from swiftspec.engine.model.sampling import rejection_sampler
+from swiftspec.engine.model.sampling.rejection_sampler import Proposal, RejectionSampler
+from swiftspec.engine.model.sampling.sampler import Floats, Sampler
 from swiftspec.policies import POLICIES, Layout, Policy, Request, make_policy
 from tests.engine.tables import Grant, random_pair
 from tests.laws import Law, Tokens, detectable, joint_law, p_value

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
-from swiftspec.engine.model.gpu_model import GpuDecoder
+from swiftspec.engine.model.gpu.model import GpuDecoder
 from swiftspec.engine.model.runner import ModelRunner
+from swiftspec.files.document import ModelRef
 from swiftspec.policies.effects import ForwardKind, Row
 from tests.engine.checkpoints import write_checkpoint
 

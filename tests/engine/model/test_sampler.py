@@ -7,7 +7,7 @@ import torch
 from scipy.stats import chi2
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from swiftspec.engine.model.sampler import Sampler, top_candidates
+from swiftspec.engine.model.sampling.sampler import Sampler, top_candidates
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

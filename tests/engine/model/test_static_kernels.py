@@ -17,10 +17,10 @@ from transformers import (
 
 pytest.importorskip("swiftspec.kernels.linear", reason="kernels need Triton")
 
-from swiftspec.engine.model.gpu_kv_cache import GpuKVCache
-from swiftspec.engine.model.gpu_model import GpuDecoder
-from swiftspec.engine.model.gpu_ops import ops_for, reference_ops, triton_ops
-from swiftspec.engine.model.gpu_weights import FORMATS
+from swiftspec.engine.model.gpu.kv_cache import GpuKVCache
+from swiftspec.engine.model.gpu.model import GpuDecoder
+from swiftspec.engine.model.gpu.ops import ops_for, reference_ops, triton_ops
+from swiftspec.engine.model.gpu.weights import FORMATS
 from swiftspec.policies.effects import ForwardKind
 from tests.engine.forwards import forward, prefill
 from tests.kernels.gate import compiler

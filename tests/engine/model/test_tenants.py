@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from swiftspec.engine.model import cpu_model
-from swiftspec.engine.model.cpu_kernels import KernelLayers
-from swiftspec.engine.model.cpu_model import CpuDecoder
+from swiftspec.engine.model.cpu import model as cpu_model
+from swiftspec.engine.model.cpu.kernels import KernelLayers
+from swiftspec.engine.model.cpu.model import CpuDecoder
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
-from swiftspec.engine.model.low_rank import cut_adapters, load_adapters
 from swiftspec.engine.model.runner import ModelRunner
+from swiftspec.engine.model.weights.low_rank import cut_adapters, load_adapters
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.sharding import shard_of
 from swiftspec.models.spec import ModelSpec

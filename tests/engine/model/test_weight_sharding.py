@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from swiftspec.engine.model.checkpoint import load_weights, weight_shapes
-from swiftspec.engine.model.loader import local_spec
-from swiftspec.engine.model.weight_sharding import cut
+from swiftspec.engine.model.weights.checkpoint import load_weights, weight_shapes
+from swiftspec.engine.model.weights.loader import local_spec
+from swiftspec.engine.model.weights.sharding import cut
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models import shard_of
 from swiftspec.models.spec import ModelSpec

@@ -5,16 +5,16 @@ from itertools import product
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies.asynchronous.pearl import Pearl
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.policies.easyspec import EasySpec
+from swiftspec.policies.chains.serial import SerialChain, SerialTree
 from swiftspec.policies.effects import Role
-from swiftspec.policies.pearl import Pearl
-from swiftspec.policies.serial import SerialChain, SerialTree
-from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.policies.trees.easyspec import EasySpec
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.pairs import references, write_pair
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.launcher import Launcher
 from swiftspec.errors import EngineError
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.effects import Role
-from swiftspec.policies.swiftspec import SwiftSpec
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.processes import gone_within, workers
 from tests.engine.victims import PATIENCE_S, generate, longest_gap_s, once, pid_of, wait_until_ready

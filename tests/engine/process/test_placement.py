@@ -3,10 +3,10 @@ import os
 import pytest
 import torch
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.devices.local import Device, usable_device
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.process.placement import WorkerSpec, check_groups, cores_of, worker_specs
+from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from tests.engine.setups import setup

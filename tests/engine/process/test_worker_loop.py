@@ -6,14 +6,14 @@ from threading import Thread
 import pytest
 import torch
 
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch
-from swiftspec.engine.model.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.protocol import Committed, Finished, Generate
 from swiftspec.engine.process.worker_loop import WorkerLoop
 from swiftspec.policies import Request
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
+from swiftspec.timing.timeline import Phase
 from tests.engine.setups import setup
 
 NUM_TOKENS = 20

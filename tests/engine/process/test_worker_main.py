@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.engine.process.worker_main import _failure
+from swiftspec.files.document import ModelRef
 from swiftspec.policies.effects import Role
 from tests.engine.setups import setup
 

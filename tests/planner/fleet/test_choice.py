@@ -11,15 +11,15 @@ from swiftspec.artifacts.fleet import Drafting, Fleet
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.planner.fleet.share import planned_workload, replica_share
 from swiftspec.planner.load import Load
-from swiftspec.planner.options import SearchOptions
-from swiftspec.planner.search import Search, make_plan
-from swiftspec.planner.space import feasible_options
+from swiftspec.planner.plan import Search, make_plan
+from swiftspec.planner.search.options import SearchOptions
+from swiftspec.planner.search.space import feasible_options
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.planner.under_load.schedule import draft_schedule
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import shape_of
-from swiftspec.policies.serial import SerialChain
-from swiftspec.policies.swiftspec import SwiftSpec
+from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 from swiftspec.workload import Arrivals, Lengths, RequestClass, make_workload
@@ -42,7 +42,7 @@ def _small_search() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for policy_class, shapes in few.items():
             patch.setattr(policy_class, "search_space", classmethod(lambda _, shapes=shapes: iter(shapes)))
-        patch.setattr("swiftspec.planner.space.policy_classes", lambda _: [Autoregressive, *few])
+        patch.setattr("swiftspec.planner.search.space.policy_classes", lambda _: [Autoregressive, *few])
         yield
 
 

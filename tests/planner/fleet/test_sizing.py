@@ -10,19 +10,19 @@ from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Candidate, Prediction
 from swiftspec.artifacts.under_load import LoadPrediction
-from swiftspec.planner.collecting import uncollected
 from swiftspec.planner.fleet.kinds import Kind
 from swiftspec.planner.fleet.pools import pools_of, saves
 from swiftspec.planner.fleet.simulated import Served, Simulated, Simulation, Task
 from swiftspec.planner.fleet.sizing import Sized, Sizing
-from swiftspec.planner.option import Option
+from swiftspec.planner.search.collecting import uncollected
+from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies import Policy
+from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import shape_of
+from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
-from swiftspec.policies.serial import SerialChain
-from swiftspec.policies.swiftspec import SwiftSpec
 from swiftspec.simulator.driver import simulate
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.workload import Arrivals, Lengths, make_workload

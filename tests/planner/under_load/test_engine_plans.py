@@ -10,11 +10,11 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.workload import Workload
 from swiftspec.costmodel.steps import StepWork
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
+from swiftspec.planner.drafts.compare import compare_kinds
+from swiftspec.planner.drafts.named import Asked
 from swiftspec.planner.for_device import plan_for, prepare
-from swiftspec.planner.kinds.compare import compare_kinds
-from swiftspec.planner.kinds.named import Asked
 from swiftspec.planner.load import Load
-from swiftspec.planner.options import SearchOptions
+from swiftspec.planner.search.options import SearchOptions
 from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.schedule import draft_schedule

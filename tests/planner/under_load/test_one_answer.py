@@ -9,16 +9,16 @@ from swiftspec.artifacts.load_goal import LoadOptions
 from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS
 from swiftspec.artifacts.plan import Goal, Plan
 from swiftspec.planner.deployment import Deployment, planned_pair
+from swiftspec.planner.drafts.compare import compare_kinds
+from swiftspec.planner.drafts.named import Asked, Kind, chain_for
 from swiftspec.planner.for_device import plan_for, prepare
-from swiftspec.planner.kinds.compare import compare_kinds
-from swiftspec.planner.kinds.named import Asked, Kind, chain_for
 from swiftspec.planner.load import Load
-from swiftspec.planner.options import SearchOptions
+from swiftspec.planner.search.options import SearchOptions
 from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.schedule import draft_schedule
-from swiftspec.policies.heads import HeadChain
-from swiftspec.policies.parallel_chain import ParallelChain
-from swiftspec.policies.serial import SerialChain
+from swiftspec.policies.chains.parallel_chain import ParallelChain
+from swiftspec.policies.chains.serial import SerialChain
+from swiftspec.policies.trees.heads import HeadChain
 
 PROMPT, OUTPUT, LENGTH = 256, 64, 3
 
@@ -52,11 +52,11 @@ CASES = [
 @pytest.fixture(autouse=True)
 def _one_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain decoding, and one length of each chain; no loads between, which only a break-even needs."""
-    monkeypatch.setattr("swiftspec.planner.kinds.compare._BETWEEN", ())
+    monkeypatch.setattr("swiftspec.planner.drafts.compare._BETWEEN", ())
     for chain in (SerialChain, HeadChain, ParallelChain):
         monkeypatch.setattr(chain, "search_space", classmethod(lambda cls: iter([cls(num_draft_tokens=LENGTH)])))
     monkeypatch.setattr(
-        "swiftspec.planner.kinds.compare.kinds_of",
+        "swiftspec.planner.drafts.compare.kinds_of",
         lambda name, kind, **_: [Kind(name=name, policies=(chain_for(kind).name,))],
     )
 

@@ -22,10 +22,10 @@ from swiftspec.planner.under_load.rounds import Round, rounds_of
 from swiftspec.planner.under_load.served import Requests
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.chains.serial import SerialChain, SerialTree
 from swiftspec.policies.effects import Role
-from swiftspec.policies.heads import HeadChain
-from swiftspec.policies.prompt_lookup import PromptLookup
-from swiftspec.policies.serial import SerialChain, SerialTree
+from swiftspec.policies.lookup.prompt_lookup import PromptLookup
+from swiftspec.policies.trees.heads import HeadChain
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.jobs import Job, ServingRun

@@ -1,8 +1,8 @@
 """Data shown by the figures of these tests."""
 
-from swiftspec.artifacts.latency import Latency
 from swiftspec.artifacts.report import Report
-from swiftspec.artifacts.timeline import Phase
+from swiftspec.timing.latency import Latency
+from swiftspec.timing.timeline import Phase
 from swiftspec.validation.validator import Measurement, make_report
 from tests.cli.samples import ORIGIN, plan, serial_timeline
 from tests.reports.html.samples import composed_profile

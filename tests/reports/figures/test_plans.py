@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from swiftspec.artifacts.timeline import Phase
 from swiftspec.reports.figures import forward_parts, heat_map, sensitivity, speed_against_devices
+from swiftspec.timing.timeline import Phase
 from tests.builders import machine_profile
 from tests.reports.figures.samples import forwards
 from tests.reports.html.samples import CHOSEN_TOKENS_PER_S, rich_plan

@@ -1,7 +1,5 @@
 """A plan for eight accelerators that are not local: composed steps, and every optional field filled."""
 
-from swiftspec.artifacts.document import ModelRef, Spread
-from swiftspec.artifacts.latency import NUM_QUANTILES, Part, Provenance
 from swiftspec.artifacts.metrics import Figures, Metrics
 from swiftspec.artifacts.plan import (
     Acceptance,
@@ -16,9 +14,11 @@ from swiftspec.artifacts.plan import (
     Sensitivity,
 )
 from swiftspec.artifacts.profile import Collective, Profile, StepPoint
-from swiftspec.artifacts.timeline import Phase, Timeline
+from swiftspec.files.document import ModelRef, Spread
 from swiftspec.policies.base import Value
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import NUM_QUANTILES, Part, Provenance
+from swiftspec.timing.timeline import Phase, Timeline
 from tests.cli.samples import ORIGIN, parallel_timeline
 
 TARGET = ModelRef(model="llama-3-70b", dtype="bf16")

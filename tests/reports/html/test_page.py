@@ -9,15 +9,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from swiftspec.artifacts.document import ModelRef
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Acceptance, Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.page import write_page
+from swiftspec.files.document import ModelRef
 from swiftspec.reports.html import render
 from swiftspec.simulator.typical import typical_timeline
+from swiftspec.timing.latency import Provenance
 from tests.reports.html.samples import CHOSEN_TOKENS_PER_S, candidate, composed_profile, rich_plan, timeline
 
 RECORDED = Path(__file__).resolve().parents[3] / "swiftspec/profiles/demo-zen4-2-cores"

@@ -2,12 +2,12 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.latency import Provenance
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.timeline import Phase, Span, Timeline
 from swiftspec.policies.effects import Role
 from swiftspec.reports.html.rounds import BETWEEN, time_per_round
+from swiftspec.timing.latency import Provenance
+from swiftspec.timing.timeline import Phase, Span, Timeline
 from tests.builders import constant_profile
 from tests.cli.samples import candidate, parallel_timeline, serial_timeline
 from tests.reports.html.samples import composed_profile, rich_plan

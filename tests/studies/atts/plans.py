@@ -1,7 +1,7 @@
 """Plans of the bundled models, one for each server; both on the cores that there are."""
 
-from swiftspec.artifacts.document import ModelRef
 from swiftspec.artifacts.plan import Plan
+from swiftspec.files.document import ModelRef
 from swiftspec.policies.base import Value
 from tests.cli.samples import candidate
 from tests.cli.samples import plan as sample_plan

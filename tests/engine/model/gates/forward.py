@@ -1,10 +1,10 @@
 import torch
 
-from swiftspec.engine.model.checkpoint import weight_shapes
 from swiftspec.engine.model.forward_batch import ForwardBatch, Rows
-from swiftspec.engine.model.gpu_model import GpuDecoder
-from swiftspec.engine.model.gpu_ops import triton_ops
-from swiftspec.engine.model.gpu_weights import FORMATS
+from swiftspec.engine.model.gpu.model import GpuDecoder
+from swiftspec.engine.model.gpu.ops import triton_ops
+from swiftspec.engine.model.gpu.weights import FORMATS
+from swiftspec.engine.model.weights.checkpoint import weight_shapes
 from swiftspec.policies.effects import ForwardKind, Row
 from tests.engine.shapes import small_spec
 

@@ -1,0 +1,1 @@
+"""Decoders on a CPU: compiled kernels, or torch where there is no compiler."""

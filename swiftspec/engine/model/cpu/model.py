@@ -1,0 +1,286 @@
+"""Decoder of the Llama family for a few rows at a time: prompts, decode steps and tree-masked forwards on a CPU.
+
+R rows, H query heads, G key/value heads, J = H / G, D head dimension, V vocabulary.
+Makes no decisions: the caller says which rows to run and which slots to keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from swiftspec.engine.model.cpu.adapters_with_torch import TorchTenants
+from swiftspec.engine.model.cpu.kernels import KernelLayers
+from swiftspec.engine.model.cpu.sequence_input import SequenceInput, sequence_input, split_chunk
+from swiftspec.engine.model.drafts.features import FeatureTaps
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
+from swiftspec.engine.model.kv.batch_caches import PendingHalf, checked_caches
+from swiftspec.engine.model.kv.cache import KVCache
+from swiftspec.engine.model.weights.loader import LoadedModel, load_tenants, local_spec
+from swiftspec.engine.model.weights.shared import SharedWeights
+from swiftspec.engine.parallel.tp_group import TPGroup
+from swiftspec.kernels.cpu_library import Library, load_library
+from swiftspec.models.inflation import Inflation
+from swiftspec.models.layers import halves
+from swiftspec.models.spec import ModelSpec
+from swiftspec.policies.effects import ForwardKind, Row
+from swiftspec.timing.steps import PREFILL_CHUNK, PREFILL_SIZES
+
+__all__ = ["CpuDecoder", "pads_prompts"]
+
+
+class _Layers(Protocol):
+    """The layers of a model and its tenants, or of this rank's shard.
+
+    A forward in progress is whatever `begin` returns; it holds its `inputs`.
+
+    Attributes
+    ----------
+    compiles_sizes : bool
+        Whether the first forward of each number of rows takes longer.
+    has_own_threads : bool
+        Whether forwards do without torch's threads.
+    weight_bytes : tuple of int
+        Memory of the model's weights, and what each tenant adds to it.
+    """
+
+    compiles_sizes: bool
+    has_own_threads: bool
+    weight_bytes: tuple[int, ...]
+
+    def begin(self, inputs: Sequence[SequenceInput]) -> Any:
+        """A forward of the rows of all inputs, one after the other, before its first layer.
+
+        Inputs of one tenant are neighbours.
+        """
+
+    def run(self, forward: Any, layers: Sequence[int]) -> None:
+        """The next layers of this forward."""
+
+    def run_grouped(self, forward: Any) -> None:
+        """All layers, in groups whose attention reads the input of the group's first."""
+
+    def logits(self, forward: Any) -> Tensor:
+        """Logits [rows, V] of the rows that are to have them; V of this rank's shard."""
+
+    def routes(self) -> Tensor | None:
+        """Experts [layers, R, active] of the last forward's rows; None without experts."""
+
+    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
+        """The `k` most likely tokens of each row, and their log-probs."""
+
+
+class CpuDecoder:
+    """A loaded model, and its tenants. One instance serves any number of caches, one forward at a time.
+
+    Tenants are fine-tunes or adapters of the model; a cache's `tenant` says whose it is, and 0 is the model itself.
+
+    dtype: float32, in which everything is computed, of weights held in the fewest bytes that are exact; bfloat16 for
+    weights, products and the cache; int8 for the matrices alone, rounded. The residual stream, norms and rotations are
+    fp32 in all of them.
+
+    The ranks of a TP group each hold a shard of `spec`, as `models` has it, and make the same calls. Only rank 0 reads
+    the logits.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        models: Iterable[LoadedModel],
+        *,
+        num_tenants: int,
+        dtype: torch.dtype = torch.float32,
+        tp_group: TPGroup | None = None,
+        taps: FeatureTaps | None = None,
+    ) -> None:
+        self.spec = spec
+        self._taps = taps
+        self.dtype = dtype
+        self._tp_group = tp_group = tp_group or TPGroup()
+        self._held = local_spec(spec, rank=tp_group.rank, size=tp_group.size)
+        self._layers = _layers_of(self._held, models, is_shared=num_tenants > 0, dtype=dtype, tp_group=tp_group)
+        self._has_tenants = num_tenants > 0
+        every = range(spec.num_layers)
+        first_half, second_half = halves(every)
+        self._ranges: Mapping[ForwardKind, Sequence[int]] = {
+            ForwardKind.EXACT: every,
+            ForwardKind.FIRST_HALF: first_half,
+            ForwardKind.SECOND_HALF: second_half,
+        }
+        self._halfway = PendingHalf[Any]()
+
+    @property
+    def has_own_threads(self) -> bool:
+        """Whether forwards do without torch's threads."""
+        return self._layers.has_own_threads
+
+    @property
+    def tenant_bytes(self) -> tuple[int, ...]:
+        """Memory that the weights of each tenant take in addition to the model's."""
+        return self._layers.weight_bytes[1:]
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | Path,
+        *,
+        tenants: Sequence[str | Path] = (),
+        dtype: torch.dtype = torch.float32,
+        inflation: Inflation | None = None,
+        seed: int = 0,
+        tp_group: TPGroup | None = None,
+        taps: FeatureTaps | None = None,
+    ) -> CpuDecoder:
+        """Load a Hugging Face directory, expanded by `inflation` if there is one; `seed` fills the expansion.
+
+        `tenants` are directories of its fine-tunes and adapters; `taps` are noted in its caches. ValueError in one
+        sentence if one cannot be used.
+        """
+        tp_group = tp_group or TPGroup()
+        rank, size = tp_group.rank, tp_group.size
+        spec, models = load_tenants(directory, tenants, rank=rank, size=size, inflation=inflation, seed=seed)
+        return cls(spec, models, num_tenants=len(tenants), dtype=dtype, tp_group=tp_group, taps=taps)
+
+    def new_cache(self, capacity: int | None = None) -> KVCache:
+        """An empty cache for this model; as long as its longest context unless `capacity` is given."""
+        dtype = self.dtype if self.dtype.is_floating_point else torch.float32
+        size = self._taps.width if self._taps else 0
+        return KVCache(self._held, capacity=capacity or self.spec.max_position, dtype=dtype, feature_size=size)
+
+    def warm_up(self, row_counts: Iterable[int], caches: Sequence[KVCache]) -> None:
+        """Run forwards of these numbers of rows, and of all sizes that a prompt may need, to compile their products.
+
+        The empty `caches` stay empty.
+        """
+        if not self._layers.compiles_sizes:  # pages are touched and threads started, no more
+            row_counts = (max(row_counts),)
+        cache, done = caches[0], set()
+        for num_rows in row_counts:
+            rows = tuple(Row(0, row, 0) for row in range(num_rows))
+            self.forward(ForwardBatch(ForwardKind.EXACT, (Rows(0, rows),)), caches)
+            cache.reset()
+            done.add(num_rows)
+        sizes = pairwise((0, *PREFILL_SIZES)) if self._layers.compiles_sizes else [(PREFILL_CHUNK - 1, PREFILL_CHUNK)]
+        for below, size in sizes:
+            if size not in done and below < cache.capacity:
+                self.forward(ForwardBatch(ForwardKind.EXACT, (Chunk(0, (0,) * (below + 1)),)), caches)
+                cache.reset()
+
+    def forward(self, batch: ForwardBatch, caches: Sequence[KVCache]) -> BatchResult:
+        """Logits after the entries of a batch, and its candidates; sequence s has the cache `caches[s]`.
+
+        Products are computed for all rows together, attention for each sequence. A chunk of more than `PREFILL_CHUNK`
+        tokens is computed in pieces, of which the last one shares the forward.
+
+        Raises
+        ------
+        ValueError
+            If an entry does not suit its cache; nothing is changed then.
+        """
+        held = checked_caches(batch, caches, vocab_size=self.spec.vocab_size)
+        order = self._order(held)
+        if batch.kind is ForwardKind.SECOND_HALF:
+            forward = self._halfway.take(batch, held)
+        else:
+            self._halfway.drop()
+            forward = self._layers.begin([self._input(batch.entries[index], held[index]) for index in order])
+        if batch.kind is ForwardKind.LAYER_PARALLEL:
+            self._layers.run_grouped(forward)
+        else:
+            self._run(forward, self._ranges[batch.kind])
+        if batch.kind is ForwardKind.FIRST_HALF:
+            self._halfway.hold(batch, held, forward)
+        else:
+            for sequence in forward.inputs:
+                _extend(sequence)
+        result = self._result(forward, batch.top_k)
+        return result if isinstance(order, range) else _in_order(result, order)
+
+    def check(self, batch: ForwardBatch, caches: Sequence[KVCache]) -> None:
+        """As `Decoder.check`."""
+        checked_caches(batch, caches, vocab_size=self.spec.vocab_size)
+
+    def routes(self) -> Tensor | None:
+        """Experts [layers, R, active] that computed the rows of the last forward, the likeliest first; None without
+        experts.
+
+        Rows are in the order of the batch's entries; of a chunk in several pieces they are those of the last piece.
+        After the first half of a forward, only its layers count.
+        """
+        return self._layers.routes()
+
+    def _run(self, forward: Any, layers: Sequence[int]) -> None:
+        if self._taps is None:
+            self._layers.run(forward, layers)
+        else:
+            self._taps.run(forward, layers, self._layers.run)
+
+    def _order(self, caches: Sequence[KVCache]) -> Sequence[int]:
+        """Order of the entries in a forward: those of a tenant are neighbours."""
+        every = range(len(caches))
+        if not self._has_tenants or all(first.tenant <= second.tenant for first, second in pairwise(caches)):
+            return every
+        return sorted(every, key=lambda index: caches[index].tenant)
+
+    def _input(self, entry: Entry, cache: KVCache) -> SequenceInput:
+        """An entry's rows. Of a long chunk all pieces but the last are computed here."""
+        if not isinstance(entry, Chunk) or entry.num_rows <= PREFILL_CHUNK:
+            return sequence_input(entry, cache)
+        *pieces, last = split_chunk(entry)
+        for piece in pieces:
+            rows = sequence_input(piece, cache)
+            self._run(self._layers.begin([rows]), self._ranges[ForwardKind.EXACT])
+            _extend(rows)
+        return sequence_input(last, cache)
+
+    def _result(self, forward: Any, top_k: int) -> BatchResult:
+        logits = self._tp_group.gather(self._layers.logits(forward), self.spec.vocab_size).float()
+        candidates = as_candidates(*self._layers.candidates(logits, top_k)) if top_k else ()
+        counts = [sequence.num_logits for sequence in forward.inputs]
+        if len(counts) == 1:  # nothing to divide, which would cost a small draft 2 % of its time
+            return BatchResult((logits,), (candidates,) if top_k else ())
+        left = iter(candidates)
+        divided = tuple(tuple(islice(left, count)) for count in counts)
+        return BatchResult(tuple(logits.split(counts)), divided if top_k else ())
+
+
+def _in_order(result: BatchResult, order: Sequence[int]) -> BatchResult:
+    """The result of entries that were computed in another order."""
+    places = sorted(range(len(order)), key=order.__getitem__)
+    logits = tuple(result.logits[place] for place in places)
+    return BatchResult(logits, tuple(result.candidates[place] for place in places) if result.candidates else ())
+
+
+def _extend(rows: SequenceInput) -> None:
+    """Count rows that are in the cache now: a prompt's as prefix, others as nodes."""
+    if rows.ancestors is None:
+        rows.cache.extend_prefix(len(rows.tokens))
+    else:
+        rows.cache.extend_tree(len(rows.tokens))
+
+
+def pads_prompts(dtype: torch.dtype) -> bool:
+    """Whether a decoder of this dtype computes more rows of a prompt than there are, here: torch's does."""
+    return _library_for(dtype) is None
+
+
+def _library_for(dtype: torch.dtype) -> Library | None:
+    """The kernels, where they can be had; products in bfloat16 are torch's."""
+    return None if dtype == torch.bfloat16 else load_library()
+
+
+def _layers_of(
+    spec: ModelSpec, models: Iterable[LoadedModel], *, is_shared: bool, dtype: torch.dtype, tp_group: TPGroup
+) -> _Layers:
+    library, shared = _library_for(dtype), SharedWeights(is_shared=is_shared)
+    if library is not None:
+        quantised = dtype == torch.int8
+        return KernelLayers(spec, models, shared=shared, library=library, tp_group=tp_group, quantised=quantised)
+    if dtype == torch.int8:
+        raise ValueError("dtype is 'int8', for which there are compiled kernels only; install a C++ compiler (g++)")
+    return TorchTenants(spec, models, shared=shared, dtype=dtype, tp_group=tp_group)

@@ -1,0 +1,249 @@
+"""Layers of a CPU decoder by torch: for machines without a compiler, and for products in bfloat16.
+
+R rows, H query heads, G key/value heads, J = H / G, D head dimension, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from swiftspec.engine.model.cpu.attention import TreeAttention, causal_visibility, tree_visibility
+from swiftspec.engine.model.cpu.layers import Experts, Layer, build_head, build_layer
+from swiftspec.engine.model.cpu.sequence_input import SequenceInput
+from swiftspec.engine.model.rope import rotations
+from swiftspec.engine.model.sampling.sampler import top_candidates
+from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
+from swiftspec.engine.model.weights.shared import SharedWeights
+from swiftspec.engine.parallel.tp_group import TPGroup
+from swiftspec.models.layers import layer_groups
+from swiftspec.models.spec import ModelSpec
+from swiftspec.timing.steps import padded_rows
+
+__all__ = ["TorchLayers", "rows_with_logits"]
+
+_Made = TypeVar("_Made")
+
+
+class _Workspace:
+    """Buffers and their views for one number of rows, made once: in a small model a view costs as much as a sum."""
+
+    def __init__(self, spec: ModelSpec, *, num_rows: int, dtype: torch.dtype) -> None:
+        self.num_rows = num_rows
+        heads, groups, size = spec.num_heads, spec.num_kv_heads, spec.head_dim
+        self.hidden = torch.empty(num_rows, spec.hidden_size, dtype=dtype)
+        self.norm = torch.empty(num_rows, 1)
+        # Rotation is in fp32 for every dtype of the model.
+        self.qkv = torch.empty(num_rows, spec.query_size + 2 * spec.kv_size)
+        per_head = self.qkv.view(num_rows, heads + 2 * groups, size)
+        self.queries_keys = per_head[:, : heads + groups]
+        self.qk_complex = torch.view_as_complex(self.queries_keys.unflatten(-1, (size // 2, 2)))
+        self.queries_GRJD = per_head[:, :heads].unflatten(1, (groups, heads // groups)).transpose(0, 1)
+        self.keys_values = per_head[:, heads:].unflatten(1, (2, groups)).permute(1, 2, 0, 3)
+        self.attention = TreeAttention(spec, num_rows=num_rows, dtype=dtype)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Part:
+    """The rows of one sequence, and what its attention reads and writes in each of the remaining layers."""
+
+    attention: TreeAttention
+    queries: Tensor  # of these rows
+    new: Tensor  # keys and values of these rows, without padding
+    keys: Iterator[Tensor]
+    values: Iterator[Tensor]
+    new_slots: Iterator[Tensor]
+
+    def attended(self) -> Tensor:
+        """The attention of the next layer, [R, H * D], once its queries, keys and values are computed."""
+        self.attention.queries_GRJD.copy_(self.queries)
+        next(self.new_slots).copy_(self.new)
+        return self.attention(next(self.keys), next(self.values))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Forward:
+    """A forward in progress through the layers."""
+
+    work: _Workspace
+    turns: Tensor
+    residual: Tensor
+    inputs: Sequence[SequenceInput]
+    parts: Sequence[_Part]
+
+
+class TorchLayers:
+    """A model's layers. In a TP group, this rank's shard of them.
+
+    Attributes
+    ----------
+    num_bytes : int
+        Memory that its weights take in addition to those that other models share with it.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Mapping[str, Tensor],
+        *,
+        shared: SharedWeights,
+        dtype: torch.dtype,
+        tp_group: TPGroup,
+    ) -> None:
+        self._spec, self._dtype = spec, dtype
+        self._tp_group = tp_group
+        self.num_bytes = 0
+
+        def once(kind: str, names: Sequence[str], make: Callable[[], _Made]) -> _Made:
+            def counted() -> _Made:
+                self.num_bytes += dtype.itemsize * sum(weights[name].numel() for name in names)
+                return make()
+
+            return shared.once(kind, [weights[name] for name in names], counted)
+
+        self._embedding = once("embedding", [EMBEDDING], lambda: weights[EMBEDDING].to(dtype))
+        self._layers = []
+        for index in range(spec.num_layers):
+            names = [name for name in weights if name.startswith(f"model.layers.{index}.")]
+            self._layers.append(once("layer", names, partial(build_layer, weights, index, spec, dtype=dtype)))
+        head = [EMBEDDING if spec.tie_word_embeddings else HEAD, "model.norm.weight"]
+        self._head = once("head", head, partial(build_head, weights, spec, dtype=dtype))
+        # x / sqrt(mean(x^2) + eps) = sqrt(size) * x / hypot(|x|, sqrt(size * eps))
+        self._norm_floor = torch.tensor(math.sqrt(spec.hidden_size * spec.rms_norm_eps))
+        self._head_norm_floor = torch.tensor(math.sqrt(spec.head_dim * spec.rms_norm_eps))
+        self._rotations = rotations(spec, 1)
+        self._workspaces: dict[int, _Workspace] = {}
+        self._num_rows = 0  # of the last forward, without padding
+
+    @torch.inference_mode()
+    def begin(self, inputs: Sequence[SequenceInput]) -> _Forward:
+        """A forward of R rows before its first layer.
+
+        With a prompt among them the rows are padded to one of a few sizes with copies of the last one, never cached:
+        products of each other size would be compiled when first needed, and stay in memory.
+        """
+        self._num_rows = num_rows = sum(len(sequence.tokens) for sequence in inputs)
+        has_prompt = any(sequence.ancestors is None for sequence in inputs)
+        num_padding = padded_rows(num_rows) - num_rows if has_prompt else 0
+        work = self._workspace(num_rows + num_padding)
+        tokens = [token for sequence in inputs for token in sequence.tokens]
+        positions = [position for sequence in inputs for position in sequence.positions]
+        capacity = max(sequence.cache.capacity for sequence in inputs)
+        parts, end = [], 0
+        for sequence in inputs:
+            first, end = end, end + len(sequence.tokens)
+            parts.append(self._part(work, sequence, first, num_padding if end == num_rows else 0))
+        return _Forward(
+            work=work,
+            turns=self._rotations_at(positions + positions[-1:] * num_padding, capacity),
+            residual=self._embedding.index_select(0, torch.tensor(tokens + tokens[-1:] * num_padding)).float(),
+            inputs=inputs,
+            parts=parts,
+        )
+
+    def _part(self, work: _Workspace, sequence: SequenceInput, first: int, num_padding: int) -> _Part:
+        """Rows of the forward from `first` on; its last part has the padding."""
+        cache, ancestors, num_rows = sequence.cache, sequence.ancestors, len(sequence.tokens)
+        visible = causal_visibility(num_rows) if ancestors is None else tree_visibility(ancestors, cache.tree_length)
+        if num_padding:
+            visible = np.pad(visible, ((0, num_padding), (0, 0)), mode="edge")
+        size = num_rows + num_padding
+        is_only = size == work.num_rows
+        attention = work.attention if is_only else TreeAttention(self._spec, num_rows=size, dtype=self._dtype)
+        num_slots = attention.prepare(visible, prefix_length=cache.prefix_length)
+        return _Part(
+            attention=attention,
+            queries=work.queries_GRJD[:, first : first + size],
+            new=work.keys_values[:, :, first : first + num_rows],
+            keys=iter(cache.data[:, :1, :, :num_slots].unbind(0)),
+            values=iter(cache.data[:, 1:, :, :num_slots].unbind(0)),
+            new_slots=iter(cache.data[:, :, :, cache.length : cache.length + num_rows].unbind(0)),
+        )
+
+    @torch.inference_mode()
+    def run(self, forward: _Forward, layers: Sequence[int]) -> None:
+        """The next layers of this forward."""
+        for layer in map(self._layers.__getitem__, layers):
+            forward.residual.add_(self._attend(forward, layer, self._normalised(forward)))
+            self._feed(forward, layer)
+
+    @torch.inference_mode()
+    def run_grouped(self, forward: _Forward) -> None:
+        """All layers, in groups whose attention reads the input of the group's first: EasySpec gives each a device."""
+        for layers in layer_groups(self._layers):
+            hidden = self._normalised(forward)
+            attended = [self._attend(forward, layer, hidden) for layer in layers]
+            for layer, output in zip(layers, attended, strict=True):
+                forward.residual.add_(output)
+                self._feed(forward, layer)
+
+    @torch.inference_mode()
+    def logits(self, forward: _Forward) -> Tensor:
+        """Logits [rows, V] of the rows that are to have them; V of this rank's shard."""
+        hidden = self._normalised(forward)
+        if any(sequence.ancestors is None for sequence in forward.inputs):
+            hidden = hidden.index_select(0, torch.tensor(rows_with_logits(forward.inputs)))
+        return self._head(hidden)
+
+    def routes(self) -> Tensor | None:
+        """Experts [layers, R, active] of the last forward's rows; None without experts."""
+        chosen = [layer.feed.chosen[: self._num_rows] for layer in self._layers if isinstance(layer.feed, Experts)]
+        return torch.stack(chosen).int() if chosen else None
+
+    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
+        """As `sampler.top_candidates`."""
+        return top_candidates(logits, k)
+
+    def _attend(self, forward: _Forward, layer: Layer, hidden: Tensor) -> Tensor:
+        work = forward.work
+        work.qkv.copy_(layer.qkv(hidden))
+        if layer.qk_norm is not None:
+            self._normalise_heads(work.queries_keys, layer.qk_norm)
+        work.qk_complex.mul_(forward.turns)
+        attended = [part.attended() for part in forward.parts]
+        # A sequence alone is spared the copy.
+        return self._tp_group.all_reduce(layer.output(attended[0] if len(attended) == 1 else torch.cat(attended)))
+
+    def _feed(self, forward: _Forward, layer: Layer) -> None:
+        forward.residual.add_(self._tp_group.all_reduce(layer.feed(self._normalised(forward))))
+
+    def _normalised(self, forward: _Forward) -> Tensor:
+        """Rows of length one; the norm's weight is folded into the next one. Three ops instead of rms_norm's eight.
+
+        [R, hidden], in a buffer that the next call overwrites.
+        """
+        work = forward.work
+        torch.linalg.vector_norm(forward.residual, 2, -1, True, out=work.norm)
+        return torch.div(forward.residual, work.norm.hypot_(self._norm_floor), out=work.hidden)
+
+    def _normalise_heads(self, heads: Tensor, weight: Tensor) -> None:
+        norm = torch.linalg.vector_norm(heads, 2, -1, True)
+        heads.div_(norm.hypot_(self._head_norm_floor)).mul_(weight)
+
+    def _rotations_at(self, positions: Sequence[int], capacity: int) -> Tensor:
+        if self._rotations.shape[0] < capacity:
+            self._rotations = rotations(self._spec, capacity)
+        return self._rotations.index_select(0, torch.tensor(positions))
+
+    def _workspace(self, num_rows: int) -> _Workspace:
+        work = self._workspaces.get(num_rows)
+        if work is None:
+            work = self._workspaces[num_rows] = _Workspace(self._spec, num_rows=num_rows, dtype=self._dtype)
+        return work
+
+
+def rows_with_logits(inputs: Iterable[SequenceInput]) -> list[int]:
+    """Rows of a forward that are to have logits."""
+    rows: list[int] = []
+    end = 0
+    for sequence in inputs:
+        end += len(sequence.tokens)
+        rows += range(end - sequence.num_logits, end)
+    return rows

@@ -1,0 +1,152 @@
+"""A head's forward with torch: the target's features or its own hidden states in, hidden states and logits out.
+
+R rows, h hidden size, D head dimension, V vocabulary. RMSNorm(x) = weight * sqrt(h) * x / |x|; weights are folded into
+the matrices that follow, see `cpu_layers`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from swiftspec.engine.model.cpu.attention import TreeAttention, causal_visibility, tree_visibility
+from swiftspec.engine.model.cpu.layers import build_head, build_layer
+from swiftspec.engine.model.cpu.packed_linear import Linear
+from swiftspec.engine.model.cpu.sequence_input import SequenceInput
+from swiftspec.engine.model.cpu.with_torch import rows_with_logits
+from swiftspec.engine.model.drafts.head_weights import LAYER
+from swiftspec.engine.model.rope import rotations
+from swiftspec.engine.model.sampling.sampler import top_candidates
+from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
+from swiftspec.models.head_spec import HeadFormat, HeadSpec
+
+__all__ = ["HeadLayers"]
+
+
+class HeadLayers:
+    """The decoder layer of a head, with what comes before and after it.
+
+    Parameters
+    ----------
+    spec : HeadSpec
+    weights : mapping
+        As of `load_head_weights`.
+    dtype : torch.dtype
+        Of matrices and cache; the residual stream is in fp32.
+
+    Attributes
+    ----------
+    tokens : Tensor or None
+        The target's token for each that it can propose, if those are not all.
+    """
+
+    has_own_threads = False
+
+    def __init__(self, spec: HeadSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype) -> None:
+        self.spec, self._layer_spec, self._dtype = spec, spec.layer, dtype
+        size = spec.layer.hidden_size
+        self._is_mtp = spec.format is HeadFormat.MTP
+        self._norm_floor = torch.tensor(math.sqrt(size * spec.layer.rms_norm_eps))
+        self._head_norm_floor = torch.tensor(math.sqrt(spec.layer.head_dim * spec.layer.rms_norm_eps))
+        self._embedding = weights[EMBEDDING].to(dtype)
+        norms = torch.cat([weights["embedding_norm.weight"], weights["hidden_norm.weight"]]).float()
+        fusion = weights["fc.weight"].float()
+        layer = dict(weights)
+        if self._is_mtp:
+            fusion = fusion * (norms * math.sqrt(size))
+            self._feature_norm = weights["feature_norm.weight"].float() * math.sqrt(size)
+        else:
+            # `build_layer` takes the norm of 2 h numbers, of which each half is of length one here.
+            layer[LAYER + "input_layernorm.weight"] = norms / math.sqrt(2)
+            self._residual_norm = weights["hidden_norm.weight"].float() * math.sqrt(size)
+        self._fusion = Linear(fusion, None, dtype=dtype)
+        self._layer = build_layer(layer, 0, spec.layer, dtype=dtype)
+        untied = {HEAD: weights[HEAD], "model.norm.weight": weights["model.norm.weight"]}
+        self._head = build_head(untied, spec.untied_layer, dtype=dtype)
+        self.tokens = weights.get("tokens")
+        carried = weights.get("carried_norm.weight")
+        self._carried_norm = None if carried is None else carried.float() * math.sqrt(size)
+        self._turns = rotations(spec.layer, 1)
+        self._attentions: dict[int, TreeAttention] = {}
+
+    def fused(self, features: Tensor) -> Tensor:
+        """What takes the place of hidden states where the target's features are known, [R, h] in fp32."""
+        if self._is_mtp:
+            return self._unit(features) * self._feature_norm
+        return self._fusion(features.to(self._dtype)).float()
+
+    def forward(self, inputs: Sequence[SequenceInput], hidden: Tensor) -> Tensor:
+        """Hidden states [R, h] of the rows of all inputs, whose keys and values are written to their caches.
+
+        hidden: what precedes each row, [R, h].
+        """
+        tokens = [token for sequence in inputs for token in sequence.tokens]
+        positions = [position for sequence in inputs for position in sequence.positions]
+        embedded = self._unit(self._embedding.index_select(0, torch.tensor(tokens)).float())
+        if self._is_mtp:
+            residual = self._fusion(torch.cat([embedded, self._unit(hidden)], 1).to(self._dtype)).float()
+            rows = self._unit(residual)
+        else:
+            unit = self._unit(hidden)
+            residual = unit * self._residual_norm if self.spec.norm_before_residual else hidden
+            rows = torch.cat([embedded, unit], 1)
+        residual = residual + self._attended(rows, positions, inputs)
+        return residual + self._layer.feed(self._unit(residual).to(self._dtype))
+
+    def carried(self, hidden: Tensor) -> Tensor:
+        """Hidden states as the next rows read them."""
+        return hidden if self._carried_norm is None else self._unit(hidden) * self._carried_norm
+
+    def logits(self, inputs: Sequence[SequenceInput], hidden: Tensor) -> Tensor:
+        """Logits in fp32 of the tokens that it can propose, [rows that are to have them, draft vocabulary]."""
+        if any(sequence.ancestors is None for sequence in inputs):
+            hidden = hidden.index_select(0, torch.tensor(rows_with_logits(inputs)))
+        return self._head(self._unit(hidden).to(self._dtype)).float()
+
+    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
+        """As `sampler.top_candidates`."""
+        return top_candidates(logits, k)
+
+    def _attended(self, rows: Tensor, positions: Sequence[int], inputs: Sequence[SequenceInput]) -> Tensor:
+        spec = self._layer_spec
+        qkv = self._layer.qkv(rows.to(self._dtype)).float()
+        heads = qkv.view(len(qkv), spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
+        turning = heads[:, : spec.num_heads + spec.num_kv_heads]
+        if self._layer.qk_norm is not None:
+            norm = torch.linalg.vector_norm(turning, 2, -1, True)
+            turning.div_(norm.hypot_(self._head_norm_floor)).mul_(self._layer.qk_norm)
+        torch.view_as_complex(turning.unflatten(-1, (spec.head_dim // 2, 2))).mul_(self._turns_at(positions))
+        queries = heads[:, : spec.num_heads].unflatten(1, (spec.num_kv_heads, spec.group_size)).transpose(0, 1)
+        keys_values = heads[:, spec.num_heads :].unflatten(1, (2, spec.num_kv_heads)).permute(1, 2, 0, 3)
+        outputs, end = [], 0
+        for sequence in inputs:
+            first, end = end, end + len(sequence.tokens)
+            outputs.append(self._attention(sequence, queries[:, first:end], keys_values[:, :, first:end]))
+        return self._layer.output(outputs[0] if len(outputs) == 1 else torch.cat(outputs)).float()
+
+    def _attention(self, sequence: SequenceInput, queries: Tensor, new: Tensor) -> Tensor:
+        cache, ancestors, num_rows = sequence.cache, sequence.ancestors, len(sequence.tokens)
+        visible = causal_visibility(num_rows) if ancestors is None else tree_visibility(ancestors, cache.tree_length)
+        attention = self._attentions.get(num_rows)
+        if attention is None:
+            attention = TreeAttention(self._layer_spec, num_rows=num_rows, dtype=self._dtype)
+            self._attentions[num_rows] = attention
+        num_slots = attention.prepare(visible, prefix_length=cache.prefix_length)
+        attention.queries_GRJD.copy_(queries)
+        data = cache.data[0]
+        data[:, :, num_slots - num_rows : num_slots].copy_(new)
+        keys, values = data[:, None, :, :num_slots].unbind(0)
+        return attention(keys, values)
+
+    def _unit(self, rows: Tensor) -> Tensor:
+        """Rows of length one, but for the norm's epsilon."""
+        norm: Tensor = torch.linalg.vector_norm(rows, 2, -1, True)
+        return rows / norm.hypot_(self._norm_floor)
+
+    def _turns_at(self, positions: Sequence[int]) -> Tensor:
+        if len(self._turns) <= max(positions):
+            self._turns = rotations(self._layer_spec, 2 * (max(positions) + 1))
+        return self._turns.index_select(0, torch.tensor(positions))

@@ -1,0 +1,1 @@
+"""Decoders on a GPU: static buffers, and forwards captured as CUDA graphs."""

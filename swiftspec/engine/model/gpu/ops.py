@@ -1,0 +1,210 @@
+"""Operations of a forward on static buffers, each implemented in plain torch and in Triton.
+
+Shapes are those in the kernels' files, which are imported on demand: the CPU decoder needs no Triton.
+
+Attributes
+----------
+PRODUCTS : mapping
+    Products in plain torch, the fast ones for many rows: `linear`, `gate_up`, `quantised_gemm`, `experts`. The last
+    waits for the device, so a CUDA graph cannot capture it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from swiftspec.devices.local import TREE_SLOTS
+from swiftspec.engine.model.gpu.weights import Quantised
+from swiftspec.engine.parallel.tp_group import TPGroup
+
+__all__ = ["PRODUCTS", "Ops", "joined_ops", "ops_for", "reference_ops", "triton_ops"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ops:
+    """The operations of a forward, and their limits.
+
+    `rms_norm` is the only one that adds to the residual stream. In a TP group, where each rank has a shard of every
+    weight, updates are partial sums: that group's `rms_norm` first sums them over the ranks; nothing else differs.
+
+    Attributes
+    ----------
+    tree_attention_workspace : callable
+        Returns the `workspace` of `tree_attention`, given the most rows, and the heads and keys of a layer.
+    most_tree_slots : int or None
+        Tree slots that `tree_attention` can mask. No row sees the slots after these.
+    """
+
+    rms_norm: Callable[..., Tensor]
+    linear: Callable[..., Tensor]
+    quantised_gemm: Callable[..., Tensor]
+    gate_up: Callable[..., Tensor]
+    route: Callable[..., tuple[Tensor, Tensor]]
+    experts: Callable[..., Tensor]
+    rope_kv_write: Callable[..., Tensor]
+    tree_attention: Callable[..., Tensor]
+    tree_attention_workspace: Callable[..., Tensor | None]
+    keep_slots: Callable[..., None]
+    top_candidates: Callable[..., tuple[Tensor, Tensor]]
+    most_tree_slots: int | None
+
+
+@cache
+def reference_ops() -> Ops:
+    """The kernels' references in plain torch: they run on any device, and a CUDA graph can capture them."""
+    from swiftspec.kernels.experts import experts_reference
+    from swiftspec.kernels.keep_slots import keep_slots_reference
+    from swiftspec.kernels.rope_kv_write import rope_kv_write_reference
+    from swiftspec.kernels.route import route_reference
+    from swiftspec.kernels.top_candidates import top_candidates_reference
+    from swiftspec.kernels.tree_attention import tree_attention_reference
+
+    def tree_attention(*args: Tensor, scale: float, workspace: None, **masks: Tensor) -> Tensor:
+        assert workspace is None
+        return tree_attention_reference(*args, **masks, scale=scale)
+
+    return Ops(
+        rms_norm=_rms_norm,
+        **{**PRODUCTS, "experts": experts_reference},
+        route=route_reference,
+        rope_kv_write=rope_kv_write_reference,
+        tree_attention=tree_attention,
+        tree_attention_workspace=lambda *_: None,
+        keep_slots=keep_slots_reference,
+        top_candidates=top_candidates_reference,
+        most_tree_slots=None,
+    )
+
+
+@cache
+def triton_ops(*, pdl: bool) -> Ops:
+    """The kernels; with `pdl` each starts while its predecessor ends, which needs compute capability 9.0."""
+    from swiftspec.kernels.experts import experts
+    from swiftspec.kernels.gate_up import gate_up
+    from swiftspec.kernels.keep_slots import keep_slots
+    from swiftspec.kernels.linear import linear
+    from swiftspec.kernels.quantised_gemm import quantised_gemm
+    from swiftspec.kernels.rms_norm import rms_norm
+    from swiftspec.kernels.rope_kv_write import rope_kv_write
+    from swiftspec.kernels.route import route
+    from swiftspec.kernels.top_candidates import top_candidates
+    from swiftspec.kernels.tree_attention import tree_attention, tree_attention_workspace
+
+    return Ops(
+        rms_norm=partial(rms_norm, pdl=pdl),
+        linear=partial(linear, pdl=pdl),
+        quantised_gemm=partial(quantised_gemm, pdl=pdl),
+        gate_up=partial(gate_up, pdl=pdl),
+        route=partial(route, pdl=pdl),
+        experts=partial(experts, pdl=pdl),
+        rope_kv_write=partial(rope_kv_write, pdl=pdl),
+        tree_attention=partial(tree_attention, pdl=pdl),
+        tree_attention_workspace=tree_attention_workspace,
+        keep_slots=partial(keep_slots, pdl=pdl),
+        top_candidates=partial(top_candidates, pdl=pdl),
+        most_tree_slots=TREE_SLOTS["cuda"],
+    )
+
+
+def ops_for(device: torch.device) -> Ops:
+    """The kernels on a GPU, plain torch elsewhere.
+
+    SWIFTSPEC_PDL=0 in the environment launches kernels strictly one after another, for comparison or debugging.
+    """
+    if device.type != "cuda":
+        return reference_ops()
+    return triton_ops(pdl=_pdl_is_wanted() and torch.cuda.get_device_capability(device) >= (9, 0))
+
+
+def _pdl_is_wanted() -> bool:
+    wanted = os.environ.get("SWIFTSPEC_PDL", "1")
+    if wanted not in ("0", "1"):
+        raise ValueError(f"SWIFTSPEC_PDL is {wanted!r}; expected 0 or 1")
+    return wanted == "1"
+
+
+def joined_ops(ops: Ops, tp_group: TPGroup, *, hidden: int, dtype: torch.dtype, device: torch.device) -> Ops:
+    """`ops` in a TP group, whose ranks' updates are partial sums. On GPUs all of its ranks call this together."""
+    if tp_group.size == 1:
+        return ops
+    if device.type == "cuda":
+        return dataclasses.replace(
+            ops, rms_norm=_reducing_on_gpus(ops, tp_group, hidden=hidden, dtype=dtype, device=device)
+        )
+
+    def rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:
+        total = None if update_RH is None else tp_group.all_reduce(update_RH)
+        return ops.rms_norm(residual_RH, total, weight_H, eps=eps)
+
+    return dataclasses.replace(ops, rms_norm=rms_norm)
+
+
+def _reducing_on_gpus(
+    ops: Ops, tp_group: TPGroup, *, hidden: int, dtype: torch.dtype, device: torch.device
+) -> Callable[..., Tensor]:
+    """All-reduce fused with the norm for few rows where the GPUs have symmetric memory, else NCCL before the norm."""
+    from swiftspec.kernels.all_reduce import AllReduce
+
+    reduce = AllReduce.connect(tp_group.group, hidden=hidden, dtype=dtype, device=device)
+
+    def rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:
+        if update_RH is None:
+            return ops.rms_norm(residual_RH, None, weight_H, eps=eps)
+        return reduce(update_RH, residual_RH, weight_H, eps=eps)
+
+    return rms_norm
+
+
+def _rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:
+    from swiftspec.kernels.rms_norm import rms_norm_reference
+
+    total_RH, normed_RH = rms_norm_reference(residual_RH, update_RH, weight_H, eps=eps)
+    residual_RH.copy_(total_RH)
+    return normed_RH
+
+
+def _gate_up(x_RK: Tensor, weight_NK: Tensor) -> Tensor:
+    """silu(x gate^T) * (x up^T), (R, N / 2); all gate rows come first."""
+    return _gated(F.linear(x_RK, weight_NK))
+
+
+def _gated(product: Tensor) -> Tensor:
+    gate, up = product.float().chunk(2, -1)
+    return (F.silu(gate) * up).to(product.dtype)
+
+
+def _quantised_gemm(x_RK: Tensor, weight: Quantised, *, gated: bool = False) -> Tensor:
+    """x W^T, or `_gate_up` if `gated`, with the numbers that `weight` stands for."""
+    product = _gate_up if gated else F.linear
+    return product(x_RK, weight.dequantise().to(x_RK.dtype))
+
+
+def _experts(x_RH: Tensor, weights_RK: Tensor, chosen_RK: Tensor, gate_up_EJH: Tensor, down_EHI: Tensor) -> Tensor:
+    """As `experts_reference`, but an expert computes only the rows that chose it."""
+    slots = chosen_RK.flatten().argsort(stable=True)  # by expert
+    counts = chosen_RK.flatten().bincount(minlength=len(down_EHI)).tolist()
+
+    def product(rows: Tensor, weights: Tensor) -> Tensor:
+        return torch.cat([F.linear(*pair) for pair in zip(rows.split(counts), weights, strict=True)])
+
+    num_active = chosen_RK.shape[1]
+    sorted_results = product(_gated(product(x_RH[slots // num_active], gate_up_EJH)), down_EHI).float()
+    results = torch.empty_like(sorted_results).index_copy_(0, slots, sorted_results)
+    return torch.einsum("rk,rkh->rh", weights_RK, results.unflatten(0, chosen_RK.shape)).to(x_RH.dtype)
+
+
+PRODUCTS: Mapping[str, Any] = {
+    "linear": F.linear,
+    "gate_up": _gate_up,
+    "quantised_gemm": _quantised_gemm,
+    "experts": _experts,
+}

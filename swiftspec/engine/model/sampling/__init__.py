@@ -1,0 +1,1 @@
+"""Tokens from logits, and the acceptance of draft tokens at temperatures above 0."""

@@ -1,0 +1,1 @@
+"""Weights: read, expanded, shared, and cut for the ranks of a TP group."""

@@ -1,0 +1,1 @@
+"""Comparison of drafts for one target at several loads."""

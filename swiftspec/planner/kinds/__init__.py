@@ -1,1 +1,0 @@
-"""Comparison of kinds of drafts on one target: none, suffixes, draft models, parallel drafts, heads, block drafters."""

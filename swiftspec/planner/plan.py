@@ -1,0 +1,335 @@
+"""A plan from a profile and a trace: feasible options, the best by simulation, and the choice's sensitivities."""
+
+from collections import Counter
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import partial
+
+from swiftspec.artifacts.candidate_costs import candidate_costs
+from swiftspec.artifacts.plan import Acceptance, Basis, Candidate, Goal, Objective, Plan
+from swiftspec.artifacts.profile import Collective, Profile
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.files.document import Origin
+from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
+from swiftspec.planner.fleet.choice import FleetDecision, FleetSearch
+from swiftspec.planner.load import Load
+from swiftspec.planner.load_choice import LoadDecision, choose_for_load
+from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.search.backends import parallel_backend
+from swiftspec.planner.search.bounds import ClosedForms
+from swiftspec.planner.search.decision import Decision, OutOfReachError, decide
+from swiftspec.planner.search.evaluation import Evaluator
+from swiftspec.planner.search.fewest import fewest_devices
+from swiftspec.planner.search.halving import halved
+from swiftspec.planner.search.known_errors import KnownErrors, known_errors
+from swiftspec.planner.search.option import Option
+from swiftspec.planner.search.quick import UNTRIED, quickly_found
+from swiftspec.planner.search.sensitivity import Changes, sensitivities
+from swiftspec.planner.search.simulations import FinalStage, RankedOption, Simulations
+from swiftspec.planner.search.space import feasible_options, longest_context
+from swiftspec.policies import Layout, policy_class
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.effects import Role
+from swiftspec.progress import Progress
+
+__all__ = ["Search", "make_plan"]
+
+_ANY_GOAL = Goal()
+_UNSAVED = Basis(path="", sha256="")  # `Planned.save` names the files
+_SENSITIVITY = (8, 96)  # prompts, and output tokens of each
+
+
+class Search(StrEnum):
+    """Amount of simulation."""
+
+    FULL = "full"  # every option that no bound rules out
+    QUICK = "quick"  # options that are plausible in closed form: seconds, for any number of devices
+
+
+def make_plan(
+    *,
+    profile: Profile,
+    profile_basis: Basis = _UNSAVED,
+    trace: AcceptanceTrace,
+    trace_basis: Basis = _UNSAVED,
+    num_devices: int,
+    policy: str | None,
+    seed: int,
+    num_jobs: int,
+    progress: Progress,
+    goal: Goal = _ANY_GOAL,
+    search: Search = Search.FULL,
+    memory: MemoryModel | None = None,
+    changes: Changes | None = None,
+    acceptance: Acceptance | None = None,
+    backend: str | None = None,
+    ranks: int | None = None,
+    degrees: AllowedDegrees = ANY_DEGREES,
+    engine: str | None = None,
+    load: Load | None = None,
+    fleet: int | None = None,
+) -> Plan:
+    """The best policy, shape and placement of `num_devices` devices, for one user or for a load, by simulation.
+
+    Parameters
+    ----------
+    profile_basis, trace_basis : Basis
+        The files of profile and trace; not given where `Planned.save` is to name them.
+    policy : str or None
+        Search this policy alone. Autoregressive decoding is then the only alternative, to show the gain of speculation;
+        no other policy is simulated, and none appears in the sensitivities.
+    seed : int
+        The same seed and files give the same plan, whatever `num_jobs`.
+    num_jobs : int
+        Processes; 1 stays in this one, -1 starts one per core.
+    progress : callable
+        Called with (done, total, what), counted in options.
+    goal : Goal
+        Objective, and limits.
+    memory : MemoryModel, optional
+        Memory of the devices; without it everything fits.
+    changes : Changes, optional
+        Changed assumptions for the plan's sensitivities; None leaves them out.
+    acceptance : Acceptance, optional
+        Source of the trace's acceptance, where it was not recorded.
+    backend : str, optional
+        One of `BACKENDS`, where the simulations run.
+    ranks : int, optional
+        Choose only among options with this many ranks in every group that they can divide.
+    degrees : AllowedDegrees, optional
+        Allowed TP degrees.
+    engine : str, optional
+        Engine whose forwards the profile has, where they are composed; for the plan's readers.
+    load : Load, optional
+        Requests that share the devices. The choice is then the one with the highest goodput among the best for one
+        request; sensitivities, which are those of one request, are left out.
+    fleet : int, optional
+        Devices of equal replicas that serve the load together. The choice is then the replica that keeps the load's
+        limits on the fewest of them.
+
+    Raises
+    ------
+    ValueError
+        If the policy or backend is unknown, nothing is feasible (the message has the reasons), or no simulated option
+        meets the goal's limits (the message names the nearest one).
+    """
+    _check(num_devices=num_devices, num_jobs=num_jobs, policy=policy)
+    num_used = min(num_devices, goal.max_devices or num_devices, fleet or num_devices)
+    options, rejected = feasible_options(
+        profile,
+        trace,
+        num_devices=num_used,
+        memory=memory,
+        ranks=ranks,
+        splits=goal.splits,
+        degrees=degrees,
+        policies=None if policy is None else {policy, Autoregressive.name},
+    )
+    if not any(policy in (None, option.policy.name) for option in options):
+        raise ValueError(_nothing_feasible(policy, rejected, num_used, memory, longest_context(trace)))
+    errors = known_errors(profile, acceptance)
+    with parallel_backend(backend):
+        evaluator = Evaluator(profile, trace, num_jobs=num_jobs, errors=errors.forwards)
+        simulations = Simulations(evaluator=evaluator, trace=trace, goal=goal, seed=seed, report=progress)
+        found = _Searches(simulations, options, profile, search=search, policy=policy, errors=errors)
+        if goal.objective is Objective.DEVICES:
+            decision = fewest_devices(found.fastest, found.ranking, goal, most=num_used)
+        else:
+            decision = found.fastest(num_used)
+        ranking = found.ranking()
+        rejected.update(found.rejected)
+        chosen = RankedOption.of(decision.chosen, goal)
+        loaded: LoadDecision | FleetDecision | None = None
+        if load is not None:
+            serve = found.under_load if fleet is None else partial(found.fleet, fleet)
+            loaded = serve(load, trace, memory=memory, num_jobs=num_jobs)
+        rows = sensitivities(
+            profile=profile,
+            trace=trace,
+            memory=memory,
+            goal=goal,
+            chosen=chosen,
+            others=[ranked for ranked in ranking if _is_rival(ranked.option, chosen.option, policy, goal)],
+            budget=simulations.sample(*_SENSITIVITY),
+            num_jobs=num_jobs,
+            errors=errors.forwards,
+            degrees=degrees,
+            changes=changes if load is None else None,
+            num_devices=_most_devices(goal, chosen.option, num_used),
+        )
+    used = loaded.option if loaded else chosen.option
+
+    def priced(candidate: Candidate) -> Candidate:
+        """The candidate with the costs of its steps, if a control can use them."""
+        if not candidate.build().elastic:
+            return candidate
+        return candidate.model_copy(update={"costs": candidate_costs(candidate, profile.latencies, trace)})
+
+    best = loaded.chosen if loaded else decision.candidate(decision.chosen)
+    others = loaded.alternatives if loaded else tuple(map(decision.candidate, decision.others))
+    return Plan(
+        origin=Origin.here(),
+        device=profile.device,
+        engine=engine,
+        num_devices=num_devices,
+        target=profile.target,
+        draft=profile.draft,
+        profile=profile_basis,
+        trace=trace_basis,
+        max_new_tokens=simulations.longest,
+        chosen=priced(best),
+        alternatives=tuple(map(priced, others)),
+        ties=() if loaded else tuple(outcome.option.describe() for outcome in decision.ties),
+        num_simulated=simulations.num_simulated,
+        rejected=dict(rejected),
+        goal=goal,
+        acceptance=acceptance,
+        known_errors=errors.by_name,
+        quantisation=dict(memory.quantisation) if memory else {},
+        collectives=_collectives(profile, used),
+        memory=memory.groups(used, context=longest_context(trace)) if memory else (),
+        explored=tuple(ranked.cell for ranked in ranking),
+        sensitivities=rows,
+        under_load=loaded.under_load if loaded else None,
+        fleet=loaded.fleet if isinstance(loaded, FleetDecision) else None,
+        feature_bytes=profile.feature_bytes,
+    )
+
+
+class _Searches:
+    """Searches among the options on at most N devices; later searches reuse the simulations of earlier ones."""
+
+    def __init__(
+        self,
+        simulations: Simulations,
+        options: list[Option],
+        profile: Profile,
+        *,
+        search: Search,
+        policy: str | None,
+        errors: KnownErrors,
+    ) -> None:
+        self._simulations = simulations
+        self._options = options
+        self._profile = profile
+        self._search = search
+        self._policy = policy
+        self._errors = errors
+        self._num_searches = 0
+        self._widest: FinalStage | None = None
+        self._decision: Decision | None = None
+        self._rejected: Counter[str] = Counter()
+
+    def fastest(self, most_devices: int) -> Decision:
+        """The best on at most this many devices. OutOfReachError if nothing meets the goal's limits."""
+        options = [option for option in self._options if option.num_devices <= most_devices]
+        if not any(self._policy in (None, option.policy.name) for option in options):
+            raise OutOfReachError(f"nothing is feasible on {most_devices} devices")
+        self._rejected = Counter()
+        self._num_searches += 1
+        if self._search is Search.FULL:
+            finals = halved(self._simulations, options, self._profile, self._rejected)
+        else:
+            closed = ClosedForms(self._profile, self._simulations.trace)
+            finals = quickly_found(self._simulations, options, closed, self._rejected, policy=self._policy)
+        self._widest = self._widest or finals
+        self._decision = decide(self._simulations, finals, self._policy, self._errors)
+        return self._decision
+
+    def ranking(self) -> list[RankedOption]:
+        """The best of every policy on every split, by all simulations."""
+        assert self._widest is not None, "the first search knows every split"
+        assert self._decision is not None, "it found an option or raised"
+        finalists = [self._decision.chosen, *self._decision.others]
+        return self._simulations.ranking(finalists, self._widest.expected)
+
+    def under_load(
+        self, load: Load, trace: AcceptanceTrace, *, memory: MemoryModel | None, num_jobs: int
+    ) -> LoadDecision:
+        """The choice for a load, among the best options for one request."""
+        assert self._widest is not None, "the first search has a last stage"
+        assert self._decision is not None, "it found an option or raised"
+        return choose_for_load(
+            load,
+            profile=self._profile,
+            trace=trace,
+            simulations=self._simulations,
+            decision=self._decision,
+            ranking=self.ranking(),
+            budget=self._widest.whole,
+            errors=self._errors,
+            memory=memory,
+            policy=self._policy,
+            num_jobs=num_jobs,
+        )
+
+    def fleet(
+        self, most_devices: int, load: Load, trace: AcceptanceTrace, *, memory: MemoryModel | None, num_jobs: int
+    ) -> FleetDecision:
+        """The choice of a fleet's replica, and their number."""
+        assert self._widest is not None, "the first search has a last stage"
+        return FleetSearch(
+            load,
+            most_devices=most_devices,
+            profile=self._profile,
+            trace=trace,
+            simulations=self._simulations,
+            options=self._options,
+            ranking=self.ranking(),
+            whole=self._widest.whole,
+            errors=self._errors,
+            memory=memory,
+            policy=self._policy,
+            num_jobs=num_jobs,
+        ).decide()
+
+    @property
+    def rejected(self) -> Counter[str]:
+        """Options that were not simulated, counted by reason."""
+        if self._num_searches == 1:
+            return self._rejected
+        tried = self._simulations.simulated
+        return Counter(f"{option.policy.name}: {UNTRIED}" for option in self._options if option.key not in tried)
+
+
+def _is_rival(option: Option, chosen: Option, policy: str | None, goal: Goal) -> bool:
+    """Whether an option other than the chosen one could be chosen."""
+    fits = option.num_devices <= _most_devices(goal, chosen, option.num_devices)
+    return option.key != chosen.key and policy in (None, option.policy.name) and fits
+
+
+def _most_devices(goal: Goal, chosen: Option, num_devices: int) -> int:
+    """Devices that a plan may use; if the goal is few devices, those of the choice."""
+    return chosen.num_devices if goal.objective is Objective.DEVICES else num_devices
+
+
+def _check(*, num_devices: int, num_jobs: int, policy: str | None) -> None:
+    if num_devices < 1:
+        raise ValueError(f"num_devices is {num_devices}; expected at least 1")
+    if num_jobs < 1 and num_jobs != -1:
+        raise ValueError(f"num_jobs is {num_jobs}; expected at least 1, or -1 for every core")
+    if policy is not None:
+        policy_class(policy)
+
+
+def _nothing_feasible(
+    policy: str | None, rejected: Mapping[str, int], num_devices: int, memory: MemoryModel | None, context: int
+) -> str:
+    if memory is not None:
+        widest = Option.placed(Autoregressive(), (memory.most_devices(num_devices),))
+        if memory.deficit(widest, context=context) > 0:
+            return memory.too_big(widest, context=context)
+    reasons = "; ".join(reason for reason in rejected if reason.startswith(policy or ""))
+    return f"policy is {policy or 'auto'}, but no option is feasible: {reasons}"
+
+
+def _collectives(profile: Profile, option: Option) -> tuple[Collective, ...]:
+    """Collectives of the roles that an option runs, at their degrees."""
+    roles = {Role.TARGET} if option.policy.layout is Layout.TARGET_ONLY else set(Role)
+    return tuple(
+        collective
+        for collective in profile.collectives
+        if collective.role in roles
+        and collective.degree == option.degree(collective.role)
+        and collective.ranks == option.num_ranks(collective.role)
+    )

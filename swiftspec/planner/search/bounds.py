@@ -1,0 +1,181 @@
+"""Closed-form speeds: an upper bound rules options out, a plausible estimate says which to simulate first."""
+
+import math
+from functools import cache, partial
+
+import numpy as np
+import numpy.typing as npt
+
+from swiftspec.artifacts.plan import Goal
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.planner.search.goals import score
+from swiftspec.planner.search.option import Option
+from swiftspec.policies import Layout, Policy
+from swiftspec.policies.effects import Role
+from swiftspec.simulator.closed_forms import best_tree_tokens, fewest_rounds, serial_round_s
+from swiftspec.timing.timeline import Phase
+
+__all__ = ["ClosedForms", "StepTimes"]
+
+_ALMOST_NONE = 1e-9
+
+
+class StepTimes:
+    """Seconds of an option's steps for one request: of mean latency, the lower of idle and busy peers.
+
+    Parameters
+    ----------
+    profile : Profile
+    context : int
+        Tokens in the cache.
+    """
+
+    def __init__(self, profile: Profile, context: int) -> None:
+        self._profile = profile
+        self._context = context
+        self._mean_s = cache(self._lowest_mean_s)
+
+    def rows(self, policy: Policy) -> int:
+        """Rows of a verification."""
+        return policy.target_rows
+
+    def verify_s(self, option: Option, *, rows: int) -> float:
+        """Of a verification; several target groups verify at once."""
+        halves = (Phase.EXIT, Phase.FINISH) if option.policy.exits else (Phase.VERIFY,)
+        whole_s = sum(self.forward_s(option, phase, Role.TARGET, rows=rows) for phase in halves)
+        return whole_s / option.policy.target_groups
+
+    def expand_s(self, option: Option, *, rows: int) -> float:
+        """Of a draft forward."""
+        kinds = (Phase.EXPAND, Phase.FUZZY) if option.policy.fuzzy else (Phase.EXPAND,)
+        return min(self.forward_s(option, phase, Role.DRAFT, rows=rows) for phase in kinds)
+
+    def forward_s(self, option: Option, phase: Phase, role: Role, *, rows: int) -> float:
+        """Of a forward. rows: of each request."""
+        may_be_busy = option.policy.layout is Layout.DISAGGREGATED
+        return self._mean_s(phase, role, option.degree(role), option.num_ranks(role), rows, may_be_busy)
+
+    def _lowest_mean_s(self, phase: Phase, role: Role, degree: int, ranks: int, rows: int, may_be_busy: bool) -> float:
+        step = partial(self._profile.step, phase, role=role, degree=degree, ranks=ranks, rows=rows)
+        latencies = [
+            step(peer_busy=busy, context=self._context) for busy in ((False, True) if may_be_busy else (False,))
+        ]
+        return min(latency.mean_s for latency in latencies)
+
+
+class ClosedForms:
+    """Tokens/s of speculative options over a trace's prompts. Prefill, host work and messages count as free.
+
+    Forwards are those at the shortest context.
+
+    Attributes
+    ----------
+    context : int
+        Tokens in the cache before a forward.
+    """
+
+    def __init__(self, profile: Profile, trace: AcceptanceTrace) -> None:
+        self._ranks = [prompt.ranks.tolist() for prompt in trace.prompts]
+        self._tokens = np.array([len(ranks) for ranks in self._ranks])
+        self.context = min(prompt.prompt_length for prompt in trace.prompts) - 1
+        self._alone = StepTimes(profile, self.context)
+        self._num_recorded = max(prompt.draft.num_candidates for prompt in trace.prompts)
+        self._rank_acceptance = trace.rank_acceptance(self._num_recorded)
+        self._fewest_rounds = cache(self._count_fewest_rounds)
+        self._tree_tokens = cache(self._best_tree_tokens)
+
+    def bound(self, option: Option) -> float:
+        """Upper bound of an option's speed: the fewest rounds that the trace allows, each the shortest possible.
+
+        Infinite without a draft, or with a fuzzy one, whose ranks are not recorded; such options are quick to simulate.
+        """
+        if self._is_unbounded(option.policy):
+            return float("inf")
+        return float(self._tokens.sum() / (self._bounding_rounds(option).sum() * self._shortest_round_s(option)))
+
+    def bound_of_score(self, option: Option, goal: Goal) -> float:
+        """Upper bound of the option's score: as `bound`; the first commit takes a round, later ones the rest."""
+        if self._is_unbounded(option.policy):
+            return float("inf")
+        rounds, round_s = self._bounding_rounds(option), self._shortest_round_s(option)
+        most = score(
+            goal,
+            tokens=self._tokens,
+            request_s=rounds * round_s,
+            tpot_s=np.maximum(rounds - 1, _ALMOST_NONE) * round_s / np.maximum(self._tokens - 1, 1),
+            num_devices=option.num_devices,
+        )
+        return float(most)
+
+    def estimate(self, option: Option, times: StepTimes | None = None) -> float:
+        """Plausible speed: the best static tree, were positions independent. Neither a bound nor a prediction.
+
+        A round's tree is as deep as the round has sequential draft forwards, before its verification or during it.
+        Where the draft never pauses these are as many as fit, and the tree has no more nodes than they have rows; a
+        chain that is drafted ahead is drafted again if it was prepared for another outcome.
+
+        times: of steps that other requests share; of one request's own if not given.
+        """
+        policy, times = option.policy, times or self._alone
+        rows = times.rows(policy)
+        verify_s = times.verify_s(option, rows=rows)
+        if policy.layout is Layout.TARGET_ONLY:
+            return 1 / verify_s
+        expand_s = times.expand_s(option, rows=policy.expand_rows)
+        depth: float = policy.serial_forwards
+        if policy.layout is Layout.COLOCATED:
+            round_s = serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
+            # A parallel draft knows several levels after one forward.
+            depth = max(depth, policy.chain_tokens, getattr(policy, "num_masks", 0) + 1)
+        elif depth := policy.chain_tokens:
+            beside_s = times.forward_s(option, Phase.FINISH, Role.TARGET, rows=rows) if policy.exits else verify_s
+            round_s = self._ahead_s(policy, verify_s, beside_s=beside_s, chain_s=depth * expand_s)
+        else:
+            depth, round_s = max(1.0, verify_s / expand_s), max(verify_s, expand_s)
+            rows = min(rows, 1 + math.ceil(depth * policy.expand_rows))
+        return self._tokens_per_round(policy, rows, depth) / round_s
+
+    def _tokens_per_round(self, policy: Policy, rows: int, depth: float) -> float:
+        """Tokens per round at a fractional depth, interpolated linearly between whole depths."""
+        whole = math.floor(depth)
+        least, most = (self._tree_tokens(self._num_candidates(policy), rows, whole + more) for more in (0, 1))
+        return least + (depth - whole) * (most - least)
+
+    def _ahead_s(self, policy: Policy, verify_s: float, *, beside_s: float, chain_s: float) -> float:
+        """Time of a round during which the next chain is drafted, beside all of it or what follows its exit."""
+        return verify_s + max(0.0, chain_s - beside_s) + (1 - self._prepared(policy)) * chain_s
+
+    def _prepared(self, policy: Policy) -> float:
+        """Probability of the outcome a chain was drafted for: all accepted, or one of the prepared branches."""
+        chain = policy.chain_tokens
+        branches = policy.expand_rows // (chain + 1)
+        return max(self._rank_acceptance[0] ** chain, sum(self._rank_acceptance[:branches]))
+
+    def _is_unbounded(self, policy: Policy) -> bool:
+        return policy.layout is Layout.TARGET_ONLY or policy.fuzzy
+
+    def _bounding_rounds(self, option: Option) -> npt.NDArray[np.float64]:
+        return self._fewest_rounds(option.policy.target_rows, self._num_candidates(option.policy))
+
+    def _num_candidates(self, policy: Policy) -> int:
+        return min(self._num_recorded, policy.num_candidates)
+
+    def _shortest_round_s(self, option: Option) -> float:
+        """Time of a verification of the fewest rows, after all of its expansions where nothing overlaps."""
+        policy = option.policy
+        verify_s = self._alone.verify_s(option, rows=policy.least_target_rows)
+        if not policy.serial_forwards:
+            return verify_s
+        expand_s = self._alone.expand_s(option, rows=1)
+        return serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
+
+    def _best_tree_tokens(self, num_candidates: int, verify_rows: int, depth: int) -> float:
+        return best_tree_tokens(self._rank_acceptance[:num_candidates], verify_rows, max_depth=depth)
+
+    def _count_fewest_rounds(self, verify_rows: int, num_candidates: int) -> npt.NDArray[np.float64]:
+        """Fewest rounds of each prompt."""
+        return np.array(
+            [fewest_rounds(ranks, verify_rows=verify_rows, num_candidates=num_candidates) for ranks in self._ranks],
+            np.float64,
+        )

@@ -1,0 +1,99 @@
+"""The thorough search: closed-form bounds, then every option in successively longer simulations.
+
+Every stage simulates more of the trace for fewer options, with the same seeds. Policies do not compete before the last
+stage: the best of each survives, because a plan lists the alternatives to its choice.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from swiftspec.artifacts.profile import Profile
+from swiftspec.planner.search.bounds import ClosedForms
+from swiftspec.planner.search.evaluation import Budget
+from swiftspec.planner.search.option import Option
+from swiftspec.planner.search.simulations import FinalStage, Simulations, by_policy
+
+__all__ = ["halved"]
+
+# Shares of prompts and of each output that a stage simulates, and the fewest options of a policy that it keeps.
+_STAGES = ((0.05, 0.25, 8), (0.05, 0.5, 4), (0.25, 1.0, 2))
+_KEPT = 0.25  # share of a policy's options that a stage keeps
+_LEAST_PROMPTS = 12
+_LEAST_TOKENS = 16
+# The last stage repeats a short trace with several seeds; in a long one the prompts are repetition enough.
+_MOST_SEEDS = 3
+_ENOUGH_REQUESTS = 96
+
+
+def halved(simulations: Simulations, options: list[Option], profile: Profile, rejected: Counter[str]) -> FinalStage:
+    """The best options of every policy; options that the bound rules out are counted in `rejected`."""
+    options = _prune(simulations, options, profile, rejected)
+    for number, (prompts, tokens, least_kept) in enumerate(_STAGES):
+        what = f"stage {number + 1} of {len(_STAGES)}"
+        outcomes = simulations.run(
+            options, _budget(simulations, prompts, tokens), what, ahead=_num_ahead(options, stage=number)
+        )
+        score = {outcome.option.key: simulations.score(outcome) for outcome in outcomes}
+        options = [
+            option
+            for group in by_policy(options)
+            for option in sorted(group, key=lambda option: score[option.key], reverse=True)[
+                : _num_kept(len(group), least_kept)
+            ]
+        ]
+    num_seeds = min(_MOST_SEEDS, math.ceil(_ENOUGH_REQUESTS / len(simulations.trace.prompts)))
+    whole = _budget(simulations, 1.0, 1.0, num_seeds=num_seeds, explain=True)
+    return FinalStage(options, whole, [], whole)
+
+
+def _prune(simulations: Simulations, options: list[Option], profile: Profile, rejected: Counter[str]) -> list[Option]:
+    """Drop options whose bound is below the simulated score of their policy's most plausible option.
+
+    That option always stays: with a noisy profile, in which forwards are faster at longer contexts, a bound may not
+    hold. Both are over the first stage's prompts with whole outputs: a bound does not hold for a part of an output.
+    """
+    budget = _budget(simulations, _STAGES[0][0], 1.0)
+    prompts = tuple(simulations.trace.prompts[index] for index in budget.prompt_indices)
+    closed = ClosedForms(profile, replace(simulations.trace, prompts=prompts))
+    most_plausible = [max(group, key=closed.estimate) for group in by_policy(options)]
+    outcomes = simulations.run(most_plausible, budget, "bounds", ahead=len(most_plausible) + _num_ahead(options))
+    simulated = {option.key for option in most_plausible}
+    # An option that misses the constraint is no standard for others.
+    reached = {o.option.policy.name: o.score(simulations.goal) if simulations.keeps(o) else 0.0 for o in outcomes}
+    kept = []
+    for option in options:
+        name = option.policy.name
+        if option.key in simulated or closed.bound_of_score(option, simulations.goal) >= reached[name]:
+            kept.append(option)
+        else:
+            rejected[f"{name}: its closed-form bound is below the simulated speed of another {name}"] += 1
+    return kept
+
+
+def _budget(
+    simulations: Simulations, prompts: float, tokens: float, *, num_seeds: int = 1, explain: bool = False
+) -> Budget:
+    return simulations.share(
+        prompts,
+        tokens,
+        least_prompts=_LEAST_PROMPTS,
+        least_tokens=_LEAST_TOKENS,
+        num_seeds=num_seeds,
+        explain=explain,
+    )
+
+
+def _num_kept(count: int, least: int) -> int:
+    return min(count, max(least, math.ceil(_KEPT * count)))
+
+
+def _num_ahead(options: Sequence[Option], *, stage: int = 0) -> int:
+    """Simulations from a stage to the end, the last stage included."""
+    counts = [len(group) for group in by_policy(options)]
+    ahead = 0
+    for _, _, least_kept in _STAGES[stage:]:
+        ahead += sum(counts)
+        counts = [_num_kept(count, least_kept) for count in counts]
+    return ahead + sum(counts)

@@ -1,0 +1,96 @@
+"""Search options: all inputs of a search except the profile and the trace."""
+
+from dataclasses import dataclass, field
+
+from swiftspec.artifacts.goal import split_devices
+from swiftspec.artifacts.plan import Goal, Objective
+from swiftspec.models.names import unknown
+from swiftspec.planner.load import Load
+from swiftspec.policies import Layout, policy_class, policy_names
+
+__all__ = ["SearchOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """Goal of a search, restrictions on what it may choose, and where simulations run.
+
+    Parameters
+    ----------
+    policy : str, optional
+        Plan for this policy alone.
+    goal : Goal
+        Objective, and limits.
+    degrees : frozenset of int, optional
+        Allowed TP degrees; any if not given.
+    ranks : int, optional
+        On a CPU, only groups of N processes, where N divides the group.
+    seed : int
+        The same seed and inputs give the same plan, whatever `num_jobs`.
+    num_jobs : int
+        Processes that simulate; -1 for one per core.
+    backend : str, optional
+        Backend of the simulations: `loky` (here), or an existing cluster of `dask` or `ray`.
+    load : Load, optional
+        Many requests to plan for; one request at a time if not given.
+    fleet : int, optional
+        Devices that equal replicas may use together to serve the load; one replica serves all of it if not given.
+
+    Examples
+    --------
+    >>> goal = swiftspec.Goal(objective="tokens-per-gpu")
+    >>> swiftspec.SearchOptions(goal=goal, num_jobs=1).policy is None
+    True
+    """
+
+    policy: str | None = None
+    goal: Goal = field(default_factory=Goal)
+    degrees: frozenset[int] | None = None
+    ranks: int | None = None
+    seed: int = 0
+    num_jobs: int = -1
+    backend: str | None = None
+    load: Load | None = None
+    fleet: int | None = None
+
+    def check(self, *, num_devices: int) -> None:
+        """ValueError, naming the field, for options that cannot be searched on `num_devices` devices."""
+        from swiftspec.planner.search.backends import check_backend
+
+        if self.num_jobs < 1 and self.num_jobs != -1:
+            raise ValueError(f"num_jobs is {self.num_jobs}; expected at least 1, or -1 for one per core")
+        if self.backend is not None:
+            check_backend(self.backend)
+        if self.load is not None and self.goal.objective is not Objective.TOKENS_PER_S:
+            raise ValueError(f"objective is {self.goal.objective}; with a workload the objective is goodput")
+        for split in self.goal.splits:
+            if (needed := split_devices(split)) > num_devices:
+                raise ValueError(f"split is {split}, which takes {needed} devices; num_devices is {num_devices}")
+        if self.fleet is not None:
+            self._check_fleet(self.fleet)
+        if self.policy is None:
+            return
+        if self.policy not in (names := policy_names()):
+            raise unknown("policy", self.policy, ("auto", *names))
+        if policy_class(self.policy).layout is Layout.DISAGGREGATED and num_devices < 2:
+            raise ValueError(
+                f"policy is {self.policy}, which is disaggregated: its roles need 2 devices, and "
+                f"num_devices is {num_devices}"
+            )
+
+    def _check_fleet(self, num_devices: int) -> None:
+        if num_devices < 1:
+            raise ValueError(f"fleet is {num_devices}; expected at least 1 device")
+        if self.load is None:
+            raise ValueError(f"fleet is {num_devices}; it needs a workload")
+        workload = self.load.workload
+        if workload.rate is None:
+            why = "a closed loop" if workload.is_closed else "a workload whose requests all arrive at 0"
+            raise ValueError(f"arrivals is {workload.arrivals}; a fleet cannot divide {why}: expected a rate")
+        self.load.check_role()
+        workload.check_arrivals("a fleet")
+        if not self.load.goal.is_limited:
+            raise ValueError(
+                f"fleet is {num_devices}, but there are no limits to keep: neither ttft_s nor tpot_s is given, and no "
+                "class of the workload has one"
+            )

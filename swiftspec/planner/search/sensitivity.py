@@ -1,0 +1,237 @@
+"""Sensitivity of the choice: the choice and its rivals on a few prompts, with one assumption changed."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from swiftspec.artifacts.plan import Goal, Sensitivity
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.trace import AcceptanceTrace, Guesses, TracedPrompt
+from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
+from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.search.choice import MOST_GIVEN_UP
+from swiftspec.planner.search.evaluation import Budget, Evaluator, Outcome
+from swiftspec.planner.search.option import Option
+from swiftspec.planner.search.simulations import RankedOption
+from swiftspec.planner.search.space import longest_context
+from swiftspec.policies import Layout
+from swiftspec.policies.effects import Role
+from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
+from swiftspec.timing.steps import Latencies
+from swiftspec.timing.timeline import Phase
+
+__all__ = ["Changes", "sensitivities", "weakened"]
+
+_ALL_REDUCE = "all_reduce"  # name prefix of the parts of collectives that grow
+_NO_TOKEN = np.iinfo(np.int32).max  # an id that no token has
+_MOST_RIVALS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Size of each change, and the source of latencies at longer contexts.
+
+    Parameters
+    ----------
+    weaker, slower : float
+        Share by which acceptance falls; share by which all-reduces, or draft forwards, grow.
+    longer : int
+        Factor for the prompt's length.
+    at_context : callable, optional
+        The profile for requests of a given length, where the plan's own ends before; None where the models end, too.
+    with_independent_routing : callable, optional
+        The plan's profile, but with experts of consecutive tokens chosen independently, so that more of them are read.
+    """
+
+    weaker: float = 0.1
+    slower: float = 0.2
+    longer: int = 4
+    at_context: Callable[[int], Profile | None] | None = None
+    with_independent_routing: Callable[[], Profile] | None = None
+
+
+class _Entry(NamedTuple):
+    """An option to simulate, and the plan's option that it stands for: itself, except for a wider one."""
+
+    option: Option
+    planned: RankedOption
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scenario:
+    change: str
+    latencies: Latencies
+    trace: AcceptanceTrace
+    entries: Sequence[_Entry]
+
+
+class _Forecast(NamedTuple):
+    option: Option
+    tokens_per_s: float
+    score: float
+
+
+def sensitivities(
+    *,
+    profile: Profile,
+    trace: AcceptanceTrace,
+    memory: MemoryModel | None,
+    goal: Goal,
+    chosen: RankedOption,
+    others: Sequence[RankedOption],
+    budget: Budget,
+    num_jobs: int,
+    changes: Changes | None,
+    num_devices: int,
+    errors: ForwardErrors = EXACT,
+    degrees: AllowedDegrees = ANY_DEGREES,
+) -> tuple[Sensitivity, ...]:
+    """Rows of the table: acceptance, all-reduce, draft, context, another device; without those that have no inputs.
+
+    Parameters
+    ----------
+    changes : Changes, optional
+        None for no rows.
+    chosen, others : Standing
+        The plan's choice and the other simulated options; the best few of these are its rivals.
+    budget : Budget
+        What is simulated of each, with common random numbers.
+    num_devices : int
+        Number of devices of the plan.
+    errors : ForwardErrors, optional
+        Errors that both the plan's figures and these are averaged over.
+    degrees : AllowedDegrees, optional
+        Groups allowed on one more device.
+    """
+    if changes is None:
+        return ()
+    rivals = sorted(others, key=lambda ranked: -ranked.score)[:_MOST_RIVALS]
+    entries = [_Entry(ranked.option, ranked) for ranked in (chosen, *rivals)]
+    planned = _Scenario(change="", latencies=profile.latencies, trace=trace, entries=entries)
+    before = {outcome.option.key: outcome for outcome in _simulated(planned, budget, num_jobs, errors)}
+    rows = []
+    for scenario in _scenarios(planned, changes, memory, num_devices, degrees):
+        forecasts = [
+            _forecast(outcome, before[entry.planned.option.key], entry.planned, goal)
+            for entry, outcome in zip(scenario.entries, _simulated(scenario, budget, num_jobs, errors), strict=True)
+        ]
+        rows.append(_row(scenario.change, chosen, forecasts))
+    return tuple(rows)
+
+
+def _simulated(scenario: _Scenario, budget: Budget, num_jobs: int, errors: ForwardErrors) -> list[Outcome]:
+    evaluator = Evaluator(scenario.latencies, scenario.trace, num_jobs=num_jobs, errors=errors)
+    return evaluator.run([entry.option for entry in scenario.entries], budget, done=_unheard)
+
+
+def _unheard(_: int) -> None:
+    """Ignore progress: there are too few simulations to report."""
+
+
+def _forecast(after: Outcome, before: Outcome, planned: RankedOption, goal: Goal) -> _Forecast:
+    """The plan's figures, scaled by the change seen on a few prompts."""
+    return _Forecast(
+        option=after.option,
+        tokens_per_s=planned.tokens_per_s * after.tokens_per_s / before.tokens_per_s,
+        score=planned.score * after.score(goal) / before.score(goal),
+    )
+
+
+def _row(change: str, chosen: RankedOption, forecasts: Sequence[_Forecast]) -> Sensitivity:
+    own = [forecast for forecast in forecasts if forecast.option.key == chosen.option.key]
+    best = max(forecasts, key=lambda forecast: forecast.score)
+    beaten = not own or best.score > own[0].score * (1 + MOST_GIVEN_UP)
+    stays = own[0] if own and not beaten else best
+    return Sensitivity(
+        change=change,
+        tokens_per_s=own[0].tokens_per_s if own else 0.0,
+        best=stays.option.describe(),
+        best_tokens_per_s=stays.tokens_per_s,
+        changes_choice=beaten,
+    )
+
+
+def _scenarios(
+    planned: _Scenario, changes: Changes, memory: MemoryModel | None, num_devices: int, degrees: AllowedDegrees
+) -> Iterator[_Scenario]:
+    weaker, slower = f"-{changes.weaker * 100:.0f} %", f"+{changes.slower * 100:.0f} %"
+    latencies, factor = planned.latencies, 1 + changes.slower
+    yield replace(planned, change=f"acceptance {weaker}", trace=weakened(planned.trace, changes.weaker, seed=0))
+    if any(name.startswith(_ALL_REDUCE) for grid in latencies.steps.values() for name in grid.part_names):
+        reduced = latencies.changed(
+            lambda _, grid: grid.stretched(lambda name: factor if name.startswith(_ALL_REDUCE) else 1.0)
+        )
+        yield replace(planned, change=f"all-reduce {slower}", latencies=reduced)
+    drafted = latencies.changed(lambda table, grid: grid.scaled(factor) if table.role is Role.DRAFT else grid)
+    yield replace(planned, change=f"draft forwards {slower}", latencies=drafted)
+    if changes.with_independent_routing is not None:
+        independent = changes.with_independent_routing().latencies
+        yield replace(planned, change="experts chosen independently", latencies=independent)
+    yield from _longer(planned, changes, memory)
+    wider = [entry for planned_entry in planned.entries for entry in _wider(planned_entry, latencies, num_devices)]
+    if wider := [entry for entry in wider if degrees.objection(entry.option) is None]:
+        yield replace(planned, change="another device", entries=[planned.entries[0], *wider])
+
+
+def _longer(planned: _Scenario, changes: Changes, memory: MemoryModel | None) -> Iterator[_Scenario]:
+    """Prompts several times as long, if the profile, or another one, has their latencies."""
+    trace = lengthened(planned.trace, changes.longer)
+    context = longest_context(trace)
+    latencies = planned.latencies
+    if changes.at_context is not None:
+        if (profile := changes.at_context(context)) is None:
+            return
+        latencies = profile.latencies
+    elif context > max(length for grid in latencies.steps.values() for _, length in grid.grid):
+        return
+    entries = [
+        entry for entry in planned.entries if memory is None or memory.deficit(entry.option, context=context) <= 0
+    ]
+    if entries:
+        change = f"prompts {changes.longer} x as long"
+        yield replace(planned, change=change, latencies=latencies, trace=trace, entries=entries)
+
+
+def _wider(entry: _Entry, latencies: Latencies, num_devices: int) -> Iterator[_Entry]:
+    """The same shape with one device more than are available, at either role."""
+    option, sizes = entry.option, entry.option.sizes
+    for group in range(len(sizes)):
+        grown = tuple(size + (number == group) for number, size in enumerate(sizes))
+        if sum(grown) != num_devices + 1 or grown[0] % option.policy.target_groups:
+            continue
+        wider = Option.placed(option.policy, grown)
+        roles = [Role.TARGET] if option.policy.layout is Layout.TARGET_ONLY else list(Role)
+        if all(wider.degree(role) in latencies.degrees(Phase.PREFILL, role=role) for role in roles):
+            yield _Entry(wider, entry.planned)
+
+
+def weakened(trace: AcceptanceTrace, share: float, *, seed: int) -> AcceptanceTrace:
+    """The same trace with the target's token missing from the candidates at a share of the positions, drawn at random.
+
+    Every rank's acceptance falls by that share, for every guesser.
+    """
+    prompts = (_without(prompt, share, np.random.default_rng([seed, n])) for n, prompt in enumerate(trace.prompts))
+    return replace(trace, prompts=tuple(prompts))
+
+
+def _without(prompt: TracedPrompt, share: float, rng: np.random.Generator) -> TracedPrompt:
+    missed = rng.random(len(prompt.target_tokens)) < share
+
+    def without(guesses: Guesses) -> Guesses:
+        tokens, logprobs = guesses
+        by_output = (-1, *[1] * (tokens.ndim - 1))
+        right = missed.reshape(by_output) & (tokens == prompt.target_tokens.reshape(by_output))
+        return Guesses(np.where(right, _NO_TOKEN, tokens), logprobs)
+
+    guesses = {guesser: without(found) for guesser, found in prompt.guesses.items()}
+    ranks = np.where(missed, np.maximum(prompt.ranks, prompt.draft.num_candidates), prompt.ranks)
+    ahead = None if prompt.ahead is None else without(prompt.ahead)
+    return replace(prompt, guesses=guesses, ranks=ranks, ahead=ahead)
+
+
+def lengthened(trace: AcceptanceTrace, times: int) -> AcceptanceTrace:
+    """The same outputs after prompts several times as long."""
+    prompts = (replace(prompt, prompt_tokens=np.tile(prompt.prompt_tokens, times)) for prompt in trace.prompts)
+    return replace(trace, prompts=tuple(prompts))

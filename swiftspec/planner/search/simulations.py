@@ -1,0 +1,237 @@
+"""Simulations of one search: budgets, outcomes so far, number left. No strategy here."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from swiftspec.artifacts.plan import Explored, Goal
+from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.planner.search.evaluation import Budget, Evaluator, Outcome
+from swiftspec.planner.search.goals import reach
+from swiftspec.planner.search.option import Key, Option, Split
+from swiftspec.progress import Progress
+
+__all__ = ["HOPEFUL", "SAFE", "Expected", "FinalStage", "RankedOption", "Simulations", "by_policy"]
+
+# Shares of a limit: an option that meets the first in a short simulation does so in a long one, too; one that misses
+# the second does not.
+SAFE, HOPEFUL = 0.97, 1.1
+_NUM_SAMPLES = 500  # of prompts, the most typical of which is simulated
+
+_Cell = tuple[str, Split]  # of a policy
+
+
+class FinalStage(NamedTuple):
+    """Options for the last stage and their budgets: those that may win, and the best of hopeless policies."""
+
+    contenders: list[Option]
+    whole: Budget
+    others: list[Option]
+    sample: Budget
+    expected: "Expected | None" = None  # for options that were not simulated at length
+
+
+@dataclass(slots=True, kw_only=True)
+class Simulations:
+    """Runs options and keeps their outcomes by budget."""
+
+    evaluator: Evaluator
+    trace: AcceptanceTrace
+    goal: Goal
+    seed: int
+    report: Progress
+    num_done: int = 0
+    _outcomes: dict[Budget, dict[Key, Outcome]] = field(default_factory=dict)
+
+    def run(self, options: Sequence[Option], budget: Budget, what: str, *, ahead: int) -> list[Outcome]:
+        """Outcomes in the order of `options`; `ahead` is the number of simulations from here to the end of the search.
+
+        Options already simulated with this budget are not simulated again.
+        """
+        done = self._outcomes.setdefault(budget, {})
+        fresh = [option for option in options if option.key not in done]
+        before, total = self.num_done, self.num_done + max(ahead, len(fresh))
+        outcomes = self.evaluator.run(fresh, budget, done=lambda count: self.report(before + count, total, what))
+        self.num_done += len(fresh)
+        done.update((outcome.option.key, outcome) for outcome in outcomes)
+        return [done[option.key] for option in options]
+
+    def score(self, outcome: Outcome) -> tuple[bool, float]:
+        """Sort key: outcomes that meet the goal's limits first, by score; the others by how nearly they do."""
+        return self.scored(RankedOption.of(outcome, self.goal))
+
+    def scored(self, ranked: "RankedOption", *, margin: float = SAFE) -> tuple[bool, float]:
+        """As `score`, for expected figures; margin: share of a limit that counts as meeting it."""
+        share = ranked.reach(self.goal)
+        keeps = margin * share >= 1
+        return keeps, ranked.score if keeps else share
+
+    def keeps(self, outcome: Outcome) -> bool:
+        """Whether an outcome is within the goal's limits."""
+        return RankedOption.of(outcome, self.goal).reach(self.goal) >= 1
+
+    def share(
+        self,
+        prompts: float,
+        tokens: float,
+        *,
+        least_prompts: int,
+        least_tokens: int,
+        num_seeds: int = 1,
+        explain: bool = False,
+    ) -> Budget:
+        """A share of the prompts, spread over the trace, and of the longest output."""
+        num_prompts = len(self.trace.prompts)
+        count = min(num_prompts, max(least_prompts, math.ceil(prompts * num_prompts)))
+        indices = np.linspace(0, num_prompts - 1, count).round().astype(int)
+        return Budget(
+            prompt_indices=tuple(indices.tolist()),
+            max_new_tokens=min(self.longest, max(least_tokens, math.ceil(tokens * self.longest))),
+            seeds=tuple(range(self.seed, self.seed + num_seeds)),
+            explain=explain,
+            paired=explain,
+        )
+
+    def sample(self, num_prompts: int, num_tokens: int, *, explain: bool = False) -> Budget:
+        """A few prompts whose outputs' beginnings are, together, as easy and as diverse as the whole trace.
+
+        The best shape depends on how easy the text is, so the few prompts must not be easier than the rest.
+        """
+        of_all = [float(np.mean(prompt.ranks == 0)) for prompt in self.trace.prompts]
+        begun = np.array([np.mean(prompt.ranks[:num_tokens] == 0) for prompt in self.trace.prompts])
+        count = min(num_prompts, len(begun))
+        rng = np.random.default_rng(self.seed)
+        samples = [np.sort(rng.permutation(len(begun))[:count]) for _ in range(_NUM_SAMPLES)]
+        wanted = np.array([np.mean(of_all), np.std(begun)])
+        distance = [np.abs(wanted - (begun[sample].mean(), begun[sample].std())).sum() for sample in samples]
+        return Budget(
+            prompt_indices=tuple(samples[int(np.argmin(distance))].tolist()),
+            max_new_tokens=min(self.longest, num_tokens),
+            seeds=(self.seed,),
+            explain=explain,
+            by_rounds=True,
+            paired=explain,
+        )
+
+    @property
+    def longest(self) -> int:
+        """Output tokens of the longest prompt."""
+        return max(len(prompt.target_tokens) for prompt in self.trace.prompts)
+
+    @property
+    def num_simulated(self) -> int:
+        """Number of different options, at any budget."""
+        return len(self.simulated)
+
+    @property
+    def simulated(self) -> set[Key]:
+        """Keys of all options simulated so far, at any budget."""
+        return {key for outcomes in self._outcomes.values() for key in outcomes}
+
+    @property
+    def latest(self) -> dict[Key, Outcome]:
+        """The outcome of every simulated option at the last budget that it was simulated with."""
+        return {key: outcome for outcomes in self._outcomes.values() for key, outcome in outcomes.items()}
+
+    def ranking(self, finalists: Iterable[Outcome], expected: "Expected | None" = None) -> list["RankedOption"]:
+        """The best option of every policy on every split by its longest simulation, on the scale of its finalist.
+
+        Parameters
+        ----------
+        finalists : iterable of Outcome
+            The best of each policy.
+        expected : callable, optional
+            What to expect of an option, where that is known better than from its own simulation before the last stage.
+        """
+        final = {outcome.option.policy.name: outcome for outcome in finalists}
+        cells: dict[_Cell, tuple[int, RankedOption]] = {}
+        simulated: dict[_Cell, set[Key]] = {}
+        for stage, (budget, outcomes) in enumerate(self._outcomes.items()):
+            for outcome in outcomes.values():
+                cell = outcome.option.policy.name, outcome.option.split_key
+                simulated.setdefault(cell, set()).add(outcome.option.key)
+                finalist = final.get(outcome.option.policy.name, outcome)
+                if outcome is finalist:
+                    found, depth = self._own(finalist), len(self._outcomes)  # what the plan says of this option
+                elif expected is None or budget.explain:
+                    found = self._ranked(outcome, finalist, outcomes.get(finalist.option.key, finalist))
+                    depth = int(budget.explain) if expected else stage
+                else:
+                    found = _scaled(expected(outcome.option), self._own(finalist), expected(finalist.option))
+                    depth = 0
+                if cell not in cells or (depth, found.score) > (cells[cell][0], cells[cell][1].score):
+                    cells[cell] = depth, found._replace(estimated=not budget.explain)
+        return [found._replace(num_options=len(simulated[cell])) for cell, (_, found) in sorted(cells.items())]
+
+    def _ranked(self, outcome: Outcome, finalist: Outcome, reference: Outcome) -> "RankedOption":
+        """`reference` is the finalist at the outcome's own budget."""
+        return _scaled(self._own(outcome), self._own(finalist), self._own(reference))
+
+    def _own(self, outcome: Outcome) -> "RankedOption":
+        return RankedOption.of(outcome, self.goal)
+
+
+class RankedOption(NamedTuple):
+    """An option's place in the ranking at the end of a search.
+
+    num_options: simulated of its policy on its split. estimated: from short simulations, not those of the last stage.
+    """
+
+    option: Option
+    tokens_per_s: float
+    tpot_s: float
+    ttft_s: float
+    score: float
+    num_options: int = 1
+    estimated: bool = False
+
+    @classmethod
+    def of(cls, outcome: Outcome, goal: Goal) -> "RankedOption":
+        """Entry with a finalist's own figures."""
+        return cls(
+            option=outcome.option,
+            tokens_per_s=outcome.tokens_per_s,
+            tpot_s=outcome.mean_tpot_s,
+            ttft_s=outcome.mean_ttft_s,
+            score=outcome.score(goal),
+        )
+
+    def reach(self, goal: Goal) -> float:
+        """As `goals.reach`."""
+        return reach(goal, tokens_per_s=self.tokens_per_s, tpot_s=self.tpot_s, ttft_s=self.ttft_s)
+
+    @property
+    def cell(self) -> Explored:
+        return Explored(
+            policy=self.option.policy.name,
+            split=self.option.split,
+            num_devices=self.option.num_devices,
+            tokens_per_s=self.tokens_per_s,
+            tpot_s=self.tpot_s,
+            num_options=self.num_options,
+            estimated=self.estimated,
+        )
+
+
+Expected = Callable[[Option], RankedOption]
+
+
+def _scaled(found: RankedOption, final: RankedOption, reference: RankedOption) -> RankedOption:
+    """`found`, scaled by the ratio of `final` to `reference`."""
+    return found._replace(
+        tokens_per_s=found.tokens_per_s * final.tokens_per_s / reference.tokens_per_s,
+        tpot_s=found.tpot_s * final.tpot_s / reference.tpot_s,
+        ttft_s=found.ttft_s * final.ttft_s / reference.ttft_s,
+        score=found.score * final.score / reference.score,
+    )
+
+
+def by_policy(options: Iterable[Option]) -> list[list[Option]]:
+    """Options of each policy, in the order in which policies appear."""
+    groups: dict[str, list[Option]] = {}
+    for option in options:
+        groups.setdefault(option.policy.name, []).append(option)
+    return list(groups.values())

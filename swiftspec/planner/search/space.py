@@ -1,0 +1,258 @@
+"""Search space of a planner: every policy's shapes on every placement that a profile can price."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import numpy as np
+
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
+from swiftspec.devices import ClusterSpec
+from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
+from swiftspec.planner.memory import MemoryModel, gigabytes
+from swiftspec.planner.search.fit import Fit
+from swiftspec.planner.search.option import Option, Split
+from swiftspec.policies import Layout, Policy, policy_classes
+from swiftspec.policies.base import lacks_mask, sends_features
+from swiftspec.policies.effects import Role
+from swiftspec.timing.timeline import Phase
+
+__all__ = ["Option", "feasible_options", "longest_context"]
+
+# How far beyond the measured grid latencies are still used: rows are extrapolated, contexts held flat.
+MAX_ROWS_FACTOR = 2
+MAX_CONTEXT_FACTOR = 4
+
+_OTHER_SPLIT = "not on the split that was asked for"
+_Steps = tuple[Role, Phase, int, int]  # degree and ranks
+
+
+def feasible_options(
+    profile: Profile,
+    trace: AcceptanceTrace,
+    *,
+    num_devices: int,
+    memory: MemoryModel | None = None,
+    ranks: int | None = None,
+    splits: Collection[str] = (),
+    degrees: AllowedDegrees = ANY_DEGREES,
+    policies: Collection[str] | None = None,
+) -> tuple[list[Option], Counter[str]]:
+    """Options worth simulating, simplest policy first; and the number of options rejected by each reason.
+
+    Groups of several ranks are options, too, where the profile knows them. `ranks`: only options in which every group
+    that this many ranks can divide is divided. `splits`: only options on these splits. `degrees` and `policies`
+    restrict the search; options that `degrees` excludes are counted, other policies are not. An option must fit (where
+    `memory` says what devices hold) and be priced by the profile. It is dropped if the same shape on another split of
+    no more devices has every forward of a round no slower, and some faster.
+    """
+    feasible: list[Option] = []
+    rejected: Counter[str] = Counter()
+    fit = Fit(trace)
+    checks = _Checks(profile, trace, memory)
+    cluster = ClusterSpec(device=memory.device, num_devices=num_devices) if memory else None
+    for policy_class in policy_classes(policies):
+        for policy in map(fit, policy_class.search_space()):
+            placements = list(_placements(policy, num_devices))
+            if not placements:
+                rejected[_too_few(policy, num_devices)] += 1
+            placed = []
+            for sizes in placements:
+                option = Option.within(cluster, policy, sizes) if cluster else Option.placed(policy, sizes)
+                if option is None:
+                    rejected[f"{policy.name}: one forward would be divided over nodes"] += 1
+                    continue
+                divisions = list(checks.divided(option, ranks))
+                several = [one for one in divisions if not splits or {option.split, one.split} & {*splits}]
+                rejected[f"{policy.name}: {_OTHER_SPLIT}"] += len(divisions) - len(several)
+                if not divisions:
+                    rejected[f"{policy.name}: the profile has none of its groups divided by {ranks} ranks"] += 1
+                for divided in several:
+                    if (reason := degrees.objection(divided) or checks.objection(divided)) is None:
+                        placed.append(divided)
+                    else:
+                        rejected[reason] += 1
+            kept = checks.undominated(placed)
+            feasible += kept
+            if len(kept) < len(placed):
+                rejected[f"{policy.name}: another split of no more devices is faster"] += len(placed) - len(kept)
+    return feasible, +rejected
+
+
+def longest_context(trace: AcceptanceTrace) -> int:
+    """Tokens of the longest request, its output included."""
+    return max(prompt.prompt_length + len(prompt.target_tokens) for prompt in trace.prompts)
+
+
+def _too_few(policy: Policy, num_devices: int) -> str:
+    several = policy.target_groups > 1
+    needed = "a device for the draft and one for each of two or more target groups" if several else "2 devices"
+    return f"{policy.name}: needs {needed}, and there {'is' if num_devices == 1 else 'are'} {num_devices}"
+
+
+def _placements(policy: Policy, num_devices: int) -> Iterator[tuple[int, ...]]:
+    """Sizes of the groups, the target's first."""
+    for target in range(policy.target_groups, num_devices + 1, policy.target_groups):
+        if policy.layout is not Layout.DISAGGREGATED:
+            yield (target,)
+            continue
+        for draft in range(1, num_devices - target + 1):
+            yield target, draft
+
+
+class _Checks:
+    """Reasons against options, by lookup rather than search: there may be tens of thousands of options."""
+
+    def __init__(self, profile: Profile, trace: AcceptanceTrace, memory: MemoryModel | None) -> None:
+        self._guessers = trace.guessers
+        self._draft_kind = trace.draft_kind
+        self._has_text = trace.source != "synthesised"
+        self._memory = memory
+        self._longest = longest_context(trace)
+        self._ranks = cache(lambda role, degree: profile.latencies.ranks(degree, role=role))
+        self._grids: dict[_Steps, list[tuple[int, int]]] = {}
+        self._means: dict[_Steps, dict[tuple[bool, bool, int, int], float]] = {}
+        for (role, phase, degree, busy, cold, num_ranks), grid in profile.latencies.steps.items():
+            key = (role, phase, degree, num_ranks)
+            self._grids.setdefault(key, []).extend(grid.grid)
+            means = zip(grid.grid, grid.means_s().tolist(), strict=True)
+            self._means.setdefault(key, {}).update({(busy, cold, *point): mean_s for point, mean_s in means})
+        self._farthest = {key: tuple(np.max(points, axis=0).tolist()) for key, points in self._grids.items()}
+        self._compared: dict[tuple[_Steps, _Steps], tuple[bool, bool]] = {}
+        self._undominated: dict[tuple[object, ...], frozenset[Split]] = {}
+
+    def divided(self, option: Option, ranks: int | None) -> Iterator[Option]:
+        """The option with its groups divided by 1 rank or as many as the profile has; by `ranks` only, if possible."""
+        known = [self._known_ranks(option, role) for role in option.groups]
+        if ranks is not None:
+            known = [[ranks] if ranks in numbers else [1] for numbers in known]
+            if not any(ranks in numbers for numbers in known):
+                return
+        for numbers in product(*known):
+            several = {role: number for role, number in zip(option.groups, numbers, strict=True) if number > 1}
+            yield replace(option, ranks=several)
+
+    def _known_ranks(self, option: Option, holder: Role) -> list[int]:
+        """Numbers of ranks that a group's steps are known for; one is always included."""
+        layout = option.policy.layout
+        roles = [holder, Role.DRAFT] if layout is Layout.COLOCATED else [holder]
+        return sorted({1, *set.intersection(*(set(self._ranks(role, option.degree(role))) for role in roles))})
+
+    def objection(self, option: Option) -> str | None:
+        """Reason why an option does not fit or cannot be priced; None if neither applies."""
+        policy = option.policy
+        if self._memory is not None and (reason := self._misplaced(option, self._memory)):
+            return reason
+        if (reason := self._unsuited(policy)) is not None:
+            return reason
+        for role, forward, most_rows in _forwards(policy):
+            for phase in (Phase.PREFILL, forward):
+                if (steps := _steps(option, role, phase)) not in self._grids:
+                    return f"{policy.name}: the {role}'s {phase} steps were not measured on {_where(steps)}"
+            farthest_rows, farthest_context = self._farthest[_steps(option, role, forward)]
+            if most_rows > (limit := MAX_ROWS_FACTOR * farthest_rows):
+                return (
+                    f"{policy.name}: more than {limit} rows in one {role} forward, {MAX_ROWS_FACTOR} x those measured"
+                )
+            if self._longest > (limit := MAX_CONTEXT_FACTOR * farthest_context) > 0:
+                return f"{policy.name}: the trace's context of {self._longest} is over {limit}, {_CONTEXT_RULE}"
+        return None
+
+    def _misplaced(self, option: Option, memory: MemoryModel) -> str | None:
+        """Reason why devices cannot hold an option, or are too far apart for it."""
+        if memory.deficit(option, context=self._longest) > 0:
+            return self._does_not_fit(option, memory)
+        devices = [device for group in option.groups.values() for device in group]
+        num_nodes = len({device // memory.device.devices_per_node for device in devices})
+        if num_nodes > 1 and sends_features(option.policy):
+            return f"{option.policy.name}: hidden states would be sent between nodes, over links that are not known"
+        return None
+
+    def _unsuited(self, policy: Policy) -> str | None:
+        """Reason why a policy does not work with these models and this trace, whatever its split."""
+        if self._memory is not None and self._memory.is_recurrent and policy.verifies_trees:
+            return f"{policy.name}: the target keeps a state, of which a tree needs one for every branch"
+        if policy.quotes and not self._has_text:
+            return f"{policy.name}: a synthesised trace has no text to draft from"
+        if self._draft_kind not in policy.drafts:
+            return f"{policy.name}: not with a {self._draft_kind} draft{lacks_mask(policy, self._draft_kind)}"
+        if missing := _guessers(policy) - self._guessers:
+            return f"{policy.name}: the trace does not say what {_GUESSER_NAMES[min(missing)]} guesses; record it again"
+        return None
+
+    def _does_not_fit(self, option: Option, memory: MemoryModel) -> str:
+        groups = memory.groups(option, context=self._longest)
+        group = max(groups, key=lambda group: group.used_bytes)
+        held = " and ".join(f"the {role}" for role in group.weights_bytes)
+        copies = f" of {option.policy.target_groups} groups" if option.policy.target_groups > 1 else ""
+        return (
+            f"{option.policy.name}: does not fit with {held} on {_devices(option.degree(min(group.weights_bytes)))}"
+            f"{copies}, {gigabytes(group.used_bytes, decimals=0)} of {gigabytes(group.usable_bytes, decimals=0)} each"
+        )
+
+    def undominated(self, options: Sequence[Option]) -> list[Option]:
+        """Placements of one shape, without those that another one beats in everything."""
+        if not options:
+            return []
+        # Shapes that issue the same forwards on the same groups compare alike.
+        forwards = tuple((role, phase) for role, phase, _ in _forwards(options[0].policy))
+        key = (forwards, options[0].policy.target_groups, tuple(option.split_key for option in options))
+        if key not in self._undominated:
+            kept = (one for one in options if not any(self._beats(other, one) for other in options))
+            self._undominated[key] = frozenset(option.split_key for option in kept)
+        return [option for option in options if option.split_key in self._undominated[key]]
+
+    def _beats(self, one: Option, other: Option) -> bool:
+        """Whether `one` has every forward of a round no slower, and some faster, on no more devices."""
+        if one.num_devices > other.num_devices:
+            return False
+        compared = [
+            self._compare(_steps(one, role, phase), _steps(other, role, phase))
+            for role, phase, _ in _forwards(one.policy)
+        ]
+        return all(no_slower for no_slower, _ in compared) and any(faster for _, faster in compared)
+
+    def _compare(self, one: _Steps, other: _Steps) -> tuple[bool, bool]:
+        """Whether a step is nowhere slower on one group than on another, and whether it is faster somewhere."""
+        key = (one, other)
+        if key not in self._compared:
+            ours, theirs = self._means[one], self._means[other]
+            no_slower = ours.keys() == theirs.keys() and all(ours[point] <= theirs[point] for point in theirs)
+            self._compared[key] = no_slower, no_slower and ours != theirs
+        return self._compared[key]
+
+
+_CONTEXT_RULE = f"{MAX_CONTEXT_FACTOR} x that measured"
+
+
+_GUESSER_NAMES = {Guesser.FUZZY: "a draft with its layers in groups", Guesser.EXIT: "the first half of the target"}
+
+
+def _guessers(policy: Policy) -> set[Guesser]:
+    """Guessers other than the draft."""
+    return {guesser for guesser, asked in ((Guesser.FUZZY, policy.fuzzy), (Guesser.EXIT, policy.exits)) if asked}
+
+
+def _forwards(policy: Policy) -> Iterator[tuple[Role, Phase, int]]:
+    """Forwards that a policy issues: role, phase and most rows."""
+    for phase in (Phase.EXIT, Phase.FINISH) if policy.exits else (Phase.VERIFY,):
+        yield Role.TARGET, phase, policy.target_rows
+    if policy.layout is not Layout.TARGET_ONLY:
+        for phase in (Phase.EXPAND, Phase.FUZZY) if policy.fuzzy else (Phase.EXPAND,):
+            yield Role.DRAFT, phase, policy.expand_rows
+
+
+def _steps(option: Option, role: Role, phase: Phase) -> _Steps:
+    return role, phase, option.degree(role), option.num_ranks(role)
+
+
+def _where(steps: _Steps) -> str:
+    *_, degree, ranks = steps
+    return _devices(degree) + (f" of {ranks} ranks" if ranks > 1 else "")
+
+
+def _devices(count: int) -> str:
+    return f"{count} device{'s' if count > 1 else ''}"

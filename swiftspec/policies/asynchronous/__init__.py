@@ -1,0 +1,1 @@
+"""Policies whose draft has devices of its own, and works while the target verifies."""

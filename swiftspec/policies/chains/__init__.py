@@ -1,0 +1,1 @@
+"""Policies that draft a chain and verify it on the same devices."""

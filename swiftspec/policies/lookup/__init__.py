@@ -1,0 +1,1 @@
+"""Policies that find their draft tokens in text that is known already."""

@@ -1,0 +1,120 @@
+"""SuffixDecoding (arXiv 2411.04975; vLLM's method `suffix`, Arctic Inference): drafting from a suffix tree of the text.
+
+As `prompt_lookup`, without a draft model. Instead of one earlier occurrence all of them count: a suffix tree of prompt
+and output says how often each token followed each match. The continuations likeliest by products of these frequencies
+are verified, as a chain or a tree, and more of them after longer matches; none if nothing matches. Outputs of earlier
+requests are in a second tree, if they are wanted: that of the better score proposes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar
+
+from swiftspec.policies.base import TargetOnly, check_shape
+from swiftspec.policies.effects import Commit, KeepKV, Prefill, Program, Role, Subtree, target_forward
+from swiftspec.policies.lookup.known_text import KnownText
+from swiftspec.policies.lookup.speculation import Bounds, Speculation
+from swiftspec.policies.request import Request
+from swiftspec.policies.verification import follow
+
+__all__ = ["SuffixDecoding", "below_root"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuffixDecoding(TargetOnly):
+    """Parameters of the suffix tree and of its use; the names and defaults of the three before the last are vLLM's.
+
+    Parameters
+    ----------
+    verify_rows : int
+        Most rows of a verification, the root included.
+    branches : int
+        Most continuations followed after each token; 1 verifies a chain.
+    max_tree_depth : int
+        Most tokens of a match and its continuation together.
+    max_spec_factor : float
+        Most tokens verified for each token of the match.
+    min_token_prob : float
+        Least product of frequencies at which a token is verified.
+    earlier_outputs : int
+        Most outputs of earlier requests that are searched, too, where a server keeps them; 0: none.
+    """
+
+    name: ClassVar[str] = "suffix_decoding"
+    elastic: ClassVar[bool] = True
+    quotes: ClassVar[bool] = True
+
+    verify_rows: int = 8
+    branches: int = 1
+    max_tree_depth: int = 24
+    max_spec_factor: float = 1.0
+    min_token_prob: float = 0.1
+    earlier_outputs: int = 0
+
+    def __post_init__(self) -> None:
+        check_shape(self, verify_rows=2, branches=1, max_tree_depth=2, earlier_outputs=0)
+        if not self.max_spec_factor > 0:
+            raise ValueError(f"max_spec_factor is {self.max_spec_factor}; expected a positive number")
+        if not 0 < self.min_token_prob <= 1:
+            raise ValueError(f"min_token_prob is {self.min_token_prob}; expected above 0 and at most 1")
+
+    @property
+    def target_rows(self) -> int:
+        return self.verify_rows
+
+    @property
+    def least_target_rows(self) -> int:
+        return 1
+
+    @property
+    def bounds(self) -> Bounds:
+        """Bounds of what is verified."""
+        return Bounds(
+            self.verify_rows - 1,
+            max_spec_factor=self.max_spec_factor,
+            min_token_prob=self.min_token_prob,
+            branches=self.branches,
+        )
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        return {Role.TARGET: _rounds(request, self)}
+
+    @property
+    def verifies_trees(self) -> bool:
+        return self.branches > 1
+
+    @classmethod
+    def search_space(cls) -> Iterator["SuffixDecoding"]:
+        for verify_rows, max_spec_factor, branches in product((4, 6, 8, 12, 16), (1.0, 2.0, 4.0), (1, 3)):
+            yield cls(verify_rows=verify_rows, max_spec_factor=max_spec_factor, branches=branches)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["SuffixDecoding"]:
+        yield cls(verify_rows=8, max_spec_factor=4.0)
+
+
+def below_root(root: int, position: int, speculation: Speculation) -> Subtree:
+    """The speculated tokens under the last verified one."""
+    parents = (-1, *(parent + 1 for parent in speculation.parents))
+    return Subtree(position, (root, *speculation.tokens), parents)
+
+
+def _rounds(request: Request, shape: SuffixDecoding) -> Program:
+    token: int = yield Prefill(Role.TARGET, request.prompt)
+    text, bounds = KnownText(request, shape.max_tree_depth), shape.bounds
+    tokens, finished = request.clip((token,), num_generated=0)
+    yield Commit(tokens)
+    position, num_generated = request.root_position + 1, 1
+    while not finished:
+        text.extend(tokens)
+        subtree = below_root(tokens[-1], position, text.speculate(bounds))
+        choices = yield from target_forward(subtree.rows())
+        path, verified = follow(subtree, choices)
+        tokens, finished = request.clip(verified, num_generated=num_generated)
+        yield Commit(tokens)
+        if not finished:
+            yield KeepKV(Role.TARGET, path, len(path))
+        position += len(tokens)
+        num_generated += len(tokens)
+    text.finish(tokens)

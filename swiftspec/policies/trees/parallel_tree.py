@@ -1,0 +1,118 @@
+"""A tree from one forward of a parallel draft: products of the distributions of the next positions.
+
+As `parallel_chain`, with the best nodes of a tree in place of the chain of first choices. Each position has the same
+candidates in all branches, so a path's probability is the product of its tokens'; the likeliest paths are verified.
+Published under the name DDTree for block drafts (arXiv 2604.12989).
+
+Paths less likely than `least_probability` are not verified, so that a verification has as many rows as the draft is
+sure of. Where every row costs the same time, that is the best choice of rows: a row is worth it if its probability is
+more than its time multiplied by the tokens per second that are reached otherwise, whatever the other rows are.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import ClassVar
+
+from swiftspec.policies.base import DraftKind, Layout, Shape, check_shape
+from swiftspec.policies.chains.serial import tree_rounds
+from swiftspec.policies.effects import Program, Role, Step, read_unread
+from swiftspec.policies.request import Request
+from swiftspec.policies.trees.masked_tree import MaskedTree
+from swiftspec.policies.verification import expand_masked
+
+__all__ = ["ParallelTree"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelTree(Shape):
+    """Grow a tree by one draft forward, verify its best `verify_rows` nodes.
+
+    Parameters
+    ----------
+    verify_rows : int
+        Most rows of a verification, the root included.
+    least_probability : float
+        Probability of acceptance below which a path is not worth its row; with 0 every verification has `verify_rows`
+        rows.
+    num_masks : int
+        Positions after the next one for which candidates are drafted.
+    num_candidates : int
+        Candidates per position.
+    draft_temperature : float
+        Temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
+    """
+
+    name: ClassVar[str] = "parallel_tree"
+    layout: ClassVar[Layout] = Layout.COLOCATED
+    drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.PARALLEL, DraftKind.BLOCK})
+    elastic: ClassVar[bool] = True
+
+    verify_rows: int = 12
+    least_probability: float = 0.0
+    num_masks: int = 6
+    num_candidates: int = 8
+    draft_temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_shape(self, verify_rows=2, num_masks=1, num_candidates=1)
+        if not 0 <= self.least_probability < 1:
+            raise ValueError(f"least_probability is {self.least_probability}; expected at least 0 and below 1")
+
+    @property
+    def target_rows(self) -> int:
+        return self.verify_rows
+
+    @property
+    def draft_rows(self) -> int:
+        # A round's accepted nodes, its bonus token and the masks; there are no other nodes.
+        return self.verify_rows + self.num_masks
+
+    @property
+    def expand_rows(self) -> int:
+        return self.draft_rows
+
+    @property
+    def least_target_rows(self) -> int:
+        return 1  # without a draft
+
+    @property
+    def serial_forwards(self) -> int:
+        return 1
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        tree = MaskedTree(
+            request.prompt[-1],
+            position=request.root_position,
+            capacity=self.verify_rows,
+            mask_token=request.mask_token,
+            num_masks=self.num_masks,
+            temperature=self.draft_temperature,
+        )
+        draft = partial(_draft, tree, self)
+        rounds = tree_rounds(
+            request, tree, draft, verify_rows=self.verify_rows, least_probability=self.least_probability
+        )
+        return {Role.TARGET: rounds}
+
+    @property
+    def verifies_trees(self) -> bool:
+        return True
+
+    @classmethod
+    def search_space(cls) -> Iterator["ParallelTree"]:
+        for verify_rows in (4, 8, 12, 16, 24, 32):
+            for num_masks in (2, 3, 5, 7):
+                yield cls(verify_rows=verify_rows, num_masks=num_masks)
+        for verify_rows, num_masks, least_probability in product((8, 16), (3, 7), (0.1, 0.25)):
+            yield cls(verify_rows=verify_rows, num_masks=num_masks, least_probability=least_probability)
+
+    @classmethod
+    def host_shapes(cls) -> Iterator["ParallelTree"]:
+        yield cls(verify_rows=8, num_masks=4)
+
+
+def _draft(tree: MaskedTree, shape: ParallelTree, unread: list[int]) -> Step[None]:
+    if (yield from read_unread(unread, tree.position)):
+        yield from expand_masked(tree, 1, shape.num_candidates, level=1)

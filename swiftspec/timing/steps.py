@@ -1,0 +1,316 @@
+"""Step and host latencies, interpolated and extrapolated. Plain arrays, quick to copy to other processes."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from swiftspec.engines.swiftspec import SWIFTSPEC
+from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import NUM_QUANTILES, Latency, Part, Provenance, weakest
+from swiftspec.timing.sharing import SharingCost, SharingTable
+from swiftspec.timing.timeline import DRAFTING, Phase
+from swiftspec.timing.warm_up import WarmUpCost
+
+__all__ = [
+    "PREFILL_CHUNK",
+    "PREFILL_SIZES",
+    "HostGrid",
+    "Latencies",
+    "StepGrid",
+    "StepTable",
+    "hop_rows",
+    "is_cold",
+    "padded_rows",
+    "prefill_rows",
+]
+
+# A draft whose last forward ended longer ago than this is cold. Longer than the pause between two forwards of one
+# model, shorter than a forward of a target worth speculating for; a draft of 2 MB was cold after 1 to 3 ms.
+COOLING_S = 1e-3
+
+# A CPU computes a prompt in chunks of 128 rows, the last one padded to one of a few sizes: any other size would be
+# compiled when first needed, and would stay in memory (2.7 MB each for a model of 2 MB).
+PREFILL_CHUNK = 128
+_UNPADDED_ROWS, _ROW_UNIT = 32, 16
+PREFILL_SIZES: tuple[int, ...] = (
+    *range(1, _UNPADDED_ROWS + 1),
+    *range(_UNPADDED_ROWS + _ROW_UNIT, PREFILL_CHUNK + 1, _ROW_UNIT),
+)
+
+_Array = npt.NDArray[np.float64]
+
+
+def is_cold(model: Role, *, pause_s: float, has_alternated: bool) -> bool:
+    """Whether a forward finds its model's weights evicted from the processor's caches.
+
+    pause_s: since the model's last forward. has_alternated: whether the other model computed there since: a target
+    outlasts a pause, but not a draft of its own size, after which its forwards took up to twice as long.
+    """
+    return has_alternated if model is Role.TARGET else pause_s > COOLING_S
+
+
+def hop_rows(num_features: int) -> int:
+    """Rows of the host point of a message's hop, beside which go features of so many tokens; 1 without any."""
+    return 1 + num_features
+
+
+def padded_rows(num_rows: int) -> int:
+    """Rows computed where `num_rows` rows are wanted, a prompt's among them."""
+    return num_rows if num_rows <= _UNPADDED_ROWS else -(-num_rows // _ROW_UNIT) * _ROW_UNIT
+
+
+def prefill_rows(num_tokens: int) -> int:
+    """Rows that a CPU computes for a prompt of `num_tokens`: whole chunks, and a last one that is padded."""
+    whole, rest = divmod(num_tokens, PREFILL_CHUNK)
+    return whole * PREFILL_CHUNK + (padded_rows(rest) if rest else 0)
+
+
+class StepTable(NamedTuple):
+    """Steps of one kind, over rows and context. `cold`, `ranks`: as in `StepPoint`."""
+
+    role: Role
+    phase: Phase
+    degree: int
+    peer_busy: bool
+    cold: bool = False
+    ranks: int = 1
+
+
+class _Known(Protocol):
+    """A host point of a profile."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def quantiles_s(self) -> tuple[float, ...]: ...
+    @property
+    def provenance(self) -> Provenance: ...
+
+
+class _Step(_Known, Protocol):
+    """A step point of a profile."""
+
+    @property
+    def context(self) -> int: ...
+    @property
+    def parts(self) -> tuple[Part, ...]: ...
+
+
+class _Column(NamedTuple):
+    """Points of one number of rows. values (contexts, NUM_QUANTILES + kinds of parts): seconds."""
+
+    contexts: list[int]
+    values: _Array
+
+
+class StepGrid:
+    """Steps of one table: bilinear between its rows and contexts, flat in context and linear in rows beyond them.
+
+    in_buckets: rows between known ones are not interpolated but padded to the next known number. in_chunks: rows are
+    those that a CPU computes for a prompt, see `prefill_rows`.
+    """
+
+    def __init__(self, points: Iterable[_Step], *, in_capture_sizes: bool = False, in_chunks: bool = False) -> None:
+        self._in_capture_sizes = in_capture_sizes
+        self._in_chunks = in_chunks
+        by_rows: dict[int, list[_Step]] = {}
+        for point in sorted(points, key=lambda point: (point.rows, point.context)):
+            by_rows.setdefault(point.rows, []).append(point)
+        ordered = [point for column in by_rows.values() for point in column]
+        # Composition is a formula: it is as good between its points as at them.
+        self._is_composed = all(point.parts for point in ordered)
+        kinds = {(part.name, part.provenance) for point in ordered for part in point.parts}
+        self._kinds = sorted(kinds) if self._is_composed else []
+        self._rows = list(by_rows)
+        self._columns = [self._column(column) for column in by_rows.values()]
+        self._exact = {(point.rows, point.context): point.provenance for point in ordered}
+        self._between = weakest([Provenance.INTERPOLATED, *self._exact.values()])
+
+    def _column(self, points: Sequence[_Step]) -> _Column:
+        values = []
+        for point in points:
+            held = {(part.name, part.provenance): part.seconds for part in point.parts}
+            values.append([*point.quantiles_s, *[held.get(kind, 0.0) for kind in self._kinds]])
+        return _Column([point.context for point in points], np.array(values))
+
+    @property
+    def part_names(self) -> set[str]:
+        """Names of the parts of its steps, if they are composed."""
+        return {name for name, _ in self._kinds}
+
+    @property
+    def grid(self) -> list[tuple[int, int]]:
+        """(rows, context) of every point."""
+        return list(self._exact)
+
+    def at(self, rows: int, context: int) -> Latency:
+        """Latency of a step."""
+        if self._in_capture_sizes:
+            rows = next((capture_size for capture_size in self._rows if capture_size >= rows), rows)
+        if self._in_chunks:
+            rows = prefill_rows(rows)
+        values = self._at(rows, context)
+        quantiles_s = tuple(np.maximum.accumulate(values[:NUM_QUANTILES]).tolist())
+        if not self._is_composed:
+            return Latency(quantiles_s, self._exact.get((rows, context), self._between))
+        seconds = np.maximum(values[NUM_QUANTILES:], 0.0).tolist()
+        parts = tuple(
+            Part(name=name, seconds=value, provenance=provenance)
+            for (name, provenance), value in zip(self._kinds, seconds, strict=True)
+            if value
+        )
+        return Latency(quantiles_s, weakest(part.provenance for part in parts), parts)
+
+    def means_s(self) -> _Array:
+        """The mean of every point, in the order of `grid`."""
+        return np.concatenate([column.values[:, :NUM_QUANTILES].mean(axis=1) for column in self._columns])
+
+    def stretched(self, factor: Callable[[str], float]) -> "StepGrid":
+        """The same steps with parts scaled by a factor of their name; steps without parts are unchanged."""
+        factors = np.array([factor(name) for name, _ in self._kinds])
+        return self._replaced([_stretched(column, factors) for column in self._columns]) if len(factors) else self
+
+    def scaled(self, factor: float) -> "StepGrid":
+        """The same steps scaled by a factor."""
+        return self._replaced([column._replace(values=column.values * factor) for column in self._columns])
+
+    def _replaced(self, columns: list[_Column]) -> "StepGrid":
+        other = object.__new__(StepGrid)
+        other.__dict__ = self.__dict__ | {"_columns": columns}
+        return other
+
+    def _at(self, rows: int, context: int) -> _Array:
+        knots = self._rows
+        if rows <= knots[0] or len(knots) == 1:
+            return _in_column(self._columns[0 if rows <= knots[0] else -1], context)
+        right = min(int(np.searchsorted(knots, rows)), len(knots) - 1)
+        neighbours = [_in_column(self._columns[index], context) for index in (right - 1, right)]
+        return _interpolate(knots[right - 1 : right + 1], np.array(neighbours), rows)
+
+
+class HostGrid:
+    """Host times of one phase, linear in rows."""
+
+    def __init__(self, points: Iterable[_Known]) -> None:
+        ordered = sorted(points, key=lambda point: point.rows)
+        self._rows = [point.rows for point in ordered]
+        self._values = np.array([point.quantiles_s for point in ordered])
+        self._provenances = [point.provenance for point in ordered]
+
+    def at(self, rows: int) -> Latency:
+        """Host time at a number of rows."""
+        quantiles = _interpolate(self._rows, self._values, rows)
+        known = zip(self._rows, self._provenances, strict=True)
+        exact = [provenance for at_rows, provenance in known if at_rows == rows]
+        provenance = weakest(exact or [Provenance.INTERPOLATED, *self._provenances])
+        return Latency(tuple(quantiles.tolist()), provenance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latencies:
+    """Latencies of a profile without its other facts. `peers_interfere`, `sharing` ..: as in `Profile`."""
+
+    steps: Mapping[StepTable, StepGrid]
+    host: Mapping[tuple[str, Phase], HostGrid]  # by policy
+    peers_interfere: bool
+    sharing: Mapping[SharingTable, SharingCost] = field(default_factory=dict)
+    host_share: float = SWIFTSPEC.host_share
+    warm_up: Mapping[tuple[Role, int, int], WarmUpCost] = field(default_factory=dict)  # by role, degree, ranks
+
+    def step(
+        self,
+        phase: Phase,
+        *,
+        degree: int,
+        peer_busy: bool,
+        rows: int,
+        context: int,
+        role: Role | None = None,
+        cold: bool = False,
+        ranks: int = 1,
+    ) -> Latency:
+        """As `Profile.step`."""
+        role = role or (Role.DRAFT if phase in DRAFTING else Role.TARGET)
+        peer_busy = peer_busy and self.peers_interfere
+        table = StepTable(role, phase, degree, peer_busy, cold, ranks)
+        grid = self._warm_or_cold(table)
+        assumed = grid is None
+        grid = grid or self._warm_or_cold(table._replace(peer_busy=not peer_busy))
+        if grid is None:
+            degrees = self.degrees(phase, role=role, ranks=ranks)
+            of_ranks = f" of {ranks} ranks" if ranks > 1 else ""
+            raise ValueError(
+                f"degree is {degree}, but the {role}'s {phase} steps{of_ranks} were measured at {degrees or 'none'}"
+            )
+        latency = grid.at(rows, context)
+        return Latency(latency.quantiles_s, Provenance.ASSUMED) if assumed else latency
+
+    def _warm_or_cold(self, table: StepTable) -> StepGrid | None:
+        """The steps of a table, else of its warm counterpart: without a measured difference there is none."""
+        return self.steps.get(table) or self.steps.get(table._replace(cold=False))
+
+    def further_sequence(
+        self, role: Role, *, degree: int, ranks: int, peer_busy: bool, context: int
+    ) -> tuple[float, Provenance]:
+        """Seconds that each sequence beyond the first adds to a step; none, and `assumed`, if that is not known.
+
+        An unmeasured cost beside a busy peer equals that beside an idle one, and the reverse; if peers interfere, it is
+        `assumed`.
+        """
+        peer_busy = peer_busy and self.peers_interfere
+        table = SharingTable(role, degree, ranks, peer_busy)
+        if (cost := self.sharing.get(table)) is not None:
+            return cost.seconds(context), cost.provenance
+        other = self.sharing.get(table._replace(peer_busy=not peer_busy))
+        return (0.0 if other is None else other.seconds(context)), Provenance.ASSUMED
+
+    def host_latency(self, phase: Phase, *, rows: int = 1, policy: str = "") -> Latency | None:
+        """As `Profile.host_latency`."""
+        grid = self.host.get((policy, phase)) or self.host.get(("", phase))
+        return grid.at(rows) if grid else None
+
+    def degrees(self, phase: Phase, *, role: Role, ranks: int = 1) -> list[int]:
+        """Degrees for which a role's steps of a phase are known with these ranks, ascending."""
+        wanted = (role, phase, ranks)
+        return sorted({table.degree for table in self.steps if (table.role, table.phase, table.ranks) == wanted})
+
+    def ranks(self, degree: int, *, role: Role) -> list[int]:
+        """Numbers of ranks for which a role's steps are known at a degree, ascending."""
+        return sorted({table.ranks for table in self.steps if (table.role, table.degree) == (role, degree)})
+
+    def changed(self, change: Callable[[StepTable, StepGrid], StepGrid]) -> Self:
+        """The same latencies with every table replaced by the result of `change`."""
+        steps = {table: change(table, grid) for table, grid in self.steps.items()}
+        return replace(self, steps=steps)
+
+
+def _stretched(column: _Column, factors: _Array) -> _Column:
+    """The column with every distribution scaled like its mean, by the growth of its parts. factors (kinds,)."""
+    quantiles, parts = np.split(column.values, [NUM_QUANTILES], axis=1)
+    before = parts.sum(axis=1, keepdims=True)
+    after = parts * factors
+    growth = after.sum(axis=1, keepdims=True) / np.where(before > 0, before, 1.0)
+    return column._replace(values=np.hstack([quantiles * np.where(before > 0, growth, 1.0), after]))
+
+
+def _in_column(column: _Column, context: int) -> _Array:
+    return _interpolate(column.contexts, column.values, min(context, column.contexts[-1]))
+
+
+def _interpolate(knots: list[int], values: _Array, at: int) -> _Array:
+    """Piecewise linear along axis 0: flat below the first knot, the last slope (never falling) above the last."""
+    if at <= knots[0] or len(knots) == 1:
+        edge: _Array = values[0] if at <= knots[0] else values[-1]
+        return edge
+    right = min(int(np.searchsorted(knots, at)), len(knots) - 1)
+    left = right - 1
+    weight = (at - knots[left]) / (knots[right] - knots[left])
+    slope: _Array = values[right] - values[left]
+    if weight > 1:
+        beyond: _Array = values[right] + np.maximum(slope, 0.0) * (weight - 1)
+        return beyond
+    between: _Array = values[left] + slope * weight
+    return between
