@@ -9,6 +9,7 @@ from swiftspec.cli import console
 from swiftspec.cli.demo_course import Course
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.plan import plan
+from swiftspec.cli.plan_flags import PlanFlags
 from swiftspec.cli.profile import profile
 from swiftspec.cli.run import run
 from swiftspec.cli.trace import trace
@@ -107,14 +108,16 @@ def demo(
         console.heading("3/5 Plan: which policy, shape and split, and what to expect?")
         with course.stage("plan"):
             made = plan(
-                target=target,
-                drafts=[draft],
-                inflate=inflate,
-                dtype=dtype,
-                profile=directory / "profile.json",
-                trace=directory / "trace.npz",
-                devices=num_devices,
-                out=plan_path,
+                PlanFlags(
+                    target=target,
+                    drafts=(draft,),
+                    inflate=inflate,
+                    dtype=dtype,
+                    profile=directory / "profile.json",
+                    trace=directory / "trace.npz",
+                    devices=num_devices,
+                    out=plan_path,
+                )
             )
 
         console.heading("4/5 Run: the plan on this machine, printing text as it is committed")

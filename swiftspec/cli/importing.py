@@ -1,20 +1,87 @@
-"""`swiftspec import`: op tables from other people's measurements."""
+"""`swiftspec import`: op tables and acceptance by position, from what other tools measured."""
 
+import os
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from swiftspec.acceptance.importing import Counted, from_sglang, from_trace, from_vllm
+from swiftspec.acceptance.records import AcceptanceRecord, AcceptanceRecords
+from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.costmodel.importing import from_directory
 from swiftspec.costmodel.op_tables import COLUMNS, OpTables
 from swiftspec.devices import registered_device
+from swiftspec.files.document import Origin
+from swiftspec.files.reading import open_input
 
-__all__ = ["PACKAGE", "import_tables", "show_tables"]
+__all__ = ["PACKAGE", "Conditions", "import_acceptance", "import_tables", "is_acceptance", "show_record", "show_tables"]
 
 PACKAGE = "aiconfigurator"
+_ZIP = b"PK"  # a trace begins so
+_MOST_BYTES = 24 << 20
+_TRACED_TOKENS = 8  # of a chain on a trace
 
 
-def import_tables(*, source: str, device: str, out: Path, json_path: Path | None = None) -> OpTables:
-    """Read, print and save."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What flags say about the served text; None if they do not."""
+
+    target: str | None = None
+    drafter: str | None = None
+    kind: str | None = None
+    dataset: str = ""
+    temperature: float | None = None
+    thinking: bool | None = None
+    context: int | None = None
+
+
+def is_acceptance(source: str) -> bool:
+    """Whether a source is a file of acceptance, and no op tables."""
+    return source != PACKAGE and not Path(source).is_dir()
+
+
+def import_acceptance(
+    *, source: Path, num_draft_tokens: int | None, conditions: Conditions, out: Path, json_path: Path | None = None
+) -> AcceptanceRecord:
+    """Read a server's counters or a trace, print and save."""
+    check_outputs(inputs={"--from": source}, out=out, json=json_path)
+    begin = _beginning(source)
+    if begin.startswith(_ZIP):
+        kind = "trace"
+        recorded = AcceptanceTrace.load(source)
+        conditions = _of_trace(conditions, recorded)
+        counted = from_trace(recorded, num_draft_tokens=num_draft_tokens or _TRACED_TOKENS)
+    elif b"sglang:" in begin:
+        kind = "sglang-metrics"
+        if num_draft_tokens is None:
+            raise ValueError("--num-draft-tokens is missing; SGLang's metrics do not tell the length of chains")
+        counted = from_sglang(source, num_draft_tokens=num_draft_tokens)
+    else:
+        kind = "vllm-metrics"
+        counted = from_vllm(source)
+        if num_draft_tokens not in (None, counted.num_draft_tokens):
+            raise ValueError(
+                f"--num-draft-tokens is {num_draft_tokens}; vLLM counted {counted.num_draft_tokens} positions"
+            )
+    record = _record(counted, conditions, source=kind)
+    AcceptanceRecords(origin=Origin.here(), records=(record,)).save(out)
+    show_record(record)
+    console.say(f"\n{saved(out)}")
+    derived = {"rates": record.rates, "conditional": record.conditional, "basis": record.basis}
+    write_json(json_path, {"acceptance": str(out), "record": record.model_dump(mode="json"), **derived})
+    return record
+
+
+def _beginning(path: Path) -> bytes:
+    with os.fdopen(open_input(path), "rb") as file:
+        return file.read(_MOST_BYTES)
+
+
+def import_tables(*, source: str, device: str | None, out: Path, json_path: Path | None = None) -> OpTables:
+    """Read op tables, print and save."""
+    if device is None:
+        raise ValueError(f"--device is missing; --from {source} needs the device whose rows to take")
     check_outputs(inputs={"--from": source}, out=out, json=json_path)
     device = registered_device(device, field="--device")
     if source == PACKAGE:
@@ -53,3 +120,33 @@ def show_tables(tables: OpTables) -> None:
     if tables.left_out:
         console.paragraph("Left out as implausible: " + "; ".join(tables.left_out) + ".")
     console.paragraph(f"Licence: {tables.licence}. {tables.attribution}")
+
+
+def _of_trace(conditions: Conditions, trace: AcceptanceTrace) -> Conditions:
+    """What flags leave open, as the trace has it; its output is greedy."""
+    return replace(
+        conditions,
+        target=conditions.target or trace.target.model,
+        drafter=conditions.drafter or trace.draft.model,
+        kind=conditions.kind or trace.draft_kind,
+        temperature=0.0 if conditions.temperature is None else conditions.temperature,
+    )
+
+
+def _record(counted: Counted, conditions: Conditions, *, source: str) -> AcceptanceRecord:
+    for field in ("target", "drafter"):
+        if not getattr(conditions, field):
+            raise ValueError(f"--{field} is missing; the {source} do not tell it")
+    facts = asdict(conditions) | counted._asdict() | {"kind": conditions.kind or "serial", "source": source}
+    return AcceptanceRecord.checked(facts, source=f"--{source}")
+
+
+def show_record(record: AcceptanceRecord) -> None:
+    """Print a line per position: rates, and the length of chains that end there."""
+    rows = [
+        (str(position), f"{rate:.3f}", f"{conditional:.3f}", f"{record.length(position):.2f}")
+        for position, (rate, conditional) in enumerate(zip(record.rates, record.conditional, strict=True), start=1)
+    ]
+    columns = ("position", "accepted up to here", "if all before were", "tokens per round, bonus included")
+    console.table(f"Acceptance of {record.key}", columns, rows)
+    console.paragraph(f"From {record.basis}. {record.note}.")

@@ -1,12 +1,9 @@
-"""`swiftspec kinds`: kinds of drafts side by side on one target, at several loads."""
-
-from collections.abc import Sequence
-from pathlib import Path
+"""`swiftspec plan --load closed:N,N,..`: kinds of drafts side by side on one target, at several loads."""
 
 from swiftspec.artifacts.kinds import KindComparison
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.planner.deployment import Deployment
+from swiftspec.cli.plan_flags import PlanFlags
 from swiftspec.reports import kinds as said
 from swiftspec.stages import compare_kinds as lay_out
 
@@ -15,24 +12,18 @@ __all__ = ["compare_kinds"]
 _PUBLISHED = "published"
 
 
-def compare_kinds(
-    deployment: Deployment,
-    *,
-    target: str,
-    drafts: Sequence[str],
-    acceptance: Sequence[str],
-    clients: str,
-    trace: Path | None,
-    dataset: str | None,
-    seed: int,
-    jobs: int,
-    plot: Path | None,
-    json_path: Path | None,
-) -> KindComparison:
+def compare_kinds(asked: PlanFlags) -> KindComparison:
     """Compare, print and save."""
+    deployment = asked.deployment()
+    if deployment is None:
+        raise ValueError(f"--load is {asked.load}; drafts are compared on other hardware only: expected --device")
+    _refuse_search(asked)
     check_outputs(
-        inputs={"--target": target, "--trace": trace, "--op-tables": deployment.op_tables}, plot=plot, json=json_path
+        inputs={"--target": asked.target, "--trace": asked.trace, "--op-tables": deployment.op_tables},
+        plot=asked.plot,
+        json=asked.json_path,
     )
+    drafts, acceptance = asked.drafts, asked.acceptance
     if acceptance and len(acceptance) != len(drafts):
         raise ValueError(
             f"--acceptance is given {len(acceptance)} times and --draft {len(drafts)} times; "
@@ -42,30 +33,33 @@ def compare_kinds(
     if twice := next((name for name in drafts if drafts.count(name) > 1), None):
         raise ValueError(f"--draft is {twice} twice; expected different ones")
     compared = lay_out(
-        target,
+        asked.target,
         deployment=deployment,
         drafts=dict(zip(drafts, rates, strict=True)),
-        clients=_loads(clients),
-        trace=trace,
-        dataset=dataset,
-        seed=seed,
-        num_jobs=jobs,
+        clients=asked.compared_clients,
+        trace=asked.trace,
+        dataset=asked.dataset,
+        seed=asked.seed,
+        num_jobs=asked.parsed_jobs()[0],
         stages=console.progress,
     )
     _show(compared)
-    if plot is not None:
+    if asked.plot is not None:
         from swiftspec.reports.figures import kinds_by_load, save_figure
 
-        save_figure(plot, kinds_by_load(compared))
-    write_json(json_path, compared.model_dump(mode="json"))
+        save_figure(asked.plot, kinds_by_load(compared))
+    write_json(asked.json_path, compared.model_dump(mode="json"))
     return compared
 
 
-def _loads(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() for part in parts):
-        raise ValueError(f"--clients is {text!r}; expected numbers separated by commas, such as 1,4,16,64")
-    return [int(part) for part in parts]
+def _refuse_search(asked: PlanFlags) -> None:
+    """ValueError for flags of a search: a comparison shows all, and makes no plan."""
+    usual = PlanFlags(target=asked.target)
+    for field in ("out", "profile", "inflate", "limits", "fleet", "objective", "price_per_hour", "policy", "split"):
+        if (value := getattr(asked, field)) != getattr(usual, field):
+            flag = {"limits": "limit"}.get(field, field.replace("_", "-"))
+            shown = ",".join(value) if isinstance(value, tuple) else value
+            raise ValueError(f"--{flag} is {shown}; --load {asked.load} compares drafts and makes no plan")
 
 
 def _show(compared: KindComparison) -> None:

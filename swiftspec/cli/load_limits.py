@@ -7,21 +7,14 @@ from swiftspec.stages.serving import LoadOptions
 
 __all__ = ["Limits", "load_options", "refuse_limits"]
 
-Limits = Mapping[str, float | str | None]  # values of flags; None if not given
-_FIELDS = {
-    "--max-running": "max_running",
-    "--max-waiting": "max_waiting",
-    "--kv-blocks": "num_blocks",
-    "--prefill-tokens": "prefill_rows",
-    "--gather-ms": "gather_s",
-    "--control": "control",
-    "--replay": "replay",
-}
+Limits = Mapping[str, float | str | None]  # settings by name, `control` and `replay`; None if not given
+_FIELDS = {"kv_blocks": "num_blocks", "prefill_tokens": "prefill_rows", "gather_ms": "gather_s"}
+_OWN_FLAGS = ("control", "replay", "engine", "set")
 
 
 def load_options(limits: Limits, usual: LoadOptions | None = None) -> LoadOptions:
     """The limits that are given, and the usual ones for the others."""
-    values = {_FIELDS[flag]: value for flag, value in limits.items() if value is not None}
+    values = {_FIELDS.get(name, name): value for name, value in limits.items() if value is not None}
     if isinstance(gather_ms := values.get("gather_s"), float):
         values["gather_s"] = gather_ms / 1e3
     if isinstance(control := values.get("control"), str):
@@ -30,7 +23,8 @@ def load_options(limits: Limits, usual: LoadOptions | None = None) -> LoadOption
 
 
 def refuse_limits(limits: Limits) -> None:
-    """ValueError if a limit is given without a workload."""
-    for flag, value in limits.items():
+    """ValueError if a limit is given without a load."""
+    for name, value in limits.items():
         if value is not None:
-            raise ValueError(f"{flag} is {value}; it is only for --workload")
+            flag = f"--{name}" if name in _OWN_FLAGS else f"--set {name}"
+            raise ValueError(f"{flag} is {value}; it is only for --load")

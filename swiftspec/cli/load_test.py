@@ -1,4 +1,4 @@
-"""`swiftspec loadtest`: a workload over HTTP, and what its clients saw."""
+"""`swiftspec loadtest`: a load over HTTP, and what its clients saw."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ _MOST_BYTES = 1 << 20
 def load_test(
     *,
     url: str,
-    workload: Path,
+    load: Path,
     prompts: Path,
     api_key_file: Path | None,
     limit: int | None,
@@ -29,8 +29,8 @@ def load_test(
     json_path: Path | None,
 ) -> LoadTest:
     """Send, print and save."""
-    check_outputs(inputs={"--workload": workload, "--prompts": prompts}, json=json_path)
-    asked = Workload.load(workload)
+    check_outputs(inputs={"--load": load, "--prompts": prompts}, json=json_path)
+    asked = Workload.load(load)
     test = measure(
         url,
         asked,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from swiftspec.engine.cluster.torchrun import TorchrunProcess
     from swiftspec.engine.process.placement import Executor, WorkerSpec
 
-__all__ = ["NodeOptions", "on_ray", "secret"]
+__all__ = ["NodeOptions", "on_ray", "write_new_secret"]
 
 _TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun only
 _TORCH_LOGS = "TORCH_CPP_LOG_LEVEL"
@@ -111,10 +111,10 @@ def _device(plan: Plan) -> "Device":
     return "cuda" if plan.device == "cuda" else "cpu"
 
 
-def secret(*, out: Path) -> None:
+def write_new_secret(out: Path) -> None:
     """Write a new secret."""
     from swiftspec.engine.channel.curve import write_secret
 
-    check_outputs(out=out)
+    check_outputs(beside={"--new-secret": out})
     write_secret(out)
     console.note(f"{out}: a new secret, for --secret of every process under torchrun; keep it private")

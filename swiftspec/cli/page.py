@@ -1,4 +1,4 @@
-"""`plan --report` and `swiftspec report`: a plan as one HTML file, with ten simulated rounds of its choice."""
+"""`plan --report`: a plan as one HTML file, with ten simulated rounds of its choice."""
 
 from pathlib import Path
 
@@ -10,9 +10,11 @@ from swiftspec.files.writing import write_output
 __all__ = ["report", "write_page"]
 
 
-def report(*, plan: Path, out: Path, json_path: Path | None = None) -> None:
-    """Write the report of a saved plan, and print where it is."""
-    check_outputs(inputs={"--plan": plan}, out=out, json=json_path)
+def report(*, plan: Path, out: Path | None, json_path: Path | None = None) -> None:
+    """Write the report of a saved plan, and print where it is. ValueError without a place for it."""
+    if out is None:
+        raise ValueError(f"--report is missing; --plan {plan} writes the report of that plan")
+    check_outputs(inputs={"--plan": plan}, report=out, json=json_path)
     write_page(out, Planned.load(plan))
     console.say(saved(out))
     write_json(json_path, {"plan": str(plan), "report": str(out)})

@@ -14,6 +14,7 @@ from swiftspec.cli import console
 from swiftspec.cli.drafts import Draft, Drafts, best_draft, named_drafts, recorded_draft, show_drafts
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.cli.page import write_page
+from swiftspec.cli.plan_flags import PlanFlags
 from swiftspec.cli.print_plan import show_plan
 from swiftspec.devices import DEVICES
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
@@ -21,86 +22,81 @@ from swiftspec.planner.recorded_routing import with_routed_profile
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
 
-__all__ = ["experts_priced", "parse_degrees", "plan", "search"]
+__all__ = ["experts_priced", "plan"]
 
-_ANY = SearchOptions()
 _FEW_ROWS = 4
 _NOT_HERE = "it cannot be given with --device, which plans without running or measuring anything here"
 _RECORDED = "it needs --device; without that, acceptance comes from --trace"
 
 
-def plan(
-    *,
-    target: str,
-    drafts: Sequence[str],
-    inflate: str | None,
-    dtype: str | None,
-    profile: Path | None,
-    trace: Path | None,
-    devices: int | None,
-    out: Path,
-    options: SearchOptions = _ANY,
-    deployment: Deployment | None = None,
-    dataset: str | None = None,
-    acceptance: Sequence[str] = (),
-    report: Path | None = None,
-    json_path: Path | None = None,
-) -> Plan:
+def plan(asked: PlanFlags) -> Plan:
     """Search, print and save: for the machine of a profile and a trace, or for a deployment on other hardware."""
-    inputs: dict[str, Path | str | None] = {
-        "--target": target,
-        **{f"--draft {draft}": draft for draft in drafts},
-        "--profile": profile,
-        "--trace": trace,
-        "--op-tables": deployment.op_tables if deployment else None,
-        "--workload": options.load.path if options.load else None,
-    }
-    beside = side_files(
-        out,
-        with_profile=deployment is not None,
-        with_trace=deployment is not None and trace is None,
-        with_workload=options.fleet is not None,
-    )
-    check_outputs(inputs=inputs, beside=beside, out=out, report=report, json=json_path)
-    if deployment is not None and report is not None and not beside:
-        raise ValueError(
-            f"--report is {report}; it needs an --out that is a file, so that profile and trace are saved, too"
-        )
+    deployment, options = asked.deployment(), asked.options()
+    beside = _check_outputs(asked, deployment, options)
     each: Drafts = {}
     if deployment is None:
-        _refuse({"--dataset": dataset, "--acceptance": ", ".join(acceptance) or None}, _RECORDED)
-        recorded = _needed("--profile", profile)
-        planned = search(
-            target=target,
-            draft=recorded_draft(drafts, options.policy, recorded),
-            inflate=inflate,
-            dtype=dtype,
-            profile=recorded,
-            trace=_needed("--trace", trace),
-            devices=devices,
-            options=options,
-        )
+        planned = _plan_here(asked, options)
     else:
-        options.check(num_devices=deployment.num_devices)
-        unused = {"--inflate": inflate, "--dtype": dtype, "--profile": profile, "--ranks": options.ranks}
-        _refuse(unused, _NOT_HERE)
-        named = named_drafts(target, drafts, acceptance, options.policy)
-        _note_names(target, named)
-        each = _plan_each(deployment, named, target=target, trace=trace, dataset=dataset, options=options)
+        each = _plan_elsewhere(asked, deployment, options)
         planned = best_draft(each)
-    made = planned.save(out)
+    made = planned.plan if asked.out is None else planned.save(asked.out)
     if len(each) > 1:
         show_drafts(each)
     show_plan(made)
     if (priced := experts_priced(planned)) is not None:
         console.paragraph(priced)
-    if deployment is not None and not beside:
-        console.note("The profile and trace of this plan are not saved, because --out is not a file")
-    if report is not None:
-        write_page(report, replace(planned, plan=made))
-    console.say(f"\n{saved(out)}" + (f"; the report is {report}" if report else ""))
-    write_json(json_path, _content(made, out, each))
+    if asked.report is not None:
+        write_page(asked.report, replace(planned, plan=made))
+    if asked.plot is not None:
+        from swiftspec.reports.figures import heat_map, save_figure
+
+        save_figure(asked.plot, heat_map(made))
+    report = f"; the report is {asked.report}" if asked.report else ""
+    if asked.out is None:
+        console.note(f"This plan is not saved; --out FILE saves it{report}")
+    else:
+        if deployment is not None and not beside:
+            console.note("The profile and trace of this plan are not saved, because --out is not a file")
+        console.say(f"\n{saved(asked.out)}{report}")
+    write_json(asked.json_path, _content(made, asked.out, each))
     return made
+
+
+def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: SearchOptions) -> Mapping[str, Path]:
+    """Files that are written beside the plan. ValueError for outputs that are wrong together."""
+    inputs: dict[str, Path | str | None] = {
+        "--target": asked.target,
+        **{f"--draft {draft}": draft for draft in asked.drafts},
+        "--profile": asked.profile,
+        "--trace": asked.trace,
+        "--op-tables": asked.op_tables,
+        "--load": options.load.path if options.load else None,
+    }
+    beside = {}
+    if asked.out is not None:
+        beside = side_files(
+            asked.out,
+            with_profile=deployment is not None,
+            with_trace=deployment is not None and asked.trace is None,
+            with_workload=options.fleet is not None,
+        )
+    check_outputs(
+        inputs=inputs, beside=beside, out=asked.out, report=asked.report, plot=asked.plot, json=asked.json_path
+    )
+    if deployment is not None and asked.report is not None and not beside:
+        raise ValueError(
+            f"--report is {asked.report}; it needs an --out that is a file, so that profile and trace are saved, too"
+        )
+    return beside
+
+
+def _plan_elsewhere(asked: PlanFlags, deployment: Deployment, options: SearchOptions) -> Drafts:
+    options.check(num_devices=deployment.num_devices)
+    unused = {"--inflate": asked.inflate, "--profile": asked.profile, "--ranks": options.ranks}
+    _refuse(unused, _NOT_HERE)
+    named = named_drafts(asked.target, asked.drafts, asked.acceptance, options.policy)
+    _note_names(asked.target, named)
+    return _plan_each(deployment, named, target=asked.target, trace=asked.trace, dataset=asked.dataset, options=options)
 
 
 def _plan_each(
@@ -147,25 +143,18 @@ def _note_names(target: str, drafts: Sequence[Draft]) -> None:
             console.note(f"--{role} {name} is taken to mean {planned.name}")
 
 
-def _content(made: Plan, out: Path, each: Drafts) -> dict[str, Any]:
+def _content(made: Plan, out: Path | None, each: Drafts) -> dict[str, Any]:
     """For --json: the plan, what it costs, and the plans with other drafts."""
-    content = {"plan": str(out), "cost_per_million_tokens": made.cost_per_million_tokens} | made.model_dump(mode="json")
+    content: dict[str, Any] = {
+        "plan": None if out is None else str(out),
+        "cost_per_million_tokens": made.cost_per_million_tokens,
+    } | made.model_dump(mode="json")
     if len(each) > 1:
         content["drafts"] = {
             name: {"error": str(found)} if isinstance(found, ValueError) else found.plan.model_dump(mode="json")
             for name, found in each.items()
         }
     return content
-
-
-def parse_degrees(text: str | None) -> frozenset[int] | None:
-    """From `1,2,4,8`. ValueError naming the flag."""
-    if text is None:
-        return None
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise ValueError(f"--degrees is {text!r}; expected positive numbers separated by commas, such as 1,2,4,8")
-    return frozenset(map(int, parts))
 
 
 def _needed(flag: str, path: Path | None) -> Path:
@@ -180,25 +169,23 @@ def _refuse(given: Mapping[str, object], reason: str) -> None:
             raise ValueError(f"{flag} is {value}; {reason}")
 
 
-def search(
-    *,
-    target: str,
-    draft: str,
-    inflate: str | None,
-    dtype: str | None,
-    profile: Path,
-    trace: Path,
-    devices: int | None,
-    options: SearchOptions,
-) -> Planned:
+def _plan_here(asked: PlanFlags, options: SearchOptions) -> Planned:
     """The plan for the machine of a profile, and by default for all of its devices."""
+    _refuse({"--dataset": asked.dataset, "--acceptance": ", ".join(asked.acceptance) or None}, _RECORDED)
+    profile = _needed("--profile", asked.profile)
+    draft = recorded_draft(asked.drafts, options.policy, profile)
+    trace = _needed("--trace", asked.trace)
     latencies = Profile.load(profile)
-    num_devices = devices or latencies.num_devices
+    num_devices = asked.devices or latencies.num_devices
     options.check(num_devices=num_devices)
     recorded = AcceptanceTrace.load(trace)
     _check_same_machine(latencies, profile)
     pair = resolve_pair(
-        target=target, draft=draft, inflate=inflate, dtype=dtype or latencies.target.dtype, device=latencies.device
+        target=asked.target,
+        draft=draft,
+        inflate=asked.inflate,
+        dtype=asked.dtype or latencies.target.dtype,
+        device=latencies.device,
     )
     check_models(pair, profile=latencies, profile_path=profile, trace=recorded, trace_path=trace)
     from swiftspec.planner.recorded import plan_recorded

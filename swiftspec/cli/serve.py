@@ -15,6 +15,7 @@ from swiftspec.cli import console
 from swiftspec.cli.columns import count
 from swiftspec.cli.nodes import on_ray
 from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.settings import SERVER
 from swiftspec.engine.checks import check_devices
 from swiftspec.engine.requests.tenants import Tenant
 from swiftspec.files.reading import read_input
@@ -23,6 +24,7 @@ from swiftspec.policies.lookup.shared_outputs import num_searched
 __all__ = ["serve"]
 
 _NEEDED = ("jinja2", "prometheus_client", "starlette", "uvicorn")
+_ENGINE = ("max_context", "max_running", "max_waiting", "kv_blocks", "max_restarts")  # settings of the engine itself
 _MOST_BYTES = 1 << 20
 _LEAST_CHARACTERS = 8
 
@@ -38,15 +40,14 @@ def serve(
     api_key_file: Path | None,
     allowed_hosts: Sequence[str],
     chat_template: Path | None,
-    engine_options: Mapping[str, Any],
-    request_timeout_s: float | None,
-    send_timeout_s: float,
-    drain_s: float,
+    settings: Mapping[str, Any],
+    control: str | None,
+    earlier_outputs: int | None,
     keep_timelines: int,
     ray: str | None,
     json_path: Path | None,
 ) -> None:
-    """Serve until a signal. ValueError if anything is wrong before the first request."""
+    """Serve until a signal. settings: by name, of SERVER. ValueError if anything is wrong before the first request."""
     inputs = {"--plan": plan, "--api-key-file": api_key_file, "--chat-template": chat_template}
     check_outputs(inputs=inputs, json=json_path)
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
@@ -54,7 +55,8 @@ def serve(
             f"serve needs {', '.join(missing)}; install the extra `serve`: pip install 'swiftspec-llm[serve]'"
         )
     made = Plan.load(plan)
-    candidate = searching(candidate_of(made, policy), engine_options["earlier_outputs"])
+    candidate = searching(candidate_of(made, policy), earlier_outputs)
+    chosen: dict[str, Any] = {name: setting.usual for name, setting in SERVER.items()} | dict(settings)
     check_devices(made, [] if ray else [candidate], source=str(plan))
     keys = _keys(api_key_file)
     from swiftspec.server.app import HttpOptions
@@ -62,7 +64,7 @@ def serve(
     from swiftspec.server.run import serve as run
     from swiftspec.server.serving import ServingOptions
 
-    listening = listen(host, port, send_timeout_s=send_timeout_s)
+    listening = listen(host, port, send_timeout_s=chosen["send_timeout_s"])
     address, bound_port = listening.getsockname()[:2]
     url = f"http://{f'[{address}]' if ':' in address else address}:{bound_port}"
     if not keys and not ip_address(address).is_loopback:
@@ -73,8 +75,8 @@ def serve(
         console.note(
             f"the last {most} outputs are proposed to every client; by its own speed each can tell what was among them"
         )
-    control = engine_options["control"] or candidate.control
-    console.say(f"Loading {made.target} for {candidate.describe()}{f', control {control}' if control else ''}")
+    shown = control or candidate.control
+    console.say(f"Loading {made.target} for {candidate.describe()}{f', control {shown}' if shown else ''}")
 
     def ready(served: Sequence[Tenant]) -> None:
         for tenant in served[1:]:
@@ -88,17 +90,19 @@ def serve(
                 listening,
                 serving=ServingOptions(
                     model=name,
-                    request_timeout_s=request_timeout_s,
+                    request_timeout_s=chosen["request_timeout_s"],
                     chat_template=chat_template,
                     keep_timelines=keep_timelines,
                 ),
-                http=HttpOptions(api_keys=keys, allowed_hosts=allowed_hosts, send_timeout_s=send_timeout_s),
-                drain_s=drain_s,
+                http=HttpOptions(api_keys=keys, allowed_hosts=allowed_hosts, send_timeout_s=chosen["send_timeout_s"]),
+                drain_s=chosen["drain_s"],
                 ready=ready,
                 policy=policy,
                 executor=executor,
                 tenants=directories,
-                **engine_options,
+                control=control,
+                earlier_outputs=earlier_outputs,
+                **{name: chosen[name] for name in _ENGINE},
             )
         )
     console.say(f"The server is down; it answered {count(stats.requests, 'request')} with {stats.tokens} tokens")

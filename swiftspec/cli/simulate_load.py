@@ -1,4 +1,4 @@
-"""`swiftspec simulate --workload`: serves many requests in simulated time."""
+"""`swiftspec simulate --load`: serves many requests in simulated time."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -9,11 +9,12 @@ from swiftspec.artifacts.basis import candidate_of, files_of, searching
 from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
-from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, speed
+from swiftspec.cli.limits import read_load
 from swiftspec.cli.load_limits import Limits, load_options
 from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.settings import SCHEDULER
 from swiftspec.reports.under_load import compared
 from swiftspec.stages.serving import SimulatedLoad, planned_load
 from swiftspec.stages.serving import simulate_load as serve
@@ -25,7 +26,7 @@ __all__ = ["show_load_metrics", "simulate_load"]
 def simulate_load(
     *,
     plan: Path,
-    workload: Path,
+    load: str,
     policy: str | None,
     limits: Limits,
     engine: str | None = None,
@@ -37,18 +38,18 @@ def simulate_load(
     plot: Path | None = None,
     json_path: Path | None = None,
 ) -> SimulatedLoad:
-    """Serve a workload and print the metrics. limits: values of flags. engine: another one, with its settings."""
-    _check_engine(engine, settings, {**limits, "--timeline": timeline, "--plot": plot})
+    """Serve a load and print the metrics. limits: settings by name. engine: another one, with its settings."""
+    _check_engine(engine, settings, {**limits, "timeline": timeline, "plot": plot})
     if max_new_tokens is not None:
-        raise ValueError(f"--max-new-tokens is {max_new_tokens}; with --workload, its requests have their own lengths")
-    check_outputs(inputs={"--plan": plan, "--workload": workload}, timeline=timeline, plot=plot, json=json_path)
+        raise ValueError(f"--max-new-tokens is {max_new_tokens}; with --load, its requests have their own lengths")
+    check_outputs(inputs={"--plan": plan, "--load": load}, timeline=timeline, plot=plot, json=json_path)
     made = Plan.load(plan)
     check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
-    asked = Workload.load(workload)
-    assumed = planned_load(made, asked, workload)
+    planned = Planned.of(made, plan)
+    asked, path = read_load(load, planned)
+    assumed = planned_load(made, asked, path)
     candidate = searching(candidate_of(made, policy), earlier_outputs)
     options = load_options(limits, assumed.options_of(candidate.policy) if assumed else None)
-    planned = Planned.of(made, plan)
     served = partial(
         serve,
         planned,
@@ -61,63 +62,68 @@ def simulate_load(
         timelines=timeline is not None or plot is not None,
         stages=console.progress,
     )
-    load = served(earlier_outputs=earlier_outputs)
+    simulated = served(earlier_outputs=earlier_outputs)
     by = f"by {engine}" if engine else f"at most {options.max_running} at once"
     console.paragraph(
         f"Simulated {candidate.describe()} under {asked.arrivals}: {count(len(asked.requests), 'request')}, {by}, "
-        f"simulated by {load.method}"
+        f"simulated by {simulated.method}"
     )
-    if asked.repeated_share and load.cache is None:
+    if asked.repeated_share and simulated.cache is None:
         console.paragraph("This package's engine has no prefix cache and reads the prompts whole.")
     if assumed is not None:
         console.paragraph(compared(assumed, candidate.policy))
-    if load.num_replayed:
+    if simulated.num_replayed:
         console.paragraph(
             "Requests replay rounds that were recorded of the first ones. Against simulations in full (--full), mean "
-            "TPOT and end-to-end times were within 4 % for the policies in docs/load.md."
+            "TPOT and end-to-end times were within 4 % for the policies in docs/simulated.md."
         )
     if engine is None and made.under_load is not None and made.under_load.engine:
         console.note(f"The plan was made for {made.under_load.engine}; --engine serves as it does")
-    show_load_metrics(load)
+    show_load_metrics(simulated)
     own_text = None
     if earlier_outputs is not None:  # in full, as the other was
         own_text = served(earlier_outputs=0, options=options.model_copy(update={"replay": False}))
-        before, after = own_text.metrics, load.metrics
+        before, after = own_text.metrics, simulated.metrics
         console.paragraph(
             f"With the request's own text only: {before.tokens_per_round:.3f} tokens per round and a mean TPOT of "
             f"{milliseconds(before.tpot_s.mean)} ms; with earlier outputs {after.tokens_per_round:.3f} and "
-            f"{milliseconds(after.tpot_s.mean)} ms. {_repeats(load)}"
+            f"{milliseconds(after.tpot_s.mean)} ms. {_repeats(simulated)}"
         )
     if timeline is not None:
-        save_timelines(timeline, load.timelines, together=True)
+        save_timelines(timeline, simulated.timelines, together=True)
     if plot is not None:
         from swiftspec.reports.figures import save_figure, shared_steps
 
-        save_figure(plot, shared_steps(load.timelines))
+        save_figure(plot, shared_steps(simulated.timelines))
     content: dict[str, Any] = {
         "policy": candidate.policy,
         "candidate": candidate.describe(),
         "workload": str(asked.arrivals),
         "seed": seed,
-        "metrics": load.metrics.model_dump(mode="json"),
-        "mean_batch": load.mean_batch,
-        "busy_fraction": load.busy_fraction,
-        "method": load.method,
-        "num_replayed": load.num_replayed,
-        "cache": None if load.cache is None else load.cache.model_dump(mode="json"),
+        "metrics": simulated.metrics.model_dump(mode="json"),
+        "mean_batch": simulated.mean_batch,
+        "busy_fraction": simulated.busy_fraction,
+        "method": simulated.method,
+        "num_replayed": simulated.num_replayed,
+        "cache": None if simulated.cache is None else simulated.cache.model_dump(mode="json"),
     }
     if own_text is not None:
-        content |= {"num_repeated": load.num_repeated, "own_text_metrics": own_text.metrics.model_dump(mode="json")}
+        content |= {
+            "num_repeated": simulated.num_repeated,
+            "own_text_metrics": own_text.metrics.model_dump(mode="json"),
+        }
     write_json(json_path, content)
-    return load
+    return simulated
 
 
 def _check_engine(engine: str | None, settings: Mapping[str, str] | None, others: Mapping[str, object]) -> None:
     """ValueError for flags that do not go with another engine, or need one."""
     if engine is None and settings:
-        raise ValueError(f"--set is {', '.join(settings)}; it needs --engine, whose limits it changes")
-    for flag, value in others.items():
+        word = next(iter(settings))
+        raise ValueError(f"--set {word} is unknown; expected {', '.join(SCHEDULER)}, or the words of another --engine")
+    for name, value in others.items():
         if engine is not None and value is not None:
+            flag = f"--set {name}" if name in SCHEDULER else f"--{name}"
             raise ValueError(f"{flag} is {value}; it is this package's engine's, and --engine is {engine}")
 
 

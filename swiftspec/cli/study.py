@@ -19,9 +19,15 @@ _LINES: Mapping[str, str] = {
     "adaserve": "AdaServe's serving experiment: published beside simulated.",
     "atts": "Sample questions on two servers: asynchronous test-time scaling.",
     "latency": "Latency over loads, and up to which load speculation pays.",
+    "tenants": "Layers that fine-tunes of a model share, and their memory.",
     "blockllm": "Serve chains of blocks that fine-tunes share, in simulated time.",
 }
-_OLD_VERBS = {"backtest": "backtest", "atts": "atts", "sweep": "latency"}  # and the studies that they are now
+_OLD_VERBS = {
+    "backtest": "backtest",
+    "atts": "atts",
+    "sweep": "latency",
+    "tenants": "tenants",
+}  # and the studies that they are now
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
@@ -84,6 +90,10 @@ def _command(name: str) -> Callable[..., Any]:
             from swiftspec.studies.latency_law.options import latency
 
             return latency
+        case "tenants":
+            from swiftspec.studies.tenants.options import tenants
+
+            return tenants
         case _:
             from swiftspec.studies.blockllm.options import blockllm
 

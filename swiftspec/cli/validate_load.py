@@ -1,4 +1,4 @@
-"""`swiftspec validate --workload`: serves many requests, and compares predicted with measured."""
+"""`swiftspec validate --load`: serves many requests, and compares predicted with measured."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -8,9 +8,9 @@ from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
-from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, signed_percent, speed
+from swiftspec.cli.limits import read_load
 from swiftspec.cli.load_limits import Limits, load_options
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs
@@ -26,7 +26,7 @@ _LATE_S = 0.01
 def validate_load(
     *,
     plan: Path,
-    workload: Path,
+    load: str,
     prompts: Path,
     policies: str,
     refused: Mapping[str, int | None],
@@ -38,20 +38,21 @@ def validate_load(
     plot: Path | None = None,
     json_path: Path | None = None,
 ) -> LoadComparison:
-    """Measure, print and save. refused: flags that a workload leaves no room for."""
+    """Measure, print and save. refused: flags that a load leaves no room for."""
     for flag, value in refused.items():
         if value is not None:
-            raise ValueError(f"{flag} is {value}; with --workload, every request runs once, in its own length")
+            raise ValueError(f"{flag} is {value}; with --load, every request runs once, in its own length")
     if url is not None and plot is not None:
         raise ValueError(f"--plot is {plot}; a server's steps are not known, so there is nothing to draw")
-    inputs = {"--plan": plan, "--workload": workload, "--prompts": prompts}
+    inputs: dict[str, Path | str | None] = {"--plan": plan, "--load": load, "--prompts": prompts}
     check_outputs(inputs=inputs, plot=plot, json=json_path)
     made = Plan.load(plan)
     check_outputs(inputs=files_of(made, plan), plot=plot, json=json_path)
-    asked = Workload.load(workload)
+    planned = Planned.of(made, plan)
+    asked, _ = read_load(load, planned)
     with watch_contention() as contention:
         compared = compare(
-            Planned.of(made, plan),
+            planned,
             asked,
             prompts,
             policies=None if policies == "all" else [name.strip() for name in policies.split(",")],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from swiftspec.cli.app import main
-from tests.tenants.models import LAYER_BYTES, base_tensors, factors, fine_tuned, write_adapter, write_model
+from tests.studies.tenants.models import LAYER_BYTES, base_tensors, factors, fine_tuned, write_adapter, write_model
 
 
 @pytest.fixture(scope="module")

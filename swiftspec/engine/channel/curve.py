@@ -24,7 +24,7 @@ from swiftspec.files.writing import write_output
 
 __all__ = ["FRAMING_BYTES", "MAKE_ONE", "Curve", "read_secret", "secure", "write_secret"]
 
-MAKE_ONE = "`swiftspec secret --out swiftspec.secret`"
+MAKE_ONE = "`swiftspec run --new-secret swiftspec.secret`"
 FRAMING_BYTES = 256  # the most that encryption adds to a message
 _SECRET_BYTES = 32  # the length of a CURVE key
 _MOST_BYTES = 4096
@@ -60,7 +60,7 @@ def read_secret(path: Path) -> bytes:
         raise ValueError(f"{path}: its mode is {mode:o}, so others may read the secret; expected 600")
     parts = _FORMAT.fullmatch(secret)
     if parts is None or zlib.crc32(parts[1]) != int(parts[2], 16):
-        raise ValueError(f"{path}: holds no secret that `swiftspec secret` made; make one with {MAKE_ONE}")
+        raise ValueError(f"{path}: holds no secret that `swiftspec run --new-secret` made; make one with {MAKE_ONE}")
     return secret
 
 

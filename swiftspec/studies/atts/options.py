@@ -74,7 +74,7 @@ def atts(
             metavar="LENGTHS", help="With --simulate: of segments, such as lognormal:400:0.3. Default: longest."
         ),
     ] = None,
-    limit: flags.Limit = None,
+    num_prompts: flags.NumPrompts = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same result. Default: 0.")] = None,
     json: flags.Json = None,
 ) -> None:
@@ -122,6 +122,6 @@ def atts(
             },
             is_simulated=simulate,
             lengths=lengths,
-            limit=limit,
+            limit=num_prompts,
         ),
     )

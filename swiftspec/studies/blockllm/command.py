@@ -14,7 +14,7 @@ from swiftspec.studies.blockllm.layouts import ChainBlock, Costs, chains_of, per
 from swiftspec.studies.blockllm.queueing import Cache
 from swiftspec.studies.blockllm.requests import BlockRun, TenantRequest, requests_of
 from swiftspec.studies.blockllm.simulation import simulate_blocks
-from swiftspec.tenants.directories import read_zoo
+from swiftspec.studies.tenants.directories import read_zoo
 from swiftspec.timing.timeline import Phase
 from swiftspec.workload import Arrivals, Lengths, RequestClass, make_workload
 

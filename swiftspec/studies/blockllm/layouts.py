@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from swiftspec.studies.blockllm.deployment import Block, Deployment, Links, StepTime
-from swiftspec.tenants.zoo import Zoo
+from swiftspec.studies.tenants.zoo import Zoo
 
 __all__ = ["ChainBlock", "Costs", "chains_of", "per_model", "shared_blocks"]
 

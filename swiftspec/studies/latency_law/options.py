@@ -61,7 +61,7 @@ def latency(
     prompts: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Texts to measure with: JSON lines with `prompt`.")
     ] = None,
-    limit: flags.Limit = None,
+    num_prompts: flags.NumPrompts = None,
     experts: Annotated[
         int | None, typer.Option(min=1, metavar="M", help="Experts of a layer of a sparse target.")
     ] = None,
@@ -92,14 +92,14 @@ def latency(
         policy=policy,
         num_draft_tokens=num_draft_tokens,
         drawn=Drawn(workload, prompt_tokens, output_tokens, requests),
-        measured=Measured(measure, url, plain_url, api_key_file, prompts, limit),
+        measured=Measured(measure, url, plain_url, api_key_file, prompts, num_prompts),
         sparse=Sparse(experts, active),
         limits={
-            "--max-running": max_running,
-            "--kv-blocks": kv_blocks,
-            "--prefill-tokens": prefill_tokens,
-            "--gather-ms": gather_ms,
-            "--control": control,
+            "max_running": max_running,
+            "kv_blocks": kv_blocks,
+            "prefill_tokens": prefill_tokens,
+            "gather_ms": gather_ms,
+            "control": control,
         },
         seed=seed,
         jobs=jobs,

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tenants.models import base_tensors, factors, fine_tuned, write_adapter, write_model
+from tests.studies.tenants.models import base_tensors, factors, fine_tuned, write_adapter, write_model
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,17 @@ from safetensors.numpy import load_file, save_file
 
 from swiftspec.files.safetensors import read_header
 from swiftspec.studies.blockllm.layouts import chains_of
-from swiftspec.tenants.directories import StoredZoo, read_zoo
-from swiftspec.tenants.zoo import Zoo
-from tests.tenants.models import LAYER_BYTES, Tensors, base_tensors, factors, fine_tuned, write_adapter, write_model
+from swiftspec.studies.tenants.directories import StoredZoo, read_zoo
+from swiftspec.studies.tenants.zoo import Zoo
+from tests.studies.tenants.models import (
+    LAYER_BYTES,
+    Tensors,
+    base_tensors,
+    factors,
+    fine_tuned,
+    write_adapter,
+    write_model,
+)
 
 BASE_BYTES = sum(tensor.nbytes for tensor in base_tensors().values())
 ADAPTER_BYTES = 4 * 4 * 2 * (16 + 16)  # layers x bytes x rank x (in + out)

@@ -14,7 +14,7 @@ from swiftspec.models.adapters import ADAPTER_WEIGHTS, is_adapter
 from swiftspec.models.adapters import Adapter as LowRank
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tenants import check_same_shape
-from swiftspec.tenants.zoo import Adapter, Nearness, Tenant, Weight, Zoo, part_of
+from swiftspec.studies.tenants.zoo import Adapter, Nearness, Tenant, Weight, Zoo, part_of
 
 __all__ = ["StoredZoo", "read_zoo"]
 

@@ -1,13 +1,13 @@
-"""The verb that writes a workload. It imports its module when it is called."""
+"""Verbs about data: requests to serve, what other tools measured, and names that are known."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from swiftspec.cli import flags
 
-__all__ = ["workload"]
+__all__ = ["import_files", "list_names", "workload"]
 
 
 def workload(
@@ -132,3 +132,102 @@ def workload(
         out=out,
         json_path=json,
     )
+
+
+def import_files(
+    *,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="FILE|DIR|aiconfigurator",
+            help="Acceptance: the answer of vLLM's or SGLang's /metrics, or a trace. Op tables: a folder of CSV files, "
+            "or the installed package.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write op tables (.npz), or acceptance (.json).")],
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of op tables: the device whose rows to take, e.g. h200-sxm.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="M", help="Of acceptance: the target. Default: the trace's.")
+    ] = None,
+    drafter: Annotated[
+        str | None, typer.Option(metavar="M", help="Drafter: a draft model or a head. Default: the trace's.")
+    ] = None,
+    kind: Annotated[
+        Literal["serial", "parallel", "head", "block"] | None,
+        typer.Option(
+            help="Kind of drafter: a draft model (serial), one that guesses several at once (parallel, as PARD), "
+            "EAGLE-3 or MTP (head), DFlash or DSpark (block). Default: serial, or the trace's."
+        ),
+    ] = None,
+    num_draft_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, metavar="K", help="Tokens of a chain; SGLang does not tell it. Of a trace: 8."),
+    ] = None,
+    dataset: Annotated[str, typer.Option(metavar="NAME", help="Data set that was served.")] = "",
+    temperature: Annotated[float | None, typer.Option(min=0, help="Temperature. Of a trace: 0.")] = None,
+    thinking: Annotated[bool | None, typer.Option(help="Whether the target was thinking.")] = None,
+    prompt_tokens: Annotated[int | None, typer.Option(min=1, metavar="N", help="Tokens of a prompt.")] = None,
+    json: flags.Json = None,
+) -> None:
+    """Turn what other tools measured into files to plan with.
+
+    Acceptance by position, for `swiftspec plan --acceptance`, or times of single operations, for its `--op-tables`: a
+    folder of gemm.csv, attention.csv, all_reduce.csv and elementwise.csv, one row per measurement.
+
+    \b
+    Examples:
+      swiftspec import --from metrics.txt --target qwen3-32b --drafter qwen3-1.7b --dataset GSM8K \\
+          --temperature 0 --out acceptance.json
+      swiftspec import --from aiconfigurator --device h200-sxm --out h200.npz
+    """
+    from swiftspec.cli.importing import Conditions, import_acceptance, import_tables, is_acceptance
+
+    conditions = Conditions(
+        target=target,
+        drafter=drafter,
+        kind=kind,
+        dataset=dataset,
+        temperature=temperature,
+        thinking=thinking,
+        context=prompt_tokens,
+    )
+    if is_acceptance(source):
+        if device is not None:
+            raise ValueError(f"--device is {device}; it is of op tables, and {source} holds acceptance")
+        import_acceptance(
+            source=Path(source), num_draft_tokens=num_draft_tokens, conditions=conditions, out=out, json_path=json
+        )
+        return
+    if conditions != Conditions() or num_draft_tokens is not None:
+        raise ValueError(f"--from is {source}, op tables; --target to --prompt-tokens are of acceptance")
+    import_tables(source=source, device=device, out=out, json_path=json)
+
+
+def list_names(
+    what: Annotated[
+        Literal["models", "devices", "policies", "engines"], typer.Argument(metavar="WHAT", help="What to list.")
+    ],
+    *,
+    json: flags.Json = None,
+) -> None:
+    """List the models, devices, policies or engines known by name.
+
+    Policies of other installed packages are among them. For any other model of these architectures, give a directory
+    with its config.json.
+
+    \b
+    Example:
+      swiftspec list models --json models.json
+    """
+    from swiftspec.cli import listing
+
+    lists = {
+        "models": listing.list_models,
+        "devices": listing.list_devices,
+        "policies": listing.list_policies,
+        "engines": listing.list_engines,
+    }
+    lists[what](json_path=json)

@@ -1,4 +1,4 @@
-"""`swiftspec tenants`: layers that models share, and the memory that they take alone and together."""
+"""`swiftspec study tenants`: layers that models share, and the memory that they take alone and together."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,8 +7,8 @@ from swiftspec.cli import console
 from swiftspec.cli.columns import count, percent
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.reports.formatting import size
-from swiftspec.tenants.directories import read_zoo
-from swiftspec.tenants.zoo import Memory, Nearness, Tenant, Zoo
+from swiftspec.studies.tenants.directories import read_zoo
+from swiftspec.studies.tenants.zoo import Memory, Nearness, Tenant, Zoo
 
 __all__ = ["Asked", "tenants"]
 

@@ -1,0 +1,137 @@
+"""Verbs and flags as they were called before: they still work, and a verb says its new name."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from swiftspec.cli import console
+
+__all__ = ["renewed"]
+
+_COMPARED = "closed:1,4,16,64"  # loads at which `kinds` compared drafts
+_OF_LOADS = {
+    "--workload": "--load",
+    "--max-running": "--set max_running=",
+    "--max-waiting": "--set max_waiting=",
+    "--kv-blocks": "--set kv_blocks=",
+    "--prefill-tokens": "--set prefill_tokens=",
+    "--gather-ms": "--set gather_ms=",
+}
+_PROMPTS = {"--limit": "--num-prompts"}
+# Verb -> old flag -> the new one, with the name that its value gets if that ends with `=`; whole if it has a value.
+_FLAGS: Mapping[str, Mapping[str, str]] = {
+    "trace": _PROMPTS,
+    "plan": {
+        "--quant": "--dtype",
+        "--context": "--prompt-tokens",
+        "--workload": "--load",
+        "--clients": "--load closed:",
+        "--backend": "--jobs",
+        "--min-tokens-per-s": "--limit speed=",
+        "--max-tpot-ms": "--limit tpot=",
+        "--max-ttft-ms": "--limit ttft=",
+        "--tpot-ms": "--limit tpot=",
+        "--ttft-ms": "--limit ttft=",
+        "--percentile": "--limit p=",
+        "--max-gpus": "--limit devices=",
+        "--load-requests": "--set load_requests=",
+        "--max-running": "--set max_running=",
+        "--transfer-ms": "--set transfer_ms=",
+        "--host-ms": "--set host_ms=",
+        "--draft-kv-budget": "--set draft_kv_budget=",
+        "--expert-correlation": "--set expert_correlation=",
+        "--expert-parallel": "--set expert_parallel=true",
+    },
+    "simulate": _OF_LOADS,
+    "validate": _OF_LOADS | _PROMPTS,
+    "loadtest": {"--workload": "--load"} | _PROMPTS,
+    "serve": {
+        f"--{name.replace('_', '-')}": f"--set {name}="
+        for name in (
+            *("max_context", "max_running", "max_waiting", "kv_blocks", "max_restarts"),
+            *("request_timeout_s", "send_timeout_s", "drain_s"),
+        )
+    },
+    "import": {
+        "--vllm-metrics": "--from",
+        "--sglang-metrics": "--from",
+        "--trace": "--from",
+        "--context": "--prompt-tokens",
+    },
+}
+
+
+def renewed(arguments: Sequence[str]) -> list[str]:
+    """The arguments in today's words. ValueError for a verb that is two commands now."""
+    if not arguments:
+        return []
+    verb, *rest = arguments
+    if verb in _VERBS:
+        new, change = _VERBS[verb]
+        console.note(f"swiftspec: `swiftspec {verb}` is now `swiftspec {new}`")
+        verb, *rest = *new.split(), *change(rest)
+    return [verb, *_renewed_flags(verb, rest)]
+
+
+def _renewed_flags(verb: str, arguments: Sequence[str]) -> list[str]:
+    known = _FLAGS.get(verb, {})
+    found: list[str] = []
+    waiting = list(arguments)
+    while waiting:
+        flag, equals, value = waiting.pop(0).partition("=")
+        if flag not in known:
+            found.append(f"{flag}{equals}{value}")
+            continue
+        name, _, beginning = known[flag].partition(" ")
+        found.append(name)
+        if beginning and not beginning.endswith(("=", ":")):
+            found.append(beginning)
+        elif equals or waiting:
+            found.append(f"{beginning}{value if equals else waiting.pop(0)}")
+    return _with_draft_format(found) if verb == "plan" else found
+
+
+def _with_draft_format(arguments: list[str]) -> list[str]:
+    """`--dtype A --draft-quant B` as `--dtype A,B`."""
+    if "--draft-quant" not in arguments[:-1]:
+        return arguments
+    place = arguments.index("--draft-quant")
+    draft = arguments[place + 1]
+    kept = [*arguments[:place], *arguments[place + 2 :]]
+    if "--dtype" not in kept[:-1]:
+        return [*kept, "--dtype", f"bf16,{draft}"]
+    kept[kept.index("--dtype") + 1] += f",{draft}"
+    return kept
+
+
+def _kinds(arguments: Sequence[str]) -> list[str]:
+    has_loads = any(each.partition("=")[0] in ("--clients", "--load") for each in arguments)
+    return [*arguments] if has_loads else [*arguments, "--load", _COMPARED]
+
+
+def _report(arguments: Sequence[str]) -> list[str]:
+    return [each.replace("--out", "--report", 1) if each.partition("=")[0] == "--out" else each for each in arguments]
+
+
+def _compare(arguments: Sequence[str]) -> list[str]:
+    if "--run" in arguments:
+        raise ValueError(
+            "--run is of `swiftspec compare`, which is two commands now: `swiftspec plan --out plan.json` shows every "
+            "policy at its best, and `swiftspec validate --plan plan.json --prompts FILE` measures them"
+        )
+    return list(arguments)
+
+
+def _secret(arguments: Sequence[str]) -> list[str]:
+    return [each.replace("--out", "--new-secret", 1) for each in arguments]
+
+
+# Old verb -> the new one, and what becomes of its arguments.
+_VERBS: Mapping[str, tuple[str, Callable[[Sequence[str]], list[str]]]] = {
+    "kinds": ("plan", _kinds),
+    "report": ("plan", _report),
+    "compare": ("plan", _compare),
+    "rates": ("import", list),
+    "secret": ("run", _secret),
+    "models": ("list models", list),
+    "devices": ("list devices", list),
+    "policies": ("list policies", list),
+}

@@ -1,0 +1,113 @@
+"""Settings: what `--set NAME=VALUE,..` may change, of this package by its names and of another engine by its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["PLANNER", "SCHEDULER", "SERVER", "Setting", "listed", "own_settings", "parse_settings", "typed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting's type, its lowest value, what it is, for `--help`, and its value if it is not given."""
+
+    kind: type[int] | type[float] | type[bool]
+    least: float
+    meaning: str
+    usual: int | float | None = None
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, for errors."""
+        if self.kind is bool:
+            return "true or false"
+        return f"a {'whole ' if self.kind is int else ''}number of at least {self.least:g}"
+
+    def value(self, text: str) -> int | float | bool | None:
+        """The value that a text states; None if it states none of this type."""
+        if self.kind is bool:
+            return {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+        try:
+            value = self.kind(text)
+        except ValueError:
+            return None
+        return value if self.least <= value < float("inf") else None
+
+
+_RUNNING = Setting(int, 1, "requests at once")
+_BLOCKS = Setting(int, 1, "blocks of 16 tokens in the target's cache")
+
+SCHEDULER: Final[Mapping[str, Setting]] = {
+    "max_running": _RUNNING,
+    "max_waiting": Setting(int, 0, "more waiting requests are refused"),
+    "kv_blocks": _BLOCKS,
+    "prefill_tokens": Setting(int, 1, "prompt tokens of a step"),
+    "gather_ms": Setting(float, 0, "a verification's wait for the others'"),
+}
+SERVER: Final[Mapping[str, Setting]] = {
+    "max_running": Setting(int, 1, "requests at once", 8),
+    "max_waiting": Setting(int, 0, "more waiting requests are refused with 429", 256),
+    "max_context": Setting(int, 2, "tokens of the longest request"),
+    "kv_blocks": _BLOCKS,
+    "max_restarts": Setting(int, 0, "of a draft that died, within an hour", 3),
+    "request_timeout_s": Setting(float, 0.001, "longest time of a request"),
+    "send_timeout_s": Setting(float, 0.1, "a client that takes nothing for so long is given up", 30),
+    "drain_s": Setting(float, 0, "time that requests have to end after Ctrl-C", 30),
+}
+PLANNER: Final[Mapping[str, Setting]] = {
+    "max_running": _RUNNING,
+    "load_requests": Setting(int, 1, "of the load, the first so many are simulated"),
+    "transfer_ms": Setting(float, 0, "from a prompt's end until a decode pool has its cache"),
+    "host_ms": Setting(float, 0, "your own host time of a step"),
+    "expert_correlation": Setting(float, 0, "1: consecutive tokens choose experts independently"),
+    "expert_parallel": Setting(bool, 0, "whole experts on each device"),
+    "draft_kv_budget": Setting(int, 1, "tokens that the draft's cache keeps"),
+}
+
+
+def listed(known: Mapping[str, Setting]) -> str:
+    """The settings with their meanings and usual values, for a flag's help."""
+    return "; ".join(
+        f"{name} ({setting.meaning}{'' if setting.usual is None else f', {setting.usual:g}'})"
+        for name, setting in known.items()
+    )
+
+
+def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
+    """`max_num_seqs=128,block_size=32`, given once or several times, as a mapping.
+
+    Raises
+    ------
+    ValueError
+        One sentence, for anything else.
+    """
+    found: dict[str, str] = {}
+    for part in (part.strip() for text in texts or () for part in text.split(",")):
+        if not part:
+            continue
+        word, equals, value = part.partition("=")
+        word = word.strip().removeprefix("--").replace("-", "_")
+        if not (equals and word and value.strip()):
+            raise ValueError(f"--set has {part!r}; expected NAME=VALUE, such as max_num_seqs=128")
+        if word in found:
+            raise ValueError(f"--set names {word} twice; expected it once")
+        found[word] = value.strip()
+    return found
+
+
+def typed(found: Mapping[str, str], known: Mapping[str, Setting]) -> dict[str, Any]:
+    """Values of the settings that are known, by name. ValueError naming a setting that is out of range."""
+    values: dict[str, Any] = {}
+    for word in found.keys() & known.keys():
+        values[word] = known[word].value(found[word])
+        if values[word] is None:
+            raise ValueError(f"--set {word} is {found[word]}; expected {known[word].expected}")
+    return values
+
+
+def own_settings(texts: Sequence[str] | None, known: Mapping[str, Setting]) -> dict[str, Any]:
+    """Settings where no other engine has a say. ValueError naming one that is not known."""
+    found = parse_settings(texts)
+    if unknown := next((word for word in found if word not in known), None):
+        raise ValueError(f"--set {unknown} is unknown; expected {', '.join(known)}")
+    return typed(found, known)
