@@ -332,7 +332,9 @@ class Dispatcher:
         if running.targets_left:
             return
         if self._draft is not None and self._draft.is_at(running.command.number):
-            running.deadline_s = running.deadline_s or time.monotonic() + _DRAFT_ENDS_WITHIN_S
+            # With several target groups the draft commits: what it has not told yet is output, not only spans.
+            within_s = self._patience_s if running.command.policy.target_groups > 1 else _DRAFT_ENDS_WITHIN_S
+            running.deadline_s = running.deadline_s or time.monotonic() + within_s
             return
         self._programs_ended(running)
 
@@ -373,6 +375,8 @@ class Dispatcher:
             assert running.command is not None
             for group in self._groups:
                 group.cancel(running.command.number)
+            if running.ending is None and running.command.policy.target_groups > 1:
+                running.losses += 1  # of the draft, with the end of the output
             self._programs_ended(running)
 
     def _mind_silence(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from swiftspec.engine.process.protocol import Committed, Failed, Finished
 from swiftspec.errors import EngineBusyError, EngineError
 from swiftspec.policies import make_policy
@@ -199,3 +201,33 @@ def test_closing_fails_what_is_under_way() -> None:
     failure = events.get(timeout=60)
     assert isinstance(failure, EngineError)
     assert (str(failure), failure.tokens) == ("the engine was closed", (4,))
+
+
+def test_output_that_a_late_draft_holds_is_waited_for(engines: list[Engine]) -> None:
+    engines.append(engine := Engine(with_draft=True))
+    draft = engine.site.latest(Role.DRAFT)
+    _, events = engine.submit((1,), policy=make_policy("dsi"))
+    until(lambda: numbers(engine.target) == [1] == numbers(draft))
+    draft.report(Committed(1, (2,) * 3))
+    engine.target.report(Finished(1, [], 0))
+    assert commits(events, 1) == [(2,) * 3]
+    time.sleep(0.4)  # longer than a draft has that holds nothing but spans
+    draft.report(Committed(1, (3,) * 5), Finished(1, [], 0))
+    generation = ended(events)
+    assert (generation.tokens, generation.losses) == ((2, 2, 2, 3, 3, 3, 3, 3), 0)
+
+
+def test_output_that_a_silent_draft_holds_is_decoded_without_it(engines: list[Engine]) -> None:
+    engines.append(engine := Engine(with_draft=True))
+    draft = engine.site.latest(Role.DRAFT)
+    _, events = engine.submit((1,), policy=make_policy("dsi"))
+    until(lambda: numbers(engine.target) == [1] == numbers(draft))
+    draft.report(Committed(1, (2,) * 3))
+    engine.target.report(Finished(1, [], 0))
+    until(lambda: numbers(engine.target) == [1, 2])
+    again = engine.target.begun()[-1]
+    assert (again.policy.name, again.request.prompt, again.request.max_new_tokens) == ("prompt_lookup", (1, 2, 2, 2), 5)
+    draft.report(Committed(1, (9,)))  # of a request that goes on without it
+    engine.target.report(Committed(2, (3,) * 5), Finished(2, [], 0))
+    generation = ended(events)
+    assert (generation.tokens, generation.losses) == ((2, 2, 2, 3, 3, 3, 3, 3), 1)

@@ -118,14 +118,18 @@ def test_measuring_programs_read_prompts_once_their_features_are_there(engine: L
     if isinstance(sweep, HeadSharing):
         sweep = replace(sweep, begin_s=time.perf_counter() + 0.5)  # until then the draft is sure to have begun
     request = Request(prompt=tuple(range(1, 60)), max_new_tokens=1)
-    generation = engine.generate(sweep, request, request_id="59", sampler=Sampler())
-    assert generation.losses == 0
-    points = {
-        (point.role, point.phase, point.rows)
-        for point in step_points([generation.timeline], GROUPS, Layout.DISAGGREGATED, ranks={})
-    }
+    wanted = {(Role.DRAFT, Phase.EXPAND), (Role.TARGET, Phase.VERIFY)}
+    for _ in range(5):  # a draft without a core for a quarter of a second tells its spans too late
+        generation = engine.generate(sweep, request, request_id="59", sampler=Sampler())
+        assert generation.losses == 0
+        points = {
+            (point.role, point.phase, point.rows)
+            for point in step_points([generation.timeline], GROUPS, Layout.DISAGGREGATED, ranks={})
+        }
+        if wanted <= {point[:2] for point in points}:
+            break
+    assert wanted <= {point[:2] for point in points}
     assert {(role, Phase.PREFILL, 58) for role in Role} < points
-    assert {(Role.DRAFT, Phase.EXPAND), (Role.TARGET, Phase.VERIFY)} <= {point[:2] for point in points}
 
 
 def test_a_head_is_not_divided(pair: tuple[ModelRef, ModelRef]) -> None:
