@@ -49,7 +49,7 @@ def _served(plan: Plan, fleet: Fleet, path: Path, prompts: Path, cores: list[int
     running = []
     for number in range(fleet.num_replicas):
         out = folder / f"{number}.json"
-        arguments = ["--plan", path, "--workload", path_of(plan.under_load.workload, path), "--prompts", prompts]
+        arguments = ["--plan", path, "--load", path_of(plan.under_load.workload, path), "--prompts", prompts]
         arguments += ["--policies", plan.chosen.policy, "--json", out]
         own = ",".join(map(str, cores[number * width : (number + 1) * width]))
         command = ["taskset", "-c", own, sys.executable, "-m", "swiftspec", "validate", *map(str, arguments)]

@@ -35,7 +35,7 @@ class Case:
     @property
     def flags(self) -> list[str]:
         """Flags that both verbs have."""
-        where = ["--device", self.device, "--devices", str(self.devices), "--quant", self.quant]
+        where = ["--device", self.device, "--devices", str(self.devices), "--dtype", self.quant]
         return ["--target", self.target, *where]
 
 

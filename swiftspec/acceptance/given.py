@@ -26,7 +26,7 @@ _FARTHEST = 60.0  # nats: logits at which the longest chain still reaches the lo
 _MOST_MISSED = 0.1  # root mean square over positions
 _EXAMPLES = (
     "a share as 0.75, one of chains of 5 tokens as 0.44@5, shares by position as 0.8,0.7,0.6, or a file that "
-    "`swiftspec rates` wrote, ending in .json"
+    "`swiftspec import` wrote, ending in .json"
 )
 _FORM = re.compile(r"(?P<values>[^@]+)(@(?P<tokens>\d{1,3}))?")
 
@@ -79,7 +79,7 @@ class GivenAcceptance:
 
     @classmethod
     def load(cls, path: Path) -> "GivenAcceptance":
-        """From a file that `swiftspec rates` wrote. ValueError naming it, unless it holds one record."""
+        """From a file that `swiftspec import` wrote. ValueError naming it, unless it holds one record."""
         records = AcceptanceRecords.load(path).records
         if len(records) != 1:
             raise ValueError(f"{path}: records has {len(records)} items; expected one")

@@ -1,4 +1,4 @@
-"""Load report: figures of many requests, predicted beside measured; what `validate --workload` writes."""
+"""Load report: figures of many requests, predicted beside measured; what `validate --load` writes."""
 
 from statistics import median
 from typing import ClassVar

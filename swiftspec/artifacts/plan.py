@@ -301,7 +301,7 @@ class Plan(Document):
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
-        """Summary for notebooks, with the best of every policy. `swiftspec report` writes the whole page."""
+        """Summary for notebooks, with the best of every policy. `swiftspec plan --report` writes the whole page."""
         rows = (
             (
                 candidate.policy,

@@ -127,4 +127,5 @@ for _group, _verbs in _VERBS.items():
         app.command(rich_help_panel=_group)(_verb)
 app.command("import", rich_help_panel=DATA)(data.import_files)
 app.command("list", rich_help_panel=DATA)(data.list_names)
+app.command("inflate", hidden=True)(measure.inflate)
 study.register(app)

@@ -25,7 +25,7 @@ __all__ = ["demo"]
 
 _NEW_TOKENS = 96
 _FILES = ("profile.json", "trace.npz", "plan.json", "run.json", "run-result.json", "report.json")
-# Policies measured along with the choice: the textbook ones. `swiftspec compare --run` measures every policy.
+# Policies measured along with the choice: the textbook ones. `swiftspec validate` measures every policy.
 _VALIDATED_POLICIES = ("autoregressive", "serial_chain", "serial_tree", "swiftspec")
 
 

@@ -5,13 +5,22 @@ import re
 __all__ = ["in_flags"]
 
 _OWN = {  # all others have the flag's name
+    "backend": "--jobs",
+    "clients": "--load",
+    "context": "--prompt-tokens",
+    "draft_kv_budget": "--set draft_kv_budget",
+    "draft_quant": "--dtype",
+    "expert_correlation": "--set expert_correlation",
+    "expert_parallel": "--set expert_parallel",
     "format_name": "--from",
-    "host_s": "--host-ms",
+    "host_s": "--set host_ms",
+    "most_requests": "--set load_requests",
     "num_devices": "--devices",
-    "most_requests": "--load-requests",
     "num_jobs": "--jobs",
     "num_requests": "--requests",
     "num_samples": "--samples",
+    "percentile": "--limit p",
+    "quant": "--dtype",
 }
 _SNAKE = (
     "acceptance_method",

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from swiftspec.artifacts.pair import model_name
+from swiftspec.artifacts.pair import DTYPES, model_name
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs
 from swiftspec.models.inflation import Inflation
@@ -13,8 +13,10 @@ __all__ = ["save_expanded"]
 _SHAPE = ("num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "num_parameters")
 
 
-def save_expanded(target: str, inflate: str | None, out: Path | None) -> None:
-    """Write the expanded target as a Hugging Face directory in fp32, and print both shapes, if `out` is given.
+def save_expanded(
+    target: str, inflate: str | None, out: Path | None, *, dtype: str = "float32", seed: int = 0
+) -> dict[str, object]:
+    """Write the expanded target as a Hugging Face directory, and print both shapes, if `out` is given.
 
     Raises
     ------
@@ -22,26 +24,28 @@ def save_expanded(target: str, inflate: str | None, out: Path | None) -> None:
         Naming the flag.
     """
     if out is None:
-        return
+        return {}
     if inflate is None:
         raise ValueError(f"--save-inflated is {out}; it needs --inflate, the shape to write")
     check_outputs(inputs={"--target": target})
+    if dtype not in DTYPES:
+        raise ValueError(f"--dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
     source = model_directory(model_name(target))
     spec = ModelSpec.from_directory(source)
     inflation = Inflation.parse(inflate)
     larger = inflation.inflated(spec)
-    import torch
-
+    from swiftspec.engine.model.runner import DTYPES as TORCH_DTYPES
     from swiftspec.engine.model.weights.inflate import write_inflated
 
     with console.progress("inflate") as progress:
         progress(0, 1, f"writing {out}")
-        write_inflated(source, inflation, out, dtype=torch.float32, seed=0)
+        write_inflated(source, inflation, out, dtype=TORCH_DTYPES[DTYPES[dtype]], seed=seed)
         progress(1, 1, "done")
     before, after = _shape(spec), _shape(larger)
     rows = [(name, f"{before[name]:,}" if name in before else "-", f"{value:,}") for name, value in after.items()]
     console.table(f"{target} inflated to {inflate}", ("shape", "before", "after"), rows)
-    console.say(f"\nSaved as {out}, in float32")
+    console.say(f"\nSaved as {out}, in {DTYPES[dtype]}")
+    return {"out": str(out), "dtype": DTYPES[dtype], "before": before, "after": after}
 
 
 def _shape(spec: ModelSpec) -> dict[str, int]:

@@ -79,7 +79,7 @@ def make_goal(objective: str | None, limits: dict[str, float], *, split: str | N
     if objective == Objective.COST and price is None:
         raise ValueError("--price-per-hour is missing; --objective cost needs the price of a device per hour")
     if objective == Objective.DEVICES and (speed, tpot_ms, ttft_ms) == (None, None, None):
-        raise ValueError("--limit is missing; --objective devices needs a speed to reach, such as speed=200")
+        raise ValueError("--limit speed is missing; --objective devices needs a speed to reach, such as speed=200")
     return Goal(
         objective=Objective(objective),
         min_tokens_per_s=speed,

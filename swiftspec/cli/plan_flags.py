@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from swiftspec.artifacts.distributions import Process
 from swiftspec.cli.limits import make_goal, make_load, parse_limits
 from swiftspec.cli.settings import PLANNER, parse_settings, typed
 from swiftspec.planner.deployment import Deployment
@@ -13,7 +14,6 @@ from swiftspec.planner.search.options import SearchOptions
 __all__ = ["PlanFlags"]
 
 _NODE = 8  # devices of most accelerators in a node
-_CLOSED = "closed:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +54,12 @@ class PlanFlags:
 
     @property
     def compared_clients(self) -> tuple[int, ...]:
-        """Loads at which drafts are compared, of `closed:1,4,16`; empty if there are no several."""
-        text = (self.load or "").removeprefix(_CLOSED)
-        if "," not in text or not (self.load or "").startswith(_CLOSED):
+        """Loads at which drafts are compared, of `closed:1,4,16`, or of `closed:8` without a draft; otherwise empty."""
+        process, _, text = (self.load or "").partition(":")
+        is_open_question = not self.drafts and self.policy is None
+        if process != Process.CLOSED or not ("," in text or is_open_question):
             return ()
-        parts = [part.strip() for part in text.split(",")]
+        parts = [part.strip() for part in text.rstrip(",").split(",")]
         if not all(part.isascii() and part.isdigit() for part in parts):
             raise ValueError(f"--load is {self.load!r}; expected numbers of clients, such as closed:1,4,16,64")
         return tuple(map(int, parts))

@@ -23,7 +23,6 @@ _FLAGS: Mapping[str, Mapping[str, str]] = {
         "--quant": "--dtype",
         "--context": "--prompt-tokens",
         "--workload": "--load",
-        "--clients": "--load closed:",
         "--backend": "--jobs",
         "--min-tokens-per-s": "--limit speed=",
         "--max-tpot-ms": "--limit tpot=",
@@ -82,7 +81,7 @@ def _renewed_flags(verb: str, arguments: Sequence[str]) -> list[str]:
             continue
         name, _, beginning = known[flag].partition(" ")
         found.append(name)
-        if beginning and not beginning.endswith(("=", ":")):
+        if beginning and not beginning.endswith("="):
             found.append(beginning)
         elif equals or waiting:
             found.append(f"{beginning}{value if equals else waiting.pop(0)}")
@@ -103,8 +102,14 @@ def _with_draft_format(arguments: list[str]) -> list[str]:
 
 
 def _kinds(arguments: Sequence[str]) -> list[str]:
-    has_loads = any(each.partition("=")[0] in ("--clients", "--load") for each in arguments)
-    return [*arguments] if has_loads else [*arguments, "--load", _COMPARED]
+    """Loads with a comma at the end, so that even one is compared at."""
+    flags = [each.partition("=")[0] for each in arguments]
+    if "--clients" not in flags:
+        return [*arguments, "--load", _COMPARED]
+    place = flags.index("--clients")
+    given = arguments[place].partition("=")[2] or "".join(arguments[place + 1 : place + 2])
+    after = place + 1 if "=" in arguments[place] else place + 2
+    return [*arguments[:place], "--load", f"closed:{given},", *arguments[after:]]
 
 
 def _report(arguments: Sequence[str]) -> list[str]:

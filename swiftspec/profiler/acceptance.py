@@ -114,7 +114,7 @@ def _check_room(num_prompts: int, max_new_tokens: int, num_candidates: int, num_
     if num_prompts * max_new_tokens > most:
         raise ValueError(
             f"--max-new-tokens is {max_new_tokens} for {num_prompts} prompts; a trace has room for {most} output "
-            "tokens: expected fewer, or a --limit"
+            "tokens: expected fewer, or --num-prompts"
         )
 
 

@@ -1,4 +1,4 @@
-"""Simulation of a plan under load, as `swiftspec simulate --workload` runs it."""
+"""Simulation of a plan under load, as `swiftspec simulate --load` runs it."""
 
 from collections.abc import Mapping
 from pathlib import Path

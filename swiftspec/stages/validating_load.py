@@ -1,4 +1,4 @@
-"""Validation under load, as `swiftspec validate --workload` runs it."""
+"""Validation under load, as `swiftspec validate --load` runs it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -241,7 +241,6 @@ def test_broken_trace(fails: Fails, models: Models, plan_file: Path) -> None:
         ("run", "--timeline"),
         ("run", "--json"),
         ("validate", "--json"),
-        ("inflate", "--json"),
         ("demo", "--json"),
     ],
 )
@@ -260,7 +259,6 @@ def test_unwritable_output_path(fails: Fails, tmp_path: Path, verb: str, option:
         "simulate": {"--plan": "p"},
         "run": {"--plan": "p", "--prompt": "x"},
         "validate": {"--plan": "p", "--prompts": "f"},
-        "inflate": {"--target": "t", "--inflate": "layers=4", "--out": tmp_path / "out"},
         "demo": {"--dir": tmp_path / "demo"},
     }  # fmt: skip
     options = {name: wrong.get(name, value) for name, value in wanted[verb].items()} | {option: unwritable}
@@ -382,6 +380,7 @@ def test_basis_that_changed_or_is_gone(fails: Fails, plan_file: Path, name: str)
 
 def test_inflated_model_never_replaces_a_directory(fails: Fails, models: Models, tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("")
-    sentence = fails("inflate", "--target", models[0], "--inflate", "layers=4", "--out", tmp_path)
+    expanded = ["--inflate", "layers=4", "--save-inflated", tmp_path]
+    sentence = fails("profile", *pair(models), *expanded, "--out", tmp_path / "p.json")
     assert sentence.startswith(str(tmp_path))
     assert files_in(tmp_path) == ["kept"]

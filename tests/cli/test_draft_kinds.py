@@ -69,7 +69,7 @@ def prompts(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("verb", ["trace", "profile", "plan", "kinds"])
+@pytest.mark.parametrize("verb", ["trace", "profile", "plan", "plan at loads"])
 @pytest.mark.parametrize("wrong", WRONG, indirect=True)
 def test_a_draft_for_another_target_is_one_sentence(
     fails: Fails, wrong: tuple[Path, str], prompts: Path, tmp_path: Path, verb: str
@@ -80,9 +80,9 @@ def test_a_draft_for_another_target_is_one_sentence(
         "trace": ["--prompts", prompts, "--out", tmp_path / "out"],
         "profile": ["--out", tmp_path / "out"],
         "plan": [*elsewhere, "--out", tmp_path / "out"],
-        "kinds": [*elsewhere, "--jobs", "1"],
+        "plan at loads": [*elsewhere, "--jobs", "1", "--load", "closed:1,4"],
     }
-    said = fails(verb, "--target", "demo/target", "--draft", folder, *flags[verb])
+    said = fails(verb.split()[0], "--target", "demo/target", "--draft", folder, *flags[verb])
     assert str(folder) in said
     assert sentence in said
     assert not (tmp_path / "out").exists()
@@ -144,13 +144,18 @@ def test_a_head_has_no_devices_of_its_own(fails: Fails, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--clients", "1,x"], "--clients is '1,x'; expected numbers"),
-        (["--clients", "0"], "--clients has 0; expected 1 to 256"),
+        (["--load", "closed:1,x"], "--load is 'closed:1,x'; expected numbers of clients"),
+        (["--load", "closed:0,4"], "--load has 0; expected 1 to 256"),
+        (
+            ["--load", "closed:1,4", "--out", "plan.json"],
+            "--out is plan.json; --load closed:1,4 compares drafts and makes",
+        ),
         (["--draft", "eagle3", "--draft", "eagle3"], "--draft is eagle3 twice"),
         (["--draft", "eagle3", "--acceptance", "0.8", "--acceptance", "0.7"], "--acceptance is given 2 times"),
         (["--draft", "medusa"], "--draft is 'medusa'"),
         (["--devices", "99"], "--devices is 99"),
     ],
 )
-def test_kinds_refuses_in_a_sentence(fails: Fails, arguments: list[str], sentence: str) -> None:
-    assert sentence in fails("kinds", "--target", "qwen3-14b", "--device", "h100", *arguments)
+def test_a_comparison_refuses_in_a_sentence(fails: Fails, arguments: list[str], sentence: str) -> None:
+    usual = [] if "--load" in arguments else ["--load", "closed:1,4"]
+    assert sentence in fails("plan", "--target", "qwen3-14b", "--device", "h100", *arguments, *usual)

@@ -55,8 +55,8 @@ def test_so_it_does_under_load(plan: Path, capsys: pytest.CaptureFixture[str]) -
     workload = plan.parent / "W.json"
     drawn = ("--prompt-tokens", "fixed:40", "--output-tokens", "fixed:24")
     assert main(["workload", "--arrivals", "poisson:20", "--requests", "60", *drawn, "--out", str(workload)]) == 0
-    found = simulated(plan, "--workload", str(workload), "--earlier-outputs", "50")
-    own = simulated(plan, "--workload", str(workload), "--full")
+    found = simulated(plan, "--load", str(workload), "--earlier-outputs", "50")
+    own = simulated(plan, "--load", str(workload), "--full")
     assert found["own_text_metrics"] == own["metrics"]
     assert found["num_repeated"] > 0
     printed = " ".join(capsys.readouterr().out.split())

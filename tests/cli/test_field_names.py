@@ -7,8 +7,8 @@ from swiftspec.cli.field_names import in_flags
     ("sentence", "expected"),
     [
         ("num_devices is 99; expected 1 to 16", "--devices is 99; expected 1 to 16"),
-        ("quant is 'x'; expected one of bf16", "--quant is 'x'; expected one of bf16"),
-        ("host_s is inf; expected a finite number", "--host-ms is inf; expected a finite number"),
+        ("quant is 'x'; expected one of bf16", "--dtype is 'x'; expected one of bf16"),
+        ("host_s is inf; expected a finite number", "--set host_ms is inf; expected a finite number"),
         ("prompt a has 9 tokens; with max_new_tokens 8 that", "prompt a has 9 tokens; with --max-new-tokens 8 that"),
         ("dataset is GSM8K; with trace acceptance is known", "--dataset is GSM8K; with --trace acceptance is known"),
         ("target is placed on devices [0]", "target is placed on devices [0]"),

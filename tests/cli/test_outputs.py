@@ -146,17 +146,15 @@ def _verbs(folder: Path) -> Mapping[str, Mapping[str, object]]:
         "simulate": {"--plan": folder / "plan.json"},
         "run": {"--plan": folder / "plan.json", "--prompts": folder / "p.jsonl", "--secret": folder / "secret"},
         "validate": {"--plan": folder / "plan.json", "--prompts": folder / "p.jsonl"},
-        "compare": {**pair, **basis, "--prompts": folder / "p.jsonl", "--out": folder / "new"},
         "workload": {
             "--arrivals": "poisson:1",
             "--requests": 1,
             "--trace": folder / "trace.npz",
             "--out": folder / "new",
         },
-        "inflate": {"--target": folder / "target", "--inflate": "layers=4", "--out": folder / "new"},
         "import": {"--from": folder / "tables", "--device": "h200-sxm", "--out": folder / "new"},
-        "rates": {
-            "--vllm-metrics": folder / "metrics.txt",
+        "import acceptance": {
+            "--from": folder / "metrics.txt",
             "--target": "t",
             "--drafter": "d",
             "--out": folder / "new",
@@ -171,11 +169,9 @@ READ = {
     "simulate": ("plan.json",),
     "run": ("plan.json", "p.jsonl", "secret"),
     "validate": ("plan.json", "p.jsonl"),
-    "compare": ("profile.json", "trace.npz", "p.jsonl", "target/config.json"),
     "workload": ("trace.npz",),
-    "inflate": ("target/config.json",),
     "import": ("tables/gemm.csv",),
-    "rates": ("metrics.txt",),
+    "import acceptance": ("metrics.txt",),
 }
 
 
@@ -186,8 +182,7 @@ def test_no_verb_overwrites_what_it_reads(fails: Fails, tmp_path: Path, verb: st
             (tmp_path / each).parent.mkdir(exist_ok=True)
             (tmp_path / each).write_text("kept")
     options = [str(part) for item in _verbs(tmp_path)[verb].items() for part in item]
-    run = ["--run"] if verb == "compare" else []
-    sentence = fails(verb, *options, *run, "--json", tmp_path / name)
+    sentence = fails(verb.split()[0], *options, "--json", tmp_path / name)
     assert sentence.startswith(f"--json is {tmp_path / name}, which is read as --")
     assert (tmp_path / name).read_text() == "kept"
 
@@ -219,7 +214,7 @@ def test_a_plan_for_elsewhere_on_stdout(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("swiftspec.planner.for_device.NUM_PROMPTS", 2)
     monkeypatch.setattr("swiftspec.planner.for_device.NUM_NEW_TOKENS", 32)
-    pair = ["--target", "llama-3-70b", "--draft", "llama-3.2-1b", "--quant", "fp8"]
+    pair = ["--target", "llama-3-70b", "--draft", "llama-3.2-1b", "--dtype", "fp8"]
     machine = ["--device", "h200-sxm", "--devices", "2", "--policy", "autoregressive", "--jobs", "1"]
     with pytest.MonkeyPatch.context() as patch:
         written: list[bytes] = []

@@ -38,7 +38,7 @@ PAIRS = [
 @pytest.mark.parametrize(("target", "draft", "stand_in"), PAIRS)
 def test_a_pair_of_directories_is_planned(tmp_path: Path, target: str, draft: str, stand_in: str) -> None:
     models = ["--target", write_config(tmp_path, target), "--draft", write_config(tmp_path, draft)]
-    machine = ["--device", "h200-sxm", "--devices", "4", "--quant", "fp8", "--context", "32", "--jobs", "1"]
+    machine = ["--device", "h200-sxm", "--devices", "4", "--dtype", "fp8", "--prompt-tokens", "32", "--jobs", "1"]
     out = tmp_path / "plan.json"
     assert main(["plan", *models, *machine, "--policy", "serial_chain", "--out", str(out)]) == 0
     made = Plan.load(out)
@@ -53,7 +53,7 @@ def test_one_narrow_data_set_is_warned_of_before_acceptance_and_in_the_file(
 ) -> None:
     out = tmp_path / "plan.json"
     pair = ["--target", "llama-3.3-70b", "--draft", "llama-3.2-1b", "--device", "h200-sxm", "--devices", "1"]
-    more = ["--quant", "fp8", "--context", "32", "--policy", "serial_chain", "--jobs", "1", "--out", str(out)]
+    more = ["--dtype", "fp8", "--prompt-tokens", "32", "--policy", "serial_chain", "--jobs", "1", "--out", str(out)]
     assert main(["plan", *pair, *more]) == 0
     lines = capsys.readouterr().out.splitlines()
     first = next(number for number, line in enumerate(lines) if "cceptance is" in line or "Acceptance (" in line)

@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a plan and its files; tests that change them make a copy first."""
     made = tmp_path_factory.mktemp("elsewhere")
     files = ["--out", str(made / "plan.json"), "--report", str(made / "plan.html"), "--json", str(made / "result.json")]
-    assert main(["plan", *PAIR, *ON_TWO, "--quant", "int4", "--context", "96", *files]) == 0
+    assert main(["plan", *PAIR, *ON_TWO, "--dtype", "int4", "--prompt-tokens", "96", *files]) == 0
     return made
 
 
@@ -136,34 +136,34 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
         (["--draft", "qwen2-0.5b"], "--draft is qwen2-0.5b, whose vocabulary is that of qwen2; llama-3-8b needs "),
         (["--draft", TARGET], "--draft is llama-3-8b of 8.03 billion parameters; expected a smaller model than "),
         (["--draft", "llama-3-70b"], "--draft is llama-3-70b of 70.6 billion parameters; expected a smaller model"),
-        (["--quant", "int3"], "--quant is 'int3'; did you mean int8 or int4?"),
-        (["--draft-quant", "int3"], "--draft-quant is 'int3'; did you mean int8 or int4?"),
+        (["--dtype", "int3"], "--dtype is 'int3'; did you mean int8 or int4?"),
+        (["--dtype", "fp8,int3"], "--dtype is 'int3'; did you mean int8 or int4?"),
         (["--engine", "vlm"], "--engine is 'vlm'; did you mean vllm?"),
         (["--engine", "auto"], "--engine is 'auto', which is called swiftspec now"),
-        (["--host-ms", "inf"], "--host-ms is inf; expected a finite number, 0 or more"),
+        (["--set", "host_ms=inf"], "--set host_ms is inf; expected a number of at least 0"),
         (["--degrees", "1,two"], "--degrees is '1,two'; expected positive numbers separated by commas, such as 1,2,4,"),
         (["--degrees", "0,1"], "--degrees is '0,1'; expected positive numbers separated by commas, such as 1,2,4,8"),
         (["--dataset", "humaneval"], "--dataset is 'humaneval'; did you mean HumanEval?"),
         (["--dataset", "GSM8K", "--trace", "t.npz"], "--dataset is GSM8K; with --trace acceptance is that of t.npz"),
         (["--trace", "none.npz"], "none.npz: cannot be read (No such file or directory)"),
-        (["--backend", "rya"], "--backend is 'rya'; did you mean ray?"),
+        (["--jobs", "rya"], "--jobs is 'rya'; did you mean ray?"),
         (["--jobs", "0"], "--jobs is 0; expected at least 1, or -1 for one per core"),
         (["--policy", "swift"], "--policy is 'swift'; did you mean swiftspec"),
         (["--policy", "pearl", "--devices", "1"], "--policy is pearl, which is disaggregated: its roles "),
-        (["--context", "8161"], "--context is 8161; with 32 output tokens that is more than the 8192 positions of "),
-        (["--context", "0"], "--context is '0'; expected at least 1"),
+        (["--prompt-tokens", "8161"], "--prompt-tokens is 8161; with 32 output tokens that is more than the 8192 "),
+        (["--prompt-tokens", "0"], "--prompt-tokens is '0'; expected at least 1"),
         (["--objective", "speed"], "--objective is 'speed'; expected one of tokens-per-s, tpot, "),
         (["--objective", "cost"], "--price-per-hour is missing; --objective cost needs the price of a device per hour"),
-        (["--objective", "devices"], "--min-tokens-per-s is missing; --objective devices needs a speed to reach"),
+        (["--objective", "devices"], "--limit speed is missing; --objective devices needs a speed to reach"),
         (["--price-per-hour", "0"], "--price-per-hour is 0.0; expected a positive number"),
-        (["--min-tokens-per-s", "nan"], "--min-tokens-per-s is nan; expected a positive number"),
-        (["--max-tpot-ms", "0"], "--max-tpot-ms is 0.0; expected a positive number"),
-        (["--max-ttft-ms", "inf"], "--max-ttft-ms is inf; expected a positive number"),
+        (["--limit", "speed=nan"], "--limit speed is nan; expected a positive number"),
+        (["--limit", "tpot=0"], "--limit tpot is 0; expected a positive number"),
+        (["--limit", "ttft=inf"], "--limit ttft is inf; expected a positive number"),
         (["--split", "4-4"], "--split is '4-4'; expected devices of the target and of the draft, such as 4+4, or 8 "),
         (["--split", "1+1,"], "--split is ''; expected devices of the target and of the draft"),
         (["--split", "2+1"], "--split is 2+1, which takes 3 devices; --devices is 2"),
         (["--output-tokens", "16385"], "--output-tokens is 16385; expected 1 to 16384"),
-        (["--output-tokens", "8000"], "--context is 512; with 8000 output tokens that is more than the 8192 "),
+        (["--output-tokens", "8000"], "--prompt-tokens is 512; with 8000 output tokens that is more than the 8192 "),
         (["--acceptance", "75"], "--acceptance has 75; expected shares from 0.01 to 0.99"),
         (["--acceptance", "0.9,0.5,0.2"], "--acceptance is 0.9,0.5,0.2; no draft model has such rates, "),
         (["--acceptance", "0.7", "--acceptance", "0.8"], "--acceptance is given 2 times and --draft 1 times; "),
@@ -183,10 +183,8 @@ def test_mistake(fails: Fails, tmp_path: Path, arguments: list[str], sentence: s
 @pytest.mark.parametrize(
     "flag",
     [
-        "--quant",
-        "--draft-quant",
         "--engine",
-        "--context",
+        "--prompt-tokens",
         "--output-tokens",
         "--op-tables",
         "--dataset",
@@ -213,7 +211,7 @@ def test_what_does_not_fit_says_what_is_missing_and_what_would_help(fails: Fails
 
 def test_tpot_out_of_reach_brings_the_lowest(fails: Fails, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plan.json"
-    command = ["plan", *PAIR, *ON_TWO, "--policy", "serial_chain", "--max-tpot-ms", "0.1", "--out", str(out)]
+    command = ["plan", *PAIR, *ON_TWO, "--policy", "serial_chain", "--limit", "tpot=0.1", "--out", str(out)]
     assert main(command) == 2
     sentence = capsys.readouterr().err.splitlines()[-1]
     assert sentence.startswith("swiftspec: error: max_tpot_ms is 0.1; the lowest that was found is ")
@@ -312,7 +310,7 @@ def test_a_draft_that_cannot_be_planned_is_told_with_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     drafts = ["--draft", DRAFT, "--draft", "llama-3.2-3b", "--acceptance", "0.2", "--acceptance", "0.95"]
-    wanted = ["--policy", "serial_chain", "--min-tokens-per-s", "260"]
+    wanted = ["--policy", "serial_chain", "--limit", "speed=260"]
     assert main(["plan", "--target", TARGET, *drafts, *ON_TWO, *wanted, "--out", str(tmp_path / "plan.json")]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"No plan with {DRAFT}: min_tokens_per_s is 260; the highest that was found is " in shown
@@ -336,7 +334,7 @@ def test_a_policy_without_a_draft_needs_none(fails: Fails, tmp_path: Path, capsy
 
 
 def test_a_context_too_long_points_to_a_model_that_has_it(fails: Fails, tmp_path: Path) -> None:
-    sentence = fails_to_plan(fails, tmp_path, *PAIR, *ON_TWO, "--context", 9000)
+    sentence = fails_to_plan(fails, tmp_path, *PAIR, *ON_TWO, "--prompt-tokens", 9000)
     assert sentence.endswith("the 8192 positions of llama-3-8b; llama-3.1-8b, of the same size, has 131072")
 
 

@@ -36,8 +36,8 @@ def _little_text() -> Iterator[None]:
 
 def test_a_mixture_with_a_head_is_planned_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plan.json"
-    pair = ["--target", "Qwen/Qwen3-30B-A3B", "--draft", "eagle3", "--quant", "fp8"]
-    more = ["--policy", "head_chain", "--context", "96", "--expert-parallel", "--out", str(out)]
+    pair = ["--target", "Qwen/Qwen3-30B-A3B", "--draft", "eagle3", "--dtype", "fp8"]
+    more = ["--policy", "head_chain", "--prompt-tokens", "96", "--set", "expert_parallel=true", "--out", str(out)]
     assert main(["plan", *pair, *ON_TWO, *more]) == 0
     assert "each device holds whole experts" in " ".join(capsys.readouterr().out.split())
     plan = Plan.load(out)
@@ -51,13 +51,19 @@ def test_a_mixture_with_a_head_is_planned_by_name(tmp_path: Path, capsys: pytest
     ("arguments", "sentence"),
     [
         (
-            ["--target", "glm-4.5", "--draft", "mtp", "--quant", "fp8"],
+            ["--target", "glm-4.5", "--draft", "mtp", "--dtype", "fp8"],
             "--target is glm-4.5; the op tables of h200-sxm ",
         ),
         (["--target", "mixtral-8x7b", "--draft", "eagle3", "--degrees", "3"], "--degrees is 3; of mixtral-8x7b, its "),
-        (["--target", "gemma-3-27b", "--draft", "eagle3", "--expert-parallel"], "--expert-parallel is true; gemma-3-"),
-        (["--target", "qwen3-30b-a3b", "--draft", "mtp", "--expert-correlation", "2"], "--expert-correlation is 2; "),
-        (["--target", "deepseek-v3", "--draft", "mtp", "--quant", "fp8"], "the target in fp8 does not fit on 2 h200"),
+        (
+            ["--target", "gemma-3-27b", "--draft", "eagle3", "--set", "expert_parallel=true"],
+            "--set expert_parallel is true; gemma-3-",
+        ),
+        (
+            ["--target", "qwen3-30b-a3b", "--draft", "mtp", "--set", "expert_correlation=2"],
+            "--set expert_correlation is 2; ",
+        ),
+        (["--target", "deepseek-v3", "--draft", "mtp", "--dtype", "fp8"], "the target in fp8 does not fit on 2 h200"),
     ],
 )
 def test_bad_input(fails: Fails, tmp_path: Path, arguments: list[str], sentence: str) -> None:
@@ -74,7 +80,7 @@ def test_a_config_with_more_experts_per_token_than_experts(fails: Fails, tmp_pat
 
 def test_experts_that_devices_cannot_hold_whole(fails: Fails, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(MIXTRAL | {"num_local_experts": 7}))
-    arguments = ["--target", str(tmp_path), "--draft", "eagle3", "--expert-parallel", "--degrees", "2"]
+    arguments = ["--target", str(tmp_path), "--draft", "eagle3", "--set", "expert_parallel=true", "--degrees", "2"]
     found = fails("plan", *arguments, *ON_TWO, "--out", str(tmp_path / "plan.json"))
     assert found.startswith("--degrees is 2; of ")
     assert found.endswith(", 7 whole experts cannot be divided by 2")

@@ -1,4 +1,4 @@
-"""`plan --workload`: files, printed figures, and the same figures when the plan is simulated."""
+"""`plan --load`: files, printed figures, and the same figures when the plan is simulated."""
 
 import json
 import shutil
@@ -22,9 +22,9 @@ from tests.test_architecture import ROOT
 
 Fails = Callable[..., str]
 
-PAIR = ["--target", "llama-3-8b", "--draft", "llama-3.2-1b", "--device", "h800", "--devices", "2", "--quant", "int4"]
-ASKED = [*PAIR, "--context", "96", "--jobs", "1", "--policy", "swiftspec"]
-LIMITS = ["--ttft-ms", "200", "--tpot-ms", "1.8", "--percentile", "10"]
+PAIR = ["--target", "llama-3-8b", "--draft", "llama-3.2-1b", "--device", "h800", "--devices", "2", "--dtype", "int4"]
+ASKED = [*PAIR, "--prompt-tokens", "96", "--jobs", "1", "--policy", "swiftspec"]
+LIMITS = ["--limit", "ttft=200", "--limit", "tpot=1.8", "--limit", "p=10"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lengths = ["--prompt-tokens", "fixed:40", "--output-tokens", "fixed:24", "--class", "chat:ttft=900,tpot=90"]
     assert main(["workload", "--arrivals", "poisson:40", "--requests", "30", *lengths, "--out", f"{made}/W.json"]) == 0
     outputs = ["--out", f"{made}/plan.json", "--json", f"{made}/r.json", "--report", f"{made}/plan.html"]
-    assert main(["plan", *ASKED, "--workload", f"{made}/W.json", *LIMITS, *outputs]) == 0
+    assert main(["plan", *ASKED, "--load", f"{made}/W.json", *LIMITS, *outputs]) == 0
     return made
 
 
@@ -78,7 +78,7 @@ def test_the_report_has_a_section_about_the_load(folder: Path) -> None:
 @pytest.mark.parametrize("policy", ["swiftspec", "autoregressive"])
 def test_simulating_the_plan_gives_the_planned_figures(policy: str, made: Plan, folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "r.json"
-    arguments = ["--plan", str(folder / "plan.json"), "--workload", str(folder / "W.json"), "--policy", policy]
+    arguments = ["--plan", str(folder / "plan.json"), "--load", str(folder / "W.json"), "--policy", policy]
     assert main(["simulate", *arguments, "--json", str(out)]) == 0
     simulated = json.loads(out.read_text())
     assert made.under_load is not None
@@ -100,9 +100,9 @@ def test_another_workload_has_its_own_limits(made: Plan, folder: Path) -> None:
 def test_no_acceptable_candidate_is_said_in_a_sentence(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    limits = ["--ttft-ms", "0.001", "--percentile", "99", "--load-requests", "10", "--max-running", "4"]
+    limits = ["--limit", "ttft=0.001", "--limit", "p=99", "--set", "load_requests=10", "--set", "max_running=4"]
     out = tmp_path / "plan.json"
-    assert main(["plan", *ASKED, "--workload", str(folder / "W.json"), *limits, "--out", str(out)]) == 0
+    assert main(["plan", *ASKED, "--load", str(folder / "W.json"), *limits, "--out", str(out)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "No candidate keeps the limits of 99 % of the requests: the chosen one" in said
     assert "keeps those of 0.0 %" in said
@@ -141,22 +141,21 @@ def test_a_plan_without_a_workload_does_not_mention_one(tmp_path: Path) -> None:
 
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--help"]) == 0
-    assert "--workload workload.json --ttft-ms 500 --tpot-ms 8 --percentile 95" in capsys.readouterr().out
+    assert "--load workload.json --limit ttft=500,tpot=30" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--ttft-ms", "200"], "--ttft-ms is 200; it needs --workload"),
-        (["--percentile", "99"], "--percentile is 99; it needs --workload"),
-        (["--workload", "{W}", "--ttft-ms", "-200"], "--ttft-ms is -200; expected a positive number of milliseconds"),
-        (["--workload", "{W}", "--tpot-ms", "nan"], "--tpot-ms is nan; expected a positive number of milliseconds"),
-        (["--workload", "{W}", "--percentile", "0"], "--percentile is 0; expected more than 0, and at most 100"),
-        (["--workload", "{W}", "--percentile", "100.1"], "--percentile is 100.1; expected more than 0"),
-        (["--workload", "{W}", "--objective", "tpot"], "--objective is tpot; with a workload the objective is goodput"),
-        (["--workload", "{empty}"], "requests is []"),
-        (["--workload", "{long}"], "requests[0].prompt_tokens is 9000; with 24 output tokens that is more than the"),
-        (["--workload", "nowhere.json"], "nowhere.json"),
+        (["--limit", "p=99"], "--limit p is 99; it needs --load"),
+        (["--load", "{W}", "--limit", "ttft=-200"], "--limit ttft is -200; expected a positive number of milliseconds"),
+        (["--load", "{W}", "--limit", "tpot=nan"], "--limit tpot is nan; expected a positive number of milliseconds"),
+        (["--load", "{W}", "--limit", "p=0"], "--limit p is 0; expected more than 0, and at most 100"),
+        (["--load", "{W}", "--limit", "p=100.1"], "--limit p is 100.1; expected more than 0"),
+        (["--load", "{W}", "--objective", "tpot"], "--objective is tpot; with a workload the objective is goodput"),
+        (["--load", "{empty}"], "requests is []"),
+        (["--load", "{long}"], "requests[0].prompt_tokens is 9000; with 24 output tokens that is more than the"),
+        (["--load", "nowhere.json"], "nowhere.json"),
     ],
 )
 def test_bad_input_is_one_sentence(flags: list[str], sentence: str, folder: Path, tmp_path: Path, fails: Fails) -> None:
@@ -176,7 +175,7 @@ def test_a_recorded_plans_context_is_checked_too(folder: Path, tmp_path: Path, f
     (tmp_path / "W.json").write_text(json.dumps(content))
     pair = ["--target", "demo/target", "--draft", "demo/draft", "--inflate", "layers=48", "--devices", "2"]
     files = ["--profile", recorded / "profile.json", "--trace", recorded / "trace.npz"]
-    sentence = fails("plan", *pair, *files, "--workload", tmp_path / "W.json", "--out", tmp_path / "plan.json")
+    sentence = fails("plan", *pair, *files, "--load", tmp_path / "W.json", "--out", tmp_path / "plan.json")
     assert "requests[0].prompt_tokens is 9000" in sentence
     assert "positions of demo/target" in sentence
 
@@ -187,11 +186,11 @@ def test_without_limits_the_mean_end_to_end_time_is_the_goal_and_that_is_said(
     path, out = tmp_path / "closed.json", tmp_path / "plan.json"
     lengths = ["--prompt-tokens", "fixed:40", "--output-tokens", "fixed:24"]
     assert main(["workload", "--arrivals", "closed:3", "--requests", "12", *lengths, "--out", str(path)]) == 0
-    assert main(["plan", *ASKED, "--workload", str(path), "--out", str(out)]) == 0
+    assert main(["plan", *ASKED, "--load", str(path), "--out", str(out)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "for the lowest mean end-to-end time" in said
     assert "neither the options nor the workload's classes have limits" in said
-    assert main(["simulate", "--plan", str(out), "--workload", str(path)]) == 0
+    assert main(["simulate", "--plan", str(out), "--load", str(path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "The plan was made for this workload. For 12 requests it predicted a mean TPOT of" in said
     assert "limits" not in said
@@ -199,7 +198,7 @@ def test_without_limits_the_mean_end_to_end_time_is_the_goal_and_that_is_said(
 
 def test_a_plan_is_not_written_over_its_workload(folder: Path, tmp_path: Path, fails: Fails) -> None:
     path = Path(shutil.copy(folder / "W.json", tmp_path / "W.json"))
-    assert "which is read as --workload" in fails("plan", *ASKED, "--workload", path, "--out", path)
+    assert "which is read as --load" in fails("plan", *ASKED, "--load", path, "--out", path)
 
 
 def test_predictions_of_other_policies_than_the_plans_are_refused(folder: Path, tmp_path: Path, fails: Fails) -> None:
@@ -235,8 +234,8 @@ def test_the_devices_have_room_for_so_many_caches() -> None:
 
 def test_a_fleet_is_planned_saved_and_printed(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, page = tmp_path / "fleet.json", tmp_path / "fleet.html"
-    limits = ["--ttft-ms", "900", "--tpot-ms", "9", "--price-per-hour", "2"]
-    load = ["--workload", str(folder / "W.json"), "--fleet", "6", *limits]
+    limits = ["--limit", "ttft=900", "--limit", "tpot=9", "--price-per-hour", "2"]
+    load = ["--load", str(folder / "W.json"), "--fleet", "6", *limits]
     assert main(["plan", *ASKED, *load, "--out", str(out), "--report", str(page)]) == 0
     made = Plan.load(out)
     assert made.fleet is not None
@@ -254,9 +253,9 @@ def test_a_fleet_is_planned_saved_and_printed(folder: Path, tmp_path: Path, caps
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--fleet", "4"], "--fleet is 4; it needs --workload"),
-        (["--fleet", "0", "--workload", "{folder}/W.json"], "--fleet is '0'; expected at least 1"),
-        (["--fleet", "4", "--workload", "{folder}/closed.json"], "a fleet cannot divide a closed loop"),
+        (["--fleet", "4"], "--fleet is 4; it needs --load"),
+        (["--fleet", "0", "--load", "{folder}/W.json"], "--fleet is '0'; expected at least 1"),
+        (["--fleet", "4", "--load", "{folder}/closed.json"], "a fleet cannot divide a closed loop"),
     ],
 )
 def test_a_fleet_that_cannot_be_planned_is_one_sentence(

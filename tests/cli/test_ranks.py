@@ -70,7 +70,7 @@ def test_a_plan_of_two_ranks_runs_on_two_processes_and_says_what_was_traced(
 
 def test_a_plan_of_two_ranks_is_validated_and_re_timed_as_such(stage: Stage, divided: Path, tmp_path: Path) -> None:
     files = ["--plan", str(divided / "plan.json"), "--prompts", str(stage.prompts), "--json", str(tmp_path / "r.json")]
-    assert main(["validate", *files, "--policies", ",".join(POLICIES), "--limit", "1", "--repeats", "1"]) == 0
+    assert main(["validate", *files, "--policies", ",".join(POLICIES), "--num-prompts", "1", "--repeats", "1"]) == 0
     report = Report.load(tmp_path / "r.json")
     assert {drift.ranks for drift in report.drift} == {2}
     assert all(policy.identical_output and policy.retimed for policy in report.policies)

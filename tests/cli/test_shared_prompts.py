@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lengths = ["--prompt-tokens", "fixed:100", "--output-tokens", "fixed:24"]
     written = ["--arrivals", "poisson:1", "--requests", "30", *chats, *lengths, "--out", f"{made}/chats.json"]
     assert main(["workload", *written]) == 0
-    assert main(["plan", *ASKED, *ENGINE, "--workload", f"{made}/chats.json", "--out", f"{made}/plan.json"]) == 0
+    assert main(["plan", *ASKED, *ENGINE, "--load", f"{made}/chats.json", "--out", f"{made}/plan.json"]) == 0
     return made
 
 
@@ -39,7 +39,7 @@ def test_a_plan_says_what_is_found_in_the_cache(folder: Path, capsys: pytest.Cap
 def test_a_simulation_under_the_engine_repeats_the_plans_figures(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["simulate", "--plan", str(folder / "plan.json"), "--workload", str(folder / "chats.json")]
+    asked = ["simulate", "--plan", str(folder / "plan.json"), "--load", str(folder / "chats.json")]
     assert main([*asked, *ENGINE, "--json", "-"]) == 0
     content = json.loads(capsys.readouterr().out)
     load = Plan.load(folder / "plan.json").under_load
@@ -53,14 +53,14 @@ def test_a_simulation_under_the_engine_repeats_the_plans_figures(
 
 
 def test_our_engine_reads_the_prompts_whole_and_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--plan", str(folder / "plan.json"), "--workload", str(folder / "chats.json")]) == 0
+    assert main(["simulate", "--plan", str(folder / "plan.json"), "--load", str(folder / "chats.json")]) == 0
     assert "This package's engine has no prefix cache and reads the prompts whole." in capsys.readouterr().out
 
 
 def test_a_pool_that_only_decodes_is_planned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = folder / "pool.json"
-    pool = ["--role", "decode", "--transfer-ms", "5"]
-    assert main(["plan", *ASKED, *ENGINE, "--workload", f"{folder}/chats.json", *pool, "--out", str(out)]) == 0
+    pool = ["--role", "decode", "--set", "transfer_ms=5"]
+    assert main(["plan", *ASKED, *ENGINE, "--load", f"{folder}/chats.json", *pool, "--out", str(out)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "its cache comes 5.00 ms later" in said
     assert "More of a split into prefill and decoding is not planned." in said
@@ -73,18 +73,18 @@ def test_a_pool_that_only_decodes_is_planned(folder: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--role", "decode"], "--role is decode; it needs --workload"),
-        (["--workload", "chats.json", "--transfer-ms", "5"], "--transfer-ms is 5; it needs --role decode"),
+        (["--role", "decode"], "--role is decode; it needs --load"),
+        (["--load", "chats.json", "--set", "transfer_ms=5"], "--set transfer_ms is 5; it needs --role decode"),
         (
-            ["--workload", "chats.json", "--role", "decode"],
+            ["--load", "chats.json", "--role", "decode"],
             "--role is decode; this package's engine reads prompts itself",
         ),
         (
-            ["--workload", "chats.json", "--fleet", "8", "--tpot-ms", "50"],
+            ["--load", "chats.json", "--fleet", "8", "--limit", "tpot=50"],
             "requests[1].think_time_s is 1; a fleet cannot wait for the answer",
         ),
         (
-            ["--workload", "chats.json", "--fleet", "8", "--tpot-ms", "50", "--role", "decode", *ENGINE],
+            ["--load", "chats.json", "--fleet", "8", "--limit", "tpot=50", "--role", "decode", *ENGINE],
             "--role is decode; this package's engine reads prompts itself",
         ),
     ],
@@ -99,12 +99,12 @@ def test_what_cannot_be_planned_is_one_sentence(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--workload", "chats.json", *ENGINE, "--max-running", "4"], "--max-running is 4; it is this package's"),
-        (["--workload", "chats.json", *ENGINE, "--timeline", "t.json"], "--timeline is t.json; it is this package's"),
-        (["--workload", "chats.json", "--set", "max_num_seqs=4"], "--set is max_num_seqs; it needs --engine"),
-        (["--workload", "chats.json", "--engine", "auto"], "--engine is 'auto', which is called swiftspec now"),
-        (["--workload", "chats.json", *ENGINE, "--set", "seqs=4"], "set seqs is no limit of vLLM"),
-        ([*ENGINE], "--engine is vllm@0.15; it is only for --workload"),
+        (["--load", "chats.json", *ENGINE, "--set", "max_running=4"], "--set max_running is 4; it is this package's"),
+        (["--load", "chats.json", *ENGINE, "--timeline", "t.json"], "--timeline is t.json; it is this package's"),
+        (["--load", "chats.json", "--set", "max_num_seqs=4"], "--set max_num_seqs is unknown; expected max_running, "),
+        (["--load", "chats.json", "--engine", "auto"], "--engine is 'auto', which is called swiftspec now"),
+        (["--load", "chats.json", *ENGINE, "--set", "seqs=4"], "set seqs is no limit of vLLM"),
+        ([*ENGINE], "--engine is vllm@0.15; it is only for --load"),
     ],
 )
 def test_what_cannot_be_simulated_is_one_sentence(

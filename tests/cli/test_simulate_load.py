@@ -1,4 +1,4 @@
-"""`simulate --workload` on a recorded plan."""
+"""`simulate --load` on a recorded plan."""
 
 import json
 from dataclasses import replace
@@ -31,7 +31,7 @@ def test_figures_are_printed_and_written(
 ) -> None:
     out, timeline, plot = (tmp_path / name for name in ("out.json", "timeline.json", "steps.png"))
     outputs = ("--json", str(out), "--timeline", str(timeline), "--plot", str(plot))
-    assert main(["simulate", "--plan", str(PLAN), "--workload", str(workload), "--policy", policy, *outputs]) == 0
+    assert main(["simulate", "--plan", str(PLAN), "--load", str(workload), "--policy", policy, *outputs]) == 0
     result = json.loads(out.read_text())
     metrics = result["metrics"]
     assert (metrics["completed"], metrics["refused"]) == (40, 0)
@@ -60,9 +60,9 @@ def test_a_request_beyond_the_targets_context_is_one_sentence(
     path = tmp_path / "W.json"
     long = ("--prompt-tokens", "fixed:1020", "--output-tokens", "fixed:24")
     assert main(["workload", "--arrivals", "poisson:2", "--requests", "32", *long, "--out", str(path)]) == 0
-    for verb in (("simulate",), ("study", "latency")):
+    for *verb, flag in (("simulate", "--load"), ("study", "latency", "--workload")):
         capsys.readouterr()
-        assert main([*verb, "--plan", str(PLAN), "--policy", "autoregressive", "--workload", str(path)]) == 2
+        assert main([*verb, "--plan", str(PLAN), "--policy", "autoregressive", flag, str(path)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "requests[0] has 1020 tokens; with --output-tokens 24" in line
         assert line.endswith("that is more than the 1024 positions of demo/target")
@@ -86,7 +86,7 @@ def test_a_control_decides_what_is_verified(workload: Path, tmp_path: Path) -> N
     def tokens_per_round(*flags: str) -> float:
         out = tmp_path / "out.json"
         chain = ("--policy", "serial_chain", "--json", str(out))
-        assert main(["simulate", "--plan", str(PLAN), "--workload", str(workload), *chain, *flags]) == 0
+        assert main(["simulate", "--plan", str(PLAN), "--load", str(workload), *chain, *flags]) == 0
         found: float = json.loads(out.read_text())["metrics"]["tokens_per_round"]
         return found
 
@@ -125,17 +125,17 @@ def test_prompts_of_the_plans_trace_are_replayed_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--max-running", "3"), "--max-running is 3; it is only for --workload"),
-        (("--gather-ms", "0.5"), "--gather-ms is 0.5; it is only for --workload"),
-        (("--control", "goodput"), "--control is goodput; it is only for --workload"),
-        (("--workload", "{workload}", "--control", "best"), "control is 'best'; expected one of fixed:K, goodput,"),
-        (("--workload", "{workload}", "--policy", "pearl", "--control", "slo"), "whose verifications cannot be cut"),
-        (("--workload", "{workload}", "--max-new-tokens", "3"), "--max-new-tokens is 3; with --workload, "),
-        (("--workload", "{workload}", "--plot", "x.gif"), "--plot is x.gif; expected a name ending in .png"),
-        (("--workload", "{workload}", "--kv-blocks", "3"), "a request of 64 tokens needs 5 blocks of 16"),
-        (("--workload", "{plan}"), "schema is 'swiftspec.plan'; expected 'swiftspec.workload'"),
-        (("--workload", "nowhere.json"), "nowhere.json"),
-        (("--workload", "{workload}", "--policy", "magic"), "policy is 'magic'"),
+        (("--set", "max_running=3"), "--set max_running is 3; it is only for --load"),
+        (("--set", "gather_ms=0.5"), "--set gather_ms is 0.5; it is only for --load"),
+        (("--control", "goodput"), "--control is goodput; it is only for --load"),
+        (("--load", "{workload}", "--control", "best"), "control is 'best'; expected one of fixed:K, goodput,"),
+        (("--load", "{workload}", "--policy", "pearl", "--control", "slo"), "whose verifications cannot be cut"),
+        (("--load", "{workload}", "--max-new-tokens", "3"), "--max-new-tokens is 3; with --load, "),
+        (("--load", "{workload}", "--plot", "x.gif"), "--plot is x.gif; expected a name ending in .png"),
+        (("--load", "{workload}", "--set", "kv_blocks=3"), "a request of 64 tokens needs 5 blocks of 16"),
+        (("--load", "{plan}"), "schema is 'swiftspec.plan'; expected 'swiftspec.workload'"),
+        (("--load", "nowhere.json"), "nowhere.json"),
+        (("--load", "{workload}", "--policy", "magic"), "policy is 'magic'"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -153,7 +153,7 @@ def test_the_output_says_whether_rounds_were_replayed(
     flag: str, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.json"
-    assert main(["simulate", "--plan", str(PLAN), "--workload", str(workload), flag, "--json", str(out)]) == 0
+    assert main(["simulate", "--plan", str(PLAN), "--load", str(workload), flag, "--json", str(out)]) == 0
     method = "recorded rounds" if flag == "--replay" else "events"
     assert json.loads(out.read_text())["method"] == method
     assert f"simulated by {method}" in " ".join(capsys.readouterr().out.split())

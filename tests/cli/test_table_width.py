@@ -11,7 +11,6 @@ import pytest
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.report import Report
 from swiftspec.cli.app import main
-from swiftspec.cli.compare import show_comparison
 from swiftspec.cli.drafts import show_drafts
 from swiftspec.cli.print_plan import show_plan
 from swiftspec.cli.profile import show_ops, show_profile
@@ -82,12 +81,6 @@ def profile_verb() -> None:
     show_ops([op_row()])
 
 
-def compare_verb() -> None:
-    made = recorded().plan
-    for measured in (None, report()):
-        show_comparison(made, list(made.candidates.values()), measured, set(), None)
-
-
 def workload_verb() -> None:
     show_workload(workload())
     show_workload(replayed())
@@ -95,7 +88,6 @@ def workload_verb() -> None:
 
 VERBS: Mapping[str, Callable[[], object]] = {
     "plan": plan_verb,
-    "compare": compare_verb,
     "validate": lambda: show_report(report(), recorded().plan),
     "backtest": lambda: show_backtest(backtested()),
     "models": lambda: main(["list", "models"]),

@@ -26,7 +26,7 @@ def directories(folder: Path) -> list[str]:
 def test_sharing_is_printed_and_written(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "zoo.json"
     flags = ("--memory-gib", "0.001", "--context", "32", "--max-running", "2", "--near", "0.9", "--json", str(out))
-    assert main(["tenants", *directories(folder), *flags]) == 0
+    assert main(["study", "tenants", *directories(folder), *flags]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "tuned 0.04 MB 0.01 MB - embedding, 0-2, head with all; 3 its own" in text
     assert "0.00 MB, rank 2 embedding, 0-2, head with all; 3 with base" in text
@@ -44,7 +44,7 @@ def test_sharing_is_printed_and_written(folder: Path, tmp_path: Path, capsys: py
 
 
 def test_stdout_may_be_the_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tenants", *directories(folder), "--json", "-"]) == 0
+    assert main(["study", "tenants", *directories(folder), "--json", "-"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert (content["context"], content["fitting"], content["near"]) == (64, None, [])
 
@@ -63,4 +63,4 @@ def test_bad_input_is_one_sentence(
     names: list[str], flags: tuple[str, ...], sentence: str, folder: Path, fails: Callable[..., str]
 ) -> None:
     given = [flag.replace("{base}", str(folder / "base")) for flag in flags]
-    assert sentence in fails("tenants", *(str(folder / name) for name in names), *given)
+    assert sentence in fails("study", "tenants", *(str(folder / name) for name in names), *given)

@@ -1,4 +1,4 @@
-"""`validate --workload`: a plan's policies serve requests for real, beside what is simulated."""
+"""`validate --load`: a plan's policies serve requests for real, beside what is simulated."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def test_predicted_and_measured_stand_side_by_side(
     stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workload = drawn(tmp_path, "poisson:40", 12, "--class", "chat:ttft=60000,tpot=10000")
-    inputs = ("--plan", str(stage.plan), "--prompts", str(stage.prompts), "--workload", str(workload))
+    inputs = ("--plan", str(stage.plan), "--prompts", str(stage.prompts), "--load", str(workload))
     out, plot = tmp_path / "report.json", tmp_path / "steps.png"
     policies = ("--policies", "autoregressive,serial_chain,swiftspec")
     assert main(["validate", *inputs, *policies, "--json", str(out), "--plot", str(plot)]) == 0
@@ -79,14 +79,14 @@ def test_a_small_cache_preempts_in_both(stage: Stage, tmp_path: Path) -> None:
 def test_bad_input_is_one_sentence(stage: Stage, tmp_path: Path, fails: Callable[..., str]) -> None:
     workload = drawn(tmp_path, "poisson:40")
     inputs = ("validate", "--plan", stage.plan, "--prompts", stage.prompts)
-    assert "--repeats is 2; with --workload" in fails(*inputs, "--workload", workload, "--repeats", "2")
-    assert "--max-running is 3; it is only for --workload" in fails(*inputs, "--max-running", "3")
-    assert "needs 3 blocks of 16; the cache has 1" in fails(*inputs, "--workload", workload, "--kv-blocks", "1")
+    assert "--repeats is 2; with --load" in fails(*inputs, "--load", workload, "--repeats", "2")
+    assert "--set max_running is 3; it is only for --load" in fails(*inputs, "--set", "max_running=3")
+    assert "needs 3 blocks of 16; the cache has 1" in fails(*inputs, "--load", workload, "--set", "kv_blocks=1")
     content = json.loads(workload.read_text())
     content["requests"][3]["output_tokens"] = 100_000
     long = tmp_path / "long.json"
     long.write_text(json.dumps(content))
-    assert "requests[3]" in fails(*inputs, "--workload", long)
+    assert "requests[3]" in fails(*inputs, "--load", long)
     content["requests"] = []
     long.write_text(json.dumps(content))
-    assert "requests" in fails(*inputs, "--workload", long)
+    assert "requests" in fails(*inputs, "--load", long)

@@ -250,7 +250,7 @@ def files(tmp_path: Path) -> list[str]:
     )
     workload.save(tmp_path / "workload.json")
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "some text"}\n')
-    return ["--workload", str(tmp_path / "workload.json"), "--prompts", str(tmp_path / "prompts.jsonl")]
+    return ["--load", str(tmp_path / "workload.json"), "--prompts", str(tmp_path / "prompts.jsonl")]
 
 
 COMMAND: dict[str, dict[str, Script]] = {

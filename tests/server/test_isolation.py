@@ -36,7 +36,7 @@ def faulty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     file, variables = folder / "plan.json", ("env", f"PYTHONPATH={folder / 'site'}")
     plan.model_copy(update={"chosen": made, "alternatives": ()}).save(file)
     file.write_text(file.read_text().replace(f'"policy": "{original}"', f'"policy": "{request.param}"'))
-    with running(file, "--max-running", "4", log=folder / "log", before=variables) as server:
+    with running(file, "--set", "max_running=4", log=folder / "log", before=variables) as server:
         yield server, folder / "log"
 
 

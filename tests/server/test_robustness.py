@@ -117,7 +117,7 @@ def strict(plan_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """A server that asks for a key, and lets one request run and one wait."""
     folder = tmp_path_factory.mktemp("strict")
     (folder / "keys").write_text(f"# ours\n{KEY}\nanother-key-1\n")
-    limits = ("--max-running", "1", "--max-waiting", "1", "--api-key-file", str(folder / "keys"))
+    limits = ("--set", "max_running=1", "--set", "max_waiting=1", "--api-key-file", str(folder / "keys"))
     with running(plan_file, *limits, log=folder / "log") as server:
         yield server
 
@@ -178,7 +178,7 @@ def _status(server: Running) -> tuple[int, Any]:
 
 
 def test_requests_that_take_longer_than_the_drain_are_cut_off(plan_file: Path, tmp_path: Path) -> None:
-    with running(plan_file, "--drain-s", "0", log=tmp_path / "log") as server:
+    with running(plan_file, "--set", "drain_s=0", log=tmp_path / "log") as server:
         with server.ask("/v1/completions", {**LONG, "stream": True}) as answer:
             chunks = events(answer)
             next(chunks)
@@ -221,8 +221,8 @@ def test_a_dead_draft_costs_no_output(plan_file: Path, tmp_path: Path) -> None:
         (["--host", "nowhere.invalid"], "--host nowhere.invalid"),
         (["--host", "192.0.2.1"], "cannot listen there"),
         (["--policy", "magic"], "magic"),
-        (["--max-context", "100000"], "max_context is 100000"),
-        (["--kv-blocks", "1"], "kv_blocks is 1; expected 3 or more"),
+        (["--set", "max_context=100000"], "max_context is 100000"),
+        (["--set", "kv_blocks=1"], "kv_blocks is 1; expected 3 or more"),
         (["--api-key-file", "/dev/null"], "/dev/null: cannot be read"),
         (["--chat-template", "/dev/null/none"], "none"),
     ],
@@ -239,7 +239,7 @@ def test_what_cannot_be_served_is_one_sentence_and_exit_code_2(
 
 
 def test_a_request_that_the_cache_could_never_hold_is_too_long(plan_file: Path, tmp_path: Path) -> None:
-    with running(plan_file, "--kv-blocks", "6", log=tmp_path / "log") as server:
+    with running(plan_file, "--set", "kv_blocks=6", log=tmp_path / "log") as server:
         longest = server.json("/v1/models")[1]["data"][0]["max_model_len"]
         assert longest < 96
         for asked in (
@@ -253,7 +253,7 @@ def test_a_request_that_the_cache_could_never_hold_is_too_long(plan_file: Path, 
         assert server.json("/v1/completions", fitting)[1]["usage"]["completion_tokens"] == longest - len(PROMPT)
         template = tmp_path / "template"
         template.write_text("{{ messages[0].content }}")
-    with running(plan_file, "--kv-blocks", "6", "--chat-template", str(template), log=tmp_path / "log") as server:
+    with running(plan_file, "--set", "kv_blocks=6", "--chat-template", str(template), log=tmp_path / "log") as server:
         talk = {"messages": [{"role": "user", "content": PROMPT}], "ignore_eos": True}
         status, said = server.json("/v1/chat/completions", talk)  # as many tokens as fit
         assert (status, said["usage"]["total_tokens"]) == (200, longest)

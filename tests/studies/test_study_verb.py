@@ -13,7 +13,7 @@ from swiftspec.cli.app import main
 from swiftspec.validation.published import DATA
 from tests.test_architecture import LIBRARY, Module, layering_violations, room_of, stranger_violations
 
-STUDIES = ("backtest", "adaserve", "atts", "latency", "blockllm")
+STUDIES = ("backtest", "adaserve", "atts", "latency", "tenants", "blockllm")
 OLD_VERBS = {"backtest": "backtest", "atts": "atts", "sweep": "latency"}
 MODULES = "[name for name in sys.modules if name.startswith('swiftspec.studies')]"
 HEAVY = "sorted({'torch', 'transformers', 'numpy', 'simpy', 'matplotlib', 'rich'} & sys.modules.keys())"

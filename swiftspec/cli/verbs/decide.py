@@ -86,7 +86,7 @@ def plan(
         typer.Option(
             metavar="FILE|PROCESS",
             help="Plan for many requests: a file of `swiftspec workload`, closed:CLIENTS or poisson:RATE. Several "
-            "numbers, as closed:1,4,16,64, compare drafts at each, and make no plan.",
+            "numbers, as closed:1,4,16,64, or no --draft compare drafts at each, and make no plan.",
         ),
     ] = None,
     limit: Annotated[
@@ -183,7 +183,7 @@ def plan(
         write(plan=plan, out=report, json_path=json)
         return
     if target is None:
-        raise typer.BadParameter("Missing option '--target'.")
+        raise ValueError("Missing option '--target'.")
     from swiftspec.cli.plan_flags import PlanFlags
 
     asked = PlanFlags(

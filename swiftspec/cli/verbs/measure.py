@@ -7,7 +7,7 @@ import typer
 
 from swiftspec.cli import flags
 
-__all__ = ["profile", "trace"]
+__all__ = ["inflate", "profile", "trace"]
 
 
 def profile(
@@ -98,3 +98,22 @@ def trace(
         plot=plot,
         json_path=json,
     )
+
+
+def inflate(
+    *,
+    target: flags.Target,
+    inflate: Annotated[str, typer.Option(metavar="SHAPE", help="Target shape, e.g. layers=24,hidden=1024.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the Hugging Face directory.")],
+    dtype: Annotated[str, typer.Option(help="float32 (fp32) or bfloat16 (bf16).")] = "float32",
+    seed: flags.Seed = 0,
+    json: flags.Json = None,
+) -> None:
+    """Write a larger model with exactly the small one's output, as profile and trace do with --save-inflated."""
+    from swiftspec.cli import console
+    from swiftspec.cli.inflate import save_expanded
+    from swiftspec.cli.outputs import check_outputs, write_json
+
+    console.note("swiftspec: `swiftspec inflate` is now --save-inflated of `swiftspec profile` and `trace`")
+    check_outputs(inputs={"--target": target}, json=json)
+    write_json(json, save_expanded(target, inflate, out, dtype=dtype, seed=seed))

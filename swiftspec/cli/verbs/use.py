@@ -53,7 +53,7 @@ def run(
         write_new_secret(new_secret)
         return
     if plan is None:
-        raise typer.BadParameter("Missing option '--plan'.")
+        raise ValueError("Missing option '--plan'.")
     from swiftspec.cli.run import run as execute
 
     execute(

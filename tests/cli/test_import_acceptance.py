@@ -1,4 +1,4 @@
-"""`swiftspec rates`: a record from a server's counters or a trace."""
+"""`swiftspec import` of acceptance: a record from a server's counters or a trace."""
 
 import json
 from collections.abc import Callable
@@ -24,8 +24,8 @@ def metrics(tmp_path: Path) -> Path:
 def test_counters_become_a_record(metrics: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, result = tmp_path / "a.json", tmp_path / "r.json"
     named = ["--target", "qwen3-32b", "--drafter", "EAGLE-3", "--kind", "head", "--thinking"]
-    arguments = ["--vllm-metrics", str(metrics), *named, "--out", str(out), "--json", str(result)]
-    assert main(["rates", *arguments]) == 0
+    arguments = ["--from", str(metrics), *named, "--out", str(out), "--json", str(result)]
+    assert main(["import", *arguments]) == 0
     (record,) = AcceptanceRecords.load(out).records
     assert (record.target, record.kind, record.thinking, record.bonus) == ("qwen3-32b", "head", True, False)
     assert record.values == pytest.approx((0.8, 0.6, 0.45))
@@ -35,7 +35,7 @@ def test_counters_become_a_record(metrics: Path, tmp_path: Path, capsys: pytest.
 
 def test_a_trace_names_its_own_pair(tmp_path: Path) -> None:
     out = tmp_path / "a.json"
-    assert main(["rates", "--trace", str(RECORDED / "trace.npz"), "--out", str(out)]) == 0
+    assert main(["import", "--from", str(RECORDED / "trace.npz"), "--out", str(out)]) == 0
     (record,) = AcceptanceRecords.load(out).records
     assert (record.target, record.drafter, record.temperature) == ("demo/target", "demo/draft", 0.0)
     assert len(record.values) == 8
@@ -44,19 +44,26 @@ def test_a_trace_names_its_own_pair(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "expected one of --vllm-metrics, --sglang-metrics and --trace; none is given"),
-        (["--vllm-metrics", "m", "--trace", "t"], "; --vllm-metrics and --trace is given"),
-        (["--sglang-metrics", "m"], "--num-draft-tokens is missing; SGLang's metrics do not tell the length of chains"),
+        ([], "Missing option '--from'."),
+        (["--from", "{sglang}"], "--num-draft-tokens is missing; SGLang's metrics do not tell the length of chains"),
+        (["--from", "{sglang}", "--device", "h100"], "--device is h100; it is of op tables, and "),
+        (
+            ["--from", "aiconfigurator"],
+            "--from is aiconfigurator, op tables; --target to --prompt-tokens are of acceptance",
+        ),
+        (["--from", "nowhere.txt"], "nowhere.txt: cannot be read (No such file or directory)"),
     ],
 )
 def test_wrong_flags_are_one_sentence(fails: Fails, tmp_path: Path, arguments: list[str], sentence: str) -> None:
     named = ["--target", "t", "--drafter", "d", "--out", tmp_path / "a.json"]
-    assert sentence in fails("rates", *arguments, *named)
+    (tmp_path / "sglang.txt").write_text("sglang:spec_accept_length 2.5\n")
+    given = [each.format(sglang=tmp_path / "sglang.txt") for each in arguments]
+    assert sentence in fails("import", *given, *named)
 
 
 def test_missing_names_and_other_lengths_are_one_sentence(fails: Fails, metrics: Path, tmp_path: Path) -> None:
-    read = ["rates", "--vllm-metrics", metrics, "--out", tmp_path / "a.json"]
-    assert "--drafter is missing; --vllm-metrics does not tell it" in fails(*read, "--target", "t")
+    read = ["import", "--from", metrics, "--out", tmp_path / "a.json"]
+    assert "--drafter is missing; the vllm-metrics do not tell it" in fails(*read, "--target", "t")
     sentence = fails(*read, "--target", "t", "--drafter", "d", "--num-draft-tokens", 4)
     assert sentence.endswith("--num-draft-tokens is 4; vLLM counted 3 positions")
     assert not (tmp_path / "a.json").exists()
