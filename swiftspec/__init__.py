@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from swiftspec.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from swiftspec.api import plan, profile, simulate, trace, validate
     from swiftspec.artifacts.goal import Goal, Objective
     from swiftspec.artifacts.metrics import measure
     from swiftspec.artifacts.plan import Plan
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from swiftspec.planner.deployment import Deployment
     from swiftspec.planner.search.options import SearchOptions
     from swiftspec.reports import figures
-    from swiftspec.stages import compare, plan, profile, simulate, trace, validate
     from swiftspec.timing.timeline import Timeline
 
 # Module of each public name, which is imported on first use.
@@ -51,13 +51,12 @@ _HOMES = {
     "Report": "artifacts.report",
     "SearchOptions": "planner.search.options",
     "Timeline": "timing.timeline",
-    "compare": "stages",
     "measure": "artifacts.metrics",
-    "plan": "stages",
-    "profile": "stages",
-    "simulate": "stages",
-    "trace": "stages",
-    "validate": "stages",
+    "plan": "api",
+    "profile": "api",
+    "simulate": "api",
+    "trace": "api",
+    "validate": "api",
 }
 
 __all__ = [
@@ -73,7 +72,6 @@ __all__ = [
     "Report",
     "SearchOptions",
     "Timeline",
-    "compare",
     "figures",
     "measure",
     "plan",

@@ -110,26 +110,25 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "demo": frozenset({"files", "profiler", "simulator", "artifacts", "torch"}),
     "loadtest": frozenset({"timing", "artifacts", "files", "numpy"}),
-    "tenants": frozenset({"files", "models", "numpy"}),
     # The engine as everyone uses it: see NEVERS.
     "server": frozenset(
         {"timing", "engine", "engine.requests", "artifacts", "errors", "files", "interpreters", "models", "version"}
         | {"pydantic", "pydantic_core", "starlette", "uvicorn", "prometheus_client", "jinja2"}
     ),
-    "stages": frozenset(
+    "api": frozenset(
         {"files", "timing", "acceptance", "artifacts", "devices", "engine", "loadtest", "models", "planner"}
         | {"policies", "profiler", "progress", "scheduler", "simulator", "validation"}
     ),
     # What pytest loads: it uses the library as a user does, and nothing uses it.
     "pytest_plugin": frozenset(
-        {"artifacts", "errors", "files", "progress", "reports", "stages", "pytest", "pytest_benchmark"}
+        {"artifacts", "errors", "files", "progress", "reports", "api", "pytest", "pytest_benchmark"}
     ),
-    "root": frozenset({"timing", "artifacts", "engine", "planner", "reports", "stages", "version"}),
+    "root": frozenset({"timing", "artifacts", "engine", "planner", "reports", "api", "version"}),
     # These two may import every room that stands before them, too, but root.
     "cli": frozenset({"typer", "rich"}),
     "studies": frozenset({"joblib", "matplotlib", "numpy", "pydantic", "scipy", "simpy", "typer"}),
     "cli.study": frozenset({"cli", "studies", "typer"}),
-    "cli.app": frozenset({"cli", "cli.study", "engine.process", "errors", "files", "planner", "version", "typer"}),
+    "cli.app": frozenset({"cli", "cli.study", "engine.process", "errors", "files", "version", "typer"}),
     "__main__": frozenset({"cli", "cli.app"}),
 }
 _TOP = ("cli", "studies")

@@ -23,6 +23,8 @@ from statistics import median
 
 import numpy as np
 
+from swiftspec.api.inputs import read_texts
+from swiftspec.api.serving import LoadOptions, simulate_load
 from swiftspec.artifacts.candidate_costs import candidate_costs
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.load_metrics import LoadMetrics
@@ -35,8 +37,6 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controls.control import Control
 from swiftspec.scheduler.controls.named import named_control
-from swiftspec.stages.inputs import read_texts
-from swiftspec.stages.serving import LoadOptions, simulate_load
 from swiftspec.validation.load import MeasuredLoad, load_requests, measure_load
 from swiftspec.workload import RequestClass, make_workload
 from swiftspec.workload.classes import DEFAULT_CLASSES

@@ -63,11 +63,12 @@ def prepare(kind: str, args: argparse.Namespace) -> None:
     if not trace.exists():
         texts = ["--prompts", str(prompts / "trace.jsonl"), "--max-new-tokens", str(NEW_TOKENS)]
         run_swiftspec("trace", *models, "--dtype", "float32", *texts, "--out", str(trace))
-    if not (folder / "compare.json").exists():
+    if not (folder / "report.json").exists():
         basis = ["--profile", str(profile), "--trace", str(trace), "--devices", "2", "--inflate", args.inflate]
-        texts = ["--prompts", str(prompts / "validate.jsonl"), "--limit", str(args.limit), "--repeats", "2"]
-        out = ["--policies", ",".join(policies_of(kind)), "--out", str(plan), "--json", str(folder / "compare.json")]
-        run_swiftspec("compare", *models, *basis, "--run", *texts, *out)
+        run_swiftspec("plan", *models, *basis, "--out", str(plan))
+        texts = ["--prompts", str(prompts / "validate.jsonl"), "--num-prompts", str(args.limit), "--repeats", "2"]
+        chosen = ["--policies", ",".join(policies_of(kind)), "--json", str(folder / "report.json")]
+        run_swiftspec("validate", "--plan", str(plan), *texts, *chosen)
 
 
 def policies_of(kind: str) -> list[str]:
@@ -80,7 +81,7 @@ def policies_of(kind: str) -> list[str]:
 
 def show(kind: str, folder: Path) -> bool:
     """Print a draft's policies, predicted and measured; whether the predictions hold."""
-    compared = json.loads((folder / "compare.json").read_text())["policies"]
+    compared = json.loads((folder / "report.json").read_text())["policies"]
     known = PolicyReport.model_fields
     policies = [PolicyReport(**{name: each[name] for name in known if name in each}) for each in compared]
     profile = swiftspec.Profile.load(folder / "profile.json")

@@ -22,12 +22,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
+from swiftspec.api.validating_load import validate_load
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
 from swiftspec.artifacts.planned import Planned
 from swiftspec.cli import console
 from swiftspec.cli.app import main as swiftspec
 from swiftspec.cli.columns import percent, signed_percent
-from swiftspec.stages.validating_load import validate_load
 from tools.served import served
 
 __all__ = ["main", "of_policy"]

@@ -65,21 +65,21 @@ def main() -> int:
             if not args.only_table:
                 measure(name, folder, second, args, fold=fold)
         measured = [
-            [json.loads((folder / file).read_text()) for file in ("compare.json", "plan.json")] for folder in folders
+            [json.loads((folder / file).read_text()) for file in ("report.json", "plan.json")] for folder in folders
         ]
         held &= show(name, measured, bases=("retimed", "retraced") if args.mixed or args.folds else ("retraced",))
     return 0 if held else 1
 
 
 def measure(name: str, folder: Path, second: Path, args: argparse.Namespace, *, fold: int) -> None:
-    """Profile, trace and compare; existing files are kept. A pair's folds are timed anew, on new processes."""
+    """Profile, trace, plan and validate; existing files are kept. A pair's folds are timed anew, on new processes."""
     if name == "second" and not (second / "draft" / "config.json").exists():
         run([sys.executable, "-m", "tools.second_pair", "--work", str(second)])
     home = model_directory("demo/prompts").parent if name == "bundled" else second
     target, draft = (f"demo/{role}" if name == "bundled" else str(second / role) for role in ("target", "draft"))
     models = ["--target", target, "--draft", draft]
     inflated = [*models, "--inflate", INFLATIONS[name]]
-    profile, trace, compared = (folder / file for file in ("profile.json", "trace.npz", "compare.json"))
+    profile, trace, compared = (folder / file for file in ("profile.json", "trace.npz", "report.json"))
     if not profile.exists():
         swiftspec("profile", *inflated, "--device", "cpu", "--devices", "2", "--out", str(profile))
     models_profiled = json.loads(profile.read_text())
@@ -95,9 +95,10 @@ def measure(name: str, folder: Path, second: Path, args: argparse.Namespace, *, 
         swiftspec("trace", *models, "--dtype", dtype, *texts, "--out", str(trace))
     if not compared.exists():
         basis = ["--profile", str(profile), "--trace", str(trace), "--devices", "2"]
-        texts = ["--prompts", str(measured), "--limit", str(num_measured)]
-        out = ["--out", str(folder / "plan.json"), "--json", str(compared)]
-        swiftspec("compare", *inflated, *basis, "--run", *texts, "--repeats", str(args.repeats), *out)
+        plan = folder / "plan.json"
+        swiftspec("plan", *inflated, *basis, "--out", str(plan))
+        texts = ["--prompts", str(measured), "--num-prompts", str(num_measured), "--repeats", str(args.repeats)]
+        swiftspec("validate", "--plan", str(plan), *texts, "--json", str(compared))
 
 
 def mixed(traced: Path, measured: Path, folder: Path, *, num_measured: int) -> tuple[Path, Path]:

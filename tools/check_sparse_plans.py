@@ -68,7 +68,7 @@ def compared(case: Case, correlation: str | None, folder: Path) -> tuple[float, 
     drafts = [flag for draft in case.drafts for flag in ("--draft", draft)]
     chosen = [] if correlation is None else ["--expert-correlation", correlation]
     loads = ",".join(str(clients) for clients in _CLIENTS)
-    seconds, error = timed(["kinds", *case.flags, *drafts, *chosen, "--clients", loads, "--json", str(out)])
+    seconds, error = timed(["plan", *case.flags, *drafts, *chosen, "--load", f"closed:{loads}", "--json", str(out)])
     return seconds, error, {} if error else json.loads(out.read_text())
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from swiftspec.api.validating_load import LoadComparison, validate_load
 from swiftspec.artifacts.load_goal import LoadOptions
 from swiftspec.artifacts.load_report import PolicyLoad
 from swiftspec.artifacts.planned import Planned
@@ -27,7 +28,6 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.cli.columns import milliseconds, percent, signed_percent, speed
 from swiftspec.policies import Layout
-from swiftspec.stages.validating_load import LoadComparison, validate_load
 from swiftspec.timing.timeline import Timeline
 from swiftspec.workload import Arrivals, Lengths, make_workload
 from tools.check_load import of_policy

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from swiftspec.api.inputs import read_plan
+from swiftspec.api.serving import LoadOptions, simulate_load
 from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS, LoadMetrics
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
-from swiftspec.stages.inputs import read_plan
-from swiftspec.stages.serving import LoadOptions, simulate_load
 from swiftspec.workload import Arrivals, Lengths, make_workload
 
 POLICIES = ("autoregressive", "serial_chain", "serial_tree", "swiftspec", "amusd", "pearl")

@@ -1,11 +1,11 @@
 """`swiftspec plan --load closed:N,N,..`: kinds of drafts side by side on one target, at several loads."""
 
+from swiftspec.api import compare_kinds as lay_out
 from swiftspec.artifacts.kinds import KindComparison
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.plan_flags import PlanFlags
 from swiftspec.reports import kinds as said
-from swiftspec.stages import compare_kinds as lay_out
 
 __all__ = ["compare_kinds"]
 

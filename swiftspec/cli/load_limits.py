@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from swiftspec.api.serving import LoadOptions
 from swiftspec.scheduler.controls.named import control_under
-from swiftspec.stages.serving import LoadOptions
 
 __all__ = ["Limits", "load_options", "refuse_limits"]
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from swiftspec.api.load_testing import load_test as measure
 from swiftspec.artifacts.load_metrics import Percentiles
 from swiftspec.artifacts.load_test import LoadTest
 from swiftspec.artifacts.workload import Workload
@@ -10,7 +11,6 @@ from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, speed
 from swiftspec.cli.outputs import check_outputs
 from swiftspec.files.reading import read_input
-from swiftspec.stages.load_testing import load_test as measure
 
 __all__ = ["load_test", "read_api_key"]
 

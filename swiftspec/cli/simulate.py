@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from swiftspec.api import simulate as replay
 from swiftspec.artifacts.basis import candidate_of, files_of, searching
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.plan import Plan
@@ -12,7 +13,6 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
 from swiftspec.cli.columns import milliseconds, percent, speed
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.stages import simulate as replay
 from swiftspec.timing.perfetto import save_timelines
 from swiftspec.timing.timeline import Timeline
 

@@ -5,6 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from swiftspec.api.serving import SimulatedLoad, planned_load
+from swiftspec.api.serving import simulate_load as serve
 from swiftspec.artifacts.basis import candidate_of, files_of, searching
 from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
 from swiftspec.artifacts.plan import Plan
@@ -16,8 +18,6 @@ from swiftspec.cli.load_limits import Limits, load_options
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.settings import SCHEDULER
 from swiftspec.reports.under_load import compared
-from swiftspec.stages.serving import SimulatedLoad, planned_load
-from swiftspec.stages.serving import simulate_load as serve
 from swiftspec.timing.perfetto import save_timelines
 
 __all__ = ["show_load_metrics", "simulate_load"]

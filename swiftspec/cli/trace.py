@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from swiftspec.api import NUM_CANDIDATES
+from swiftspec.api import trace as record
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.columns import percent
 from swiftspec.cli.outputs import check_outputs, saved, write_json
-from swiftspec.stages import NUM_CANDIDATES
-from swiftspec.stages import trace as record
 
 if TYPE_CHECKING:
     from swiftspec.costmodel.measured_routing import MeasuredRouting

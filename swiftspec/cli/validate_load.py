@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from swiftspec.api.validating_load import LoadComparison
+from swiftspec.api.validating_load import validate_load as compare
 from swiftspec.artifacts.basis import files_of
 from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
@@ -15,8 +17,6 @@ from swiftspec.cli.load_limits import Limits, load_options
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs
 from swiftspec.devices.contention import watch_contention
-from swiftspec.stages.validating_load import LoadComparison
-from swiftspec.stages.validating_load import validate_load as compare
 
 __all__ = ["show_load_report", "validate_load"]
 

@@ -79,8 +79,8 @@ def swiftspec_plan(pytestconfig: pytest.Config) -> "Planned":
 def swiftspec_report(pytestconfig: pytest.Config) -> "Report":
     """Predicted and measured figures of every policy: a swiftspec.Report. Measured once, when first asked for."""
     suite = _suite(pytestconfig)
+    from swiftspec.api import validate
     from swiftspec.errors import EngineError
-    from swiftspec.stages import validate
 
     try:
         report = validate(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import swiftspec
+from swiftspec.api.serving import planned_load, simulate_load
 from swiftspec.artifacts.load_goal import LoadOptions
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.workload import Workload
@@ -16,7 +17,6 @@ from swiftspec.cli.app import main
 from swiftspec.files.document import file_sha256
 from swiftspec.planner.load import Load
 from swiftspec.reports.under_load import choice
-from swiftspec.stages.serving import planned_load, simulate_load
 from swiftspec.workload import Arrivals, Lengths, make_workload
 from tests.test_architecture import ROOT
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from swiftspec.api.serving import LoadOptions, simulate_load
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli.app import main
-from swiftspec.stages.serving import LoadOptions, simulate_load
 from tests.test_architecture import ROOT
 
 PLAN = ROOT / "swiftspec/profiles/demo-sapphire-rapids-2-cores/plan.json"

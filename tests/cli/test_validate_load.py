@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from swiftspec.api.serving import LoadOptions
+from swiftspec.api.validating_load import validate_load
 from swiftspec.artifacts.load_report import LoadReport
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli.app import main
-from swiftspec.stages.serving import LoadOptions
-from swiftspec.stages.validating_load import validate_load
 from swiftspec.timing.timeline import Phase
 from tests.cli.conftest import Stage
 from tests.engine.conftest import two_cores

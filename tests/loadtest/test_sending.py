@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from swiftspec.api.load_testing import load_test
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.load_test import LoadTest
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.loadtest import drawn_prompts
-from swiftspec.stages.load_testing import load_test
 from swiftspec.workload import Prefixes, make_workload
 
 GAP_S = 0.01

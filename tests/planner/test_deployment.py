@@ -4,11 +4,10 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from swiftspec.cli.deployment import named_deployment
 
+from swiftspec.cli.plan_flags import PlanFlags
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.shipped import shipped_tables
 from swiftspec.costmodel.steps import StepWork
@@ -23,7 +22,6 @@ from tests.cli.tokenizer_files import write_byte_tokenizer, write_printable_toke
 
 LLAMA = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16}
 LLAMA |= {"intermediate_size": 8192, "max_position_embeddings": 4096}
-UNNAMED: dict[str, Any] = dict.fromkeys(("quant", "draft_quant", "engine", "context", "op_tables"))
 
 
 def directory(folder: Path, name: str, *, vocab_size: int = 128256, **changed: object) -> str:
@@ -40,20 +38,20 @@ def verify_s(machine: Deployment, *, degree: int = 1) -> float:
 
 
 def test_what_is_not_said_of_a_machine_is_usual() -> None:
-    assert named_deployment("b200", num_devices=4, **UNNAMED) == Deployment(
+    assert PlanFlags(target="t", device="b200", devices=4).deployment() == Deployment(
         device="b200", num_devices=4, quant="bf16", draft_quant="bf16", engine="swiftspec", context=512
     )
 
 
 def test_a_draft_is_quantised_as_its_target_unless_said_otherwise() -> None:
-    alike = named_deployment("b200", num_devices=4, **UNNAMED | {"quant": "fp8"})
+    alike = PlanFlags(target="t", device="b200", dtype="fp8").deployment()
     assert (alike and alike.draft_quant) == "fp8"
-    other = named_deployment("b200", num_devices=4, **UNNAMED | {"quant": "fp8", "draft_quant": "bf16"})
+    other = PlanFlags(target="t", device="b200", dtype="fp8,bf16").deployment()
     assert (other and other.draft_quant) == "bf16"
 
 
 def test_no_device_is_no_machine() -> None:
-    assert named_deployment(None, num_devices=4, **UNNAMED) is None
+    assert PlanFlags(target="t", devices=4).deployment() is None
 
 
 def test_models_are_known_by_name_repository_and_directory(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from swiftspec.api import compare_kinds
 from swiftspec.artifacts.kinds import KindComparison
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.drafts.compare import last_gain
@@ -10,7 +11,6 @@ from swiftspec.planner.for_device import prepare
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.reports import kinds as said
 from swiftspec.reports.figures import kinds_by_load
-from swiftspec.stages import compare_kinds
 
 TARGET = "qwen3-14b"
 DEPLOYMENT = Deployment(device="h100", num_devices=2, output_tokens=48)

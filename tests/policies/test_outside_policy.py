@@ -84,7 +84,7 @@ def test_the_page_is_short_and_its_test_passes(place: Place) -> None:
 
 
 def test_it_is_listed_with_its_package(place: Place) -> None:
-    text = place.swiftspec("policies", "--json", "policies.json")
+    text = place.swiftspec("list", "policies", "--json", "policies.json")
     (line,) = (line for line in text.splitlines() if "settled_tree" in line)
     assert line.split()[:4] == ["settled_tree", "co-located", "settled-tree", "0.1"]
     content = place.read("policies.json")
@@ -122,10 +122,9 @@ def test_the_engine_runs_it(place: Place, planned: str) -> None:
 
 
 def test_it_is_compared_with_all_others_simulated_and_measured(place: Place) -> None:
-    run = ["--run", "--prompts", "prompts.jsonl", "--repeats", "1"]
-    policies = ["--policies", "settled_tree,autoregressive"]
-    out = ["--devices", "1", "--jobs", "1", "--out", "all.json", "--json", "compared.json"]
-    text = place.swiftspec("compare", *FILES, *run, *policies, *out)
+    place.swiftspec("plan", *FILES, "--devices", "1", "--jobs", "1", "--out", "all.json")
+    policies = ["--policies", "settled_tree,autoregressive", "--repeats", "1", "--json", "compared.json"]
+    text = place.swiftspec("validate", "--plan", "all.json", "--prompts", "prompts.jsonl", *policies)
     rows = {line.split()[0] for line in text.splitlines() if line.startswith("  ")}
     assert {"settled_tree", "autoregressive"} <= rows
     everything = place.read("all.json")

@@ -207,6 +207,6 @@ def test_the_plugin_loads_nothing_until_it_is_used() -> None:
         import swiftspec.pytest_plugin.plugin
         loaded = {name.partition(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names
         assert loaded == {"swiftspec"}, loaded
-        assert "swiftspec.stages" not in sys.modules
+        assert "swiftspec.api" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", dedent(code)], check=True)

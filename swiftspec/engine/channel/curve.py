@@ -1,7 +1,7 @@
 """Secrets that keep strangers out between nodes, and the ZeroMQ CURVE keys derived from them.
 
-A secret is a file written by `swiftspec run --new-secret`: 256 random bits, and a checksum that identifies it. A secret that a
-person made up would not do: whoever records a connection can test guesses.
+A secret is a file written by `swiftspec run --new-secret`: 256 random bits, and a checksum that identifies it. A
+secret that a person made up would not do: whoever records a connection can test guesses.
 """
 
 import hashlib

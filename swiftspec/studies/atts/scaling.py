@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swiftspec.api.inputs import Prompts, read_plan, read_priced, read_texts
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.prompts import Prompt
@@ -18,7 +19,6 @@ from swiftspec.files.document import Origin
 from swiftspec.models.spec import is_model_directory
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
-from swiftspec.stages.inputs import Prompts, read_plan, read_priced, read_texts
 from swiftspec.studies.atts.document import AttsFigures, AttsOptions, AttsQuestion, AttsRun
 
 if TYPE_CHECKING:

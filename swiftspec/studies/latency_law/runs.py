@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import joblib
 
+from swiftspec.api.inputs import Prompts, read_texts
+from swiftspec.api.load_testing import send
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
 from swiftspec.artifacts.load_metrics import ServedRecord, load_metrics
 from swiftspec.artifacts.plan import Candidate
@@ -18,8 +20,6 @@ from swiftspec.planner.search.backends import run_parallel
 from swiftspec.policies import Request
 from swiftspec.progress import Progress, silent
 from swiftspec.scheduler.controls.named import control_under
-from swiftspec.stages.inputs import Prompts, read_texts
-from swiftspec.stages.load_testing import send
 from swiftspec.studies.latency_law.document import SweepPoint
 from swiftspec.studies.latency_law.rounds import RoundTable
 from swiftspec.timing.steps import Latencies

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from swiftspec.api.inputs import Prompts, check_context, read_priced
 from swiftspec.artifacts.load_goal import LoadOptions
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.progress import Stages, silent
-from swiftspec.stages.inputs import Prompts, check_context, read_priced
 from swiftspec.studies.latency_law.document import Sweep
 
 if TYPE_CHECKING:

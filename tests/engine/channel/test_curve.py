@@ -24,7 +24,7 @@ def test_a_written_secret_is_read_and_nobody_else_may(tmp_path: Path) -> None:
     [
         (0o640, b"x" * 64, "its mode is 640, so others may read the secret; expected 600"),
         (0o604, b"x" * 64, "its mode is 604"),
-        (0o600, b"a" * 36, "holds no secret that `swiftspec secret` made; make one with `swiftspec secret --out"),
+        (0o600, b"a" * 36, "holds no secret that `swiftspec run --new-secret` made; make one"),
         (0o600, b"0123456789abcdef" * 4, "holds no secret"),
         (0o600, b"swiftspec-" + b"a" * 64 + b"-00000000", "holds no secret"),
         (0o600, b"", "holds no secret"),

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from swiftspec.api.serving import simulate_load
 from swiftspec.artifacts.distributions import Distribution, Process
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.workload import Workload
@@ -22,7 +23,6 @@ from swiftspec.planner.under_load.served import Requests
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.effects import Role
 from swiftspec.reports.under_load import cached
-from swiftspec.stages.serving import simulate_load
 from swiftspec.workload import Arrivals, Lengths, Prefixes, make_workload
 
 TARGET, DRAFT = "llama-3.1-8b", "llama-3.2-1b"

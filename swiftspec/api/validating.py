@@ -1,22 +1,15 @@
 """The stages that compare predictions with measurements: validate and compare."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
+from swiftspec.api.inputs import Prompts, read_plan, read_texts
 from swiftspec.artifacts.planned import Planned
-from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.report import Report
-from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.search.options import SearchOptions
 from swiftspec.progress import Stages, silent
-from swiftspec.stages.inputs import Prompts, read_plan, read_texts
-from swiftspec.stages.planning import plan
 
-__all__ = ["compare", "validate"]
-
-_ANY = SearchOptions()
+__all__ = ["validate"]
 
 
 def validate(
@@ -84,49 +77,3 @@ def validate(
     if interrupted:
         raise KeyboardInterrupt
     return report
-
-
-def compare(
-    profile: Profile,
-    trace: AcceptanceTrace,
-    prompts: Prompts | None = None,
-    *,
-    options: SearchOptions = _ANY,
-    repeats: int = 1,
-    limit: int | None = None,
-    stages: Stages = silent,
-) -> tuple[Planned, Report | None]:
-    """Tune every policy for this machine, predict its speed and, if prompts are given, measure it.
-
-    Parameters
-    ----------
-    profile, trace
-        Results of `swiftspec.profile` and `swiftspec.trace` on this machine.
-    prompts, repeats, limit, stages
-        As for `validate`; without prompts nothing is run.
-    options : SearchOptions
-        As for `plan`; its `policy` is ignored, since all policies are searched.
-
-    Returns
-    -------
-    planned : Planned
-        Includes the best shape of every policy.
-    report : Report or None
-        None without prompts.
-
-    Raises
-    ------
-    ValueError, KeyboardInterrupt, swiftspec.errors.EngineError
-        As `plan` and `validate`.
-
-    Examples
-    --------
-    >>> profile, trace = swiftspec.Profile.load("profile.json"), swiftspec.AcceptanceTrace.load("trace.npz")
-    >>> planned, _ = swiftspec.compare(profile, trace)
-    >>> sorted(planned.plan.candidates)[:2]
-    ['amusd', 'autoregressive']
-    """
-    planned = plan(profile=profile, trace=trace, options=replace(options, policy=None), stages=stages)
-    if prompts is None:
-        return planned, None
-    return planned, validate(planned, prompts, repeats=repeats, limit=limit, stages=stages)

@@ -3,12 +3,12 @@
 from hashlib import sha256
 from pathlib import Path
 
+from swiftspec.api.inputs import Prompts, read_texts
 from swiftspec.artifacts.load_test import LoadTest, SentRequest
 from swiftspec.artifacts.workload import Workload
 from swiftspec.files.document import Origin
 from swiftspec.loadtest import SentLoad, ServerClient, drawn_prompts, encoded_prompts, send_workload
 from swiftspec.progress import Stages, silent
-from swiftspec.stages.inputs import Prompts, read_texts
 
 __all__ = ["load_test", "send"]
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from swiftspec.api.inputs import check_context, read_priced
 from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
 from swiftspec.artifacts.load_metrics import SimulatedLoad
 from swiftspec.artifacts.plan import Plan
@@ -10,7 +11,6 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.under_load import UnderLoad, workload_sha256
 from swiftspec.artifacts.workload import Workload
 from swiftspec.progress import Stages, silent
-from swiftspec.stages.inputs import check_context, read_priced
 
 __all__ = ["LoadOptions", "SimulatedLoad", "planned_load", "simulate_load"]
 

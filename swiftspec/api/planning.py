@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swiftspec.api.inputs import read_priced
 from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.load_goal import LoadOptions, usual_max_running
 from swiftspec.artifacts.planned import Planned
@@ -14,7 +15,6 @@ from swiftspec.planner.load import Load
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
-from swiftspec.stages.inputs import read_priced
 from swiftspec.timing.timeline import Timeline
 
 if TYPE_CHECKING:

@@ -1,10 +1,10 @@
 """The stages that measure a pair: profile and trace."""
 
+from swiftspec.api.inputs import Prompts, read_texts
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.devices.local import num_devices_here
 from swiftspec.progress import Stages, silent
-from swiftspec.stages.inputs import Prompts, read_texts
 
 __all__ = ["NUM_CANDIDATES", "profile", "trace"]
 

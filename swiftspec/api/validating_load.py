@@ -6,6 +6,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+from swiftspec.api.inputs import Prompts, read_priced, read_texts
+from swiftspec.api.load_testing import send
+from swiftspec.api.serving import LoadOptions, simulate_load
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.load_metrics import LoadMetrics, SimulatedLoad
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
@@ -17,9 +20,6 @@ from swiftspec.policies import Request
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
 from swiftspec.scheduler.controls.named import control_under
-from swiftspec.stages.inputs import Prompts, read_priced, read_texts
-from swiftspec.stages.load_testing import send
-from swiftspec.stages.serving import LoadOptions, simulate_load
 from swiftspec.timing.timeline import Timeline
 
 __all__ = ["LoadComparison", "validate_load"]
