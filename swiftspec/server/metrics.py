@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ from swiftspec.timing.timeline import Phase
 if TYPE_CHECKING:
     from swiftspec.engine.api import EngineState, Generation
     from swiftspec.server.answer import Answer
-    from swiftspec.server.serving import Serving
 
 __all__ = ["Metrics"]
 
@@ -34,9 +33,9 @@ class Metrics:
         Requests that have ended, whatever the reason, and their output tokens.
     """
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, state: Callable[[], EngineState | None]) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Gauges(serving))
+        self.registry.register(_Gauges(state))
         self.num_finished = self.num_tokens = 0
         self._num_timed = self._num_rounds = 0
         self._sum_s = 0.0
@@ -164,11 +163,11 @@ class Metrics:
 class _Gauges(Collector):
     """What the engine says of itself when it is asked."""
 
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
+    def __init__(self, state: Callable[[], EngineState | None]) -> None:
+        self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        state = self._serving.state()
+        state = self._state()
         if state is None:
             return
         for name, says, value in (

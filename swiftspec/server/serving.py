@@ -81,7 +81,7 @@ class Serving:
 
     def __init__(self, options: ServingOptions) -> None:
         self.phase = Phase.STARTING
-        self.metrics = Metrics(self)
+        self.metrics = Metrics(self.state)
         self.answers: dict[int, Answer] = {}
         self.timelines: deque[Timeline] = deque(maxlen=options.keep_timelines)
         self._options = options

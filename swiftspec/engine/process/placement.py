@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -18,7 +17,6 @@ __all__ = [
     "LocalExecutor",
     "WorkerSpec",
     "check_groups",
-    "cores_of",
     "ranks_of",
     "worker_specs",
 ]
@@ -123,9 +121,3 @@ def worker_specs(
         for group in range(num_groups):
             tp_groups.append([WorkerSpec(role, group, rank, size, slices[group * size + rank]) for rank in range(size)])
     return tp_groups
-
-
-def cores_of(setup: Setup) -> tuple[int, ...]:
-    """Cores of a process among those that this one may use: its devices, or all if a GPU computes."""
-    available = tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(available[number] for number in setup.devices) if setup.device == "cpu" else available

@@ -1,5 +1,6 @@
 """Messages between the launcher and the engine's processes."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ __all__ = [
     "Report",
     "Scored",
     "Setup",
+    "cores_of",
     "name_of",
 ]
 
@@ -218,3 +220,9 @@ class Failed:
 Command = Generate | Cancel
 OfRequest = Committed | Scored | Finished
 Report = Ready | OfRequest | Failed
+
+
+def cores_of(setup: Setup) -> tuple[int, ...]:
+    """Cores of a process among those that this one may use: its devices, or all if a GPU computes."""
+    available = tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(available[number] for number in setup.devices) if setup.device == "cpu" else available

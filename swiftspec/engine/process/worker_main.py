@@ -27,8 +27,7 @@ from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.engine.process.clocks import TimedConnection
-from swiftspec.engine.process.placement import cores_of
-from swiftspec.engine.process.protocol import Failed, Ready, Setup
+from swiftspec.engine.process.protocol import Failed, Ready, Setup, cores_of
 from swiftspec.engine.process.worker_loop import WorkerLoop
 from swiftspec.policies.effects import Role
 

@@ -19,7 +19,7 @@ from swiftspec.files.reading import shown
 from swiftspec.studies.latency_law.coverage import ExpertCoverage
 from swiftspec.studies.latency_law.document import Sweep
 from swiftspec.studies.latency_law.printing import show_sweep
-from swiftspec.studies.latency_law.sweeping import Measuring
+from swiftspec.studies.latency_law.sweeper import Measuring
 from swiftspec.studies.latency_law.sweeping import sweep as serve_at_rates
 from swiftspec.workload import make_workload
 

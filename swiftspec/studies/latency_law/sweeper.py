@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import NamedTuple
 
+from swiftspec.api.inputs import Prompts
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.distributions import Arrivals, Process
 from swiftspec.artifacts.load_goal import LoadOptions
@@ -20,13 +22,25 @@ from swiftspec.studies.latency_law.curves import best_lengths, comparisons, curv
 from swiftspec.studies.latency_law.document import Curve, CurveKind, Sweep, SweptPolicy
 from swiftspec.studies.latency_law.experts import expert_counts
 from swiftspec.studies.latency_law.runs import Run, Runner, ServerRunner, SimulatedRunner, engine_runner
-from swiftspec.studies.latency_law.sweeping import Measuring
 from swiftspec.workload import with_arrivals
 
-__all__ = ["NUM_RATES", "Sweeper", "coverage_of", "document", "lengthened"]
+__all__ = ["NUM_RATES", "Measuring", "Sweeper", "coverage_of", "document", "lengthened"]
 
 NUM_RATES = 8
 _LEAST_SHARE = 0.25  # of the requests, at the lowest rates
+
+
+class Measuring(NamedTuple):
+    """A measurement: on an engine of this machine, or on a server if there is an address.
+
+    prompts: texts, as in `validate_load`, at most `limit` of them. plain_url: another server, of plain decoding.
+    """
+
+    prompts: Prompts
+    limit: int | None = None
+    url: str | None = None
+    plain_url: str | None = None
+    api_key: str = ""
 
 
 def coverage_of(planned: Planned | None) -> ExpertCoverage | None:

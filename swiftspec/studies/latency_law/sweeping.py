@@ -2,35 +2,23 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from swiftspec.api.inputs import Prompts, check_context, read_priced
+from swiftspec.api.inputs import check_context, read_priced
 from swiftspec.artifacts.load_goal import LoadOptions
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.progress import Stages, silent
 from swiftspec.studies.latency_law.document import Sweep
+from swiftspec.studies.latency_law.sweeper import Measuring, Sweeper, coverage_of, document, lengthened
 
 if TYPE_CHECKING:
     from swiftspec.studies.latency_law.coverage import ExpertCoverage
 
-__all__ = ["LEAST_REQUESTS", "Measuring", "sweep"]
+__all__ = ["LEAST_REQUESTS", "sweep"]
 
 LEAST_REQUESTS = 32
 _ANY = LoadOptions()
-
-
-class Measuring(NamedTuple):
-    """A measurement: on an engine of this machine, or on a server if there is an address.
-
-    prompts: texts, as in `validate_load`, at most `limit` of them. plain_url: another server, of plain decoding.
-    """
-
-    prompts: Prompts
-    limit: int | None = None
-    url: str | None = None
-    plain_url: str | None = None
-    api_key: str = ""
 
 
 def sweep(
@@ -94,8 +82,6 @@ def sweep(
     _check(planned, asked, options, num_draft_tokens, measuring)
     if planned is None:
         _check_server_alone(policy, options)
-    from swiftspec.studies.latency_law.sweeper import Sweeper, coverage_of, document, lengthened
-
     sweeper = Sweeper(
         asked=asked,
         options=options if planned is None else options.on(planned.profile.device),
