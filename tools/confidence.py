@@ -13,7 +13,7 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.files.document import ModelRef
-from swiftspec.planner.search.fit import Fit
+from swiftspec.planner.search.space import Fit
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits

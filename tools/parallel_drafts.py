@@ -20,7 +20,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.files.document import ModelRef
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
-from swiftspec.planner.search.fit import Fit
+from swiftspec.planner.search.space import Fit
 from swiftspec.policies import Layout, Policy, Request, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.timing.timeline import Timeline

@@ -1,4 +1,4 @@
-"""Costs of a policy's steps, for the texts of a trace."""
+"""Costs of a candidate's steps for the texts of a trace, and the wait of its verifications for each other."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,19 @@ from swiftspec.policies.effects import Role
 from swiftspec.timing.step_costs import StepCosts
 from swiftspec.timing.steps import Latencies
 
-__all__ = ["candidate_costs", "policy_costs"]
+__all__ = ["candidate_costs", "policy_costs", "usual_gather_s"]
+
+
+def usual_gather_s(candidate: Candidate) -> float:
+    """As long as two draft forwards, as predicted, and an answer without one; 0 where the models share devices.
+
+    After a miss a draft needs one forward, and another request's may be under way.
+    """
+    metrics = candidate.prediction.metrics
+    if candidate.build().layout is not Layout.DISAGGREGATED or not metrics.drafts_per_round:
+        return 0.0
+    forward_s = metrics.draft_busy * metrics.mean_round_s / metrics.drafts_per_round
+    return 2 * forward_s + (metrics.tail_s.median if metrics.tail_s else 0.0)
 
 
 def candidate_costs(candidate: Candidate, latencies: Latencies, trace: AcceptanceTrace) -> StepCosts:

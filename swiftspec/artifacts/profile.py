@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from swiftspec.artifacts.touched import ExpertsTouched
+from swiftspec.artifacts.routes import ExpertsTouched
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.files.document import Document, Facts, ModelRef
 from swiftspec.policies.effects import Role

@@ -5,6 +5,8 @@ Ctrl-C; 143 for SIGTERM; 129 for SIGHUP; 1 for a closed pipe, or a study's check
 bug of ours and prints a traceback.
 """
 
+from __future__ import annotations  # older releases of typer do not have the exception that is only named here
+
 import errno
 import os
 import sys
@@ -16,7 +18,6 @@ import typer
 from swiftspec.cli import console, study
 from swiftspec.cli.field_names import in_flags
 from swiftspec.cli.renamed import renewed
-from swiftspec.cli.usage_error import usage_sentence
 from swiftspec.cli.verb_groups import CHECK, DATA, DECIDE, MEASURE, MORE, USE, VerbGroups
 from swiftspec.cli.verbs import check, data, decide, measure, more, use
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code
@@ -24,7 +25,7 @@ from swiftspec.errors import EngineError
 from swiftspec.files.reading import brief
 from swiftspec.version import __version__
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "usage_sentence"]
 
 _TRACEBACK = "SWIFTSPEC_TRACEBACK"
 _WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -37,6 +38,27 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+
+def usage_sentence(error: typer.TyperException) -> str:
+    """Typer's own sentence, except for an invalid value: `--devices is '0'; expected 1 or more`."""
+    problems = getattr(
+        error.__cause__ or error.__context__, "errors", None
+    )  # pydantic's, which is not imported for this
+    parameter = getattr(error, "param", None)
+    if problems is None or parameter is None or not parameter.opts:
+        return error.format_message()
+    problem = problems()[0]
+    return f"{parameter.opts[0]} is {problem['input']!r}; {_expected(problem['msg'])}"
+
+
+def _expected(message: str) -> str:
+    """Pydantic's message, shortened to what was expected."""
+    message = message.removeprefix("Value error, ").rstrip(".").replace("greater than or equal to", "at least")
+    if message.startswith("Input should be "):
+        return f"expected {message.removeprefix('Input should be ').partition(',')[0]}"
+    _, is_choice, choices = message.partition(" is not one of ")
+    return f"expected one of {choices.replace(chr(39), '')}" if is_choice else message
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
-"""Limits that a plan must keep, and the load that it is for, from flags."""
+"""Limits that a plan must keep, the load that it is for, and limits of the scheduler, from flags."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,9 +12,20 @@ from swiftspec.artifacts.load_goal import LoadOptions, usual_max_running
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.planner.load import Load
+from swiftspec.scheduler.controls.named import control_under
 from swiftspec.workload import make_workload
 
-__all__ = ["LIMITS", "given_load", "make_goal", "make_load", "parse_limits", "read_load"]
+__all__ = [
+    "LIMITS",
+    "Limits",
+    "given_load",
+    "load_options",
+    "make_goal",
+    "make_load",
+    "parse_limits",
+    "read_load",
+    "refuse_limits",
+]
 
 # What `--limit` knows: how it is written, and what is expected of it.
 _MILLISECONDS = "a positive number of milliseconds"
@@ -28,6 +39,29 @@ LIMITS = {
 _PER_CLIENT = 4  # requests of a closed loop that is given as a number of clients
 _OPEN = 200  # requests of arrivals at a rate
 _LENGTHS = (512, 256)  # tokens of its prompts and outputs
+
+
+Limits = Mapping[str, float | str | None]  # settings by name, `control` and `replay`; None if not given
+_FIELDS = {"kv_blocks": "num_blocks", "prefill_tokens": "prefill_rows", "gather_ms": "gather_s"}
+_OWN_FLAGS = ("control", "replay", "engine", "set")
+
+
+def load_options(limits: Limits, usual: LoadOptions | None = None) -> LoadOptions:
+    """The limits that are given, and the usual ones for the others."""
+    values = {_FIELDS.get(name, name): value for name, value in limits.items() if value is not None}
+    if isinstance(gather_ms := values.get("gather_s"), float):
+        values["gather_s"] = gather_ms / 1e3
+    if isinstance(control := values.get("control"), str):
+        control_under(control, None)
+    return (usual or LoadOptions()).model_copy(update=values)
+
+
+def refuse_limits(limits: Limits) -> None:
+    """ValueError if a limit is given without a load."""
+    for name, value in limits.items():
+        if value is not None:
+            flag = f"--{name}" if name in _OWN_FLAGS else f"--set {name}"
+            raise ValueError(f"{flag} is {value}; it is only for --load")
 
 
 def parse_limits(texts: Sequence[str] | None) -> dict[str, float]:

@@ -13,20 +13,41 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.drafts import Draft, Drafts, best_draft, named_drafts, recorded_draft, show_drafts
 from swiftspec.cli.outputs import check_outputs, saved, write_json
-from swiftspec.cli.page import write_page
 from swiftspec.cli.plan_flags import PlanFlags
 from swiftspec.cli.print_plan import show_plan
 from swiftspec.devices import DEVICES
+from swiftspec.files.writing import write_output
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.recorded_routing import with_routed_profile
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
 
-__all__ = ["experts_priced", "plan"]
+__all__ = ["experts_priced", "plan", "report", "write_page"]
 
 _FEW_ROWS = 4
 _NOT_HERE = "it cannot be given with --device, which plans without running or measuring anything here"
 _RECORDED = "it needs --device; without that, acceptance comes from --trace"
+
+
+def report(*, plan: Path, out: Path | None, json_path: Path | None = None) -> None:
+    """Write the report of a saved plan, and print where it is. ValueError without a place for it."""
+    if out is None:
+        raise ValueError(f"--report is missing; --plan {plan} writes the report of that plan")
+    check_outputs(inputs={"--plan": plan}, report=out, json=json_path)
+    write_page(out, Planned.load(plan))
+    console.say(saved(out))
+    write_json(json_path, {"plan": str(plan), "report": str(out)})
+
+
+def write_page(path: Path, planned: Planned) -> None:
+    """Write the report of a plan."""
+    from swiftspec.planner.recorded_routing import with_routed_profile
+    from swiftspec.reports.html import render
+    from swiftspec.simulator.typical import typical_timeline
+
+    planned = with_routed_profile(planned)
+    page = render(planned.plan, profile=planned.profile, timeline=typical_timeline(planned))
+    write_output(path, page.encode())
 
 
 def plan(asked: PlanFlags) -> Plan:

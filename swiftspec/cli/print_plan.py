@@ -1,6 +1,8 @@
 """Printing of a plan."""
 
+from swiftspec.artifacts.fleet import Fleet
 from swiftspec.artifacts.plan import Objective, Plan, Rejection, cost_per_million
+from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad
 from swiftspec.cli import console
 from swiftspec.cli.columns import (
     PREDICTION_COLUMNS,
@@ -11,17 +13,60 @@ from swiftspec.cli.columns import (
     shape_of,
     speed,
 )
-from swiftspec.cli.print_fleet import show_fleet
-from swiftspec.cli.print_under_load import show_under_load
 from swiftspec.devices import DEVICES
 from swiftspec.policies.effects import Role
+from swiftspec.reports import fleet as said
 from swiftspec.reports.formatting import count, engine, estimated, gigabytes, known_errors, money, objective
+from swiftspec.reports.under_load import COLUMNS, TITLE, assumed, cached, choice, load_row, single_request, unmet
 
-__all__ = ["show_plan"]
+__all__ = ["show_fleet", "show_plan", "show_under_load"]
 
 _MOST_REASONS = 8
 _MOST_TIES = 2
 _MOST_NAMED = 3  # policies with a reason
+
+
+def show_under_load(made: Plan, load: UnderLoad) -> None:
+    """The choice in a sentence, what it assumes, and a row for the best candidate of every policy."""
+    console.paragraph(choice(made, load))
+    console.paragraph(assumed(load))
+    for sentence in filter(None, (cached(made, load), unmet(made, load))):
+        console.paragraph(sentence)
+    console.paragraph(single_request(made, load))
+    ranked = load.ranked
+    console.table(
+        TITLE,
+        COLUMNS,
+        [load_row(policy, made.candidates[policy].split, prediction) for policy, prediction in ranked.items()],
+        num_text_columns=2,
+        remarks=[_shape(prediction) for prediction in ranked.values()],
+    )
+    console.paragraph(f"  {count(load.num_candidates, 'candidate')} simulated under this load")
+
+
+def _shape(prediction: LoadPrediction) -> str:
+    return prediction.candidate.partition(" (")[2].removesuffix(")")
+
+
+def show_fleet(made: Plan, fleet: Fleet) -> None:
+    """The fleet in sentences, its kinds of replicas, the front, and the best draft length by batch."""
+    console.paragraph(said.choice(made, fleet))
+    console.paragraph(said.attainment(fleet))
+    console.paragraph(said.others(fleet))
+    console.table(said.KIND_TITLE, said.KIND_COLUMNS, [said.kind_row(kind) for kind in fleet.kinds], num_text_columns=2)
+    console.paragraph(
+        "  Capacity and loads in requests/s per device; ~ marks what longer simulations did not check; + the highest "
+        "load that both could serve"
+    )
+    console.table(
+        said.FRONT_TITLE,
+        said.FRONT_COLUMNS,
+        [said.front_row(fleet, kind, point) for kind, point in fleet.front],
+        num_text_columns=1,
+    )
+    if fleet.draft_lengths:
+        console.table(said.LENGTH_TITLE, said.LENGTH_COLUMNS, [said.length_row(best) for best in fleet.draft_lengths])
+    console.paragraph(f"  {count(fleet.num_simulations, 'simulation')} of replicas under load")
 
 
 def show_plan(made: Plan) -> None:

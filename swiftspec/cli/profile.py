@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from swiftspec.artifacts.plan import named_group
 from swiftspec.artifacts.profile import Profile, StepPoint
-from swiftspec.artifacts.touched import ExpertsTouched
+from swiftspec.artifacts.routes import ExpertsTouched
 from swiftspec.cli import console
 from swiftspec.cli.columns import milliseconds, percent, signed_percent
 from swiftspec.cli.outputs import check_outputs, saved, write_json

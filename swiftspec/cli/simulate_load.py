@@ -13,8 +13,7 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, speed
-from swiftspec.cli.limits import read_load
-from swiftspec.cli.load_limits import Limits, load_options
+from swiftspec.cli.limits import Limits, load_options, read_load
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.settings import SCHEDULER
 from swiftspec.reports.under_load import compared

@@ -1,6 +1,10 @@
 """Operations from a device's tables: between measured points by utilisation, elsewhere by roofline."""
 
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
+from math import log
 from typing import Any
 
 import numpy as np
@@ -10,12 +14,11 @@ from swiftspec.costmodel.grid import Found, Grid
 from swiftspec.costmodel.kernel_latency import NCCL, KernelTime, RooflineKernels
 from swiftspec.costmodel.measured_sparse import SparseTables
 from swiftspec.costmodel.op_tables import OpTables
-from swiftspec.costmodel.row_curve import RowCurve
 from swiftspec.devices import DeviceSpec, named_device
 from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
 from swiftspec.timing.latency import Provenance, weakest
 
-__all__ = ["TableKernels"]
+__all__ = ["RowCurve", "TableKernels"]
 
 _Sizes = Any  # whole numbers, or arrays of them
 _BYTES = {"bf16": 2, "fp8": 1}
@@ -24,6 +27,52 @@ _HARNESS_CONTEXT = 2  # the shortest cache that attention was timed on, leaving 
 _ROWS_LIBRARY, _MOST_PACKED = "sglang", 128
 # Bytes from which vLLM's all-reduce sends every peer parts, not all, of a tensor: for up to 4 devices; for more.
 _TWO_SHOT_BYTES_FEW, _TWO_SHOT_BYTES = 512 * 1024, 256 * 1024
+
+
+_MOST_PADDED = 128  # rows: a larger forward is a prompt, and is not padded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCurve:
+    """Cost of a GEMM against its number of rows.
+
+    Attributes
+    ----------
+    rows : tuple of int
+        Knots, ascending.
+    times : tuple of KernelTime
+        At the knots; seconds never fall.
+    """
+
+    rows: tuple[int, ...]
+    times: tuple[KernelTime, ...]
+
+    @classmethod
+    def padded(cls, times: Sequence[tuple[int, KernelTime]]) -> "RowCurve":
+        """From times by rows, ascending: at each power of two the minimum of its time and those of larger ones.
+
+        If no number of rows is a power of two, all of them are knots.
+        """
+        known = [(rows, time) for rows, time in times if rows.bit_count() == 1] or list(times)
+        least = known[-1][1]
+        falling = []
+        for _, time in reversed(known):
+            least = min(least, time, key=lambda candidate: candidate.seconds)
+            falling.append(least)
+        return cls(rows=tuple(rows for rows, _ in known), times=tuple(reversed(falling)))
+
+    def at(self, rows: int) -> KernelTime:
+        """Time at the next knot up to 128 rows; beyond, log-linear; after the last knot, the time there."""
+        right = bisect_left(self.rows, rows)
+        if right == len(self.rows):
+            return self.times[-1]
+        after = self.times[right]
+        if right == 0 or self.rows[right] <= max(rows, _MOST_PADDED):
+            return after
+        before = self.times[right - 1]
+        share = log(rows / self.rows[right - 1]) / log(self.rows[right] / self.rows[right - 1])
+        seconds = before.seconds * (after.seconds / before.seconds) ** share
+        return KernelTime(seconds, weakest((before.provenance, after.provenance, Provenance.INTERPOLATED)))
 
 
 class TableKernels:

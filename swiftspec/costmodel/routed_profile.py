@@ -8,7 +8,7 @@ priced with the seconds of an expert that the profile's own verifications show (
 from collections.abc import Mapping
 
 from swiftspec.artifacts.profile import Profile, StepPoint
-from swiftspec.artifacts.touched import ExpertsTouched, TouchedPoint
+from swiftspec.artifacts.routes import ExpertsTouched, TouchedPoint
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.costmodel.expert_fit import expert_fits
 from swiftspec.costmodel.measured_routing import mean_touched

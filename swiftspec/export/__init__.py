@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 from swiftspec.acceptance.chains import chain_rates
 from swiftspec.artifacts.basis import candidate_of
@@ -9,13 +10,12 @@ from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.engines import Engine
-from swiftspec.engines.words import LengthRange
+from swiftspec.engines.words import LengthRange, Method
 from swiftspec.export.command import written
 from swiftspec.export.drafters import checkpoint, drafter_of, method_of, model_argument
 from swiftspec.export.limits import not_expressed, remarks
 from swiftspec.export.nearest import Runnable, nearest
 from swiftspec.export.result import Export
-from swiftspec.export.schedules import expressible, length_ranges
 from swiftspec.export.served import Served
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.base import drafts_chain
@@ -24,9 +24,50 @@ from swiftspec.policies.effects import Role
 # Draft tokens by batch size of chains on some devices, in some processes on a CPU, for at most so many requests.
 Lengths = Callable[[int, int, int], Sequence[DraftLength]]
 
-__all__ = ["Export", "Lengths", "export_plan", "length_ranges"]
+__all__ = ["Export", "Lengths", "export_plan", "expressible", "length_ranges"]
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+_NEVER = "Draft tokens by batch size: {engine} always drafts as many."
+_NOT_IMITATED = "Draft tokens by batch size: one mean acceptance holds for all lengths, so their number is fixed."
+_FALLING = "More draft tokens for more requests at once: the first length of {engine} has to be the largest."
+
+
+def length_ranges(lengths: Sequence[DraftLength], last: int) -> tuple[LengthRange, ...]:
+    """Draft tokens by ranges of batch sizes up to `last`; each size has the length of the next smaller one given."""
+    ordered = sorted((each for each in lengths if each.batch <= last), key=lambda each: each.batch)
+    ends = [following.batch - 1 for _, following in pairwise(ordered)] + [last]
+    ranges: list[LengthRange] = []
+    for each, end in zip(ordered, ends, strict=False):
+        if ranges and ranges[-1].num_draft_tokens == each.num_draft_tokens:
+            ranges[-1] = ranges[-1]._replace(last=end)
+        else:
+            ranges.append(LengthRange(each.batch if ranges else 1, end, each.num_draft_tokens))
+    return tuple(ranges)
+
+
+def expressible(
+    engine: Engine, wanted: tuple[LengthRange, ...], *, method: Method | None, imitates: bool
+) -> tuple[tuple[LengthRange, ...], tuple[str, ...]]:
+    """The part of a schedule that an engine has, and sentences about the rest.
+
+    imitates: whether acceptance is imitated, for which all lengths need acceptance by position.
+    """
+    if not wanted:
+        return (), ()
+    words = engine.schedule
+    if words is None or method not in words.methods:
+        return (), (words.only_others if words else _NEVER.format(engine=engine.full_name),)
+    if imitates and engine.imitation is not None and engine.imitation.lost:
+        return (), (_NOT_IMITATED,)
+    if not words.falls:
+        return wanted, ()
+    least = accumulate((each.num_draft_tokens for each in wanted), min)
+    falling = tuple(each._replace(num_draft_tokens=length) for each, length in zip(wanted, least, strict=True))
+    return falling, (_FALLING.format(engine=engine.full_name),) if falling != wanted else ()
+
+
 _DTYPES |= {name: name for name in _DTYPES.values()}
 
 

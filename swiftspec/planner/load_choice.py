@@ -12,10 +12,13 @@ from itertools import chain, islice
 
 import joblib
 
+from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import DecodePool, LoadPrediction, UnderLoad
+from swiftspec.artifacts.workload import Workload
+from swiftspec.costmodel.steps import StepWork
 from swiftspec.files.document import Basis
 from swiftspec.planner.load import Load
 from swiftspec.planner.memory import MemoryModel
@@ -26,18 +29,52 @@ from swiftspec.planner.search.evaluation import Budget, Outcome
 from swiftspec.planner.search.known_errors import KnownErrors
 from swiftspec.planner.search.option import Key, Option
 from swiftspec.planner.search.simulations import RankedOption, Simulations
+from swiftspec.planner.under_load.deployed import Deployed
 from swiftspec.planner.under_load.predictor import Predictor
-from swiftspec.planner.under_load.prefill import decode_pool
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 
-__all__ = ["MOST_CANDIDATES", "LoadDecision", "choose_for_load"]
+__all__ = ["MOST_CANDIDATES", "LoadDecision", "choose_for_load", "decode_pool"]
 
 MOST_CANDIDATES = 24
 _MOST_SPLITS = 3  # of a policy, besides its best one
 _FEWER_ROWS = (2, 4, 8)  # divisors of the rows of a verification
 _Task = tuple[Candidate, int | None]  # with the blocks that its devices have memory for
+
+
+def decode_pool(workload: Workload, metrics: LoadMetrics, deployed: Deployed, *, transfer_s: float) -> DecodePool:
+    """What the pool needs beside it.
+
+    Parameters
+    ----------
+    workload : Workload
+    metrics : LoadMetrics
+        Of the pool, which set the rate of a closed loop.
+    deployed : Deployed
+        An instance that only reads prompts.
+    transfer_s : float
+        From a request's arrival until its cache is in the pool.
+    """
+    prompts = [request.prompt_tokens for request in workload.requests]
+    mean = round(sum(prompts) / len(prompts))
+    per_s = metrics.request_throughput if workload.rate is None else workload.rate
+    return DecodePool(
+        transfer_s=transfer_s,
+        prompt_tokens_per_s=per_s * mean,
+        prefill_tokens_per_s=_read_per_s(deployed, mean),
+    )
+
+
+def _read_per_s(deployed: Deployed, prompt_tokens: int) -> float:
+    """Prompt tokens that an instance reads in a second, in steps that are full of whole prompts or of a part of one."""
+    most = deployed.limits.step_tokens
+    if prompt_tokens <= most:
+        at_once = most // prompt_tokens
+        work = StepWork(chunks=[(prompt_tokens, 0)] * at_once, sampled=at_once)
+        return at_once * prompt_tokens / deployed.step_s(work)
+    parts = [(min(most, prompt_tokens - read), read) for read in range(0, prompt_tokens, most)]
+    return prompt_tokens / sum(deployed.step_s(StepWork(chunks=[part], sampled=1)) for part in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

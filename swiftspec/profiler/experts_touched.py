@@ -12,7 +12,7 @@ from statistics import mean
 import numpy as np
 import torch
 
-from swiftspec.artifacts.touched import ExpertsTouched, TouchedPoint
+from swiftspec.artifacts.routes import ExpertsTouched, TouchedPoint
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.files.document import ModelRef

@@ -11,7 +11,7 @@ from itertools import count, product
 import numpy as np
 
 from swiftspec.artifacts.profile import Collective, Profile, StepPoint
-from swiftspec.artifacts.touched import ExpertsTouched
+from swiftspec.artifacts.routes import ExpertsTouched
 from swiftspec.devices.local import Device
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.cpu.model import pads_prompts

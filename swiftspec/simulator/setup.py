@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from swiftspec.artifacts.candidate_costs import policy_costs
-from swiftspec.artifacts.gathering import usual_gather_s
+from swiftspec.artifacts.candidate_costs import policy_costs, usual_gather_s
 from swiftspec.artifacts.load_goal import LoadOptions
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.trace import AcceptanceTrace

@@ -1,20 +1,112 @@
 """Generation of workloads from distributions."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths
+from swiftspec.artifacts.distributions import MOST_TOKENS, Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.workload import MOST_REQUESTS, RequestClass, Workload, WorkloadRequest
 from swiftspec.files.document import Origin
-from swiftspec.workload.arrivals import arrival_times
 from swiftspec.workload.classes import DEFAULT_CLASSES, assign_classes
-from swiftspec.workload.lengths import draw_lengths
 from swiftspec.workload.prefixes import Prefixes
 from swiftspec.workload.prompts import PromptLengths
 
-__all__ = ["make_workload", "random_streams", "with_arrivals"]
+__all__ = ["arrival_times", "draw_lengths", "make_workload", "random_streams", "with_arrivals"]
+
+_Times = npt.NDArray[np.float64]
+_LEAST_GAP = float(np.finfo(float).tiny)  # gaps of a small shape are so short that all of them may round to 0
+
+
+_Tokens = npt.NDArray[np.int64]
+
+
+def draw_lengths(lengths: Lengths, num_requests: int, rng: np.random.Generator, *, field: str) -> _Tokens:
+    """Numbers of tokens, at least 1 each.
+
+    Parameters
+    ----------
+    field : str
+        What the lengths are of, for errors: `prompt_tokens`.
+
+    Raises
+    ------
+    ValueError
+        If the lengths are those of a file.
+    """
+    match lengths.distribution:
+        case Distribution.FIXED:
+            assert lengths.tokens is not None
+            return np.full(num_requests, lengths.tokens, np.int64)
+        case Distribution.UNIFORM:
+            assert lengths.least is not None
+            assert lengths.most is not None
+            return rng.integers(lengths.least, lengths.most, num_requests, endpoint=True)
+        case Distribution.LOGNORMAL:
+            assert lengths.mean is not None
+            assert lengths.cv is not None
+            return _lognormal(lengths.mean, lengths.cv, num_requests, rng)
+        case other:
+            raise ValueError(f"{field} is {other}; expected {Lengths.syntax}")
+
+
+def _lognormal(mean: float, cv: float, num_requests: int, rng: np.random.Generator) -> _Tokens:
+    variance = math.log1p(cv**2)  # of the logarithm
+    drawn = rng.lognormal(math.log(mean) - variance / 2, math.sqrt(variance), num_requests)
+    rounded: _Tokens = np.clip(np.rint(drawn), 1, MOST_TOKENS).astype(np.int64)
+    return rounded
+
+
+def arrival_times(arrivals: Arrivals, num_requests: int, rng: np.random.Generator) -> _Times:
+    """Seconds from 0 to each arrival, ascending; all 0 in a closed loop, where the ends of requests release others.
+
+    The gaps, that before the first request included, are stretched until they add up to `num_requests` / rate, as
+    `vllm bench serve` does: the mean rate is then exact with any seed. A seed has the same pattern at every rate.
+
+    Raises
+    ------
+    ValueError
+        If the process is a replay, which has no distribution, or its stages have fewer requests.
+    """
+    if arrivals.process is Process.CLOSED:
+        return np.zeros(num_requests)
+    if arrivals.stages:
+        return _staged(arrivals, num_requests, rng)
+    times = np.cumsum(np.maximum(_gaps(arrivals, num_requests, rng), _LEAST_GAP))
+    assert arrivals.rate is not None  # as every open process has one
+    scaled: _Times = times / times[-1] * (num_requests / arrivals.rate)
+    return scaled
+
+
+def _staged(arrivals: Arrivals, num_requests: int, rng: np.random.Generator) -> _Times:
+    """Arrivals of one stage after another, each with exactly its rate."""
+    most = arrivals.num_requests
+    assert most is not None, "there are stages"
+    if num_requests > most:
+        raise ValueError(f"num_requests is {num_requests}; the stages {arrivals} have {most}")
+    start_s, found = 0.0, []
+    for stage in arrivals.stages:
+        if stage.num_requests:
+            alone = arrivals.model_copy(update={"rate": stage.rate, "stages": ()})
+            found.append(start_s + arrival_times(alone, stage.num_requests, rng))
+        start_s += stage.seconds
+    return np.concatenate(found)[:num_requests]
+
+
+def _gaps(arrivals: Arrivals, num_requests: int, rng: np.random.Generator) -> _Times:
+    """Gaps before requests, in any unit."""
+    match arrivals.process:
+        case Process.CONSTANT:
+            return np.ones(num_requests)
+        case Process.POISSON:
+            return rng.standard_exponential(num_requests)
+        case Process.GAMMA:
+            assert arrivals.shape is not None
+            return rng.standard_gamma(arrivals.shape, num_requests)
+        case other:
+            raise ValueError(f"arrivals is {other}; expected {Arrivals.syntax}")
 
 
 class _Streams(NamedTuple):

@@ -14,7 +14,7 @@ from swiftspec.acceptance.published import Quantity, published_acceptance
 from swiftspec.acceptance.synthesis import EXIT_ACCEPTANCE, EXIT_SLOPE, FUZZY_SHARE
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
-from swiftspec.planner.search.fit import fitted_temperature
+from swiftspec.planner.search.space import fitted_temperature
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator

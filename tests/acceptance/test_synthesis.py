@@ -8,7 +8,7 @@ from swiftspec.acceptance import PRIOR, AcceptanceModel, rank_acceptance, synthe
 from swiftspec.acceptance.synthesis import EXIT_ACCEPTANCE, FUZZY_SHARE
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
 from swiftspec.files.document import ModelRef
-from swiftspec.planner.search.fit import fitted_temperature
+from swiftspec.planner.search.space import fitted_temperature
 
 MODEL = ModelRef(model="synthetic", dtype="int4")
 

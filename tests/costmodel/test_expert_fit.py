@@ -2,7 +2,7 @@
 
 import pytest
 
-from swiftspec.artifacts.touched import ExpertsTouched, TouchedPoint
+from swiftspec.artifacts.routes import ExpertsTouched, TouchedPoint
 from swiftspec.costmodel.expert_fit import expert_fits
 from tests.artifacts.test_profile import profile, step
 

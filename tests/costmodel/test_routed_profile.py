@@ -8,7 +8,7 @@ import pytest
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.touched import ExpertsTouched, TouchedPoint
+from swiftspec.artifacts.routes import ExpertsTouched, TouchedPoint
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.plan import experts_priced
 from swiftspec.costmodel.measured_routing import mean_touched

@@ -3,7 +3,7 @@
 import pytest
 
 from swiftspec.costmodel.kernel_latency import KernelTime
-from swiftspec.costmodel.row_curve import RowCurve
+from swiftspec.costmodel.measured import RowCurve
 from swiftspec.timing.latency import Provenance
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses
-from swiftspec.planner.search.fit import fitted_temperature
+from swiftspec.planner.search.space import fitted_temperature
 from tools.iid_trace import synthesise_trace
 
 RANKS = (0.6, 0.2, 0.1, 0.1)  # every target token is among the candidates, so that the draft's probabilities are exact

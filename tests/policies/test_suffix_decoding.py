@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from swiftspec.policies import Request
 from swiftspec.policies.effects import Commit, KeepKV, Prefill, Role, Row, TargetForward
+from swiftspec.policies.lookup.known_text import SuffixTree
 from swiftspec.policies.lookup.speculation import Bounds, Speculation
 from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
-from swiftspec.policies.lookup.suffix_tree import SuffixTree
 from tests.policies.fakes import FakeTarget, Path, requests
 from tests.policies.scripted import drive, run_alone
 from tests.policies.test_prompt_lookup import Periodic

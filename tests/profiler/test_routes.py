@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.touched import ExpertsTouched, TouchedPoint
+from swiftspec.artifacts.routes import ExpertsTouched, TouchedPoint
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.profile import show_profile

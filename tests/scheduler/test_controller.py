@@ -11,7 +11,7 @@ from swiftspec.policies.effects import ForwardKind, Role
 from swiftspec.scheduler.asks import Ask
 from swiftspec.scheduler.controller import Controller, Steering
 from swiftspec.scheduler.controls.control import Contender
-from swiftspec.scheduler.controls.fixed import Fixed
+from swiftspec.scheduler.controls.named import Fixed
 from swiftspec.scheduler.controls.slo import Slo
 from swiftspec.scheduler.controls.worth import Worth
 from swiftspec.scheduler.costs import RoundCosts

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from swiftspec.scheduler.controls.control import Contender, Control
 from swiftspec.scheduler.controls.draft_round import DraftRound
-from swiftspec.scheduler.controls.fixed import Fixed
 from swiftspec.scheduler.controls.goodput import Goodput, GoodputPerRequest, goodput_by_length
-from swiftspec.scheduler.controls.named import CONTROLS, NO_CONTROL, control_under, named_control
+from swiftspec.scheduler.controls.named import CONTROLS, NO_CONTROL, Fixed, control_under, named_control
 from swiftspec.scheduler.controls.slo import Slo, add_due
 from swiftspec.scheduler.controls.worth import Worth
 from swiftspec.scheduler.costs import RoundCosts

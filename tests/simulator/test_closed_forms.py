@@ -1,6 +1,6 @@
 import pytest
 
-from swiftspec.simulator.closed_forms import best_tree_tokens, fewest_rounds, serial_round_s
+from swiftspec.planner.search.bounds import best_tree_tokens, fewest_rounds, serial_round_s
 from tools.closed_forms import chain_tokens
 
 

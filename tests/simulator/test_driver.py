@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.artifacts.metrics import measure
+from swiftspec.planner.search.bounds import best_tree_tokens
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
@@ -21,7 +22,6 @@ from swiftspec.policies.effects import (
     Stop,
     target_forward,
 )
-from swiftspec.simulator.closed_forms import best_tree_tokens
 from swiftspec.simulator.driver import Simulator, simulate
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Phase, Timeline

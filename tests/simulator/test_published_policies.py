@@ -13,6 +13,7 @@ import pytest
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.planner.search.bounds import best_tree_tokens, serial_round_s
 from swiftspec.policies import Policy
 from swiftspec.policies.asynchronous.amusd import Amusd
 from swiftspec.policies.asynchronous.dsi import Dsi
@@ -22,7 +23,6 @@ from swiftspec.policies.asynchronous.ssd import Ssd
 from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
 from swiftspec.policies.trees.sequoia import SequoiaTree
-from swiftspec.simulator.closed_forms import best_tree_tokens, serial_round_s
 from swiftspec.simulator.driver import simulate
 from swiftspec.timing.timeline import Phase
 from tests.builders import constant_profile, with_guesses

@@ -26,7 +26,7 @@ from swiftspec.files.document import ModelRef
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
-from swiftspec.planner.search.fit import Fit
+from swiftspec.planner.search.space import Fit
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Candidates, ForwardKind, Role, Row
 from swiftspec.profiler.acceptance import record_trace

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swiftspec.artifacts.distributions import LEAST_RATE, MOST_RATE, Arrivals, Process
-from swiftspec.workload.arrivals import arrival_times
+from swiftspec.workload.generate import arrival_times
 
 open_processes = st.one_of(
     st.builds(Arrivals, process=st.sampled_from(["poisson", "constant"]), rate=st.floats(LEAST_RATE, MOST_RATE)),

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swiftspec.artifacts.distributions import MOST_TOKENS, Distribution, Lengths
-from swiftspec.workload.lengths import draw_lengths
+from swiftspec.workload.generate import draw_lengths
 from tests.artifacts.test_distributions import lengths
 
 

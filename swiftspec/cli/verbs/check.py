@@ -77,7 +77,7 @@ def validate(
         raise ValueError(f"{missing} is missing; expected a plan and prompts, --loads or --speeds")
     if engine is not None or freeze is not None or leave_out != "none":
         raise ValueError("--engine, --leave-out and --freeze are only for --loads and --speeds")
-    from swiftspec.cli.load_limits import refuse_limits
+    from swiftspec.cli.limits import refuse_limits
     from swiftspec.cli.settings import own_settings
 
     limits = {**own_settings(settings, SCHEDULER), "control": control}

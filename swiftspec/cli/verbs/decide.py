@@ -178,7 +178,7 @@ def plan(
           --load workload.json --limit ttft=500,tpot=30 --price-per-hour 2.5 --out fleet.json
     """
     if plan is not None:
-        from swiftspec.cli.page import report as write
+        from swiftspec.cli.plan import report as write
 
         write(plan=plan, out=report, json_path=json)
         return
@@ -263,7 +263,7 @@ def simulate(
       swiftspec simulate --plan plan.json --json - | jq .metrics.tpot_s
       swiftspec simulate --plan plan.json --load workload.json --set max_running=16
     """
-    from swiftspec.cli.load_limits import refuse_limits
+    from swiftspec.cli.limits import refuse_limits
     from swiftspec.cli.settings import parse_settings, typed
 
     found = parse_settings(settings)

@@ -10,7 +10,8 @@
    with a draft on devices of its own.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -21,7 +22,6 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad
 from swiftspec.devices import ClusterSpec
 from swiftspec.planner.fleet.kinds import Kind
-from swiftspec.planner.fleet.pools import pools_of, saves, sharing_candidate
 from swiftspec.planner.fleet.result import described_fleet, described_load
 from swiftspec.planner.fleet.shortlist import Promising, load_grid, shortlisted, with_fewer_rows
 from swiftspec.planner.fleet.simulated import Served, Simulated, Simulation
@@ -36,9 +36,10 @@ from swiftspec.planner.search.option import Key, Option
 from swiftspec.planner.search.simulations import RankedOption, Simulations
 from swiftspec.planner.under_load.load_curves import LoadCurve, LoadCurves, Means
 from swiftspec.planner.under_load.predictor import Predictor
+from swiftspec.policies import Layout
 from swiftspec.simulator.latency import LatencyTable
 
-__all__ = ["DEFAULT_PERCENTILE", "FleetDecision", "FleetSearch"]
+__all__ = ["DEFAULT_PERCENTILE", "FleetDecision", "FleetSearch", "pools_of", "saves", "sharing_candidate"]
 
 DEFAULT_PERCENTILE = 95.0  # of the requests, which keep their limits
 
@@ -48,6 +49,40 @@ _EXPLAINED = 4  # prompts whose simulation describes an option
 _MOST_FAILURES = 4  # of choices with more requests
 _MOST_ALTERNATIVES = 2
 _CONTROL = "goodput"
+
+
+_TARGETS = (2, 4)  # per draft group
+
+
+def sharing_candidate(sized: Sequence[Sized]) -> Sized | None:
+    """The kind whose drafts are worth sharing: of those with a draft on devices of its own, the one on the fewest."""
+    own = [
+        one
+        for one in sized
+        if one.kind.option.policy.layout is Layout.DISAGGREGATED
+        and one.kind.option.policy.target_groups == 1
+        and one.high is not None
+    ]
+    return min(own, key=lambda one: (one.high not in one.exact, one.devices), default=None)
+
+
+def pools_of(own: Sized, *, most_devices: int) -> Iterator[Sized]:
+    """Pools of 2 and 4 targets for one draft group, as far as there are devices, and the number of each to try.
+
+    A draft that is shared answers no sooner: pools need at least as many targets as replicas with their own drafts.
+    """
+    assert own.high is not None, "a sharing candidate"
+    for num_targets in _TARGETS:
+        pool = replace(own.kind, num_targets=num_targets, num_drafts=1)
+        if most := most_devices // pool.num_devices:
+            high = min(most, math.ceil(own.high / num_targets))
+            yield Sized(kind=pool, low=min(own.low // num_targets, high - 1), high=high, doubtful=high - 1)
+
+
+def saves(pool: Sized, own: Sized) -> bool:
+    """Whether the number of pools to try next would need fewer devices than own drafts."""
+    count = pool.next_count
+    return count is not None and count * pool.kind.num_devices < own.devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

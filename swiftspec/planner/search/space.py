@@ -7,20 +7,21 @@ from functools import cache
 from itertools import product
 
 import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import logsumexp
 
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
 from swiftspec.devices import ClusterSpec
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.memory import MemoryModel, gigabytes
-from swiftspec.planner.search.fit import Fit
 from swiftspec.planner.search.option import Option, Split
-from swiftspec.policies import Layout, Policy, policy_classes
-from swiftspec.policies.base import lacks_mask, sends_features
+from swiftspec.policies import Layout, Policy, make_policy, policy_classes
+from swiftspec.policies.base import lacks_mask, sends_features, shape_of
 from swiftspec.policies.effects import Role
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["Option", "feasible_options", "longest_context"]
+__all__ = ["Fit", "Option", "feasible_options", "fitted_temperature", "longest_context"]
 
 # How far beyond the measured grid latencies are still used: rows are extrapolated, contexts held flat.
 MAX_ROWS_FACTOR = 2
@@ -28,6 +29,48 @@ MAX_CONTEXT_FACTOR = 4
 
 _OTHER_SPLIT = "not on the split that was asked for"
 _Steps = tuple[Role, Phase, int, int]  # degree and ranks
+
+
+_COLDEST, _HOTTEST = 0.1, 2.0
+_NUM_RANKS = 8
+_LEAST_SHARE = 0.001  # a probability of 0 or 1 has no odds
+
+
+class Fit:
+    """Fitted fields by name, the same for every policy that has them."""
+
+    def __init__(self, trace: AcceptanceTrace) -> None:
+        shares = trace.rank_acceptance(_NUM_RANKS)
+        self.fields = {
+            "draft_temperature": fitted_temperature(trace),
+            "acceptance": round(min(max(shares[0], _LEAST_SHARE), 1 - _LEAST_SHARE), 3),
+            "rank_acceptance": tuple(round(share, 4) for share in shares),
+        }
+
+    def __call__(self, policy: Policy) -> Policy:
+        """The same shape with its fittable fields fitted."""
+        shape = shape_of(policy)
+        return make_policy(policy.name, **shape | {name: self.fields[name] for name in shape.keys() & self.fields})
+
+
+def fitted_temperature(trace: AcceptanceTrace) -> float:
+    """The temperature of greatest likelihood (temperature scaling, Guo et al., arXiv 1706.04599), in hundredths.
+
+    Over the positions whose token is among the recorded candidates; 1 if there is none. Below 1 where the draft is less
+    sure than it is right, as is a draft trained on a distribution of which the target takes the most likely token.
+    """
+    logprobs = np.concatenate([prompt.draft.logprobs for prompt in trace.prompts]).astype(float)
+    ranks = np.concatenate([prompt.ranks for prompt in trace.prompts])
+    recorded = np.flatnonzero(ranks < logprobs.shape[1])
+    if not recorded.size:
+        return 1.0
+    chosen, logprobs = logprobs[recorded, ranks[recorded]], logprobs[recorded]
+
+    def loss(coldness: float) -> float:  # convex in the inverse temperature, so that the minimum is the only one
+        return float(np.mean(logsumexp(coldness * logprobs, axis=1) - coldness * chosen))
+
+    fit = minimize_scalar(loss, bounds=(1 / _HOTTEST, 1 / _COLDEST), method="bounded")
+    return round(1 / float(fit.x), 2)
 
 
 def feasible_options(

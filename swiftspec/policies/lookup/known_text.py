@@ -1,12 +1,101 @@
 """Text that a request may be continued from: its own, and earlier outputs (SuffixDecoding, arXiv 2411.04975)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from swiftspec.policies.lookup.speculation import Bounds, Speculation
-from swiftspec.policies.lookup.suffix_tree import SuffixTree
+from swiftspec.policies.lookup.speculation import Bounds, Speculation, best_continuation
 from swiftspec.policies.request import Request
 
-__all__ = ["KnownText"]
+__all__ = ["KnownText", "SuffixTree"]
+
+
+class _Node:
+    """A string that occurred at least twice."""
+
+    __slots__ = ("children", "depth", "num_followed", "num_occurrences")
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self.num_occurrences = 0
+        self.num_followed = 0  # occurrences except one at the text's end
+        self.children: dict[int, _Below] = {}
+
+
+_Below = _Node | int  # for a string that occurred once, the position after it
+
+
+class SuffixTree:
+    """Suffix tree of a growing text.
+
+    Parameters
+    ----------
+    max_depth : int
+        Tokens of the longest string that is counted: a match and its continuation together.
+    """
+
+    def __init__(self, max_depth: int) -> None:
+        self._max_depth = max_depth
+        self._text: list[int] = []
+        self._root = _Node(0)
+        self._matches: list[_Node] = []  # suffixes of the text that occurred before, the longest first
+
+    @property
+    def text(self) -> Sequence[int]:
+        """The whole text."""
+        return self._text
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Add text."""
+        for token in tokens:
+            self._append(token)
+
+    def _append(self, token: int) -> None:
+        text, matches = self._text, list[_Node]()
+        text.append(token)
+        for node in (*self._matches, self._root):
+            node.num_followed += 1
+            child = node.children.get(token)
+            if child is None:
+                node.children[token] = len(text)
+                continue
+            if isinstance(child, int):
+                child = node.children[token] = self._counted(child, node.depth + 1)
+            child.num_occurrences += 1
+            if child.depth < self._max_depth:
+                matches.append(child)
+        self._matches = matches
+
+    def _counted(self, position: int, depth: int) -> _Node:
+        """Node of a string whose only occurrence so far ends before `position`."""
+        node = _Node(depth)
+        node.num_occurrences = node.num_followed = 1
+        node.children[self._text[position]] = position + 1
+        return node
+
+    def speculate(self, bounds: Bounds) -> Speculation:
+        """The continuation of best score over all matches; of equals, that of the longest match."""
+        matches: list[tuple[int, _Below]] = [(node.depth, node) for node in self._matches]
+        return best_continuation(matches, self._children, bounds, max_depth=self._max_depth)
+
+    def _children(self, below: _Below, least_share: float) -> list[tuple[float, int, _Below]]:
+        """(share, token, what is below) of tokens that followed often enough, the most frequent first.
+
+        Of equally frequent tokens the one seen first most recently is first: a text resembles its latest part.
+        """
+        if isinstance(below, int):
+            known = below < len(self._text) and least_share <= 1.0
+            return [(1.0, self._text[below], below + 1)] if known else []
+        least, total = least_share * below.num_followed, below.num_followed
+        found: list[tuple[float, int, _Below]] = []
+        for token, child in reversed(below.children.items()):
+            count = 1 if isinstance(child, int) else child.num_occurrences
+            if count >= least:
+                found.append((count / total, token, child))
+        found.sort(key=_share, reverse=True)  # stable
+        return found
+
+
+def _share(child: tuple[float, int, _Below]) -> float:
+    return child[0]
 
 
 class KnownText:

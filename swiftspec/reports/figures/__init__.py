@@ -4,8 +4,7 @@ Built on matplotlib's `Figure` alone: no pyplot, no global state, no window. Eve
 """
 
 from swiftspec.reports.figures.accuracy import backtest_errors, errors, predicted_vs_measured, tournament
-from swiftspec.reports.figures.kinds import kinds_by_load
-from swiftspec.reports.figures.load import shared_steps, shared_steps_compared
+from swiftspec.reports.figures.load import kinds_by_load, shared_steps, shared_steps_compared
 from swiftspec.reports.figures.plans import forward_parts, heat_map, sensitivity, speed_against_devices
 from swiftspec.reports.figures.recordings import acceptance_by_rank, step_latency, timeline_rounds
 from swiftspec.reports.figures.style import COLOURS, new_figure, render, save_figure

@@ -1,12 +1,17 @@
 """Controls by name, as users write them."""
 
-from swiftspec.scheduler.controls.control import Control
-from swiftspec.scheduler.controls.fixed import Fixed
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from swiftspec.scheduler.controls.control import Contender, Control
 from swiftspec.scheduler.controls.goodput import Goodput, GoodputPerRequest
 from swiftspec.scheduler.controls.slo import Slo
 from swiftspec.scheduler.controls.worth import Worth
+from swiftspec.scheduler.costs import RoundCosts
+from swiftspec.scheduler.shares import equal_shares
 
-__all__ = ["CONTROLS", "NO_CONTROL", "control_under", "named_control"]
+__all__ = ["CONTROLS", "NO_CONTROL", "Fixed", "control_under", "named_control"]
 
 _NAMED: dict[str, Control] = {
     "goodput": Goodput(),
@@ -16,6 +21,30 @@ _NAMED: dict[str, Control] = {
 }
 CONTROLS = ("fixed:K", *_NAMED)
 NO_CONTROL = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """At most `num_draft_rows` rows after the root; 0 is decoding without a draft."""
+
+    learns: ClassVar[bool] = False
+
+    num_draft_rows: int
+
+    def __post_init__(self) -> None:
+        if self.num_draft_rows < 0:
+            raise ValueError(f"num_draft_rows is {self.num_draft_rows}; expected at least 0")
+
+    def rows(
+        self,
+        contenders: Sequence[Contender],
+        *,
+        costs: RoundCosts,  # noqa: ARG002 - they change nothing
+        max_rows: int,
+    ) -> list[int]:
+        """Rows of each contender."""
+        wanted = [1 + min(self.num_draft_rows, len(contender.survival)) for contender in contenders]
+        return equal_shares(wanted, max_rows)
 
 
 def named_control(name: str) -> Control:

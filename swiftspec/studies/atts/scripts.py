@@ -10,7 +10,7 @@ import numpy as np
 
 from swiftspec.artifacts.distributions import Lengths
 from swiftspec.studies.atts.document import AttsOptions, AttsRun, AttsTurn, Ending
-from swiftspec.workload.lengths import draw_lengths
+from swiftspec.workload.generate import draw_lengths
 
 __all__ = [
     "CORRELATION",

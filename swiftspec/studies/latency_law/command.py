@@ -11,7 +11,7 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.cli.columns import percent
-from swiftspec.cli.load_limits import Limits, load_options
+from swiftspec.cli.limits import Limits, load_options
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs
 from swiftspec.devices.contention import watch_contention

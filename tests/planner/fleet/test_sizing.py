@@ -10,8 +10,8 @@ from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Candidate, Prediction
 from swiftspec.artifacts.under_load import LoadPrediction
+from swiftspec.planner.fleet.choice import pools_of, saves
 from swiftspec.planner.fleet.kinds import Kind
-from swiftspec.planner.fleet.pools import pools_of, saves
 from swiftspec.planner.fleet.simulated import Served, Simulated, Simulation, Task
 from swiftspec.planner.fleet.sizing import Sized, Sizing
 from swiftspec.planner.search.collecting import uncollected

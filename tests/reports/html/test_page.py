@@ -13,7 +13,7 @@ from swiftspec.artifacts.plan import Acceptance, Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.cli.page import write_page
+from swiftspec.cli.plan import write_page
 from swiftspec.files.document import ModelRef
 from swiftspec.reports.html import render
 from swiftspec.simulator.typical import typical_timeline

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import mmap
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -10,13 +14,41 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.huge_pages import HugePages
 from swiftspec.engine.model.weights.shared import SharedWeights
 from swiftspec.kernels.cpu_library import Adapter, Library, Matrix
 
-__all__ = ["Format", "Packer", "in_panels"]
+__all__ = ["Format", "HugePages", "Packer", "in_panels"]
 
 _PANEL = 32  # as in linear.hpp
+
+
+_CHUNK_BYTES = 32 << 20
+_ALIGNMENT = 64  # a cache line
+
+
+class HugePages:
+    """Hands out zeroed tensors, which keep their memory alive. In ordinary pages where the kernel has no huge ones."""
+
+    def __init__(self) -> None:
+        self._chunk = memoryview(b"")
+        self._used = 0
+
+    def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A tensor of zeros."""
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if self._used + num_bytes > len(self._chunk):
+            self._chunk, self._used = _mapped(max(num_bytes, _CHUNK_BYTES)), 0
+        start = self._used
+        self._used = -(-(start + num_bytes) // _ALIGNMENT) * _ALIGNMENT
+        return torch.frombuffer(self._chunk[start : start + num_bytes], dtype=dtype).view(*shape)
+
+
+def _mapped(num_bytes: int) -> memoryview:
+    area = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel built without them
+            area.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(area)
 
 
 class Format(IntEnum):
