@@ -9,6 +9,7 @@ __all__ = ["ALONE", "ALONE_CALL", "NEVERS", "ROOMS", "SHIPPED", "WRITERS", "allo
 TORCH = ("torch", "numpy", "safetensors")
 ROOMS: Mapping[str, frozenset[str]] = {
     "errors": frozenset(),
+    "extras": frozenset(),
     "version": frozenset(),
     "progress": frozenset(),
     "interpreters": frozenset(),
@@ -18,7 +19,9 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "devices": frozenset({"models", "torch"}),
     "scheduler": frozenset({"policies"}),
     "engines": frozenset({"devices", "models", "scheduler"}),
-    "artifacts": frozenset({"engines", "files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}),
+    "artifacts": frozenset(
+        {"devices", "engines", "files", "models", "policies", "numpy", "scipy", "pydantic", "pydantic_core"}
+    ),
     "workload": frozenset({"artifacts", "files", "numpy"}),
     "acceptance": frozenset({"artifacts", "engines", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
     "costmodel": frozenset(
@@ -28,7 +31,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "simulator": frozenset({"artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
         {"simulator", "scheduler", "engines", "costmodel", "acceptance", "artifacts", "devices", "models", "policies"}
-        | {"progress"}
+        | {"extras", "progress"}
         | {"interpreters", "joblib", "dask", "distributed", "ray", "numpy", "scipy"}
     ),
     "kernels": frozenset({"files", "torch", "triton"}),
@@ -44,7 +47,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "engine.cluster": frozenset(
         {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "errors", "interpreters"}
-        | {"policies", "version", "torch", "ray"}
+        | {"extras", "policies", "version", "torch", "ray"}
     ),
     "engine.requests": frozenset({"models", "policies"}),
     # kernels: what forked processes will load is compiled before they start.
@@ -56,6 +59,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
             "artifacts",
             "devices",
             "errors",
+            "extras",
             "files",
             "kernels",
             "models",
@@ -65,7 +69,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "profiler": frozenset(
         {"engine", "engine.channel", "engine.model", "engine.parallel", "engine.process", "artifacts", "costmodel"}
-        | {"devices", "files", "interpreters", "models", "policies", "progress", "scheduler", "torch", "numpy", "scipy"}
+        | {"devices", "extras", "files", "interpreters", "models", "policies", "progress", "scheduler"}
+        | {"torch", "numpy", "scipy"}
     ),
     "validation": frozenset(
         {"engine", "engine.model", "engine.process", "engine.requests", "profiler", "planner", "simulator", "scheduler"}
@@ -88,12 +93,14 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "pytest_plugin": frozenset(
         {"artifacts", "errors", "files", "progress", "reports", "stages", "pytest", "pytest_benchmark"}
     ),
-    "root": frozenset({"artifacts", "engine", "planner", "reports", "stages", "version"}),
+    "root": frozenset({"artifacts", "engine", "extras", "planner", "reports", "stages", "version"}),
     # These two may import every room that stands before them, too, but root.
     "cli": frozenset({"typer", "rich"}),
     "studies": frozenset({"joblib", "matplotlib", "numpy", "pydantic", "scipy", "simpy", "typer"}),
     "cli.study": frozenset({"cli", "studies", "typer"}),
-    "cli.app": frozenset({"cli", "cli.study", "engine.process", "errors", "files", "planner", "version", "typer"}),
+    "cli.app": frozenset(
+        {"cli", "cli.study", "engine.process", "errors", "extras", "files", "planner", "version"} | {"typer"}
+    ),
     "__main__": frozenset({"cli", "cli.app"}),
 }
 _TOP = ("cli", "studies")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema
 
+from swiftspec.devices.local import num_devices_here
 from swiftspec.files.reading import open_input, read_json, shown
 from swiftspec.files.writing import write_output
 
@@ -170,7 +171,7 @@ def device_name() -> str:
     if cpuinfo.exists():
         names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
         name = names[0] if names else name
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
+    return f"{name}, {num_devices_here('cpu')} cores"
 
 
 def _version(name: str) -> str:

@@ -20,6 +20,7 @@ from swiftspec.cli.usage_error import usage_sentence
 from swiftspec.cli.verb_groups import DECIDE, MEASURE, USE, VerbGroups
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code
 from swiftspec.errors import EngineError
+from swiftspec.extras import extras_named
 from swiftspec.files.reading import brief
 from swiftspec.version import __version__
 
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        code = app(args=arguments, prog_name="swiftspec", standalone_mode=False)
+        with extras_named(needed_by="this command"):
+            code = app(args=arguments, prog_name="swiftspec", standalone_mode=False)
     except typer.TyperException as error:
         console.error(usage_sentence(error))
         return 2

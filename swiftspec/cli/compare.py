@@ -14,6 +14,7 @@ from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.plan import search
 from swiftspec.cli.say_drift import regret, say_drift
 from swiftspec.devices.contention import Contention, watch_contention
+from swiftspec.extras import check_extra
 from swiftspec.planner.options import SearchOptions
 from swiftspec.policies import policy_class, policy_names
 from swiftspec.validation.measuring import measure_plan
@@ -31,7 +32,8 @@ class Measuring:
 
 
 def measuring(prompts: Path | None, *, repeats: int, limit: int | None) -> Measuring:
-    """From flags. ValueError without prompts."""
+    """From flags. ValueError without prompts, or without an engine to measure with."""
+    check_extra("engine", needed_by="--run")
     if prompts is None:
         raise ValueError("--run is given without --prompts; it needs texts to measure on")
     return Measuring(prompts=prompts, repeats=repeats, limit=limit)

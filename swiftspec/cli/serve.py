@@ -1,7 +1,6 @@
 """`swiftspec serve`: a plan behind OpenAI's API."""
 
 import asyncio
-import importlib.util
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,12 +16,12 @@ from swiftspec.cli.nodes import on_ray
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.engine.checks import check_devices
 from swiftspec.engine.requests.tenants import Tenant
+from swiftspec.extras import check_extra
 from swiftspec.files.reading import read_input
 from swiftspec.policies.shared_outputs import num_searched
 
 __all__ = ["serve"]
 
-_NEEDED = ("jinja2", "prometheus_client", "starlette", "uvicorn")
 _MOST_BYTES = 1 << 20
 _LEAST_CHARACTERS = 8
 
@@ -49,10 +48,7 @@ def serve(
     """Serve until a signal. ValueError if anything is wrong before the first request."""
     inputs = {"--plan": plan, "--api-key-file": api_key_file, "--chat-template": chat_template}
     check_outputs(inputs=inputs, json=json_path)
-    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
-        raise ValueError(
-            f"serve needs {', '.join(missing)}; install the extra `serve`: pip install 'swiftspec-llm[serve]'"
-        )
+    check_extra("serve", needed_by="serve")
     made = Plan.load(plan)
     candidate = searching(candidate_of(made, policy), engine_options["earlier_outputs"])
     check_devices(made, [] if ray else [candidate], source=str(plan))

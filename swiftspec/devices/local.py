@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Set
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["TREE_SLOTS", "Device", "check_device", "num_devices_here", "usable_device"]
+__all__ = ["TREE_SLOTS", "Device", "check_device", "cores_here", "num_devices_here", "usable_device"]
 
 Device = Literal["cpu", "cuda"]
 TREE_SLOTS: dict[Device, int] = {"cpu": 512, "cuda": 256}  # most tree rows of any policy; eight words of a kernel
 
 
+def cores_here() -> Set[int]:
+    """Cores that this process may use; all of the machine's where the system does not tell them apart."""
+    if sys.platform == "linux":
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
 def num_devices_here(device: str) -> int:
     """Number of cores that this process may use, or of GPUs that torch can."""
     if device == "cpu":
-        return len(os.sched_getaffinity(0))
+        return len(cores_here())
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
