@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-__all__ = ["EXTRAS", "MissingExtraError", "check_extra", "extras_named", "install_command"]
+__all__ = ["EXTRAS", "MissingExtraError", "check_extra", "extras_named", "install_command", "missing_packages"]
 
 # Extra -> the modules that are imported of its packages. Triton is not here: nothing on a CPU imports it.
 EXTRAS: Mapping[str, tuple[str, ...]] = {
@@ -27,8 +27,13 @@ def check_extra(extra: str, *, needed_by: str) -> None:
     needed_by : str
         Subject of the sentence: `--plot`, `the engine`.
     """
-    if missing := [name for name in EXTRAS[extra] if find_spec(name) is None]:
+    if missing := missing_packages(extra):
         raise MissingExtraError(f"{needed_by} needs {', '.join(missing)}: {install_command(extra)}")
+
+
+def missing_packages(extra: str) -> list[str]:
+    """Modules of an extra that are not installed."""
+    return [name for name in EXTRAS[extra] if find_spec(name) is None]
 
 
 def install_command(extra: str) -> str:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from swiftspec.artifacts.document import file_sha256
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
@@ -9,6 +11,8 @@ from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.timeline import Phase
 from swiftspec.cli.profile import checked_steps
 from swiftspec.profiler.tensor_parallel import GLOO, IN_A_ROW
+
+pytestmark = pytest.mark.extra("engine")
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/ranks.md").read_text(encoding="utf-8")

@@ -27,6 +27,8 @@ from tests.cli.conftest import TEXTS, Stage, brief_profiles
 from tests.engine.conftest import two_cores
 from tests.engine.processes import gone_within, hear_interrupts, is_running
 
+pytestmark = pytest.mark.extra("engine")
+
 
 def read(path: Path) -> Any:
     return json.loads(path.read_text())

@@ -19,6 +19,8 @@ from swiftspec.profiler.op_timer import OpTimer
 from swiftspec.profiler.pair import registered_name
 from tests.builders import machine_profile
 
+pytestmark = pytest.mark.extra("engine")
+
 Fails = Callable[..., str]
 Models = tuple[Path, Path]
 

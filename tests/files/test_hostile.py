@@ -24,6 +24,8 @@ from tests.files import hostile
 from tests.files.readers import Outcome, attempt
 from tests.workload.samples import workload
 
+pytestmark = pytest.mark.extra("engine")
+
 ROOT = Path(__file__).parents[2]
 NAMES = {
     "trace": "f.npz",

@@ -16,6 +16,8 @@ from swiftspec.tenants.directories import StoredZoo, read_zoo
 from swiftspec.tenants.zoo import Zoo
 from tests.tenants.models import LAYER_BYTES, Tensors, base_tensors, factors, fine_tuned, write_adapter, write_model
 
+pytestmark = pytest.mark.extra("engine")
+
 BASE_BYTES = sum(tensor.nbytes for tensor in base_tensors().values())
 ADAPTER_BYTES = 4 * 4 * 2 * (16 + 16)  # layers x bytes x rank x (in + out)
 
