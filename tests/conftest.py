@@ -15,7 +15,18 @@ pytest_plugins = ["pytester"]  # runs pytest itself, for the plugin of this pack
 if "engine" not in MISSING:
     pytest_plugins.append("tests.with_engine")
 # Folders whose tests all need the engine. A file elsewhere says it by `pytestmark`, a test by the marker `extra`.
-OF_THE_ENGINE = ("benchmarks", "clients", "demo", "engine", "kernels", "profiler", "pytest_plugin", "server", "tenants", "tools")
+OF_THE_ENGINE = (
+    "benchmarks",
+    "clients",
+    "demo",
+    "engine",
+    "kernels",
+    "profiler",
+    "pytest_plugin",
+    "server",
+    "tenants",
+    "tools",
+)
 
 # Files that take longest, longest first: begun last, one would keep a core busy while the others are idle.
 LONGEST = (

@@ -32,8 +32,7 @@ class Measuring:
 
 
 def measuring(prompts: Path | None, *, repeats: int, limit: int | None) -> Measuring:
-    """From flags. ValueError without prompts, or without an engine to measure with."""
-    check_extra("engine", needed_by="--run")
+    """From flags. ValueError without prompts."""
     if prompts is None:
         raise ValueError("--run is given without --prompts; it needs texts to measure on")
     return Measuring(prompts=prompts, repeats=repeats, limit=limit)
@@ -66,6 +65,8 @@ def compare(
         "--prompts": measuring.prompts if measuring else None,
     }
     check_outputs(inputs=inputs, out=out, plot=plot, json=json_path)
+    if measuring is not None:
+        check_extra("engine", needed_by="--run")
     names = _names(policies)
     planned = search(
         target=target,

@@ -48,10 +48,10 @@ def serve(
     """Serve until a signal. ValueError if anything is wrong before the first request."""
     inputs = {"--plan": plan, "--api-key-file": api_key_file, "--chat-template": chat_template}
     check_outputs(inputs=inputs, json=json_path)
-    check_extra("serve", needed_by="serve")
     made = Plan.load(plan)
     candidate = searching(candidate_of(made, policy), engine_options["earlier_outputs"])
     check_devices(made, [] if ray else [candidate], source=str(plan))
+    check_extra("serve", needed_by="serve")
     keys = _keys(api_key_file)
     from swiftspec.server.app import HttpOptions
     from swiftspec.server.run import listen

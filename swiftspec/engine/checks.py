@@ -28,9 +28,9 @@ def check_devices(plan: Plan, candidates: Iterable[Candidate] = (), *, source: s
 
     `source` names the plan in the error.
     """
-    check_extra("engine", needed_by="running a plan")
     if plan.device in DEVICES:
         raise ValueError(f"{source}: a plan for {plan.device}, which this machine is not; `simulate` can replay it")
+    check_extra("engine", needed_by="running a plan")
     available = num_devices_here(plan.device)
     for candidate in candidates:
         needed = max(candidate.devices) + 1

@@ -50,10 +50,10 @@ def resolve(*, target: str, draft: str, inflate: str | None, dtype: str, device:
     ValueError
         One sentence naming field and value.
     """
-    check_extra("engine", needed_by="measuring a pair")
     dtypes = dtypes_of_roles(dtype)
     known = ",".join("bfloat16" if each == "auto" else each for each in dtypes)
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=known, device=device)
+    check_extra("engine", needed_by="measuring a pair")
     if device == "cuda" or "auto" not in dtypes:
         return pair
     from swiftspec.profiler.dtype_choice import choose_dtype

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from swiftspec.models.tokenizer import Tokenizer, surely_over
 from tests.cli.tokenizer_files import END_ID, write_byte_tokenizer
 
+pytestmark = pytest.mark.extra("engine")
+
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
