@@ -13,7 +13,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "version": frozenset(),
     "progress": frozenset(),
     "interpreters": frozenset(),
-    "files": frozenset({"numpy"}),
+    "files": frozenset({"extras", "numpy"}),
     "policies": frozenset(),
     "models": frozenset({"files", "policies", "tokenizers"}),
     "devices": frozenset({"models", "torch"}),

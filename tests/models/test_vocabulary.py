@@ -1,6 +1,7 @@
 """Vocabularies without the library that tokenises, beside that library's own."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from swiftspec.models.vocabulary import check_same_vocabulary, read_vocabulary
 from tests.cli.tokenizer_files import write_byte_tokenizer
 
 IDS = {"<unk>": 0, "a": 1, "ab": 2, "\u20ac": 3}
-MODELS = {
+MODELS: dict[str, dict[str, Any]] = {
     "BPE": {"vocab": IDS, "merges": []},
     "WordPiece": {"vocab": IDS, "unk_token": "<unk>"},
     "WordLevel": {"vocab": IDS, "unk_token": "<unk>"},
