@@ -14,13 +14,14 @@ INSTALLED := $(VENV)/.installed
 # The demo and the tests read nothing but what the repository holds.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo serve clients docs test check bench soak campaign clean
+.PHONY: help demo serve clients docs test lean check bench soak campaign clean
 
 help:
 	@echo "make demo    profile, trace, plan, run and validate the bundled pair, in at most 8 minutes"
 	@echo "make serve   serve the plan that make demo made: an OpenAI-compatible server on port 8000"
 	@echo "make docs    the API reference, in build/api: open build/api/index.html"
 	@echo "make test    run every test (PYTEST_ARGS='-k tree' to choose)"
+	@echo "make lean    the planner's tests without extras, on the oldest versions that it allows: an environment of its own"
 	@echo "make check   ruff and mypy"
 	@echo "make bench   plan for this machine, then measure: tests/benchmarks"
 	@echo "make soak    SOAK_FAULTS=200 prompts with a fault in each, then SOAK_PROMPTS=500 of varied lengths, then SOAK_REQUESTS=2000 at once"
@@ -43,6 +44,10 @@ docs: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m tests.run $(PYTEST_ARGS)
+
+# Needs no other installation.
+lean:
+	$(PYTHON) -m tests.lean $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check
@@ -78,5 +83,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	    { echo "$(PYTHON) cannot create virtual environments: on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
 	@echo "Installing into $(VENV) (torch and triton are large: one to several minutes, once)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev,docs,ray,serve]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
 	@touch $@

@@ -19,6 +19,7 @@ Plan for eight GPUs without having them:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from swiftspec.extras import extras_named
 from swiftspec.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -89,8 +90,9 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module."""
-    if name == "figures":  # a module
-        return import_module("swiftspec.reports.figures")
-    if name in _HOMES:
-        return getattr(import_module(f"swiftspec.{_HOMES[name]}"), name)
+    with extras_named(needed_by=f"swiftspec.{name}"):
+        if name == "figures":  # a module
+            return import_module("swiftspec.reports.figures")
+        if name in _HOMES:
+            return getattr(import_module(f"swiftspec.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,23 +1,32 @@
 import gc
-import os
+import re
 import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
-from swiftspec.engine.process.fork_server_client import shared_fork_server
-from swiftspec.kernels.cpu_library import prepare_library
+from swiftspec.extras import EXTRAS, missing_packages
 from tests.run import ALONE
 
+MISSING = {extra for extra in EXTRAS if missing_packages(extra)}
 pytest_plugins = ["pytester"]  # runs pytest itself, for the plugin of this package
-
-if not torch.cuda.is_available():
-    # Before anything imports Triton, as transformers does: its own functions, too, are decorated once.
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # 0 to compile what the tests launch, for a GPU elsewhere
-
+if "engine" not in MISSING:
+    pytest_plugins.append("tests.with_engine")
+# Folders whose tests all need the engine. A file elsewhere says it by `pytestmark`, a test by the marker `extra`.
+OF_THE_ENGINE = (
+    "benchmarks",
+    "clients",
+    "demo",
+    "engine",
+    "kernels",
+    "profiler",
+    "pytest_plugin",
+    "server",
+    "tenants",
+    "tools",
+)
 
 # Files that take longest, longest first: begun last, one would keep a core busy while the others are idle.
 LONGEST = (
@@ -58,11 +67,7 @@ LONGEST = (
     "engine/process/test_fork_server_client.py",
 )
 FOLDER = Path(__file__).parent
-
-
-def pytest_configure() -> None:
-    """Compile the CPU kernels before any test could be the one that waits for it, and says so."""
-    prepare_library()
+OF_A_FILE = re.compile(r'^pytestmark = .*\bmark\.extra\("(\w+)"\)', re.MULTILINE)
 
 
 def pytest_collection_finish() -> None:
@@ -75,15 +80,22 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {FOLDER / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+    for item in items:
+        if lacking := [name for mark in item.iter_markers("extra") for name in mark.args if name in MISSING]:
+            item.add_marker(pytest.mark.skip(f"the extra `{lacking[0]}` is not installed"))
     marked = {item.path for item in items if item.get_closest_marker("alone")}
     if hidden := [path for path in marked if not has_alone(path)]:
         raise pytest.UsageError(f"{hidden[0]} does not say `mark.alone`, by which its tests that run alone are found")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """If only tests marked `alone` are to run, skip files without any, since importing them takes a while."""
-    is_file = collection_path.suffix == ".py" and config.getoption("markexpr") == ALONE
-    return True if is_file and not has_alone(collection_path) else None
+    """Skip files that cannot be imported without an extra; and, for tests marked `alone`, files without any."""
+    if collection_path.suffix != ".py":
+        is_engine = collection_path.parent == FOLDER and collection_path.name in OF_THE_ENGINE
+        return True if is_engine and "engine" in MISSING else None
+    if MISSING.intersection(OF_A_FILE.findall(collection_path.read_text(encoding="utf-8"))):
+        return True
+    return True if config.getoption("markexpr") == ALONE and not has_alone(collection_path) else None
 
 
 def has_alone(path: Path) -> bool:
@@ -93,22 +105,6 @@ def has_alone(path: Path) -> bool:
 # `nohup make test &` starts a program that ignores both, as all that it starts would, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def fork_server() -> Iterator[None]:
-    """Engines of this process, one after another, are forked off one: a thousand seconds of loading torch."""
-    with shared_fork_server():
-        yield
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Small tensors on one intra-op thread: more of them only wait for each other, long if the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

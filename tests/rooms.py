@@ -9,13 +9,15 @@ __all__ = ["ALONE", "ALONE_CALL", "NEVERS", "ROOMS", "SHIPPED", "WRITERS", "allo
 TORCH = ("torch", "numpy", "safetensors")
 ROOMS: Mapping[str, frozenset[str]] = {
     "errors": frozenset(),
+    "extras": frozenset(),
     "version": frozenset(),
     "progress": frozenset(),
     "interpreters": frozenset(),
-    "files": frozenset({"numpy", "pydantic", "pydantic_core"}),
+    "machine": frozenset(),
+    "files": frozenset({"extras", "machine", "numpy", "pydantic", "pydantic_core"}),
     "policies": frozenset(),
     "models": frozenset({"files", "policies", "tokenizers"}),
-    "devices": frozenset({"models", "torch"}),
+    "devices": frozenset({"machine", "models", "torch"}),
     "scheduler": frozenset({"policies"}),
     "engines": frozenset({"devices", "models", "scheduler"}),
     "timing": frozenset({"engines", "files", "policies", "numpy", "pydantic"}),
@@ -31,6 +33,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "simulator": frozenset({"timing", "artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
         {
+            "extras",
             "files",
             "timing",
             "simulator",
@@ -59,7 +62,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "engine.cluster": frozenset(
         {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "errors", "interpreters"}
-        | {"policies", "version", "torch", "ray"}
+        | {"extras", "policies", "version", "torch", "ray"}
     ),
     "engine.requests": frozenset({"models", "policies"}),
     # kernels: what forked processes will load is compiled before they start.
@@ -71,6 +74,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
             "artifacts",
             "devices",
             "errors",
+            "extras",
             "files",
             "kernels",
             "models",
@@ -80,6 +84,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "profiler": frozenset(
         {
+            "extras",
             "timing",
             "engine",
             "engine.channel",
@@ -123,12 +128,12 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "pytest_plugin": frozenset(
         {"artifacts", "errors", "files", "progress", "reports", "api", "pytest", "pytest_benchmark"}
     ),
-    "root": frozenset({"timing", "artifacts", "engine", "planner", "reports", "api", "version"}),
+    "root": frozenset({"extras", "timing", "artifacts", "engine", "planner", "reports", "api", "version"}),
     # These two may import every room that stands before them, too, but root.
     "cli": frozenset({"typer", "rich"}),
     "studies": frozenset({"joblib", "matplotlib", "numpy", "pydantic", "scipy", "simpy", "typer"}),
     "cli.study": frozenset({"cli", "studies", "typer"}),
-    "cli.app": frozenset({"cli", "cli.study", "engine.process", "errors", "files", "version", "typer"}),
+    "cli.app": frozenset({"extras", "cli", "cli.study", "engine.process", "errors", "files", "version", "typer"}),
     "__main__": frozenset({"cli", "cli.app"}),
 }
 _TOP = ("cli", "studies")

@@ -16,6 +16,8 @@ from tests.cli.conftest import brief_profiles
 from tests.cli.tokenizer_files import write_printable_tokenizer
 from tests.engine.pairs import write_pair
 
+pytestmark = pytest.mark.extra("engine")
+
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 ONE_JOB = swiftspec.SearchOptions(num_jobs=1)
 H800 = swiftspec.Deployment(device="h800", num_devices=2, quant="int4")

@@ -22,6 +22,8 @@ from tests.api_reference import build
 from tests.cli.conftest import brief_profiles
 from tests.engine.conftest import two_cores
 
+pytestmark = pytest.mark.extra("engine")
+
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = ROOT / "swiftspec" / "profiles" / "demo-zen4-2-cores"
 MODULES = {"figures"}  # public names that are modules

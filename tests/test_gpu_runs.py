@@ -15,6 +15,8 @@ import pytest
 
 from tests.engine.conftest import two_cores
 
+pytestmark = pytest.mark.extra("engine")
+
 ROOT = Path(__file__).resolve().parents[1]
 HANG_S = 3600
 

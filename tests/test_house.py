@@ -16,18 +16,24 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import swiftspec
+from swiftspec import extras
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.files.document import file_sha256
 from swiftspec.policies import POLICIES
+from tests.lean import floors
 
 ROOT = Path(__file__).resolve().parents[1]
 HELP = "import sys; sys.argv = ['swiftspec', '--help']; from swiftspec.cli.app import main; main()"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 REQUIREMENTS = [Requirement(line) for line in PROJECT["dependencies"]]
-EXTRAS = [Requirement(line) for extra in PROJECT["optional-dependencies"].values() for line in extra]
+EXTRAS = {
+    extra: [Requirement(line) for line in lines if not line.startswith("swiftspec-llm")]
+    for extra, lines in PROJECT["optional-dependencies"].items()
+}
+EVERYTHING = [*REQUIREMENTS, *(requirement for extra in EXTRAS.values() for requirement in extra)]
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
@@ -114,9 +120,8 @@ def test_public_names_exist() -> None:
 
 def test_every_dependency_has_a_tested_version_above_its_lower_bound() -> None:
     pinned = pins()
-    requirements = REQUIREMENTS + EXTRAS
-    assert {requirement.name for requirement in requirements} == pinned.keys()
-    assert [r.name for r in requirements if not r.specifier.contains(pinned[r.name])] == []
+    assert {requirement.name for requirement in EVERYTHING} == pinned.keys()
+    assert [r.name for r in EVERYTHING if not r.specifier.contains(pinned[r.name])] == []
 
 
 def test_heavy_pins_are_the_tested_pair() -> None:
@@ -135,7 +140,35 @@ def test_installed_version_is_the_pinned_one(name: str) -> None:
 
 def test_every_dependency_is_justified() -> None:
     reasons = dict(re.findall(r"^- `([^`]+)`: (\S.{15,})$", section("docs/design.md", "Dependencies"), re.MULTILINE))
-    assert reasons.keys() == {requirement.name for requirement in REQUIREMENTS + EXTRAS}
+    assert reasons.keys() == {requirement.name for requirement in EVERYTHING}
+
+
+def test_extras_are_what_errors_say_of_them() -> None:
+    modules = {"pyzmq": "zmq", "prometheus-client": "prometheus_client"}
+    brought = {extra: {modules.get(r.name, r.name) for r in EXTRAS[extra]} - {"triton"} for extra in extras.EXTRAS}
+    assert brought == {extra: set(names) for extra, names in extras.EXTRAS.items()}
+    assert EXTRAS.keys() == {*extras.EXTRAS, "demo", "dev"}
+
+
+def test_development_has_every_extra() -> None:
+    (ours,) = (line for line in PROJECT["optional-dependencies"]["dev"] if line.startswith("swiftspec-llm"))
+    assert Requirement(ours).extras == extras.EXTRAS.keys()
+
+
+def test_the_oldest_versions_are_those_of_the_requirements() -> None:
+    assert [requirement.name for requirement in REQUIREMENTS] == list(floors())
+    assert [r.name for r in REQUIREMENTS if not r.specifier.contains(floors()[r.name])] == []
+
+
+def test_every_weight_file_is_in_the_package_of_weights_alone() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    assert "*.safetensors" in build["exclude"]
+    weights = tomllib.loads((ROOT / "packages/demo/pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]
+    included = weights["build"]["targets"]["wheel"]["force-include"]
+    assert included == {
+        f"../../{path.relative_to(ROOT)}": str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "swiftspec").rglob("*.safetensors"))
+    }
 
 
 def test_neither_tools_nor_tests_are_distributed() -> None:

@@ -14,6 +14,8 @@ from tests.builders import machine_profile
 from tests.server.running import write_plan
 from tools.iid_trace import synthesise_trace
 
+pytestmark = pytest.mark.extra("engine")
+
 ROOT = Path(__file__).resolve().parents[1]
 OURS = ("torch", "numpy", "zmq", "joblib", "socket", "queue", "random", "selectors", "pickle", "signal", "subprocess")
 PYTHONS = ("types", "token", "threading", "tempfile", "collections", "warnings")  # loaded by `python -m` itself

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.report import Report
@@ -9,6 +11,8 @@ from swiftspec.cli.profile import checked_steps
 from swiftspec.files.document import file_sha256
 from swiftspec.profiler.tensor_parallel import GLOO, IN_A_ROW
 from swiftspec.timing.timeline import Phase
+
+pytestmark = pytest.mark.extra("engine")
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/ranks.md").read_text(encoding="utf-8")

@@ -152,7 +152,7 @@ def _greedy(options: argparse.Namespace) -> Iterable[Record]:
 
 def _tune(options: argparse.Namespace) -> Iterator[Record]:
     """Compile all candidates in parallel, then measure; the table is written anew after each product."""
-    from swiftspec.files.document import device_name
+    from swiftspec.machine import device_name
     from swiftspec.kernels.tables import Product, table_path
     from tools.baking import compile_all, tuning_launches
     from tools.tuning import ROWS, products_of, save_table, tune

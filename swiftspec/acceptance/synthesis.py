@@ -191,7 +191,7 @@ def _luck(confidence: _Floats, rng: np.random.Generator) -> _Floats:
 
     So acceptance matches the process at every level of confidence, not only in the long run.
     """
-    order = np.argsort(confidence, axis=None)
+    order = np.argsort(confidence, axis=None, kind="stable")  # equal ones in one order on every processor
     spread = np.empty(confidence.size)
     spread[order] = (rng.random() + _GOLDEN * np.arange(confidence.size)) % 1
     return spread.reshape(confidence.shape)

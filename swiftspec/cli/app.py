@@ -22,6 +22,7 @@ from swiftspec.cli.verb_groups import CHECK, DATA, DECIDE, MEASURE, MORE, USE, V
 from swiftspec.cli.verbs import check, data, decide, measure, more, use
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code
 from swiftspec.errors import EngineError
+from swiftspec.extras import extras_named
 from swiftspec.files.reading import brief
 from swiftspec.version import __version__
 
@@ -73,31 +74,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        code = app(
-            args=renewed(sys.argv[1:] if arguments is None else arguments), prog_name="swiftspec", standalone_mode=False
-        )
+        with extras_named(needed_by="this command"):
+            given = renewed(sys.argv[1:] if arguments is None else arguments)
+            code = app(args=given, prog_name="swiftspec", standalone_mode=False)
     except typer.TyperException as error:
         console.error(usage_sentence(error))
         return 2
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
-    except (ValueError, OSError, EngineError) as error:
+    except (ValueError, OSError, EngineError, ImportError, MemoryError) as error:
         if os.environ.get(_TRACEBACK):
             raise
         console.error(_sentence(error))
-        return 3 if isinstance(error, EngineError) else 2
-    except (ImportError, MemoryError) as error:  # a library that does not fit into a limit on memory is an ImportError
-        if os.environ.get(_TRACEBACK):
-            raise
-        console.error(f"out of memory, or a library cannot be loaded ({brief(error) or type(error).__name__})")
-        return 3
+        return 2 if isinstance(error, ValueError | OSError) else 3
     return _interrupted() if code == 130 else code or int(console.reader_has_gone())
 
 
 def _sentence(error: Exception) -> object:
     """The error's message, naming the file or stream if there is one."""
+    if isinstance(error, ValueError):
+        return in_flags(str(error))
+    if isinstance(error, ImportError | MemoryError):  # the first is a library's that does not fit into memory
+        return f"out of memory, or a library cannot be loaded ({brief(error) or type(error).__name__})"
     if not isinstance(error, OSError):
-        return in_flags(str(error)) if isinstance(error, ValueError) else error
+        return error
     if error.filename is None and error.errno in _WRITING:
         # Every other output's error names its file; that of the parser's help does not.
         console.abandon_stdout()

@@ -17,6 +17,7 @@ from swiftspec.cli.validate import validate
 from swiftspec.demo import DEMO_INFLATION
 from swiftspec.demo.budget import LADDER, Scope, restricted
 from swiftspec.devices.local import num_devices_here
+from swiftspec.extras import check_extra
 from swiftspec.files.reading import read_json
 from swiftspec.models.spec import model_directory
 from swiftspec.profiler.pair import resolve
@@ -49,6 +50,9 @@ def demo(
 
     If `inflate` or `repeats` is not given, it is chosen, like the number of prompts, to fit `budget_minutes`.
     """
+    check_extra("engine", needed_by="demo")
+    if plot:
+        check_extra("plots", needed_by="--plot")
     available = num_devices_here("cpu")
     num_devices = min(2, available) if devices is None else devices
     if num_devices > available:

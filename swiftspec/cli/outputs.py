@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from swiftspec.cli import console
+from swiftspec.extras import check_extra
 from swiftspec.files.writing import STDOUT, Destination, locate, write_output
 
 __all__ = ["check_outputs", "saved", "write_json"]
@@ -55,8 +56,10 @@ def check_outputs(
             raise ValueError(f"{name} is {path}, where {other} is to be written, too")
         if identity == STDOUT:
             console.keep_stdout_for_data()
-    if (plot := paths.get("plot")) is not None and plot.suffix not in _FIGURES:
-        raise ValueError(f"--plot is {plot}; expected a name ending in {', '.join(_FIGURES)}")
+    if (plot := paths.get("plot")) is not None:
+        if plot.suffix not in _FIGURES:
+            raise ValueError(f"--plot is {plot}; expected a name ending in {', '.join(_FIGURES)}")
+        check_extra("plots", needed_by="--plot")
 
 
 def _located(name: str, path: Path) -> Destination:

@@ -1,7 +1,6 @@
 """`swiftspec serve`: a plan behind OpenAI's API."""
 
 import asyncio
-import importlib.util
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -18,12 +17,12 @@ from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.settings import SERVER
 from swiftspec.engine.checks import check_devices
 from swiftspec.engine.requests.tenants import Tenant
+from swiftspec.extras import check_extra
 from swiftspec.files.reading import read_input
 from swiftspec.policies.lookup.shared_outputs import num_searched
 
 __all__ = ["serve"]
 
-_NEEDED = ("jinja2", "prometheus_client", "starlette", "uvicorn")
 _ENGINE = ("max_context", "max_running", "max_waiting", "kv_blocks", "max_restarts")  # settings of the engine itself
 _MOST_BYTES = 1 << 20
 _LEAST_CHARACTERS = 8
@@ -50,14 +49,11 @@ def serve(
     """Serve until a signal. settings: by name, of SERVER. ValueError if anything is wrong before the first request."""
     inputs = {"--plan": plan, "--api-key-file": api_key_file, "--chat-template": chat_template}
     check_outputs(inputs=inputs, json=json_path)
-    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
-        raise ValueError(
-            f"serve needs {', '.join(missing)}; install the extra `serve`: pip install 'swiftspec-llm[serve]'"
-        )
     made = Plan.load(plan)
     candidate = searching(candidate_of(made, policy), earlier_outputs)
     chosen: dict[str, Any] = {name: setting.usual for name, setting in SERVER.items()} | dict(settings)
     check_devices(made, [] if ray else [candidate], source=str(plan))
+    check_extra("serve", needed_by="serve")
     keys = _keys(api_key_file)
     from swiftspec.server.app import HttpOptions
     from swiftspec.server.run import listen

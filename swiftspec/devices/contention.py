@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from swiftspec.machine import cores_here
+
 __all__ = ["BUSY_SHARE", "Contention", "CpuTimes", "cpu_times", "watch_contention"]
 
 BUSY_SHARE = 0.05  # of the cores' time; an idle machine's own services take less than 1 %
@@ -51,7 +53,7 @@ class Contention:
 @contextmanager
 def watch_contention() -> Iterator[Contention]:
     """Measure the time that other processes take on this process's cores while the block runs."""
-    found, cores = Contention(), os.sched_getaffinity(0)
+    found, cores = Contention(), cores_here()
     before = cpu_times(cores)
     try:
         yield found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Literal
+
+from swiftspec.machine import cores_here
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +18,7 @@ TREE_SLOTS: dict[Device, int] = {"cpu": 512, "cuda": 256}  # most tree rows of a
 def num_devices_here(device: str) -> int:
     """Number of cores that this process may use, or of GPUs that torch can."""
     if device == "cpu":
-        return len(os.sched_getaffinity(0))
+        return len(cores_here())
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.devices import DEVICES
 from swiftspec.devices.local import num_devices_here
+from swiftspec.extras import check_extra
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.scoring import PromptScoring
@@ -23,12 +24,13 @@ _SHORTEST = 32  # tokens of a request that an engine at least has room for
 
 
 def check_devices(plan: Plan, candidates: Iterable[Candidate] = (), *, source: str) -> None:
-    """ValueError unless the plan is for a machine of this kind, with every device that the candidates use.
+    """ValueError unless the engine is installed, on a machine of the plan's kind, with every device of the candidates.
 
     `source` names the plan in the error.
     """
     if plan.device in DEVICES:
         raise ValueError(f"{source}: a plan for {plan.device}, which this machine is not; `simulate` can replay it")
+    check_extra("engine", needed_by="running a plan")
     available = num_devices_here(plan.device)
     for candidate in candidates:
         needed = max(candidate.devices) + 1

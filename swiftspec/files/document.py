@@ -17,6 +17,7 @@ from pydantic_core import CoreSchema
 
 from swiftspec.files.reading import open_input, read_json, shown
 from swiftspec.files.writing import write_output
+from swiftspec.machine import device_name
 
 __all__ = [
     "Basis",
@@ -161,16 +162,6 @@ def file_sha256(path: Path) -> str:
     """Hex digest of a file's bytes. ValueError if it cannot be read."""
     with os.fdopen(open_input(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def device_name() -> str:
-    """The processor's own name and the number of cores that this process may use."""
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        name = names[0] if names else name
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
 
 
 def _version(name: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 __all__ = [
     "MOST_JSON_BYTES",
+    "NO_TERMINAL",
     "brief",
     "is_unicode",
     "open_input",
@@ -29,6 +30,8 @@ __all__ = [
     "shown",
 ]
 
+# Flags of os.open: not to become the terminal of this process, and not to wait. Windows has neither.
+NO_TERMINAL, _NO_WAITING = getattr(os, "O_NOCTTY", 0), getattr(os, "O_NONBLOCK", 0)
 MOST_JSON_BYTES = 24 << 20  # a profile of 16 GPUs has 3 MB
 _MOST_JSON_VALUES = 1_000_000  # and 130,000 values; an empty object takes twenty times the memory of its text
 _MOST_KEYS = 10_000  # of one object: a large model has 1,200 tensors
@@ -67,7 +70,7 @@ def open_input(path: Path, *, pipes: bool = False) -> int:
     """
     try:
         # Opening must not wait for a pipe that is not allowed; for a regular file the flag changes nothing.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | (0 if pipes else os.O_NONBLOCK))
+        descriptor = os.open(path, os.O_RDONLY | NO_TERMINAL | (0 if pipes else _NO_WAITING))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:

@@ -10,12 +10,14 @@ from typing import IO, Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from swiftspec.extras import install_command
 from swiftspec.files.reading import is_unicode, open_input, parse_foreign_json, read_foreign_json, shown
 
 __all__ = ["StoredTensor", "check_header", "read_header", "weight_files"]
 
 _SINGLE_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
+_BUNDLED = Path(__file__).parents[1] / "demo"  # models whose weights are another package's
 _LENGTH_BYTES = 8  # length of the header, little-endian, at the start of the file
 _MOST_HEADER_BYTES = 16 << 20  # the largest known ones have a hundredth of this
 _MOST_DIMENSIONS = 64  # as in numpy
@@ -117,7 +119,8 @@ def weight_files(directory: Path) -> list[Path]:
     if (directory / _SINGLE_FILE).is_file():
         return [directory / _SINGLE_FILE]
     if not index.is_file():
-        raise ValueError(f"{directory}: neither {_SINGLE_FILE} nor {_INDEX_FILE} is there")
+        command = f": {install_command('demo')}" if directory.parent == _BUNDLED else ""
+        raise ValueError(f"{directory}: neither {_SINGLE_FILE} nor {_INDEX_FILE} is there{command}")
     content = read_foreign_json(index)
     weight_map = content.get("weight_map") if isinstance(content, Mapping) else None
     if not isinstance(weight_map, Mapping) or not weight_map:

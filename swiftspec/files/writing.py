@@ -4,7 +4,6 @@ A regular file appears whole or not at all. Anything else that a path names (`-`
 an open descriptor such as /dev/fd/63) is written to in place, and never replaced.
 """
 
-import fcntl
 import os
 import re
 import secrets
@@ -13,6 +12,8 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from swiftspec.files.reading import NO_TERMINAL
 
 __all__ = ["STDOUT", "Destination", "locate", "write_output"]
 
@@ -68,6 +69,8 @@ class Destination:
         if self.descriptor == STDOUT:
             return
         if self.descriptor is not None:
+            import fcntl  # not on Windows, where descriptors have no names
+
             if fcntl.fcntl(self.descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
                 raise OSError(0, "open for reading only")
         elif self.status is not None:
@@ -122,7 +125,7 @@ def write_output(path: Path, content: bytes, *, private: bool = False) -> None:
             with os.fdopen(os.dup(destination.descriptor), "wb") as file:
                 file.write(content)
         else:
-            with os.fdopen(os.open(destination.path, os.O_WRONLY | os.O_NOCTTY), "wb") as file:
+            with os.fdopen(os.open(destination.path, os.O_WRONLY | NO_TERMINAL), "wb") as file:
                 file.write(content)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and locate(path).descriptor == STDOUT:
@@ -153,7 +156,7 @@ def _replace(destination: Destination, content: bytes) -> None:
     descriptor = _create(partial)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            if destination.status is not None:
+            if destination.status is not None and sys.platform != "win32":
                 _copy_permissions(destination.status, descriptor)
             file.write(content)
         os.replace(partial, destination.path)
@@ -189,7 +192,7 @@ def _partial(path: Path) -> Path:
 
 
 def _create(path: Path, mode: int = 0o666) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)  # and follows no link
 
 
 def _write_to_stdout(content: bytes) -> None:

@@ -7,7 +7,7 @@ from swiftspec.files.reading import read_foreign_json, shown
 from swiftspec.models.block_spec import BlockSpec, is_block_drafter
 from swiftspec.models.head_spec import HeadSpec, head_format
 from swiftspec.models.spec import ModelSpec, model_directory
-from swiftspec.models.tokenizer import check_same_vocabulary
+from swiftspec.models.vocabulary import check_same_vocabulary
 from swiftspec.policies import DraftKind
 
 __all__ = ["DraftFacts", "check_pair", "draft_facts"]

@@ -1,16 +1,14 @@
-"""A model directory's tokenizer.json: text to token ids and back, whole or as a stream. No torch, no transformers."""
+"""Text to token ids and back, whole or as a stream, by a model directory's tokenizer.json. No transformers."""
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from tokenizers import Tokenizer as FileTokenizer
-
 from swiftspec.files.reading import brief, read_input
+from swiftspec.models.vocabulary import tokenizer_file
 
-__all__ = ["TextStream", "Tokenizer", "check_same_vocabulary", "surely_over"]
+__all__ = ["TextStream", "Tokenizer", "surely_over"]
 
-_FILE = "tokenizer.json"
 _MOST_BYTES = 64 << 20  # the largest in use have half of that
 _TOKEN_CHARACTERS = 6  # average per token; more than in most texts
 _MARGIN = 64
@@ -21,19 +19,14 @@ class Tokenizer:
     """The tokenizer of a Hugging Face model directory. ValueError if tokenizer.json is missing or corrupt."""
 
     def __init__(self, directory: Path) -> None:
-        path = directory / _FILE
-        if not path.is_file():
-            raise ValueError(f"{directory}: {_FILE} is missing")
+        from tokenizers import Tokenizer as FileTokenizer  # of the extra `engine`, which a plan does without
+
+        path = tokenizer_file(directory)
         content = read_input(path, most_bytes=_MOST_BYTES)
         try:
             self._tokenizer = FileTokenizer.from_buffer(content)
         except Exception as error:  # tokenizers raises bare Exception for anything that does not parse
             raise ValueError(f"{path}: not a tokenizer ({brief(error)})") from error
-
-    @property
-    def vocabulary(self) -> dict[str, int]:
-        """Token id by token, added tokens included."""
-        return self._tokenizer.get_vocab(with_added_tokens=True)
 
     @cached_property
     def special_tokens(self) -> frozenset[int]:
@@ -117,15 +110,3 @@ class TextStream:
     def _texts(self) -> tuple[str, str]:
         given, everything = self._tokens[self._start : self._given], self._tokens[self._start :]
         return self._tokenizer.decode(given), self._tokenizer.decode(everything)
-
-
-def check_same_vocabulary(target: Path, draft: Path) -> None:
-    """ValueError unless both model directories give every token the same id: only ids are sent between the roles."""
-    ours, theirs = Tokenizer(target).vocabulary, Tokenizer(draft).vocabulary
-    if ours == theirs:
-        return
-    token = min((ours.items() ^ theirs.items()), key=lambda item: (item[1], item[0]))[0]
-    raise ValueError(
-        f"draft {draft} and target {target} have different vocabularies: "
-        f"token {token!r} is {theirs.get(token, 'missing')} in the draft and {ours.get(token, 'missing')} in the target"
-    )

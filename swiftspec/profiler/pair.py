@@ -12,6 +12,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.devices import DEVICES
 from swiftspec.devices.contention import watch_contention
 from swiftspec.devices.local import num_devices_here
+from swiftspec.extras import check_extra
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
@@ -52,6 +53,7 @@ def resolve(*, target: str, draft: str, inflate: str | None, dtype: str, device:
     dtypes = dtypes_of_roles(dtype)
     known = ",".join("bfloat16" if each == "auto" else each for each in dtypes)
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=known, device=device)
+    check_extra("engine", needed_by="measuring a pair")
     if device == "cuda" or "auto" not in dtypes:
         return pair
     from swiftspec.profiler.dtype_choice import choose_dtype

@@ -12,7 +12,6 @@ import pytest
 from swiftspec.cli.app import main
 from tests.cli import samples
 from tests.cli.tokenizer_files import write_printable_tokenizer
-from tests.engine.pairs import references, write_pair
 
 TEXTS = ("def add(a, b):\n", "import os\n", "class Tree:\n    def __init__(self", "for i in range(10):")
 
@@ -57,6 +56,9 @@ def brief_profiles() -> Iterator[None]:
 
 
 def write_models(folder: Path) -> tuple[Path, Path]:
+    pytest.importorskip("torch", reason="the extra `engine` is not installed")
+    from tests.engine.pairs import write_pair
+
     pair = write_pair(folder, architecture="llama")
     for directory in pair:
         write_printable_tokenizer(directory)
@@ -127,6 +129,8 @@ def slow_plan(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
     for directory in copies:
         config = json.loads((directory / "config.json").read_text())
         (directory / "config.json").write_text(json.dumps(config | {"eos_token_id": None}))
+    from tests.engine.pairs import references
+
     target, draft = references(copies, inflate="layers=32,hidden=192")
     samples.plan(target=target, draft=draft).save(folder / "plan.json")
     return folder / "plan.json"

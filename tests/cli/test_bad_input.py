@@ -17,6 +17,8 @@ from tests.cli.tokenizer_files import write_byte_tokenizer
 from tests.engine.pairs import references
 from tests.engine.processes import gone_within, workers
 
+pytestmark = pytest.mark.extra("engine")
+
 Fails = Callable[..., str]
 Models = tuple[Path, Path]
 

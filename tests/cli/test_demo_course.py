@@ -12,6 +12,8 @@ from swiftspec.files.document import ModelRef
 from tests.clock import Clock
 from tests.demo.test_budget import FAST, SCOPE, SLOW
 
+pytestmark = pytest.mark.extra("engine")
+
 MODEL = ModelRef(model="demo/target", dtype="float32")
 MakeCourse = Callable[[Gauge], Course]
 

@@ -12,6 +12,8 @@ from swiftspec.models.spec import model_directory
 from swiftspec.policies.effects import Role
 from tests.cli import samples
 
+pytestmark = pytest.mark.extra("engine")
+
 Fails = Callable[..., str]
 
 # What is wrong with a copy of a bundled draft's config.json, and the sentence.

@@ -19,6 +19,8 @@ from tests.engine.conftest import two_cores
 from tests.engine.pairs import references
 from tests.engine.processes import children, engine_processes, gone_within, workers
 
+pytestmark = pytest.mark.extra("engine")
+
 RUN = (sys.executable, "-m", "swiftspec", "run")
 LONG = ("--prompt", "def add(a, b):", "--max-new-tokens", "200")
 PlanMaker = Callable[[str | None], Path]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.extra("engine")
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit is not there")
 @pytest.mark.parametrize("megabytes", [200, 400])
 def test_a_library_that_does_not_fit_is_told_in_a_sentence(megabytes: int, tmp_path: Path) -> None:

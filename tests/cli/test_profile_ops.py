@@ -19,6 +19,8 @@ from swiftspec.profiler.pair import registered_name
 from swiftspec.timing.sharing import Sharing, SharingPoint, fit_costs
 from tests.builders import machine_profile
 
+pytestmark = pytest.mark.extra("engine")
+
 Fails = Callable[..., str]
 Models = tuple[Path, Path]
 

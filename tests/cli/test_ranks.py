@@ -15,7 +15,7 @@ from swiftspec.timing.latency import Provenance
 from tests.cli.conftest import Stage, brief_profiles, make_trace
 from tests.engine.conftest import two_cores
 
-pytestmark = [pytest.mark.alone, two_cores]
+pytestmark = [pytest.mark.extra("engine"), pytest.mark.alone, two_cores]
 POLICIES = {"autoregressive", "serial_chain"}
 
 

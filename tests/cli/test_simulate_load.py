@@ -25,6 +25,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.extra("plots")
 @pytest.mark.parametrize("policy", ["autoregressive", "serial_chain", "swiftspec"])
 def test_figures_are_printed_and_written(
     policy: str, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -27,6 +27,8 @@ from tests.cli.test_console import Terminal
 from tests.cli.test_show_plan import crowded
 from tests.workload.samples import replayed, workload
 
+pytestmark = pytest.mark.extra("engine")
+
 PROFILES = Path(__file__).parents[2] / "swiftspec" / "profiles"
 WIDTH = 100
 NAME = "a-model-with-as-long-a-name-as-names-are-70b-instruct-v0.12x"

@@ -9,6 +9,8 @@ import pytest
 from swiftspec.cli.app import main
 from tests.studies.tenants.models import LAYER_BYTES, base_tensors, factors, fine_tuned, write_adapter, write_model
 
+pytestmark = pytest.mark.extra("engine")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

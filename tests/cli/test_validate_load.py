@@ -16,7 +16,7 @@ from swiftspec.timing.timeline import Phase
 from tests.cli.conftest import Stage
 from tests.engine.conftest import two_cores
 
-pytestmark = two_cores
+pytestmark = [pytest.mark.extra("engine"), two_cores]
 LENGTHS = ("--prompt-tokens", "fixed:20", "--output-tokens", "uniform:8:24")
 
 

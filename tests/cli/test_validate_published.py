@@ -21,6 +21,7 @@ def loads(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.extra("plots")
 def test_rows_and_a_summary_are_written(loads: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, plot, frozen = tmp_path / "out.json", tmp_path / "out.png", tmp_path / "frozen.json"
     files = ["--json", str(out), "--plot", str(plot), "--freeze", str(frozen)]

@@ -101,6 +101,7 @@ def test_requests_name_prompts_of_a_trace(tmp_path: Path, capsys: pytest.Capture
     assert cells(text, "outputs") == ["those", "of", "the", "prompts"]
 
 
+@pytest.mark.extra("engine")
 def test_requests_name_prompts_of_a_file_that_a_model_counts(tmp_path: Path) -> None:
     prompts = written(tmp_path, "p.jsonl", '{"id": "x", "prompt": "hello"}\n')
     model = write_byte_tokenizer(tmp_path / "model")

@@ -29,6 +29,7 @@ from swiftspec.models.adapters import Adapter
 from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.models.tokenizer import Tokenizer
+from swiftspec.models.vocabulary import read_vocabulary
 
 MOST_BYTES = 300 << 20  # beyond what importing took
 HANGS_AFTER_S = 20  # on a machine with other work; the wish is one
@@ -47,6 +48,7 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "adapter": lambda path: Adapter.read(path.parent),
     "header": read_header,
     "tokenizer": lambda path: Tokenizer(path.parent),
+    "vocabulary": lambda path: read_vocabulary(path.parent),
     "weights": lambda path: load_weights(path.parent, ModelSpec.from_directory(path.parent)),
 }
 

@@ -24,6 +24,8 @@ from tests.files import hostile
 from tests.files.readers import Outcome, attempt
 from tests.workload.samples import workload
 
+pytestmark = pytest.mark.extra("engine")
+
 ROOT = Path(__file__).parents[2]
 NAMES = {
     "trace": "f.npz",
@@ -32,8 +34,10 @@ NAMES = {
     "planned config": "config.json",
     "adapter": "adapter_config.json",
     "tokenizer": "tokenizer.json",
+    "vocabulary": "tokenizer.json",
 }
-JSON_READERS = ("plan", "config", "planned config", "adapter", "prompts", "tokenizer")  # a profile is read as a plan is
+# A profile is read as a plan is.
+JSON_READERS = ("plan", "config", "planned config", "adapter", "prompts", "tokenizer", "vocabulary")
 
 Attempt = Callable[[str, Path], Outcome]
 
@@ -85,7 +89,7 @@ def cases(*corpora: Mapping[str, hostile.Make]) -> list[Any]:
 
 
 @pytest.mark.parametrize("make", cases(hostile.PLACES))
-@pytest.mark.parametrize("reader", ["plan", "trace", "prompts", "config", "tokenizer", "csv"])
+@pytest.mark.parametrize("reader", ["plan", "trace", "prompts", "config", "tokenizer", "vocabulary", "csv"])
 def test_what_is_no_file_or_far_too_large(
     attempt_elsewhere: Attempt, tmp_path: Path, reader: str, make: hostile.Make
 ) -> None:
@@ -137,6 +141,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         "adapter": folder / "adapter_config.json",
         "header": folder / "model" / "model.safetensors",
         "tokenizer": folder / "model" / "tokenizer.json",
+        "vocabulary": folder / "model" / "tokenizer.json",
         "weights": folder / "model" / "model.safetensors",
     }
 

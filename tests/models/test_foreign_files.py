@@ -18,6 +18,8 @@ from swiftspec.models.tenants import tenant_spec
 from swiftspec.server.chat_template import TemplateSource
 from swiftspec.studies.latency_law.experts import expert_counts
 
+pytestmark = pytest.mark.extra("serve")
+
 NO_LIMIT = "1000000000000000019884624838656"  # int(1e30): what transformers writes for "no limit"
 
 LLAMA: dict[str, Any] = {

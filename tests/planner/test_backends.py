@@ -1,7 +1,6 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import joblib
@@ -30,11 +29,19 @@ def test_an_unknown_backend_is_an_error() -> None:
         pass
 
 
-@pytest.mark.parametrize(("name", "package"), [("dask", "distributed"), ("ray", "ray")])
-def test_a_backend_that_is_not_installed_says_what_it_needs(name: str, package: str) -> None:
-    if find_spec(package):
-        pytest.skip(f"{package} is installed")
-    message = f"backend is '{name}', which needs the package {package}; it is not installed"
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dask", "backend is 'dask', which needs the package distributed; it is not installed"),
+        ("ray", r"backend 'ray' needs ray: pip install 'swiftspec-llm\[ray\]'"),
+    ],
+)
+def test_a_backend_that_is_not_installed_says_what_it_needs(
+    name: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.meta_path", [])
+    for package in ("distributed", "ray"):
+        monkeypatch.delitem(sys.modules, package, raising=False)
     with pytest.raises(ValueError, match=message), parallel_backend(name):
         pass
 

@@ -10,7 +10,6 @@ from swiftspec.planner.drafts.named import asked_drafts
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.reports import kinds as said
-from swiftspec.reports.figures import kinds_by_load
 
 TARGET = "qwen3-14b"
 DEPLOYMENT = Deployment(device="h100", num_devices=2, output_tokens=48)
@@ -76,7 +75,10 @@ def test_what_is_printed_names_the_fastest(compared: KindComparison) -> None:
     assert any("Python code" in sentence for sentence in said.bases(compared))
 
 
+@pytest.mark.extra("plots")
 def test_the_figure_has_a_line_for_every_kind(compared: KindComparison) -> None:
+    from swiftspec.reports.figures import kinds_by_load
+
     speeds, gains = kinds_by_load(compared).axes
     assert len(speeds.get_lines()) == len(gains.get_lines()) == len(compared.kinds)
     dashed = [line.get_label() for line in speeds.get_lines() if line.get_linestyle() == "--"]

@@ -16,6 +16,8 @@ from tests.engine.pairs import references, write_pair
 from tests.policies.packages import install_of_page, listing
 from tools.iid_trace import synthesise_trace
 
+pytestmark = pytest.mark.extra("engine")
+
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ("def add(a, b):\n", "for i in range(10):")
 

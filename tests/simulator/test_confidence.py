@@ -11,6 +11,8 @@ from swiftspec.policies import Policy, make_policy
 from tools.confidence import served
 from tools.parallel_drafts import RECORDED, record
 
+pytestmark = pytest.mark.extra("engine")
+
 ONE, EIGHT = 1, 8  # clients
 
 

@@ -34,6 +34,8 @@ from swiftspec.simulator.driver import Simulator
 from swiftspec.simulator.oracle import MASK_TOKEN, CandidatePool, TraceOracle
 from tests.builders import machine_profile
 
+pytestmark = pytest.mark.extra("engine")
+
 NUM_PROMPTS = 16
 NEW_TOKENS = 48
 SEEDS = (0, 1)

@@ -12,7 +12,6 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any, Literal, NamedTuple, get_args
@@ -24,6 +23,7 @@ from swiftspec.engine.cluster.executor import ClusterExecutor
 from swiftspec.engine.cluster.host import Host
 from swiftspec.engine.process.placement import WorkerSpec, worker_specs
 from swiftspec.errors import EngineError
+from swiftspec.extras import check_extra
 from swiftspec.interpreters import ray_options
 from swiftspec.policies.effects import Role
 
@@ -97,8 +97,7 @@ def _share_devices(groups: Sequence[Sequence[WorkerSpec]]) -> bool:
 @contextmanager
 def _connected(address: str) -> Iterator[str]:
     """Context with a connection to the cluster, unless this program has one; this machine's address in it."""
-    if find_spec("ray") is None:
-        raise ValueError("the package ray is missing; install the extra `ray`: pip install 'swiftspec-llm[ray]'")
+    check_extra("ray", needed_by="a Ray cluster")
     for variable, value in _QUIET.items():
         os.environ.setdefault(variable, value)
     ray = import_module("ray")

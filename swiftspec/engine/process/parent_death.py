@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import sys
 
 __all__ = ["adopt_orphans", "signal_on_parent_death"]
 
@@ -25,7 +27,9 @@ def adopt_orphans() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """OSError if the kernel refuses; nothing changes then."""
+    """OSError if the kernel refuses, or is not Linux; nothing changes then."""
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, f"prctl({option}): only Linux has it")
     library = ctypes.CDLL(None, use_errno=True)
     zero = ctypes.c_ulong(0)
     if library.prctl(option, ctypes.c_ulong(value), zero, zero, zero):

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ import joblib
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.backend import resource_tracker as loky_tracker
 
+from swiftspec.extras import EXTRAS, check_extra
 from swiftspec.interpreters import ray_options, safe_multiprocessing, safe_path
 from swiftspec.models.names import unknown
 
@@ -76,7 +78,9 @@ def check_backend(name: str, *, field: str = "backend") -> None:
     if name not in BACKENDS:
         raise unknown(field, name, BACKENDS)
     package, _ = BACKENDS[name]
-    if find_spec(package) is None:
+    if package in EXTRAS:
+        check_extra(package, needed_by=f"{field} {name!r}")
+    elif find_spec(package) is None:
         raise ValueError(f"{field} is {name!r}, which needs the package {package}; it is not installed")
 
 
@@ -164,6 +168,9 @@ def quiet_start() -> Iterator[None]:
 
     A terminal sends Ctrl-C to them, too, and each would print a traceback of what the planner handles itself.
     """
+    if sys.platform == "win32":  # it cannot hold signals
+        yield
+        return
     _start_trackers()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:

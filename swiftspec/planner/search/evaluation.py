@@ -104,7 +104,7 @@ class Outcome:
             return np.zeros(len(Role))
         longer, shorter = np.log(self.request_s[0::2]), np.log(self.request_s[1::2])
         scales = (self.log_scales[0::2] - self.log_scales[1::2]).reshape(-1, len(Role))
-        found, *_ = np.linalg.lstsq(scales, (longer - shorter).ravel())
+        found, *_ = np.linalg.lstsq(scales, (longer - shorter).ravel(), rcond=None)
         return np.asarray(np.clip(found, 0.0, 1.0))
 
     def score(self, goal: Goal) -> float:

@@ -5,6 +5,8 @@ from matplotlib.axes import Axes
 from swiftspec.reports.figures import errors, predicted_vs_measured
 from tests.reports.figures.samples import report
 
+pytestmark = pytest.mark.extra("plots")
+
 
 def heights(axes: Axes) -> list[float]:
     return [bar.get_height() for container in axes.containers for bar in container]

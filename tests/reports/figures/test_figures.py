@@ -24,6 +24,8 @@ from tests.cli.samples import parallel_timeline, serial_timeline, trace
 from tests.reports.figures.samples import forwards, report
 from tests.reports.html.samples import rich_plan
 
+pytestmark = pytest.mark.extra("plots")
+
 FIGURES = {
     "acceptance": lambda: acceptance_by_rank(trace()),
     "latency": lambda: step_latency(machine_profile()),

@@ -7,6 +7,8 @@ from tests.builders import machine_profile
 from tests.reports.figures.samples import forwards
 from tests.reports.html.samples import CHOSEN_TOKENS_PER_S, rich_plan
 
+pytestmark = pytest.mark.extra("plots")
+
 
 def test_heat_map_has_a_panel_per_kind_of_split_and_frames_the_choice() -> None:
     together, apart = heat_map(rich_plan()).axes

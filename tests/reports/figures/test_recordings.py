@@ -6,6 +6,8 @@ from swiftspec.reports.figures import acceptance_by_rank, step_latency, timeline
 from tests.builders import machine_profile
 from tests.cli.samples import parallel_timeline, trace
 
+pytestmark = pytest.mark.extra("plots")
+
 
 def test_acceptance_bars_are_shares_of_tokens() -> None:
     (axes,) = acceptance_by_rank(trace(ranks=(0, 0, 1, 0)), num_ranks=3).axes

@@ -28,9 +28,10 @@ NAMES = (
     "chrome-headless-shell",
 )
 CHROMIUM = os.environ.get("SWIFTSPEC_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = pytest.mark.skipif(
+needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason=f"no Chromium: SWIFTSPEC_CHROMIUM is not set, none of {', '.join(NAMES)} is on the path"
 )
+pytestmark = [pytest.mark.extra("plots"), needs_chromium]
 
 WIDTHS_PX = (360, 768, 1280)  # a phone, a tablet, a desk
 DARK = "--blink-settings=preferredColorScheme=0"

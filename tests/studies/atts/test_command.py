@@ -29,6 +29,7 @@ def simulated(*arguments: str, out: Path) -> AttsRun:
     return AttsRun.load(out)
 
 
+@pytest.mark.extra("engine")
 def test_a_simulation_is_printed_written_and_can_be_replayed(
     questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,6 +62,7 @@ def test_the_page_and_the_help_name_flags_that_exist(capsys: pytest.CaptureFixtu
     assert {flag for line in commands for flag in re.findall(r"--[a-z-]+", line)} <= flags
 
 
+@pytest.mark.extra("engine")
 def test_a_seed_gives_one_result(questions: Path, tmp_path: Path) -> None:
     one, same, another = (
         simulated("--questions", str(questions), *SMALL, "--seed", seed, out=tmp_path / "run.json").questions

@@ -18,6 +18,8 @@ from swiftspec.studies.atts.servers import Segment, end_perplexity
 from tests.studies.atts.plans import DRAFT, TARGET, plan_of
 from tools.served import served
 
+pytestmark = pytest.mark.extra("engine")
+
 OPTIONS = AttsOptions(
     num_samples=8, num_turns=3, draft_tokens=24, target_tokens=24, is_per_question=True, end_marker="nowhere in it"
 )

@@ -41,6 +41,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Backtest:
     return found
 
 
+@pytest.mark.extra("plots")
 def test_every_row_is_shown_and_saved_beside_what_was_published(
     small: Backtest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,6 +62,7 @@ def test_every_row_is_shown_and_saved_beside_what_was_published(
     assert content["coverage"]["loads"] == {"rows": 3, "inside": 3}
 
 
+@pytest.mark.extra("plots")
 def test_loads_of_a_file_are_those_of_validate(few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, other, figure = tmp_path / "backtest.json", tmp_path / "validate.json", tmp_path / "backtest.svg"
     assert main(["study", "backtest", "--loads", str(few), "--json", str(out), "--plot", str(figure)]) == 0

@@ -8,19 +8,19 @@ import pytest
 from swiftspec.cli.app import main
 from swiftspec.studies.latency_law.document import CurveKind, Sweep
 from tests.engine.conftest import two_cores
-from tests.server.running import running
+from tests.server.running import running, write_plan
 
-pytestmark = two_cores
+pytestmark = [pytest.mark.extra("engine"), two_cores]
 NUM_REQUESTS, OUTPUT_TOKENS = 32, 8
 
 
-def test_a_server_is_measured_at_rising_rates(plan_file: Path, tmp_path: Path) -> None:
+def test_a_server_is_measured_at_rising_rates(tmp_path: Path) -> None:
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "sweep.json"
     prompts.write_text(json.dumps({"prompt": "def add(a, b):"}))
     lengths = ("--prompt-tokens", "fixed:12", "--output-tokens", f"fixed:{OUTPUT_TOKENS}")
     asked = ("--requests", str(NUM_REQUESTS), "--max-running", "4", *lengths, "--num-draft-tokens", "2")
     options = ("--policy", "serial_chain", "--max-running", "4", "--keep-timelines", str(NUM_REQUESTS))
-    with running(plan_file, *options, log=tmp_path / "log") as server:
+    with running(write_plan(tmp_path), *options, log=tmp_path / "log") as server:
         before = server.metric("swiftspec:generation_tokens_total")
         urls = ("--url", server.url, "--plain-url", server.url)  # whether it is plain, nobody checks
         assert main(["study", "latency", *urls, "--prompts", str(prompts), *asked, "--json", str(out)]) == 0

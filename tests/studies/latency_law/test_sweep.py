@@ -11,6 +11,8 @@ from swiftspec.studies.latency_law.document import CurveKind, Sweep
 from swiftspec.studies.latency_law.sweeping import sweep
 from tests.test_architecture import ROOT
 
+pytestmark = pytest.mark.extra("plots")
+
 PLAN = ROOT / "swiftspec/profiles/demo-sapphire-rapids-2-cores/plan.json"
 SHORT = ("--prompt-tokens", "fixed:24", "--output-tokens", "fixed:24", "--requests", "80")
 

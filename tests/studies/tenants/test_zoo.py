@@ -24,6 +24,8 @@ from tests.studies.tenants.models import (
     write_model,
 )
 
+pytestmark = pytest.mark.extra("engine")
+
 BASE_BYTES = sum(tensor.nbytes for tensor in base_tensors().values())
 ADAPTER_BYTES = 4 * 4 * 2 * (16 + 16)  # layers x bytes x rank x (in + out)
 
