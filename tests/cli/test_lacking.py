@@ -64,17 +64,17 @@ def test_a_plan_is_used_without_extras(plan_file: Path, system: str) -> None:
     assert "llama-3-70b" in succeeds("list", "models", system=system)
 
 
-def test_kinds_are_compared_without_extras() -> None:
-    options = ["--device", "h100", "--devices", 8, "--quant", "fp8", "--clients", "1", "--jobs", 1]
+def test_drafts_are_compared_without_extras() -> None:
+    options = ["--device", "h100", "--devices", 8, "--dtype", "fp8", "--load", "closed:1,2", "--jobs", 1]
     options += ["--draft", "eagle3"]
-    assert "eagle" in succeeds("kinds", "--target", "llama-3.3-70b", *options, system="darwin")
+    assert "eagle" in succeeds("plan", "--target", "llama-3.3-70b", *options, system="darwin")
 
 
-def test_policies_are_compared_by_measurements_without_extras(tmp_path: Path) -> None:
+def test_measurements_are_planned_with_without_extras(tmp_path: Path) -> None:
     whole = AcceptanceTrace.load(TRACE)
     replace(whole, prompts=whole.prompts[::24]).save(tmp_path / "trace.npz")
     options = ["--devices", 1, "--jobs", 1, "--trace", tmp_path / "trace.npz"]
-    assert "autoregressive" in succeeds("compare", *MEASURED, *options, system="darwin")
+    assert "autoregressive" in succeeds("plan", *MEASURED, *options, system="darwin")
 
 
 # Verb and flags that need an extra, by the extra; {new} is a new file, {plan} a plan, {prompts} prompts.
@@ -86,17 +86,16 @@ NEEDING = {
         "run --plan {plan} --prompt x --ray auto",
         "validate --plan {plan} --prompts {prompts}",
         "serve --plan {plan}",
-        "inflate --target demo/target --inflate layers=12 --out {new}",
+        f"trace {' '.join(DEMO)} --prompts {{prompts}} --inflate layers=12 --save-inflated {{new}} --out {{new}}.npz",
         "demo --dir {new}",
-        "secret --out {new}",
+        "run --new-secret {new}",
         "workload --requests 2 --arrivals poisson:1 --prompts {prompts} --tokenizer demo/target --output-tokens fixed:7"
         " --out {new}",
-        f"compare {' '.join(MEASURED)} --trace {TRACE} --run --prompts {{prompts}}",
     ),
     "plots": (
         "simulate --plan {plan} --plot {new}.png",
         "study backtest --plot {new}.png",
-        f"compare {' '.join(MEASURED)} --trace {TRACE} --plot {{new}}.png",
+        f"plan {' '.join(MEASURED)} --trace {TRACE} --plot {{new}}.png",
     ),
 }
 
