@@ -152,8 +152,8 @@ def _greedy(options: argparse.Namespace) -> Iterable[Record]:
 
 def _tune(options: argparse.Namespace) -> Iterator[Record]:
     """Compile all candidates in parallel, then measure; the table is written anew after each product."""
-    from swiftspec.machine import device_name
     from swiftspec.kernels.tables import Product, table_path
+    from swiftspec.machine import device_name
     from tools.baking import compile_all, tuning_launches
     from tools.tuning import ROWS, products_of, save_table, tune
 

@@ -1,7 +1,7 @@
 """Error of replayed rounds under load, against simulations that grow every tree: `python -m tools.replay_error --plan`.
 
-Prints the table of docs/load.md: mean TTFT, TPOT and end-to-end time and throughput of the simulation in full, and the
-relative errors of the replay of the same requests. Only the first of them are recorded.
+Prints the table of docs/log/2026-11-26-recorded-rounds.md: mean TTFT, TPOT and end-to-end time and throughput of the
+simulation in full, and the relative errors of the replay of the same requests. Only the first of them are recorded.
 """
 
 import argparse

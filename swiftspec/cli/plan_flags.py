@@ -135,11 +135,12 @@ class PlanFlags:
         )
 
     def parsed_jobs(self) -> tuple[int, str | None]:
-        """Processes here, and the cluster that simulates if one is named."""
+        """Processes, and the cluster that runs them if one is named: `4`, `ray` or `ray:64`. ValueError for others."""
+        backend, _, count = self.jobs.rpartition(":") if self.jobs[-1:].isdigit() else (self.jobs, "", "-1")
         try:
-            return int(self.jobs), None
-        except ValueError:
-            return -1, self.jobs
+            return int(count), backend or None
+        except ValueError as error:
+            raise ValueError(f"--jobs is {self.jobs!r}; expected a number, dask:N or ray:N") from error
 
 
 def _parse_degrees(text: str | None) -> frozenset[int] | None:

@@ -23,7 +23,6 @@ _FLAGS: Mapping[str, Mapping[str, str]] = {
         "--quant": "--dtype",
         "--context": "--prompt-tokens",
         "--workload": "--load",
-        "--backend": "--jobs",
         "--min-tokens-per-s": "--limit speed=",
         "--max-tpot-ms": "--limit tpot=",
         "--max-ttft-ms": "--limit ttft=",
@@ -85,7 +84,21 @@ def _renewed_flags(verb: str, arguments: Sequence[str]) -> list[str]:
             found.append(beginning)
         elif equals or waiting:
             found.append(f"{beginning}{value if equals else waiting.pop(0)}")
-    return _with_draft_format(found) if verb == "plan" else found
+    return _with_cluster(_with_draft_format(found)) if verb == "plan" else found
+
+
+def _with_cluster(arguments: list[str]) -> list[str]:
+    """`--backend ray --jobs 64` as `--jobs ray:64`."""
+    if "--backend" not in arguments[:-1]:
+        return arguments
+    place = arguments.index("--backend")
+    cluster = arguments[place + 1]
+    kept = [*arguments[:place], *arguments[place + 2 :]]
+    if "--jobs" not in kept[:-1]:
+        return [*kept, "--jobs", cluster]
+    number = kept.index("--jobs") + 1
+    kept[number] = f"{cluster}:{kept[number]}"
+    return kept
 
 
 def _with_draft_format(arguments: list[str]) -> list[str]:

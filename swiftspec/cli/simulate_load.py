@@ -74,7 +74,7 @@ def simulate_load(
     if simulated.num_replayed:
         console.paragraph(
             "Requests replay rounds that were recorded of the first ones. Against simulations in full (--full), mean "
-            "TPOT and end-to-end times were within 4 % for the policies in docs/simulated.md."
+            "TPOT and end-to-end times were within 4 % for the policies in docs/log/2026-11-26-recorded-rounds.md."
         )
     if engine is None and made.under_load is not None and made.under_load.engine:
         console.note(f"The plan was made for {made.under_load.engine}; --engine serves as it does")

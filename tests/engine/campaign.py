@@ -5,7 +5,7 @@ them are killed, stopped or told to end, the channel's file is removed, nonsense
 requests, or in the middle of one. It exits with 1 unless, each time,
 
 - the output is the target's own, or, where the target or the launcher ends, the beginning of it, with the exit code
-  that docs/faults.md promises;
+  that docs/machines.md promises;
 - nothing hangs: for more than 5 s no token comes, or what was to end does not (a process that is stopped for a while is
   not counted, nor is the time to load an engine);
 - no process, folder or file descriptor is left behind.

@@ -33,7 +33,7 @@ def quick(files: Path, *more: object) -> list[str]:
 
 def example() -> str:
     """The suite that the page shows."""
-    page = (ROOT / "docs/validation-suites.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/validation.md").read_text(encoding="utf-8")
     code: list[str] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(code) == 1
     return code[0]

@@ -148,8 +148,8 @@ def plan(
     jobs: Annotated[
         str,
         typer.Option(
-            metavar="N|dask|ray",
-            help="Simulation processes; -1 is one per core. dask and ray simulate on such a cluster that runs.",
+            metavar="N|ray:N|dask:N",
+            help="Simulation processes, here or on a Ray or Dask cluster that runs; -1, ray and dask: one per core.",
         ),
     ] = "-1",
     report: Annotated[

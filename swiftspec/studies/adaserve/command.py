@@ -1,4 +1,4 @@
-"""`swiftspec study adaserve`: AdaServe's serving experiment, published beside simulated; docs/related-systems.md."""
+"""`swiftspec study adaserve`: AdaServe's serving experiment, published beside simulated; docs/studies.md."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Run of asynchronous test-time scaling (ATTS): how questions were sampled, when, and by whom; see docs/atts.md."""
+"""Run of asynchronous test-time scaling (ATTS): how questions were sampled, when, and by whom; see docs/studies.md."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`swiftspec study blockllm`: chains of blocks simulated, and held against closed forms; docs/tenants.md."""
+"""`swiftspec study blockllm`: chains of blocks simulated, and held against closed forms; docs/studies.md."""
 
 from collections.abc import Mapping, Sequence
 

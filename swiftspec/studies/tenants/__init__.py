@@ -1,5 +1,5 @@
 """Tenants: fine-tunes and adapters of one base model, served together.
 
 `zoo` says which of their layers are equal and what memory they take, from the files of `directories`. See
-docs/tenants.md; `swiftspec study blockllm` serves chains of such layers in simulated time.
+docs/models.md; `swiftspec study blockllm` serves chains of such layers in simulated time.
 """

@@ -66,7 +66,7 @@ def compare_loads(
     Parameters
     ----------
     path : Path
-        CSV file; docs/accuracy.md has its columns.
+        CSV file; docs/validation.md has its columns.
     engine : Engine, optional
         Of rows that name none.
     leave_out : LeaveOut

@@ -56,7 +56,7 @@ def test_the_page_and_the_help_name_flags_that_exist(capsys: pytest.CaptureFixtu
     assert main(["study", "atts", "--help"]) == 0
     printed = capsys.readouterr().out
     flags = set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", printed, re.MULTILINE)) | {"--barrier"}
-    page = (ROOT / "docs/atts.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/studies.md").read_text(encoding="utf-8")
     commands = [line for line in page.splitlines() if line.startswith("    swiftspec study atts ")]
     assert len(commands) > 3
     assert {flag for line in commands for flag in re.findall(r"--[a-z-]+", line)} <= flags

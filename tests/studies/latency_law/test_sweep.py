@@ -31,7 +31,7 @@ def test_laws_are_fitted_derived_and_compared(swept: tuple[Sweep, Path]) -> None
     for policy in document.policies:
         curve = policy.curve
         assert len(curve.points) == 8
-        assert curve.fitted.r2 > 0.95  # 20 to 80 requests a rate; docs/sweep.md has 400
+        assert curve.fitted.r2 > 0.95  # 20 to 80 requests a rate; the log on the latency law has 400
         assert curve.derived is not None
         assert curve.derived.c1_s == pytest.approx(curve.synchronous.e2e_s, rel=0.02)
         parts = [part.number * part.c1_s for part in curve.derived.parts]

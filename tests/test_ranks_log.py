@@ -1,4 +1,4 @@
-"""docs/ranks.md agrees with the recorded profile."""
+"""The log on ranks agrees with the recorded profile."""
 
 from pathlib import Path
 
@@ -15,14 +15,14 @@ from swiftspec.timing.timeline import Phase
 pytestmark = pytest.mark.extra("engine")
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs/ranks.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/log/2026-11-22-ranks.md").read_text(encoding="utf-8")
 FOLDER = ROOT / "swiftspec/profiles/demo-zen4-2-ranks"
 CONTEXT = 256
 ROWS = (1, 8)
 
 
 def table(name: str) -> list[list[str]]:
-    """Cells of the page's table after a mark."""
+    """Cells of the log's table after a mark."""
     _, _, after = PAGE.partition(f"<!-- {name} -->")
     return [line.strip("| ").split(" | ") for line in after.partition("<!--")[0].strip().splitlines()[2:]]
 
