@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             (("target", asked.plan, options.target_calls), ("draft", asked.draft_plan, options.draft_calls))
         ):
             with on_core(core):
-                server = served(plan, "--max-running", str(calls), log=folder / name)
+                server = served(plan, "--set", f"max_running={calls}", log=folder / name)
                 urls[name] = stack.enter_context(server).url
         for name, is_barrier in (("without a barrier", False), ("with a barrier", True)):
             runs[name] = atts(

@@ -108,7 +108,7 @@ class _Server:
 
 @contextmanager
 def _server(chosen: argparse.Namespace, name: str) -> Iterator[_Server]:
-    limits = ("--max-running", str(_RUNNING), "--max-waiting", str(_WAITING))
+    limits = ("--set", f"max_running={_RUNNING},max_waiting={_WAITING}")
     options = (*limits, "--set", "send_timeout_s=3", "--set", "max_restarts=1000")
     with served(chosen.plan, "--policy", chosen.policy, *options, log=chosen.work / f"{name}.log") as running:
         yield _Server(running, chosen.prompts)
