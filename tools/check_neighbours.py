@@ -1,4 +1,4 @@
-"""Figures of neighbouring systems, in closed form (docs/log/2026-11-26-related-systems.md): `-m tools.check_neighbours`.
+"""Figures of neighbouring systems, in closed form (docs/log/2026-11-26-related-systems.md): `tools.check_neighbours`.
 
 MagicDec's speed-up by context and batch, SSSD's query length against the goodput of every length, and what tensor
 parallelism does to prompts and to decoding, which LoongServe would divide differently. Seconds, no measurement.
