@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 from urllib.request import urlopen
 
 from tests.engine.conftest import two_cores
-from tests.reports.html.test_browser import CHROMIUM
-from tests.reports.html.test_browser import pytestmark as needs_chromium
+from tests.reports.html.test_browser import CHROMIUM, needs_chromium
 from tests.server.running import Running
 
 pytestmark = [two_cores, needs_chromium]
