@@ -72,5 +72,5 @@ def test_a_pod_has_time_to_end_its_requests() -> None:
     pod, container = deployed()
     before_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     arguments = container["args"]
-    drain_s = int(arguments[arguments.index("--drain-s") + 1])
+    drain_s = int(arguments[arguments.index("--set") + 1].removeprefix("drain_s="))
     assert pod["terminationGracePeriodSeconds"] > before_s + drain_s
