@@ -14,10 +14,12 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO, cast
 
 from swiftspec.cli.table_layout import lay_out, wrapped
+from swiftspec.files.writing import write_output
 from swiftspec.progress import Progress
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "abandon_stdout",
+    "abridged",
     "begin",
     "error",
     "fields",
@@ -49,17 +52,19 @@ _PLAIN_EVERY_S = 10.0
 _PIPE_COLUMNS = 100
 # Control characters (C0 except tab and line feed, delete, C1), separators that some programs take for line ends,
 # characters that reorder text (bidirectional embeddings, overrides and isolates), and halves of surrogate pairs.
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(slots=True)
 class _State:
     """Whether stdout carries a file's bytes (`--json -`), so that text for people goes to stderr; and has lost its
-    reader, as in `swiftspec plan ... | head`.
+    reader, as in `swiftspec plan ... | head`. And what cuts the result short.
     """
 
     stdout_is_data: bool = False
     reader_has_gone: bool = False
+    abridgement: "_Abridgement | None" = None
 
 
 _STATE = _State()
@@ -73,6 +78,7 @@ def begin() -> None:
     a run.
     """
     _STATE.stdout_is_data = _STATE.reader_has_gone = False
+    _STATE.abridgement = None
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
     for descriptor in range(3):
@@ -238,6 +244,55 @@ def _say_lines(lines: Iterable[str]) -> None:
 
 
 @contextmanager
+def abridged(path: Path, *, most_lines: int) -> Iterator[None]:
+    """Inside the context, print only the first lines of the result; the whole of it is written to a file."""
+    _STATE.abridgement = cut = _Abridgement(most_lines)
+    try:
+        yield
+    finally:
+        _STATE.abridgement = None
+        write_output(path, _STYLE.sub("", "".join(cut.whole)).lstrip("\n").encode(errors="backslashreplace"))
+    if cut.num_hidden:
+        say(f"  .. {cut.num_hidden} more lines in {path}")
+
+
+@dataclass(slots=True)
+class _Abridgement:
+    """What was said, and how many lines may still be shown."""
+
+    num_left: int
+    whole: list[str] = field(default_factory=list)
+    num_hidden: int = 0
+
+    def shown(self, text: str) -> str:
+        """The part of a text that may be shown; all of it is kept."""
+        self.whole.append(text)
+        lines = text.splitlines(keepends=True)
+        self.num_hidden += sum(line.endswith("\n") for line in lines[self.num_left :])
+        seen = lines[: self.num_left]
+        self.num_left -= sum(line.endswith("\n") for line in seen)
+        return "".join(seen)
+
+
+class _CutStream(io.TextIOBase):
+    """A stream that shows the beginning of what is written to it."""
+
+    def __init__(self, file: TextIO, abridgement: _Abridgement) -> None:
+        self._file = file
+        self._abridgement = abridgement
+
+    def write(self, text: str, /) -> int:
+        self._file.write(self._abridgement.shown(text))
+        return len(text)
+
+    def isatty(self) -> bool:
+        return self._file.isatty()
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+@contextmanager
 def progress(verb: str) -> Iterator[Progress]:
     """Show a progress bar on a terminal, otherwise a line now and then, starting after one second."""
     if sys.stderr is None or not sys.stderr.isatty():
@@ -288,8 +343,9 @@ def _results(*, needs_reader: bool = False) -> Iterator[TextIO]:
     file = sys.stderr if _STATE.stdout_is_data else sys.stdout
     if file is None and not _STATE.stdout_is_data:
         raise ValueError("stdout is closed; expected it open, or redirected to /dev/null")
+    found: TextIO = file or _Nowhere()
     try:
-        yield file or _Nowhere()
+        yield found if _STATE.abridgement is None else cast(TextIO, _CutStream(found, _STATE.abridgement))
     except BrokenPipeError:
         if needs_reader:
             raise

@@ -24,8 +24,12 @@ from swiftspec.profiler.pair import resolve
 
 __all__ = ["demo"]
 
+_SCREEN = 24  # lines of a stage; all of them are in its file
 _NEW_TOKENS = 96
-_FILES = ("profile.json", "trace.npz", "plan.json", "run.json", "run-result.json", "report.json")
+_FILES = (
+    *("profile.json", "trace.npz", "plan.json", "run.json", "run-result.json", "report.json"),
+    *("profile.txt", "trace.txt", "plan.txt", "validate.txt"),
+)
 # Policies measured along with the choice: the textbook ones. `swiftspec validate` measures every policy.
 _VALIDATED_POLICIES = ("autoregressive", "serial_chain", "serial_tree", "swiftspec")
 
@@ -80,7 +84,7 @@ def demo(
 
         console.heading("1/5 Profile: what does a forward cost here?")
         console.paragraph(f"The bundled target is inflated to {inflate}: the same output at a realistic cost.")
-        with course.stage("profile"):
+        with course.stage("profile"), console.abridged(directory / "profile.txt", most_lines=_SCREEN):
             profile(
                 target=target,
                 draft=draft,
@@ -96,7 +100,7 @@ def demo(
         course.refit()
 
         console.heading("2/5 Trace: how well does the draft guess the target?")
-        with course.stage("trace"):
+        with course.stage("trace"), console.abridged(directory / "trace.txt", most_lines=_SCREEN):
             trace(
                 target=target,
                 draft=draft,
@@ -110,7 +114,7 @@ def demo(
             )
 
         console.heading("3/5 Plan: which policy, shape and split, and what to expect?")
-        with course.stage("plan"):
+        with course.stage("plan"), console.abridged(directory / "plan.txt", most_lines=_SCREEN):
             made = plan(
                 PlanFlags(
                     target=target,
@@ -145,7 +149,7 @@ def demo(
         course.refit()
 
         console.heading("5/5 Validate: does the prediction hold on other prompts?")
-        with course.stage("validate"):
+        with course.stage("validate"), console.abridged(directory / "validate.txt", most_lines=_SCREEN):
             report = validate(
                 plan=plan_path,
                 prompts=validated,

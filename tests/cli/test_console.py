@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +141,22 @@ def test_what_the_encoding_of_stdout_does_not_have_is_spelt_out() -> None:
     environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
     shown = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True).stdout
     assert shown == b"na\xefve \\u6771 \\U0001f680\n"
+
+
+def test_an_abridged_result_is_whole_in_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "table.txt"
+    with console.abridged(path, most_lines=5):
+        console.say("first")
+        console.table("Numbers", ("name", "value"), [(f"row {number}", str(number)) for number in range(9)])
+    shown = capsys.readouterr().out.splitlines()
+    whole = path.read_text().splitlines()
+    assert shown[:-1] == whole[:5]
+    assert shown[-1] == f"  .. {len(whole) - 5} more lines in {path}"
+    assert whole[-1].split() == ["row", "8", "8"]
+
+
+def test_a_short_result_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with console.abridged(tmp_path / "short.txt", most_lines=2):
+        console.say("one")
+        console.say("two")
+    assert capsys.readouterr().out == (tmp_path / "short.txt").read_text() == "one\ntwo\n"
