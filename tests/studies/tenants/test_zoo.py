@@ -94,7 +94,7 @@ def test_weights_in_two_bytes_are_compared(tmp_path: Path) -> None:
     base = write_model(tmp_path / "base", {name: each.astype(np.float16) for name, each in base_tensors().items()})
     other = write_model(tmp_path / "other", {name: -each.astype(np.float16) for name, each in base_tensors().items()})
     assert {round(each.cosine, 6) for each in read_zoo([base, other]).nearnesses()} == {-1.0}
-    bundled = read_header(Path(__file__).parents[2] / "swiftspec/demo/draft/model.safetensors")
+    bundled = read_header(Path(__file__).parents[3] / "swiftspec/demo/draft/model.safetensors")
     norm = bundled["model.norm.weight"]
     (values,) = norm.values()
     assert norm.dtype == "BF16"
