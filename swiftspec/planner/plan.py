@@ -23,11 +23,12 @@ from swiftspec.planner.search.fewest import fewest_devices
 from swiftspec.planner.search.halving import halved
 from swiftspec.planner.search.known_errors import KnownErrors, known_errors
 from swiftspec.planner.search.option import Option
+from swiftspec.planner.search.options import ALL
 from swiftspec.planner.search.quick import UNTRIED, quickly_found
 from swiftspec.planner.search.sensitivity import Changes, sensitivities
 from swiftspec.planner.search.simulations import FinalStage, RankedOption, Simulations
 from swiftspec.planner.search.space import feasible_options, longest_context
-from swiftspec.policies import Layout, policy_class
+from swiftspec.policies import Layout, policy_class, policy_classes
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
@@ -77,7 +78,8 @@ def make_plan(
         The files of profile and trace; not given where `Planned.save` is to name them.
     policy : str or None
         Search this policy alone. Autoregressive decoding is then the only alternative, to show the gain of speculation;
-        no other policy is simulated, and none appears in the sensitivities.
+        no other policy is simulated, and none appears in the sensitivities. None searches those that have been near the
+        best of any plan (`Policy.searched`), `all` every one.
     seed : int
         The same seed and files give the same plan, whatever `num_jobs`.
     num_jobs : int
@@ -114,6 +116,8 @@ def make_plan(
         meets the goal's limits (the message names the nearest one).
     """
     _check(num_devices=num_devices, num_jobs=num_jobs, policy=policy)
+    searched = _searched(policy)
+    policy = None if policy == ALL else policy
     num_used = min(num_devices, goal.max_devices or num_devices, fleet or num_devices)
     options, rejected = feasible_options(
         profile,
@@ -123,7 +127,7 @@ def make_plan(
         ranks=ranks,
         splits=goal.splits,
         degrees=degrees,
-        policies=None if policy is None else {policy, Autoregressive.name},
+        policies=searched,
     )
     if not any(policy in (None, option.policy.name) for option in options):
         raise ValueError(_nothing_feasible(policy, rejected, num_used, memory, longest_context(trace)))
@@ -292,6 +296,15 @@ class _Searches:
         return Counter(f"{option.policy.name}: {UNTRIED}" for option in self._options if option.key not in tried)
 
 
+def _searched(policy: str | None) -> set[str] | None:
+    """Names of the policies to search; None is every one."""
+    if policy == ALL:
+        return None
+    if policy is not None:
+        return {policy, Autoregressive.name}
+    return {each.name for each in policy_classes() if each.searched}
+
+
 def _is_rival(option: Option, chosen: Option, policy: str | None, goal: Goal) -> bool:
     """Whether an option other than the chosen one could be chosen."""
     fits = option.num_devices <= _most_devices(goal, chosen, option.num_devices)
@@ -308,7 +321,7 @@ def _check(*, num_devices: int, num_jobs: int, policy: str | None) -> None:
         raise ValueError(f"num_devices is {num_devices}; expected at least 1")
     if num_jobs < 1 and num_jobs != -1:
         raise ValueError(f"num_jobs is {num_jobs}; expected at least 1, or -1 for every core")
-    if policy is not None:
+    if policy is not None and policy != ALL:
         policy_class(policy)
 
 

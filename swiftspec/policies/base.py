@@ -63,6 +63,7 @@ class Policy(Protocol):
     # `read_unread`, so that a control may begin the program on a text that the draft has read (see `steered`).
     elastic: ClassVar[bool]
     plain: ClassVar[bool]  # drafts nothing: what speculation is compared with
+    searched: ClassVar[bool]  # by a plan that names no policy; not if it was never near the best, see docs/policies.md
 
     def __hash__(self) -> int:
         """Equal shapes are equal keys."""
@@ -136,6 +137,7 @@ class Shape:
     quotes: ClassVar[bool] = False
     elastic: ClassVar[bool] = False
     plain: ClassVar[bool] = False
+    searched: ClassVar[bool] = True
 
     @classmethod
     def host_shapes(cls) -> Iterator[Any]:

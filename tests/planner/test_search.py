@@ -20,6 +20,7 @@ RANKS = (0.7, 0.12, 0.05, 0.02)
 TRACE = with_guesses(synthesise_trace(RANKS, prompt_lengths=(12, 20, 16), num_tokens=20, seed=1))
 SHORT = with_guesses(synthesise_trace(RANKS, prompt_lengths=(12, 20), num_tokens=12, seed=1))
 ON_TWO_DEVICES = set(OF_SERIAL_DRAFTS) - {"dsi"}
+SEARCHED = {name for name in ON_TWO_DEVICES if POLICIES[name].searched}  # by plans that name no policy
 PROFILE = machine_profile(cost_ratio=15.0)
 
 
@@ -55,9 +56,15 @@ def made() -> tuple[Plan, list[tuple[int, int, str]]]:
     return plan(heard=heard), heard
 
 
+def test_policies_that_were_never_near_the_best_are_searched_when_asked_for() -> None:
+    assert set(plan(trace=SHORT, policy="all").candidates) == ON_TWO_DEVICES
+    assert ON_TWO_DEVICES - SEARCHED == {"amusd", "mirror", "pearl", "specbranch", "ssd"}
+    assert list(plan(trace=SHORT, policy="amusd").candidates) == ["amusd", "autoregressive"]
+
+
 def test_plan_names_the_best_of_every_policy_best_first(made: tuple[Plan, object]) -> None:
     subject, _ = made
-    assert set(subject.candidates) == ON_TWO_DEVICES
+    assert set(subject.candidates) == SEARCHED
     speeds = [candidate.prediction.metrics.figures.tokens_per_s for candidate in subject.alternatives]
     assert speeds == sorted(speeds, reverse=True)
     chosen = subject.chosen.prediction.metrics.figures.tokens_per_s
@@ -100,9 +107,10 @@ def test_provenance_shares_add_up(made: tuple[Plan, object]) -> None:
 
 
 def test_every_option_is_simulated_or_rejected(made: tuple[Plan, object]) -> None:
-    options, rejected = feasible_options(PROFILE, TRACE, num_devices=2)
-    without_draft = {name for name, cls in POLICIES.items() if DraftKind.SERIAL not in cls.drafts}
-    assert {reason.partition(":")[0] for reason in rejected} == {"dsi", *without_draft}
+    searched = {name for name, cls in POLICIES.items() if cls.searched}
+    options, rejected = feasible_options(PROFILE, TRACE, num_devices=2, policies=searched)
+    without_draft = {name for name in searched if DraftKind.SERIAL not in POLICIES[name].drafts}
+    assert {reason.partition(":")[0] for reason in rejected} == without_draft
     assert made[0].num_simulated + sum(made[0].rejected.values()) == len(options) + sum(rejected.values())
 
 
@@ -150,7 +158,7 @@ def test_no_policy_is_lost_to_a_profile_whose_forwards_get_quicker_with_context(
         if step.context == 16
     ]
     noisy = PROFILE.model_copy(update={"steps": (*PROFILE.steps, *quicker)})
-    assert set(plan(profile=noisy, trace=SHORT).candidates) == ON_TWO_DEVICES
+    assert set(plan(profile=noisy, trace=SHORT).candidates) == SEARCHED
     assert plan(profile=noisy, trace=SHORT, policy="serial_chain").chosen.policy == "serial_chain"
 
 

@@ -125,7 +125,8 @@ def plan(
     policy: Annotated[
         str,
         typer.Option(
-            metavar="auto|NAME", help="Search all policies (auto), or one, compared with autoregressive only."
+            metavar="auto|all|NAME",
+            help="Search the policies that have been near the best (auto), all, or one beside autoregressive decoding.",
         ),
     ] = "auto",
     split: Annotated[

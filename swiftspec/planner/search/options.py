@@ -8,7 +8,9 @@ from swiftspec.models.names import unknown
 from swiftspec.planner.load import Load
 from swiftspec.policies import Layout, policy_class, policy_names
 
-__all__ = ["SearchOptions"]
+__all__ = ["ALL", "SearchOptions"]
+
+ALL = "all"  # policies, those that were never near the best among them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +20,8 @@ class SearchOptions:
     Parameters
     ----------
     policy : str, optional
-        Plan for this policy alone.
+        Plan for this policy alone, or for every one if it is `all`. Without, for those that were near the best of some
+        plan (`Policy.searched`).
     goal : Goal
         Objective, and limits.
     degrees : frozenset of int, optional
@@ -68,10 +71,10 @@ class SearchOptions:
                 raise ValueError(f"split is {split}, which takes {needed} devices; num_devices is {num_devices}")
         if self.fleet is not None:
             self._check_fleet(self.fleet)
-        if self.policy is None:
+        if self.policy is None or self.policy == ALL:
             return
         if self.policy not in (names := policy_names()):
-            raise unknown("policy", self.policy, ("auto", *names))
+            raise unknown("policy", self.policy, ("auto", ALL, *names))
         if policy_class(self.policy).layout is Layout.DISAGGREGATED and num_devices < 2:
             raise ValueError(
                 f"policy is {self.policy}, which is disaggregated: its roles need 2 devices, and "

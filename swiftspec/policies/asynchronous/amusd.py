@@ -51,6 +51,7 @@ class Amusd(Shape):
 
     name: ClassVar[str] = "amusd"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    searched: ClassVar[bool] = False
 
     lookahead: int = 2
     verify_rows: int = 32

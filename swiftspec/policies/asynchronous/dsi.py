@@ -59,6 +59,7 @@ class Dsi(ChainShape):
 
     name: ClassVar[str] = "dsi"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    searched: ClassVar[bool] = False
 
     num_draft_tokens: int = 2
     target_groups: int = 2

@@ -50,6 +50,7 @@ class Mirror(ChainShape):
 
     name: ClassVar[str] = "mirror"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    searched: ClassVar[bool] = False
     exits: ClassVar[bool] = True
 
     num_draft_tokens: int = 4

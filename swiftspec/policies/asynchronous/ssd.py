@@ -43,6 +43,7 @@ class Ssd(ChainShape):
 
     name: ClassVar[str] = "ssd"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    searched: ClassVar[bool] = False
     elastic: ClassVar[bool] = True
 
     num_draft_tokens: int = 5
