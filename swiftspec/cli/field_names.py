@@ -21,6 +21,7 @@ _OWN = {  # all others have the flag's name
     "num_samples": "--samples",
     "percentile": "--limit p",
     "quant": "--dtype",
+    "workload": "--load",
 }
 _SNAKE = (
     "acceptance_method",
@@ -75,18 +76,20 @@ _WORDS = (
     "synthetic",
     "target",
     "turns",
+    "workload",
 )
 # Fields of a file are not flags: `plan.json: num_devices is ..`, `requests[3].output_tokens is ..`.
 _ANYWHERE = re.compile(rf"(?<!: )(?<!\.)\b(?:{'|'.join(_SNAKE)})\b(?!\.)")
 # Everyday words are fields only at the beginning of a sentence.
 _FIRST = re.compile(rf"^(?:{'|'.join(_WORDS)})(?= is (?!placed))")
 _SEVERAL = re.compile(r"^(?:policies|clients)(?= has )")
+_SETTING = re.compile(r"^set(?= \w+ (?:is|needs) )")
 _SECOND = re.compile(r"(?<=with )(?:dataset|trace)(?= )")
 
 
 def in_flags(sentence: str) -> str:
     """Replace field names in a sentence: `num_devices is 99; expected ..` begins with `--devices`."""
-    for pattern in (_ANYWHERE, _FIRST, _SEVERAL, _SECOND):
+    for pattern in (_ANYWHERE, _FIRST, _SEVERAL, _SETTING, _SECOND):
         sentence = pattern.sub(_flag, sentence)
     return sentence
 

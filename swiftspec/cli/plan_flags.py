@@ -8,6 +8,7 @@ from typing import Any
 from swiftspec.artifacts.distributions import Process
 from swiftspec.cli.limits import make_goal, make_load, parse_limits
 from swiftspec.cli.settings import PLANNER, parse_settings, typed
+from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.search.options import SearchOptions
 
@@ -77,6 +78,9 @@ class PlanFlags:
         found = parse_settings(self.settings)
         own = typed(found, PLANNER)
         rest = {word: value for word, value in found.items() if word not in PLANNER}
+        if rest and (self.engine or SWIFTSPEC.name).partition("@")[0] == SWIFTSPEC.name:
+            known = ", ".join(PLANNER)
+            raise ValueError(f"--set {next(iter(rest))} is unknown; expected {known}, or the words of another --engine")
         fields: dict[str, Any] = {
             "engine": self.engine,
             "settings": rest or None,

@@ -352,7 +352,7 @@ def test_unknown_policy_to_plan(fails: Fails, models: Models, plan_file: Path) -
     folder = plan_file.parent
     files = ["--profile", folder / "profile.json", "--trace", folder / "trace.npz", "--out", folder / "out.json"]
     sentence = fails("plan", *pair(models), *files, "--devices", 2, "--policy", "none")
-    assert sentence.startswith("--policy is 'none'; expected one of auto, autoregressive, ")
+    assert sentence.startswith("--policy is 'none'; expected one of auto, all, autoregressive, ")
 
 
 def test_profile_of_another_inflation(fails: Fails, models: Models, plan_file: Path) -> None:

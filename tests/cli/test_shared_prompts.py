@@ -103,7 +103,7 @@ def test_what_cannot_be_planned_is_one_sentence(
         (["--load", "chats.json", *ENGINE, "--timeline", "t.json"], "--timeline is t.json; it is this package's"),
         (["--load", "chats.json", "--set", "max_num_seqs=4"], "--set max_num_seqs is unknown; expected max_running, "),
         (["--load", "chats.json", "--engine", "auto"], "--engine is 'auto', which is called swiftspec now"),
-        (["--load", "chats.json", *ENGINE, "--set", "seqs=4"], "set seqs is no limit of vLLM"),
+        (["--load", "chats.json", *ENGINE, "--set", "seqs=4"], "--set seqs is no limit of vLLM"),
         ([*ENGINE], "--engine is vllm@0.15; it is only for --load"),
     ],
 )

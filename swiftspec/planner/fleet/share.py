@@ -45,7 +45,7 @@ def replica_share(
     """
     if workload.rate is None:
         why = "a closed loop" if workload.is_closed else "a workload whose requests all arrive at 0"
-        raise ValueError(f"arrivals is {workload.arrivals}; a fleet cannot divide {why}: expected a rate")
+        raise ValueError(f"workload is {workload.arrivals}; a fleet cannot divide {why}: expected a rate")
     workload.check_arrivals("a fleet")
     if not 1 <= num_replicas <= len(workload.requests):
         raise ValueError(f"num_replicas is {num_replicas}; the workload has {len(workload.requests)} requests")

@@ -89,7 +89,7 @@ class SearchOptions:
         workload = self.load.workload
         if workload.rate is None:
             why = "a closed loop" if workload.is_closed else "a workload whose requests all arrive at 0"
-            raise ValueError(f"arrivals is {workload.arrivals}; a fleet cannot divide {why}: expected a rate")
+            raise ValueError(f"workload is {workload.arrivals}; a fleet cannot divide {why}: expected a rate")
         self.load.check_role()
         workload.check_arrivals("a fleet")
         if not self.load.goal.is_limited:
