@@ -107,7 +107,8 @@ def show_plan(made: Plan) -> None:
     _show_machine(made)
     _show_sensitivities(made)
     _show_rejections(made)
-    console.paragraph(f"Based on {made.profile.path} and {made.trace.path}, for {made.target} with {made.draft}")
+    based_on = f"Based on {made.profile.path} and {made.trace.path}, for" if made.profile.path else "For"
+    console.paragraph(f"{based_on} {made.target} with {made.draft}")
 
 
 def _fewest(made: Plan) -> str:

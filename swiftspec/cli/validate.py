@@ -22,8 +22,6 @@ __all__ = ["regret", "say_drift", "show_report", "validate"]
 
 _POSITIONS = 8  # of the draft's tokens whose acceptance is printed
 _DRIFT = 0.05  # profiles of one quiet machine differ by less
-
-
 _TEXTS_DIFFER = 0.02  # of tokens per round; predictions replayed on the measured text are off by less
 _MOST_DRIFT = 0.25  # of forwards, in the median over kinds; a quiet machine stays within 0.1
 

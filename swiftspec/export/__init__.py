@@ -27,8 +27,6 @@ Lengths = Callable[[int, int, int], Sequence[DraftLength]]
 __all__ = ["Export", "Lengths", "export_plan", "expressible", "length_ranges"]
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-
-
 _NEVER = "Draft tokens by batch size: {engine} always drafts as many."
 _NOT_IMITATED = "Draft tokens by batch size: one mean acceptance holds for all lengths, so their number is fixed."
 _FALLING = "More draft tokens for more requests at once: the first length of {engine} has to be the largest."

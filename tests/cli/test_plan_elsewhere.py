@@ -343,3 +343,17 @@ def test_the_page_of_a_saved_plan(folder: Path, tmp_path: Path, capsys: pytest.C
     assert main(["report", "--plan", str(folder / "plan.json"), "--out", str(page)]) == 0
     assert capsys.readouterr().out == f"Saved as {page}\n"
     assert page.read_text() == (folder / "plan.html").read_text()
+
+
+def test_a_plan_need_not_be_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = tmp_path / "result.json"
+    more = ["--policy", "autoregressive", "--prompt-tokens", "96", "--jobs", "1", "--json", str(result)]
+    assert main(["plan", *PAIR, *ON_TWO, *more]) == 0
+    said = capsys.readouterr()
+    assert "For llama-3-8b in bf16 with llama-3.2-1b in bf16" in said.out
+    assert "This plan is not saved; --out FILE saves it" in said.err
+    assert json.loads(result.read_text())["plan"] is None
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]

@@ -49,8 +49,6 @@ _EXPLAINED = 4  # prompts whose simulation describes an option
 _MOST_FAILURES = 4  # of choices with more requests
 _MOST_ALTERNATIVES = 2
 _CONTROL = "goodput"
-
-
 _TARGETS = (2, 4)  # per draft group
 
 

@@ -269,8 +269,6 @@ class _Checks:
 
 
 _CONTEXT_RULE = f"{MAX_CONTEXT_FACTOR} x that measured"
-
-
 _GUESSER_NAMES = {Guesser.FUZZY: "a draft with its layers in groups", Guesser.EXIT: "the first half of the target"}
 
 

@@ -17,8 +17,6 @@ __all__ = ["kinds_by_load", "shared_steps", "shared_steps_compared"]
 
 _LANE = 0.8  # height of a request's lane
 _LEAST_WIDTH = 0.012  # of a bar that has room for a number, as a share of the window
-
-
 _MARKERS = "osD^vPX*"
 
 

@@ -14,8 +14,6 @@ from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
 __all__ = ["BETWEEN", "Item", "time_per_round"]
 
 BETWEEN = "between phases"
-
-
 _LEAST_S = 1e-7  # anything below is rounding
 _FREE = Latency((0.0,), Provenance.ASSUMED)
 

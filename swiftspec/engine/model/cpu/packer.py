@@ -20,8 +20,6 @@ from swiftspec.kernels.cpu_library import Adapter, Library, Matrix
 __all__ = ["Format", "HugePages", "Packer", "in_panels"]
 
 _PANEL = 32  # as in linear.hpp
-
-
 _CHUNK_BYTES = 32 << 20
 _ALIGNMENT = 64  # a cache line
 
