@@ -74,7 +74,8 @@ def _plan_figures(asked: _Asked) -> Iterator[tuple[str, Any]]:
     name = " ".join(map(str, asked))
     deployment = swiftspec.Deployment(device=asked.device, num_devices=asked.num_devices, quant=asked.quant)
     try:
-        plan = swiftspec.plan(asked.target, asked.draft, deployment=deployment).plan
+        everything = swiftspec.SearchOptions(policy="all")  # also those that a plan leaves out by default
+        plan = swiftspec.plan(asked.target, asked.draft, deployment=deployment, options=everything).plan
     except ValueError as error:
         yield f"{name}: refused", str(error)
         return
