@@ -24,7 +24,7 @@ OF_THE_ENGINE = (
     "profiler",
     "pytest_plugin",
     "server",
-    "tenants",
+    "studies/tenants",
     "tools",
 )
 
@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skip files that cannot be imported without an extra; and, for tests marked `alone`, files without any."""
     if collection_path.suffix != ".py":
-        is_engine = collection_path.parent == FOLDER and collection_path.name in OF_THE_ENGINE
+        is_engine = collection_path.relative_to(FOLDER).as_posix() in OF_THE_ENGINE
         return True if is_engine and "engine" in MISSING else None
     if MISSING.intersection(OF_A_FILE.findall(collection_path.read_text(encoding="utf-8"))):
         return True

@@ -18,6 +18,12 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    """As `main` begins: an earlier test may have written its data to stdout."""
+    console.begin()
+
+
 ESCAPE = "\x1b[31mred\x1b[0m"
 TITLE = "\x1b]0;pwned\x07"
 CLIPBOARD = "\x1b]52;c;cm0gLXJm\x1b\\"

@@ -51,7 +51,6 @@ class Amusd(Shape):
 
     name: ClassVar[str] = "amusd"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
-    searched: ClassVar[bool] = False
 
     lookahead: int = 2
     verify_rows: int = 32

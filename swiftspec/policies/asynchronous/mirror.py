@@ -50,7 +50,6 @@ class Mirror(ChainShape):
 
     name: ClassVar[str] = "mirror"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
-    searched: ClassVar[bool] = False
     exits: ClassVar[bool] = True
 
     num_draft_tokens: int = 4

@@ -38,7 +38,6 @@ class Pearl(ChainShape):
 
     name: ClassVar[str] = "pearl"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
-    searched: ClassVar[bool] = False
 
     num_draft_tokens: int = 8
 

@@ -52,7 +52,6 @@ class SpecBranch(ChainShape):
 
     name: ClassVar[str] = "specbranch"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
-    searched: ClassVar[bool] = False
 
     num_draft_tokens: int = 8
     branches: int = 4

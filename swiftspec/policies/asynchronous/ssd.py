@@ -43,7 +43,6 @@ class Ssd(ChainShape):
 
     name: ClassVar[str] = "ssd"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
-    searched: ClassVar[bool] = False
     elastic: ClassVar[bool] = True
 
     num_draft_tokens: int = 5

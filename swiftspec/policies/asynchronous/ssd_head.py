@@ -42,7 +42,6 @@ class SsdHead(Ssd):
     """Prepare outcomes with a head on the target's features. Parameters: those of `Ssd`."""
 
     name: ClassVar[str] = "ssd_head"
-    searched: ClassVar[bool] = True
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.HEAD})
 
     @property
