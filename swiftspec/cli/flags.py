@@ -110,7 +110,7 @@ Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same res
 Jobs = Annotated[int, typer.Option(help="Simulation processes; -1 is one per core.")]
 
 
-def settings(help: str) -> typer.models.OptionInfo:  # noqa: A002  # the library's word
+def settings(meaning: str) -> typer.models.OptionInfo:
     """`--set`, with what it may set."""
-    option: typer.models.OptionInfo = typer.Option("--set", metavar="NAME=VALUE,..", help=help)
+    option: typer.models.OptionInfo = typer.Option("--set", metavar="NAME=VALUE,..", help=meaning)
     return option
