@@ -10,12 +10,13 @@ from __future__ import annotations  # older releases of typer do not have the ex
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from swiftspec.cli import console, study
+from swiftspec.cli.command import command
 from swiftspec.cli.field_names import in_flags
 from swiftspec.cli.renamed import renewed
 from swiftspec.cli.verb_groups import CHECK, DATA, DECIDE, MEASURE, MORE, USE, VerbGroups
@@ -136,18 +137,23 @@ def _root(
         console.say(context.get_help())
 
 
-_VERBS: dict[str, tuple[Callable[..., None], ...]] = {
-    MEASURE: (measure.profile, measure.trace),
-    DECIDE: (decide.plan, decide.simulate),
-    USE: (use.run, use.serve, use.export),
-    CHECK: (check.validate, check.loadtest),
-    DATA: (data.workload,),
-    MORE: (more.demo,),
+# Verb: its group in the help, its options, and the function that runs it.
+_VERBS: dict[str, tuple[str, type, str]] = {
+    "profile": (MEASURE, measure.ProfileFlags, "profile.profile"),
+    "trace": (MEASURE, measure.TraceFlags, "trace.trace"),
+    "plan": (DECIDE, decide.PlanFlags, "plan.plan"),
+    "simulate": (DECIDE, decide.SimulateFlags, "simulate.simulate"),
+    "run": (USE, use.RunFlags, "run.run"),
+    "serve": (USE, use.ServeFlags, "serve.serve"),
+    "export": (USE, use.ExportFlags, "export.export"),
+    "validate": (CHECK, check.ValidateFlags, "validate.validate"),
+    "loadtest": (CHECK, check.LoadTestFlags, "load_test.load_test"),
+    "workload": (DATA, data.WorkloadFlags, "workload.workload"),
+    "demo": (MORE, more.DemoFlags, "demo.demo"),
+    "import": (DATA, data.ImportFlags, "importing.import_files"),
+    "list": (DATA, data.ListFlags, "listing.list_names"),
 }
-for _group, _verbs in _VERBS.items():
-    for _verb in _verbs:
-        app.command(rich_help_panel=_group)(_verb)
-app.command("import", rich_help_panel=DATA)(data.import_files)
-app.command("list", rich_help_panel=DATA)(data.list_names)
-app.command("inflate", hidden=True)(measure.inflate)
+for _verb, (_group, _options, _function) in _VERBS.items():
+    app.command(_verb, rich_help_panel=_group)(command(_options, _function))
+app.command("inflate", hidden=True)(command(measure.InflateFlags, "inflate.inflate"))
 study.register(app)

@@ -8,12 +8,16 @@ from swiftspec.artifacts.prompts import read_prompts
 from swiftspec.cli import console
 from swiftspec.cli.demo_course import Course
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.cli.plan import plan
-from swiftspec.cli.plan_flags import PlanFlags
+from swiftspec.cli.plan import search
 from swiftspec.cli.profile import profile
 from swiftspec.cli.run import run
 from swiftspec.cli.trace import trace
-from swiftspec.cli.validate import validate
+from swiftspec.cli.validate import validate_plan
+from swiftspec.cli.verbs.check import ValidateFlags
+from swiftspec.cli.verbs.decide import PlanFlags
+from swiftspec.cli.verbs.measure import ProfileFlags, TraceFlags
+from swiftspec.cli.verbs.more import DemoFlags
+from swiftspec.cli.verbs.use import RunFlags
 from swiftspec.demo import DEMO_INFLATION
 from swiftspec.demo.budget import LADDER, Scope, restricted
 from swiftspec.devices.local import num_devices_here
@@ -35,15 +39,8 @@ _VALIDATED_POLICIES = ("autoregressive", "serial_chain", "serial_tree", "swiftsp
 
 
 def demo(
+    asked: DemoFlags,
     *,
-    directory: Path,
-    inflate: str | None,
-    dtype: str,
-    devices: int | None,
-    repeats: int | None,
-    plot: bool,
-    json_path: Path | None = None,
-    budget_minutes: float = 8.0,
     target: str = "demo/target",
     draft: str = "demo/draft",
     prompts: Path | None = None,
@@ -55,20 +52,21 @@ def demo(
     If `inflate` or `repeats` is not given, it is chosen, like the number of prompts, to fit `budget_minutes`.
     """
     check_extra("engine", needed_by="demo")
-    if plot:
+    if asked.plot:
         check_extra("plots", needed_by="--plot")
+    directory, inflate, dtype, repeats, plot = asked.directory, asked.inflate, asked.dtype, asked.repeats, asked.plot
     available = num_devices_here("cpu")
-    num_devices = min(2, available) if devices is None else devices
+    num_devices = min(2, available) if asked.devices is None else asked.devices
     if num_devices > available:
         raise ValueError(f"--devices is {num_devices}; this machine offers {available}")
     with _folder(directory):
         beside = {f"{name} in --dir": directory / name for name in _FILES}
-        check_outputs(beside=beside, json=json_path)
+        check_outputs(beside=beside, json=asked.json)
         prompts = prompts or model_directory("demo/prompts")
         traced, validated = prompts / "trace.jsonl", prompts / "validate.jsonl"
         plan_path, report_path = directory / "plan.json", directory / "report.json"
 
-        console.heading(f"Look: what fits {budget_minutes:g} minutes on this machine?")
+        console.heading(f"Look: what fits {asked.budget_minutes:g} minutes on this machine?")
         ladder = restricted(
             LADDER,
             repeats=repeats,
@@ -76,7 +74,7 @@ def demo(
             most_validated=min(len(read_prompts(validated)), num_prompts or LADDER[0].validated),
         )
         scope = Scope(new_tokens=new_tokens, num_policies=len(_VALIDATED_POLICIES))
-        course = Course(budget_s=budget_minutes * 60, scope=scope, ladder=ladder)
+        course = Course(budget_s=asked.budget_minutes * 60, scope=scope, ladder=ladder)
         pair = resolve(target=target, draft=draft, inflate=inflate or DEMO_INFLATION, dtype=dtype)
         course.look(pair.target, pair.draft, num_devices=num_devices, inflate=inflate)
         inflate, dtype = inflate or f"layers={course.choice.layers}", f"{pair.target.dtype},{pair.draft.dtype}"
@@ -86,14 +84,16 @@ def demo(
         console.paragraph(f"The bundled target is inflated to {inflate}: the same output at a realistic cost.")
         with course.stage("profile"), console.abridged(directory / "profile.txt", most_lines=_SCREEN):
             profile(
-                target=target,
-                draft=draft,
-                inflate=inflate,
-                dtype=dtype,
-                device="cpu",
-                devices=num_devices,
-                out=directory / "profile.json",
-                plot=directory / "profile.png" if plot else None,
+                ProfileFlags(
+                    target=target,
+                    draft=draft,
+                    inflate=inflate,
+                    dtype=dtype,
+                    device="cpu",
+                    devices=num_devices,
+                    out=directory / "profile.json",
+                    plot=directory / "profile.png" if plot else None,
+                ),
                 passes=course.choice.passes,
                 stop=course.no_more_passes(),
             )
@@ -102,30 +102,32 @@ def demo(
         console.heading("2/5 Trace: how well does the draft guess the target?")
         with course.stage("trace"), console.abridged(directory / "trace.txt", most_lines=_SCREEN):
             trace(
-                target=target,
-                draft=draft,
-                prompts=traced,
-                inflate=None,
-                dtype=dtype,
-                max_new_tokens=new_tokens,
-                out=directory / "trace.npz",
-                limit=course.choice.traced,
-                plot=directory / "trace.png" if plot else None,
+                TraceFlags(
+                    target=target,
+                    draft=draft,
+                    prompts=traced,
+                    inflate=None,
+                    dtype=dtype,
+                    max_new_tokens=new_tokens,
+                    out=directory / "trace.npz",
+                    num_prompts=course.choice.traced,
+                    plot=directory / "trace.png" if plot else None,
+                )
             )
 
         console.heading("3/5 Plan: which policy, shape and split, and what to expect?")
         with course.stage("plan"), console.abridged(directory / "plan.txt", most_lines=_SCREEN):
-            made = plan(
+            made = search(
                 PlanFlags(
-                    target=target,
-                    drafts=(draft,),
+                    draft=[draft],
                     inflate=inflate,
                     dtype=dtype,
                     profile=directory / "profile.json",
                     trace=directory / "trace.npz",
                     devices=num_devices,
                     out=plan_path,
-                )
+                ),
+                target,
             )
 
         console.heading("4/5 Run: the plan on this machine, printing text as it is committed")
@@ -133,32 +135,29 @@ def demo(
         console.stream(prompt)
         with course.stage("run"):
             run(
-                plan=plan_path,
-                prompt=prompt,
-                prompts=None,
-                policy=None,
-                max_new_tokens=new_tokens,
-                temperature=0.0,
-                top_p=1.0,
-                top_k=0,
-                seed=0,
-                timeline=directory / "run.json",
-                plot=directory / "run.png" if plot else None,
-                json_path=directory / "run-result.json",
+                RunFlags(
+                    plan=plan_path,
+                    prompt=prompt,
+                    max_new_tokens=new_tokens,
+                    timeline=directory / "run.json",
+                    plot=directory / "run.png" if plot else None,
+                    json=directory / "run-result.json",
+                )
             )
         course.refit()
 
         console.heading("5/5 Validate: does the prediction hold on other prompts?")
         with course.stage("validate"), console.abridged(directory / "validate.txt", most_lines=_SCREEN):
-            report = validate(
-                plan=plan_path,
-                prompts=validated,
-                policies=",".join(name for name in _VALIDATED_POLICIES if name in made.candidates),
-                repeats=course.choice.repeats,
-                max_new_tokens=None,
-                limit=course.choice.validated,
-                plot=directory / "report.png" if plot else None,
-                json_path=report_path,
+            report = validate_plan(
+                ValidateFlags(
+                    plan=plan_path,
+                    prompts=validated,
+                    policies=",".join(name for name in _VALIDATED_POLICIES if name in made.candidates),
+                    repeats=course.choice.repeats,
+                    num_prompts=course.choice.validated,
+                    plot=directory / "report.png" if plot else None,
+                    json=report_path,
+                ),
                 stop=course.no_more_prompts if repeats is None else None,
             )
         course.was_validated(prompts=report.num_prompts, repeats=len(report.policies[0].repeats))
@@ -166,7 +165,7 @@ def demo(
         console.say(f"\nThe files are in {directory}. Next, try:")
         console.say(f'  swiftspec run --plan {plan_path} --prompt "def main():"')
         content = {"directory": str(directory), "report": read_json(report_path)}
-        write_json(json_path, content | course.content)
+        write_json(asked.json, content | course.content)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
 from swiftspec.cli.columns import speed
 from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.verbs.use import ExportFlags
 from swiftspec.engines import engine_named
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.export import Export, export_plan
@@ -21,36 +22,26 @@ if TYPE_CHECKING:
 __all__ = ["export"]
 
 
-def export(
-    *,
-    plan: Path,
-    engine: str | None,
-    policy: str | None,
-    synthetic: bool,
-    max_running: int | None,
-    draft: str | None,
-    out: Path | None,
-    json_path: Path | None,
-) -> Export:
+def export(asked: ExportFlags) -> Export:
     """Export, print and save."""
-    check_outputs(inputs={"--plan": plan}, out=out, json=json_path)
-    made = Plan.load(plan)
-    check_outputs(inputs=files_of(made, plan), out=out, json=json_path)
-    engine = engine or made.engine or SWIFTSPEC.name
+    check_outputs(inputs={"--plan": asked.plan}, out=asked.out, json=asked.json)
+    made = Plan.load(asked.plan)
+    check_outputs(inputs=files_of(made, asked.plan), out=asked.out, json=asked.json)
+    engine = asked.engine or made.engine or SWIFTSPEC.name
     exported = export_plan(
         made,
         engine_named(engine),
-        policy=policy,
-        lengths=_Lengths(made, plan, engine),
-        max_running=max_running,
-        imitated=read_trace(made, plan) if synthetic else None,
-        draft=draft,
+        policy=asked.policy,
+        lengths=_Lengths(made, asked.plan, engine),
+        max_running=asked.max_running,
+        imitated=read_trace(made, asked.plan) if asked.synthetic else None,
+        draft=asked.draft,
     )
     _show(exported)
-    if out is not None:
-        write_output(out, exported.script.encode())
-        console.say(saved(out))
-    write_json(json_path, exported.model_dump(mode="json"))
+    if asked.out is not None:
+        write_output(asked.out, exported.script.encode())
+        console.say(saved(asked.out))
+    write_json(asked.json, exported.model_dump(mode="json"))
     return exported
 
 

@@ -9,13 +9,14 @@ from swiftspec.acceptance.records import AcceptanceRecord, AcceptanceRecords
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.verbs.data import ImportFlags
 from swiftspec.costmodel.importing import from_directory
 from swiftspec.costmodel.op_tables import COLUMNS, OpTables
 from swiftspec.devices import registered_device
 from swiftspec.files.document import Origin
 from swiftspec.files.reading import open_input
 
-__all__ = ["PACKAGE", "Conditions", "import_acceptance", "import_tables", "is_acceptance", "show_record", "show_tables"]
+__all__ = ["PACKAGE", "import_files", "show_record", "show_tables"]
 
 PACKAGE = "aiconfigurator"
 _ZIP = b"PK"  # a trace begins so
@@ -36,14 +37,32 @@ class Conditions:
     context: int | None = None
 
 
-def is_acceptance(source: str) -> bool:
-    """Whether a source is a file of acceptance, and no op tables."""
-    return source != PACKAGE and not Path(source).is_dir()
+def import_files(asked: ImportFlags) -> None:
+    """Read acceptance or op tables, print and save."""
+    conditions = Conditions(
+        target=asked.target,
+        drafter=asked.drafter,
+        kind=asked.kind,
+        dataset=asked.dataset,
+        temperature=asked.temperature,
+        thinking=asked.thinking,
+        context=asked.prompt_tokens,
+    )
+    if asked.source == PACKAGE or Path(asked.source).is_dir():
+        if conditions != Conditions() or asked.num_draft_tokens is not None:
+            raise ValueError(f"--from is {asked.source}, op tables; --target to --prompt-tokens are of acceptance")
+        _import_tables(asked.source, asked.device, out=asked.out, json_path=asked.json)
+        return
+    if asked.device is not None:
+        raise ValueError(f"--device is {asked.device}; it is of op tables, and {asked.source} holds acceptance")
+    _import_acceptance(
+        Path(asked.source), asked.num_draft_tokens, conditions=conditions, out=asked.out, json_path=asked.json
+    )
 
 
-def import_acceptance(
-    *, source: Path, num_draft_tokens: int | None, conditions: Conditions, out: Path, json_path: Path | None = None
-) -> AcceptanceRecord:
+def _import_acceptance(
+    source: Path, num_draft_tokens: int | None, *, conditions: Conditions, out: Path, json_path: Path | None
+) -> None:
     """Read a server's counters or a trace, print and save."""
     check_outputs(inputs={"--from": source}, out=out, json=json_path)
     begin = _beginning(source)
@@ -70,7 +89,6 @@ def import_acceptance(
     console.say(f"\n{saved(out)}")
     derived = {"rates": record.rates, "conditional": record.conditional, "basis": record.basis}
     write_json(json_path, {"acceptance": str(out), "record": record.model_dump(mode="json"), **derived})
-    return record
 
 
 def _beginning(path: Path) -> bytes:
@@ -78,7 +96,7 @@ def _beginning(path: Path) -> bytes:
         return file.read(_MOST_BYTES)
 
 
-def import_tables(*, source: str, device: str | None, out: Path, json_path: Path | None = None) -> OpTables:
+def _import_tables(source: str, device: str | None, *, out: Path, json_path: Path | None) -> None:
     """Read op tables, print and save."""
     if device is None:
         raise ValueError(f"--device is missing; --from {source} needs the device whose rows to take")
@@ -103,7 +121,6 @@ def import_tables(*, source: str, device: str | None, out: Path, json_path: Path
         "sources": [source.model_dump() for source in tables.sources],
     }
     write_json(json_path, content)
-    return tables
 
 
 def show_tables(tables: OpTables) -> None:

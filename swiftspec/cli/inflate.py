@@ -4,13 +4,22 @@ from pathlib import Path
 
 from swiftspec.artifacts.pair import DTYPES, model_name
 from swiftspec.cli import console
-from swiftspec.cli.outputs import check_outputs
+from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.verbs.measure import InflateFlags
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, model_directory
 
-__all__ = ["save_expanded"]
+__all__ = ["inflate", "save_expanded"]
 
 _SHAPE = ("num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "num_parameters")
+
+
+def inflate(asked: InflateFlags) -> None:
+    """Write the expanded target alone, as an old verb did."""
+    console.note("swiftspec: `swiftspec inflate` is now --save-inflated of `swiftspec profile` and `trace`")
+    check_outputs(inputs={"--target": asked.target}, json=asked.json)
+    content = save_expanded(asked.target, asked.inflate, asked.out, dtype=asked.dtype, seed=asked.seed)
+    write_json(asked.json, content)
 
 
 def save_expanded(

@@ -4,7 +4,8 @@ from swiftspec.api import compare_kinds as lay_out
 from swiftspec.artifacts.kinds import KindComparison
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.cli.plan_flags import PlanFlags
+from swiftspec.cli.plan_flags import compared_clients, deployment_of, parsed_jobs
+from swiftspec.cli.verbs.decide import PlanFlags
 from swiftspec.reports import kinds as said
 
 __all__ = ["compare_kinds"]
@@ -12,18 +13,18 @@ __all__ = ["compare_kinds"]
 _PUBLISHED = "published"
 
 
-def compare_kinds(asked: PlanFlags) -> KindComparison:
+def compare_kinds(asked: PlanFlags, target: str) -> KindComparison:
     """Compare, print and save."""
-    deployment = asked.deployment()
+    deployment = deployment_of(asked)
     if deployment is None:
         raise ValueError(f"--load is {asked.load}; drafts are compared on other hardware only: expected --device")
     _refuse_search(asked)
     check_outputs(
         inputs={"--target": asked.target, "--trace": asked.trace, "--op-tables": deployment.op_tables},
         plot=asked.plot,
-        json=asked.json_path,
+        json=asked.json,
     )
-    drafts, acceptance = asked.drafts, asked.acceptance
+    drafts, acceptance = asked.draft or [], asked.acceptance or []
     if acceptance and len(acceptance) != len(drafts):
         raise ValueError(
             f"--acceptance is given {len(acceptance)} times and --draft {len(drafts)} times; "
@@ -33,14 +34,14 @@ def compare_kinds(asked: PlanFlags) -> KindComparison:
     if twice := next((name for name in drafts if drafts.count(name) > 1), None):
         raise ValueError(f"--draft is {twice} twice; expected different ones")
     compared = lay_out(
-        asked.target,
+        target,
         deployment=deployment,
         drafts=dict(zip(drafts, rates, strict=True)),
-        clients=asked.compared_clients,
+        clients=compared_clients(asked),
         trace=asked.trace,
         dataset=asked.dataset,
         seed=asked.seed,
-        num_jobs=asked.parsed_jobs()[0],
+        num_jobs=parsed_jobs(asked)[0],
         stages=console.progress,
     )
     _show(compared)
@@ -48,17 +49,17 @@ def compare_kinds(asked: PlanFlags) -> KindComparison:
         from swiftspec.reports.figures import kinds_by_load, save_figure
 
         save_figure(asked.plot, kinds_by_load(compared))
-    write_json(asked.json_path, compared.model_dump(mode="json"))
+    write_json(asked.json, compared.model_dump(mode="json"))
     return compared
 
 
 def _refuse_search(asked: PlanFlags) -> None:
     """ValueError for flags of a search: a comparison shows all, and makes no plan."""
-    usual = PlanFlags(target=asked.target)
-    for field in ("out", "profile", "inflate", "limits", "fleet", "objective", "price_per_hour", "policy", "split"):
+    usual = PlanFlags()
+    for field in ("out", "profile", "inflate", "limit", "fleet", "objective", "price_per_hour", "policy", "split"):
         if (value := getattr(asked, field)) != getattr(usual, field):
-            flag = {"limits": "limit"}.get(field, field.replace("_", "-"))
-            shown = ",".join(value) if isinstance(value, tuple) else value
+            flag = field.replace("_", "-")
+            shown = ",".join(value) if isinstance(value, list) else value
             raise ValueError(f"--{flag} is {shown}; --load {asked.load} compares drafts and makes no plan")
 
 

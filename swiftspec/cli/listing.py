@@ -1,11 +1,11 @@
 """`swiftspec list`: the names that a plan may use."""
 
-from pathlib import Path
 from typing import Any
 
 from swiftspec.acceptance.published import published_acceptance
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.verbs.data import ListFlags
 from swiftspec.devices import DEVICES, DeviceSpec
 from swiftspec.engines import ENGINES, Engine
 from swiftspec.models import known_model, model_names
@@ -14,12 +14,23 @@ from swiftspec.policies.base import shape_of
 from swiftspec.policies.registry import offers
 from swiftspec.reports.formatting import gigabytes
 
-__all__ = ["list_devices", "list_engines", "list_models", "list_policies"]
+__all__ = ["list_names"]
 
 
-def list_models(*, json_path: Path | None = None) -> None:
+def list_names(asked: ListFlags) -> None:
+    """Print the names of one kind."""
+    check_outputs(json=asked.json)
+    lists = {
+        "models": list_models,
+        "devices": list_devices,
+        "policies": list_policies,
+        "engines": list_engines,
+    }
+    write_json(asked.json, lists[asked.what]())
+
+
+def list_models() -> dict[str, Any]:
     """Print shape, vocabulary and published acceptance of every model; a draft needs its target's vocabulary."""
-    check_outputs(json=json_path)
     listed = [_model(name) for name in model_names()]
     rows = [
         (
@@ -41,7 +52,7 @@ def list_models(*, json_path: Path | None = None) -> None:
         "A draft needs the vocabulary of its target. A pair without published acceptance is planned with that of the "
         "most similar pair, or with `swiftspec plan --acceptance`."
     )
-    write_json(json_path, {"models": listed})
+    return {"models": listed}
 
 
 def _model(name: str) -> dict[str, Any]:
@@ -63,9 +74,8 @@ def _model(name: str) -> dict[str, Any]:
     }
 
 
-def list_devices(*, json_path: Path | None = None) -> None:
+def list_devices() -> dict[str, Any]:
     """Print memory and bandwidths of every device, and the engines whose operations were measured on it."""
-    check_outputs(json=json_path)
     listed = [_device(device) for device in DEVICES.values()]
     rows = [
         (
@@ -80,7 +90,7 @@ def list_devices(*, json_path: Path | None = None) -> None:
     ]
     columns = ("device", "GB", "TB/s", "GB/s to peers", "per node", "measured engines")
     console.table("Devices known by name", columns, rows, last_is_text=True)
-    write_json(json_path, {"devices": listed})
+    return {"devices": listed}
 
 
 def _device(device: DeviceSpec) -> dict[str, Any]:
@@ -99,9 +109,8 @@ def _device(device: DeviceSpec) -> dict[str, Any]:
     }
 
 
-def list_policies(*, json_path: Path | None = None) -> None:
+def list_policies() -> dict[str, Any]:
     """Print layout, package and shape of every policy, simplest first; then policies that cannot be used, and why."""
-    check_outputs(json=json_path)
     found = offers()
     listed = [_policy(policy, package=None) for policy in POLICIES.values()]
     listed += [_policy(offer.policy, package=offer.package) for offer in found if offer.policy is not None]
@@ -115,16 +124,15 @@ def list_policies(*, json_path: Path | None = None) -> None:
     for fault in faults:
         console.paragraph()
         console.paragraph(f"Cannot be used: {fault}")
-    write_json(json_path, {"policies": listed, "faults": faults})
+    return {"policies": listed, "faults": faults}
 
 
 def _policy(policy: type[Policy], *, package: str | None) -> dict[str, Any]:
     return {"name": policy.name, "layout": policy.layout, "package": package, "shape": shape_of(policy())}
 
 
-def list_engines(*, json_path: Path | None = None) -> None:
+def list_engines() -> dict[str, Any]:
     """Print release, limits of a step and drafting methods of every engine that `--engine` takes."""
-    check_outputs(json=json_path)
     listed = [_engine(engine) for engine in ENGINES.values()]
     rows = [
         (
@@ -142,7 +150,7 @@ def list_engines(*, json_path: Path | None = None) -> None:
     console.paragraph(
         "Limits are the defaults on large devices; `--set` changes them. `--engine NAME@RELEASE` means another release."
     )
-    write_json(json_path, {"engines": listed})
+    return {"engines": listed}
 
 
 def _engine(engine: Engine) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, speed
 from swiftspec.cli.outputs import check_outputs
+from swiftspec.cli.verbs.check import LoadTestFlags
 from swiftspec.files.reading import read_input
 
 __all__ = ["load_test", "read_api_key"]
@@ -18,31 +19,21 @@ _LATE_S = 0.01
 _MOST_BYTES = 1 << 20
 
 
-def load_test(
-    *,
-    url: str,
-    load: Path,
-    prompts: Path,
-    api_key_file: Path | None,
-    limit: int | None,
-    seed: int,
-    json_path: Path | None,
-) -> LoadTest:
+def load_test(asked: LoadTestFlags) -> LoadTest:
     """Send, print and save."""
-    check_outputs(inputs={"--load": load, "--prompts": prompts}, json=json_path)
-    asked = Workload.load(load)
+    check_outputs(inputs={"--load": asked.load, "--prompts": asked.prompts}, json=asked.json)
     test = measure(
-        url,
-        asked,
-        prompts,
-        api_key=read_api_key(api_key_file),
-        seed=seed,
-        limit=limit,
+        asked.url,
+        Workload.load(asked.load),
+        asked.prompts,
+        api_key=read_api_key(asked.api_key_file),
+        seed=asked.seed,
+        limit=asked.num_prompts,
         stages=console.progress,
     )
     _show(test)
-    if json_path is not None:
-        test.save(json_path)
+    if asked.json is not None:
+        test.save(asked.json)
     return test
 
 

@@ -12,9 +12,11 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.drafts import Draft, Drafts, best_draft, named_drafts, recorded_draft, show_drafts
+from swiftspec.cli.kinds import compare_kinds
 from swiftspec.cli.outputs import check_outputs, saved, write_json
-from swiftspec.cli.plan_flags import PlanFlags
+from swiftspec.cli.plan_flags import compared_clients, deployment_of, search_options
 from swiftspec.cli.print_plan import show_plan
+from swiftspec.cli.verbs.decide import PlanFlags
 from swiftspec.devices import DEVICES
 from swiftspec.files.writing import write_output
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
@@ -22,21 +24,11 @@ from swiftspec.planner.recorded_routing import with_routed_profile
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
 
-__all__ = ["experts_priced", "plan", "report", "write_page"]
+__all__ = ["experts_priced", "plan", "search", "write_page"]
 
 _FEW_ROWS = 4
 _NOT_HERE = "it cannot be given with --device, which plans without running or measuring anything here"
 _RECORDED = "it needs --device; without that, acceptance comes from --trace"
-
-
-def report(*, plan: Path, out: Path | None, json_path: Path | None = None) -> None:
-    """Write the report of a saved plan, and print where it is. ValueError without a place for it."""
-    if out is None:
-        raise ValueError(f"--report is missing; --plan {plan} writes the report of that plan")
-    check_outputs(inputs={"--plan": plan}, report=out, json=json_path)
-    write_page(out, Planned.load(plan))
-    console.say(saved(out))
-    write_json(json_path, {"plan": str(plan), "report": str(out)})
 
 
 def write_page(path: Path, planned: Planned) -> None:
@@ -50,15 +42,37 @@ def write_page(path: Path, planned: Planned) -> None:
     write_output(path, page.encode())
 
 
-def plan(asked: PlanFlags) -> Plan:
+def plan(asked: PlanFlags) -> None:
+    """Write the report of a saved plan, compare drafts, or search."""
+    if asked.plan is not None:
+        _report(asked.plan, out=asked.report, json_path=asked.json)
+    elif asked.target is None:
+        raise ValueError("Missing option '--target'.")
+    elif compared_clients(asked):
+        compare_kinds(asked, asked.target)
+    else:
+        search(asked, asked.target)
+
+
+def _report(plan: Path, *, out: Path | None, json_path: Path | None) -> None:
+    """Write the report of a saved plan, and print where it is. ValueError without a place for it."""
+    if out is None:
+        raise ValueError(f"--report is missing; --plan {plan} writes the report of that plan")
+    check_outputs(inputs={"--plan": plan}, report=out, json=json_path)
+    write_page(out, Planned.load(plan))
+    console.say(saved(out))
+    write_json(json_path, {"plan": str(plan), "report": str(out)})
+
+
+def search(asked: PlanFlags, target: str) -> Plan:
     """Search, print and save: for the machine of a profile and a trace, or for a deployment on other hardware."""
-    deployment, options = asked.deployment(), asked.options()
+    deployment, options = deployment_of(asked), search_options(asked)
     beside = _check_outputs(asked, deployment, options)
     each: Drafts = {}
     if deployment is None:
-        planned = _plan_here(asked, options)
+        planned = _plan_here(asked, target, options)
     else:
-        each = _plan_elsewhere(asked, deployment, options)
+        each = _plan_elsewhere(asked, target, deployment, options)
         planned = best_draft(each)
     made = planned.plan if asked.out is None else planned.save(asked.out)
     if len(each) > 1:
@@ -79,7 +93,7 @@ def plan(asked: PlanFlags) -> Plan:
         if deployment is not None and not beside:
             console.note("The profile and trace of this plan are not saved, because --out is not a file")
         console.say(f"\n{saved(asked.out)}{report}")
-    write_json(asked.json_path, _content(made, asked.out, each))
+    write_json(asked.json, _content(made, asked.out, each))
     return made
 
 
@@ -87,7 +101,7 @@ def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: Sea
     """Files that are written beside the plan. ValueError for outputs that are wrong together."""
     inputs: dict[str, Path | str | None] = {
         "--target": asked.target,
-        **{f"--draft {draft}": draft for draft in asked.drafts},
+        **{f"--draft {draft}": draft for draft in asked.draft or ()},
         "--profile": asked.profile,
         "--trace": asked.trace,
         "--op-tables": asked.op_tables,
@@ -101,9 +115,7 @@ def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: Sea
             with_trace=deployment is not None and asked.trace is None,
             with_workload=options.fleet is not None,
         )
-    check_outputs(
-        inputs=inputs, beside=beside, out=asked.out, report=asked.report, plot=asked.plot, json=asked.json_path
-    )
+    check_outputs(inputs=inputs, beside=beside, out=asked.out, report=asked.report, plot=asked.plot, json=asked.json)
     if deployment is not None and asked.report is not None and not beside:
         raise ValueError(
             f"--report is {asked.report}; it needs an --out that is a file, so that profile and trace are saved, too"
@@ -111,13 +123,13 @@ def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: Sea
     return beside
 
 
-def _plan_elsewhere(asked: PlanFlags, deployment: Deployment, options: SearchOptions) -> Drafts:
+def _plan_elsewhere(asked: PlanFlags, target: str, deployment: Deployment, options: SearchOptions) -> Drafts:
     options.check(num_devices=deployment.num_devices)
     unused = {"--inflate": asked.inflate, "--profile": asked.profile, "--ranks": options.ranks}
     _refuse(unused, _NOT_HERE)
-    named = named_drafts(asked.target, asked.drafts, asked.acceptance, options.policy)
-    _note_names(asked.target, named)
-    return _plan_each(deployment, named, target=asked.target, trace=asked.trace, dataset=asked.dataset, options=options)
+    named = named_drafts(target, asked.draft or (), asked.acceptance or (), options.policy)
+    _note_names(target, named)
+    return _plan_each(deployment, named, target=target, trace=asked.trace, dataset=asked.dataset, options=options)
 
 
 def _plan_each(
@@ -190,11 +202,11 @@ def _refuse(given: Mapping[str, object], reason: str) -> None:
             raise ValueError(f"{flag} is {value}; {reason}")
 
 
-def _plan_here(asked: PlanFlags, options: SearchOptions) -> Planned:
+def _plan_here(asked: PlanFlags, target: str, options: SearchOptions) -> Planned:
     """The plan for the machine of a profile, and by default for all of its devices."""
-    _refuse({"--dataset": asked.dataset, "--acceptance": ", ".join(asked.acceptance) or None}, _RECORDED)
+    _refuse({"--dataset": asked.dataset, "--acceptance": ", ".join(asked.acceptance or ()) or None}, _RECORDED)
     profile = _needed("--profile", asked.profile)
-    draft = recorded_draft(asked.drafts, options.policy, profile)
+    draft = recorded_draft(asked.draft or (), options.policy, profile)
     trace = _needed("--trace", asked.trace)
     latencies = Profile.load(profile)
     num_devices = asked.devices or latencies.num_devices
@@ -202,7 +214,7 @@ def _plan_here(asked: PlanFlags, options: SearchOptions) -> Planned:
     recorded = AcceptanceTrace.load(trace)
     _check_same_machine(latencies, profile)
     pair = resolve_pair(
-        target=asked.target,
+        target=target,
         draft=draft,
         inflate=asked.inflate,
         dtype=asked.dtype or latencies.target.dtype,

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swiftspec.artifacts.plan import named_group
@@ -10,7 +9,9 @@ from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.artifacts.routes import ExpertsTouched
 from swiftspec.cli import console
 from swiftspec.cli.columns import milliseconds, percent, signed_percent
+from swiftspec.cli.inflate import save_expanded
 from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.verbs.measure import ProfileFlags
 from swiftspec.devices.contention import BUSY_SHARE
 from swiftspec.profiler.pair import measure_pair, registered_name
 from swiftspec.timing.sharing import Sharing
@@ -23,68 +24,62 @@ if TYPE_CHECKING:
 __all__ = ["profile", "show_profile", "show_sharing", "show_warm_up"]
 
 
-def profile(
-    *,
-    target: str,
-    draft: str,
-    inflate: str | None,
-    dtype: str,
-    device: str,
-    devices: int | None,
-    out: Path,
-    ops: Path | None = None,
-    accept_noise: bool = False,
-    plot: Path | None = None,
-    json_path: Path | None = None,
-    ranks: int = 1,
-    max_sequences: int = 1,
-    passes: int | None = None,
-    stop: Callable[[], bool] | None = None,
-) -> Profile:
-    """Measure, print and save the pair's forwards and, if `ops` is given, the operations they consist of.
+def profile(asked: ProfileFlags, *, passes: int | None = None, stop: Callable[[], bool] | None = None) -> Profile:
+    """Measure, print and save the pair's forwards and, with --ops, the operations they consist of.
 
     `passes` and `stop` are passed to `measure_profile`.
 
-    ValueError, and nothing saved, if measurements on a GPU contradict each other and `accept_noise` is not given.
+    ValueError, and nothing saved, if measurements on a GPU contradict each other and --accept-noise is not given.
     """
-    check_outputs(inputs={"--target": target, "--draft": draft}, out=out, ops=ops, plot=plot, json=json_path)
+    save_expanded(asked.target, asked.inflate, asked.save_inflated)
+    check_outputs(
+        inputs={"--target": asked.target, "--draft": asked.draft},
+        out=asked.out,
+        ops=asked.ops,
+        plot=asked.plot,
+        json=asked.json,
+    )
     both = measure_pair(
-        target,
-        draft,
-        inflate=inflate,
-        dtype=dtype,
-        device=device,
-        num_devices=devices,
-        ranks=ranks,
-        max_sequences=max_sequences,
-        with_ops=ops is not None,
-        accept_noise=accept_noise,
+        asked.target,
+        asked.draft,
+        inflate=asked.inflate,
+        dtype=asked.dtype,
+        device=asked.device,
+        num_devices=asked.devices,
+        ranks=asked.ranks,
+        max_sequences=asked.max_sequences,
+        with_ops=asked.ops is not None,
+        accept_noise=asked.accept_noise,
         stages=console.progress,
         passes=passes,
         stop=stop,
     )
     measured = both.profile
-    measured.save(out)
+    measured.save(asked.out)
     show_profile(measured)
-    console.say(f"\n{saved(out)}")
-    if ops is not None:
+    console.say(f"\n{saved(asked.out)}")
+    if asked.ops is not None:
         from swiftspec.profiler.op_benchmark import op_tables
 
         name = registered_name(measured.origin.device)
-        op_tables(both.op_rows, device=name, origin=measured.origin).save(ops)
+        op_tables(both.op_rows, device=name, origin=measured.origin).save(asked.ops)
         show_ops(both.op_rows)
-        console.say(f"\n{saved(ops)}")
-    if plot is not None:
+        console.say(f"\n{saved(asked.ops)}")
+    if asked.plot is not None:
         from swiftspec.reports.figures import save_figure, step_latency
 
-        save_figure(plot, step_latency(measured))
-    content: dict[str, Any] = {"profile": str(out), "device": measured.origin.device, "steps": _summaries(measured)}
+        save_figure(asked.plot, step_latency(measured))
+    content: dict[str, Any] = {
+        "profile": str(asked.out),
+        "device": measured.origin.device,
+        "steps": _summaries(measured),
+    }
     if measured.sharing is not None:
         content["sharing"] = measured.sharing.model_dump(mode="json")["costs"]
     if measured.experts_touched is not None:
         content["experts_touched"] = measured.experts_touched.model_dump(mode="json")
     content["warm_up"] = [cost.model_dump(mode="json") for cost in measured.warm_up]
-    write_json(json_path, content)
+    write_json(asked.json, content)
     return measured
 
 

@@ -13,8 +13,9 @@ from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt, read_prompts
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, speed
-from swiftspec.cli.nodes import NodeOptions
+from swiftspec.cli.nodes import NodeOptions, write_new_secret
 from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.verbs.use import RunFlags
 from swiftspec.engine.api import Engine
 from swiftspec.engine.checks import check_acceptance, check_devices
 from swiftspec.engine.process.interrupts import interrupts_noted
@@ -25,7 +26,7 @@ from swiftspec.timing.perfetto import save_timelines
 from swiftspec.timing.timeline import Timeline
 
 if TYPE_CHECKING:
-    from swiftspec.engine.model.sampling.sampler import AcceptanceMethod, Sampler
+    from swiftspec.engine.model.sampling.sampler import Sampler
     from swiftspec.engine.process.worker_group import ProcessInfo
 
 __all__ = ["run"]
@@ -42,47 +43,39 @@ class _Output:
     losses: int
 
 
-def run(
-    *,
-    plan: Path,
-    prompt: str | None,
-    prompts: Path | None,
-    policy: str | None,
-    max_new_tokens: int | None,
-    temperature: float,
-    top_p: float,
-    top_k: int,
-    seed: int,
-    tenant: str | None = None,
-    acceptance_method: "AcceptanceMethod" = "follow",
-    timeline: Path | None = None,
-    plot: Path | None = None,
-    json_path: Path | None = None,
-    nodes: NodeOptions | None = None,
-) -> None:
+def run(asked: RunFlags) -> None:
     """Generate for every prompt. On Ctrl-C, or if the target dies, show and write the results so far, then raise.
 
     Of torchrun's processes only the first does so; the others compute for it until it ends.
     """
+    if asked.new_secret is not None:
+        write_new_secret(asked.new_secret)
+        return
+    if asked.plan is None:
+        raise ValueError("Missing option '--plan'.")
     named: dict[str, Path | str | None] = {
-        "--plan": plan,
-        "--prompts": prompts,
-        "--secret": nodes.secret if nodes else None,
+        "--plan": asked.plan,
+        "--prompts": asked.prompts,
+        "--secret": asked.secret,
     }
-    check_outputs(inputs=named, timeline=timeline, plot=plot, json=json_path)
-    made = Plan.load(plan)
-    check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
-    candidate = candidate_of(made, policy)
-    nodes = nodes or NodeOptions()
-    check_devices(made, [candidate] if nodes.is_here else [], source=str(plan))
+    check_outputs(inputs=named, timeline=asked.timeline, plot=asked.plot, json=asked.json)
+    made = Plan.load(asked.plan)
+    check_outputs(inputs=files_of(made, asked.plan), timeline=asked.timeline, plot=asked.plot, json=asked.json)
+    candidate = candidate_of(made, asked.policy)
+    nodes = NodeOptions(asked.ray, asked.secret)
+    check_devices(made, [candidate] if nodes.is_here else [], source=str(asked.plan))
     if nodes.serve_rank(made, candidate):
         return
-    tasks = make_tasks(
-        made, [candidate], _prompts(prompt, prompts), max_new_tokens=max_new_tokens or made.max_new_tokens
-    )
+    tasks = make_tasks(made, [candidate], _prompts(asked), max_new_tokens=asked.max_new_tokens or made.max_new_tokens)
     from swiftspec.engine.model.sampling.sampler import Sampler
 
-    sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, acceptance=acceptance_method)
+    sampler = Sampler(
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        seed=asked.seed,
+        acceptance=asked.acceptance_method,
+    )
     check_acceptance(candidate.build(), sampler)
     if made.target.is_lossy:
         console.note(f"the output is that of {made.target}, not of the checkpoint's own weights")
@@ -94,7 +87,7 @@ def run(
                     made,
                     policy=candidate.policy,
                     max_context=tasks.max_context,
-                    tenants=None if tenant is None else {tenant: tenant},
+                    tenants=None if asked.tenant is None else {asked.tenant: asked.tenant},
                     executor=executor,
                 )
             )
@@ -103,25 +96,25 @@ def run(
             processes = engine.processes
             # Until the last file is written, a signal is only noted, so that everything committed is saved.
             interrupted = held.enter_context(interrupts_noted())
-            outputs, ended_by = _generate(engine, tasks, sampler, interrupted, tenant)
+            outputs, ended_by = _generate(engine, tasks, sampler, interrupted, asked.tenant)
         if outputs:
             _show(candidate, _metrics(outputs), processes)
             with ExitStack() as each:  # if one file does not fit on the disk, the next one still may
-                each.callback(write_json, json_path, _result(candidate, outputs, processes))
-                each.callback(_save_plot, outputs, plot)
-                each.callback(_save_timelines, outputs, processes, timeline)
+                each.callback(write_json, asked.json, _result(candidate, outputs, processes))
+                each.callback(_save_plot, outputs, asked.plot)
+                each.callback(_save_timelines, outputs, processes, asked.timeline)
     if ended_by is not None:
         raise ended_by
 
 
-def _prompts(prompt: str | None, prompts: Path | None) -> Sequence[Prompt]:
-    if (prompt is None) == (prompts is None):
+def _prompts(asked: RunFlags) -> Sequence[Prompt]:
+    if (asked.prompt is None) == (asked.prompts is None):
         raise ValueError("expected either --prompt or --prompts")
-    if prompts is not None:
-        return read_prompts(prompts)
-    if not prompt:
+    if asked.prompts is not None:
+        return read_prompts(asked.prompts)
+    if not asked.prompt:
         raise ValueError("--prompt is empty; expected some text")
-    return (Prompt(prompt_id="prompt", text=prompt),)
+    return (Prompt(prompt_id="prompt", text=asked.prompt),)
 
 
 def _generate(

@@ -2,7 +2,7 @@
 
 import asyncio
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from ipaddress import ip_address
 from pathlib import Path
@@ -14,7 +14,8 @@ from swiftspec.cli import console
 from swiftspec.cli.columns import count
 from swiftspec.cli.nodes import on_ray
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.cli.settings import SERVER
+from swiftspec.cli.settings import SERVER, own_settings
+from swiftspec.cli.verbs.use import ServeFlags
 from swiftspec.engine.checks import check_devices
 from swiftspec.engine.requests.tenants import Tenant
 from swiftspec.extras import check_extra
@@ -28,50 +29,34 @@ _MOST_BYTES = 1 << 20
 _LEAST_CHARACTERS = 8
 
 
-def serve(
-    *,
-    plan: Path,
-    policy: str | None,
-    host: str,
-    port: int,
-    model_name: str | None,
-    tenants: Sequence[str],
-    api_key_file: Path | None,
-    allowed_hosts: Sequence[str],
-    chat_template: Path | None,
-    settings: Mapping[str, Any],
-    control: str | None,
-    earlier_outputs: int | None,
-    keep_timelines: int,
-    ray: str | None,
-    json_path: Path | None,
-) -> None:
-    """Serve until a signal. settings: by name, of SERVER. ValueError if anything is wrong before the first request."""
-    inputs = {"--plan": plan, "--api-key-file": api_key_file, "--chat-template": chat_template}
-    check_outputs(inputs=inputs, json=json_path)
-    made = Plan.load(plan)
-    candidate = searching(candidate_of(made, policy), earlier_outputs)
-    chosen: dict[str, Any] = {name: setting.usual for name, setting in SERVER.items()} | dict(settings)
-    check_devices(made, [] if ray else [candidate], source=str(plan))
+def serve(asked: ServeFlags) -> None:
+    """Serve until a signal. ValueError if anything is wrong before the first request."""
+    settings = own_settings(asked.settings, SERVER)
+    inputs = {"--plan": asked.plan, "--api-key-file": asked.api_key_file, "--chat-template": asked.chat_template}
+    check_outputs(inputs=inputs, json=asked.json)
+    made = Plan.load(asked.plan)
+    candidate = searching(candidate_of(made, asked.policy), asked.earlier_outputs)
+    chosen: dict[str, Any] = {name: setting.usual for name, setting in SERVER.items()} | settings
+    check_devices(made, [] if asked.ray else [candidate], source=str(asked.plan))
     check_extra("serve", needed_by="serve")
-    keys = _keys(api_key_file)
+    keys = _keys(asked.api_key_file)
     from swiftspec.server.app import HttpOptions
     from swiftspec.server.run import listen
     from swiftspec.server.run import serve as run
     from swiftspec.server.serving import ServingOptions
 
-    listening = listen(host, port, send_timeout_s=chosen["send_timeout_s"])
+    listening = listen(asked.host, asked.port, send_timeout_s=chosen["send_timeout_s"])
     address, bound_port = listening.getsockname()[:2]
     url = f"http://{f'[{address}]' if ':' in address else address}:{bound_port}"
     if not keys and not ip_address(address).is_loopback:
         console.note(f"anyone who can reach {address} can use this server; --api-key-file limits it to your clients")
-    name = model_name or made.target.model
-    directories = _tenants(tenants, model=name)
+    name = asked.model_name or made.target.model
+    directories = _tenants(asked.tenant or (), model=name)
     if most := num_searched(candidate.build()):
         console.note(
             f"the last {most} outputs are proposed to every client; by its own speed each can tell what was among them"
         )
-    shown = control or candidate.control
+    shown = asked.control or candidate.control
     console.say(f"Loading {made.target} for {candidate.describe()}{f', control {shown}' if shown else ''}")
 
     def ready(served: Sequence[Tenant]) -> None:
@@ -79,7 +64,7 @@ def serve(
             console.say(f"Tenant {tenant.name}: its own weights take {tenant.weight_bytes / 1e6:,.1f} MB")
         console.say(f"Serving {name} at {url} (OpenAI's API at {url}/v1, what runs at {url}, metrics at {url}/metrics)")
 
-    with on_ray(ray, made, candidate) as executor:
+    with on_ray(asked.ray, made, candidate) as executor:
         stats = asyncio.run(
             run(
                 made,
@@ -87,22 +72,24 @@ def serve(
                 serving=ServingOptions(
                     model=name,
                     request_timeout_s=chosen["request_timeout_s"],
-                    chat_template=chat_template,
-                    keep_timelines=keep_timelines,
+                    chat_template=asked.chat_template,
+                    keep_timelines=asked.keep_timelines,
                 ),
-                http=HttpOptions(api_keys=keys, allowed_hosts=allowed_hosts, send_timeout_s=chosen["send_timeout_s"]),
+                http=HttpOptions(
+                    api_keys=keys, allowed_hosts=asked.allowed_host or (), send_timeout_s=chosen["send_timeout_s"]
+                ),
                 drain_s=chosen["drain_s"],
                 ready=ready,
-                policy=policy,
+                policy=asked.policy,
                 executor=executor,
                 tenants=directories,
-                control=control,
-                earlier_outputs=earlier_outputs,
+                control=asked.control,
+                earlier_outputs=asked.earlier_outputs,
                 **{name: chosen[name] for name in _ENGINE},
             )
         )
     console.say(f"The server is down; it answered {count(stats.requests, 'request')} with {stats.tokens} tokens")
-    write_json(json_path, {"model": name, "policy": candidate.policy, "url": url, **asdict(stats)})
+    write_json(asked.json, {"model": name, "policy": candidate.policy, "url": url, **asdict(stats)})
 
 
 def _tenants(named: Sequence[str], *, model: str) -> dict[str, str]:

@@ -1,68 +1,153 @@
-"""`swiftspec simulate`: replays a plan in simulated time."""
+"""`swiftspec simulate`: replays a plan in simulated time, request by request or under a load."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from swiftspec.api import simulate as replay
+from swiftspec.api.serving import SimulatedLoad, planned_load, simulate_load
 from swiftspec.artifacts.basis import candidate_of, files_of, searching
+from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
 from swiftspec.artifacts.metrics import Metrics, measure
-from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
-from swiftspec.cli.columns import milliseconds, percent, speed
+from swiftspec.cli.columns import count, milliseconds, percent, speed
+from swiftspec.cli.limits import Limits, load_options, read_load, refuse_limits
 from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.settings import SCHEDULER, parse_settings, typed
+from swiftspec.cli.verbs.decide import SimulateFlags
+from swiftspec.reports.under_load import compared
 from swiftspec.timing.perfetto import save_timelines
-from swiftspec.timing.timeline import Timeline
 
-__all__ = ["show_metrics", "simulate"]
+__all__ = ["simulate"]
 
 
-def simulate(
-    *,
-    plan: Path,
-    policy: str | None,
-    max_new_tokens: int | None,
-    earlier_outputs: int | None,
-    seed: int,
-    timeline: Path | None = None,
-    plot: Path | None = None,
-    json_path: Path | None = None,
-) -> list[Timeline]:
-    """Simulate every traced prompt and print the metrics, and what earlier outputs add to them."""
-    check_outputs(inputs={"--plan": plan}, timeline=timeline, plot=plot, json=json_path)
-    made = Plan.load(plan)
-    check_outputs(inputs=files_of(made, plan), timeline=timeline, plot=plot, json=json_path)
-    planned = Planned.of(made, plan)
-    candidate = searching(candidate_of(made, policy), earlier_outputs)
-    replayed = partial(replay, planned, policy=policy, max_new_tokens=max_new_tokens, seed=seed)
-    timelines = replayed(earlier_outputs=earlier_outputs)
+def simulate(asked: SimulateFlags) -> None:
+    """Simulate every traced prompt, or a load, and print the metrics, and what earlier outputs add to them."""
+    settings = parse_settings(asked.settings)
+    limits = {**typed(settings, SCHEDULER), "control": asked.control, "replay": asked.replay}
+    if asked.load is None:
+        refuse_limits({**limits, "engine": asked.engine, "set": ",".join(settings) or None})
+    elif asked.max_new_tokens is not None:
+        raise ValueError(f"--max-new-tokens is {asked.max_new_tokens}; with --load, requests have their own lengths")
+    named: dict[str, Path | str | None] = {"--plan": asked.plan, "--load": asked.load}
+    check_outputs(inputs=named, timeline=asked.timeline, plot=asked.plot, json=asked.json)
+    made = Plan.load(asked.plan)
+    check_outputs(inputs=files_of(made, asked.plan), timeline=asked.timeline, plot=asked.plot, json=asked.json)
+    planned = Planned.of(made, asked.plan)
+    candidate = searching(candidate_of(made, asked.policy), asked.earlier_outputs)
+    content = {"policy": candidate.policy, "candidate": candidate.describe(), "seed": asked.seed}
+    if asked.load is None:
+        content |= _simulate_alone(asked, planned, candidate)
+    else:
+        others = {word: value for word, value in settings.items() if word not in SCHEDULER}
+        content |= _simulate_load(asked, asked.load, planned, candidate, limits=limits, settings=others)
+    write_json(asked.json, content)
+
+
+def _simulate_alone(asked: SimulateFlags, planned: Planned, candidate: Candidate) -> dict[str, Any]:
+    """Print, draw and save; what --json has."""
+    replayed = partial(replay, planned, policy=asked.policy, max_new_tokens=asked.max_new_tokens, seed=asked.seed)
+    timelines = replayed(earlier_outputs=asked.earlier_outputs)
     metrics = measure(timelines)
     console.paragraph(
         f"Simulated {candidate.describe()} on {len(planned.trace.prompts)} traced prompts{_twice(planned.profile)}"
     )
-    show_metrics(metrics)
-    own_text = None if earlier_outputs is None else measure(replayed(earlier_outputs=0))
-    if own_text is not None:
+    _show_alone(metrics)
+    content = {"metrics": metrics.model_dump(mode="json")}
+    if asked.earlier_outputs is not None:
+        own_text = measure(replayed(earlier_outputs=0))
         before, after = own_text.figures, metrics.figures
         console.paragraph(
             f"With the request's own text only: {before.tokens_per_round:.3f} tokens per round and "
             f"{speed(before.tokens_per_s)} tokens/s; with earlier outputs "
             f"{after.tokens_per_s / before.tokens_per_s:.3f} times as fast"
         )
-    if timeline is not None:
-        save_timelines(timeline, timelines)
-    if plot is not None:
+        content["own_text_metrics"] = own_text.model_dump(mode="json")
+    if asked.timeline is not None:
+        save_timelines(asked.timeline, timelines)
+    if asked.plot is not None:
         from swiftspec.reports.figures import save_figure, timeline_rounds
 
-        save_figure(plot, timeline_rounds(timelines[0]))
-    content: dict[str, Any] = {"policy": candidate.policy, "candidate": candidate.describe(), "seed": seed}
-    content["metrics"] = metrics.model_dump(mode="json")
-    if own_text is not None:
-        content["own_text_metrics"] = own_text.model_dump(mode="json")
-    write_json(json_path, content)
-    return timelines
+        save_figure(asked.plot, timeline_rounds(timelines[0]))
+    return content
+
+
+def _simulate_load(
+    asked: SimulateFlags,
+    load: str,
+    planned: Planned,
+    candidate: Candidate,
+    *,
+    limits: Limits,
+    settings: Mapping[str, str],
+) -> dict[str, Any]:
+    """Print, draw and save; what --json has. limits: of this package's engine. settings: of another one."""
+    engine = asked.engine
+    _check_engine(engine, settings, {**limits, "timeline": asked.timeline, "plot": asked.plot})
+    workload, path = read_load(load, planned)
+    assumed = planned_load(planned.plan, workload, path)
+    options = load_options(limits, assumed.options_of(candidate.policy) if assumed else None)
+    served = partial(
+        simulate_load,
+        planned,
+        workload,
+        policy=asked.policy,
+        options=options,
+        engine=engine,
+        settings=settings,
+        seed=asked.seed,
+        timelines=asked.timeline is not None or asked.plot is not None,
+        stages=console.progress,
+    )
+    simulated = served(earlier_outputs=asked.earlier_outputs)
+    by = f"by {engine}" if engine else f"at most {options.max_running} at once"
+    console.paragraph(
+        f"Simulated {candidate.describe()} under {workload.arrivals}: {count(len(workload.requests), 'request')}, "
+        f"{by}, simulated by {simulated.method}"
+    )
+    if workload.repeated_share and simulated.cache is None:
+        console.paragraph("This package's engine has no prefix cache and reads the prompts whole.")
+    if assumed is not None:
+        console.paragraph(compared(assumed, candidate.policy))
+    if simulated.num_replayed:
+        console.paragraph(
+            "Requests replay rounds that were recorded of the first ones. Against simulations in full (--full), mean "
+            "TPOT and end-to-end times were within 4 % for the policies in docs/log/2026-11-26-recorded-rounds.md."
+        )
+    planned_for = planned.plan.under_load.engine if planned.plan.under_load else None
+    if engine is None and planned_for:
+        console.note(f"The plan was made for {planned_for}; --engine serves as it does")
+    _show_load(simulated)
+    content: dict[str, Any] = {
+        "workload": str(workload.arrivals),
+        "metrics": simulated.metrics.model_dump(mode="json"),
+        "mean_batch": simulated.mean_batch,
+        "busy_fraction": simulated.busy_fraction,
+        "method": simulated.method,
+        "num_replayed": simulated.num_replayed,
+        "cache": None if simulated.cache is None else simulated.cache.model_dump(mode="json"),
+    }
+    if asked.earlier_outputs is not None:  # in full, as the other was
+        own_text = served(earlier_outputs=0, options=options.model_copy(update={"replay": False}))
+        before, after = own_text.metrics, simulated.metrics
+        console.paragraph(
+            f"With the request's own text only: {before.tokens_per_round:.3f} tokens per round and a mean TPOT of "
+            f"{milliseconds(before.tpot_s.mean)} ms; with earlier outputs {after.tokens_per_round:.3f} and "
+            f"{milliseconds(after.tpot_s.mean)} ms. {_repeats(simulated)}"
+        )
+        content["num_repeated"] = simulated.num_repeated
+        content["own_text_metrics"] = own_text.metrics.model_dump(mode="json")
+    if asked.timeline is not None:
+        save_timelines(asked.timeline, simulated.timelines, together=True)
+    if asked.plot is not None:
+        from swiftspec.reports.figures import save_figure, shared_steps
+
+        save_figure(asked.plot, shared_steps(simulated.timelines))
+    return content
 
 
 def _twice(profile: Profile) -> str:
@@ -73,8 +158,8 @@ def _twice(profile: Profile) -> str:
     return f", each twice, with forwards drawn within their known error ({', '.join(known)})" if known else ""
 
 
-def show_metrics(metrics: Metrics) -> None:
-    """Print every figure of a set of requests."""
+def _show_alone(metrics: Metrics) -> None:
+    """Print every figure of requests that were alone."""
     figures = metrics.figures
     rows = [
         ("tokens/s", speed(figures.tokens_per_s)),
@@ -94,3 +179,60 @@ def show_metrics(metrics: Metrics) -> None:
     if metrics.hit_fraction is not None:
         rows.append(("rounds without a forward in the tail", percent(metrics.hit_fraction)))
     console.table("Metrics", ("figure", "value"), rows)
+
+
+def _check_engine(engine: str | None, settings: Mapping[str, str] | None, others: Mapping[str, object]) -> None:
+    """ValueError for flags that do not go with another engine, or need one."""
+    if engine is None and settings:
+        word = next(iter(settings))
+        raise ValueError(f"--set {word} is unknown; expected {', '.join(SCHEDULER)}, or the words of another --engine")
+    for name, value in others.items():
+        if engine is not None and value is not None:
+            flag = f"--set {name}" if name in SCHEDULER else f"--{name}"
+            raise ValueError(f"{flag} is {value}; it is this package's engine's, and --engine is {engine}")
+
+
+def _repeats(load: SimulatedLoad) -> str:
+    """A sentence on requests whose outputs an earlier one had: they gain most, and yours may not repeat as often."""
+    of_all = f"{load.num_repeated} of {count(len(load.records), 'request')}"
+    return f"The texts of {of_all} begin with the traced prompt of an earlier one, whose output is then proposed whole."
+
+
+def _show_load(load: SimulatedLoad) -> None:
+    """Print every figure of a load."""
+    metrics = load.metrics
+    rows = [
+        ("TTFT", *_cells(metrics.ttft_s)),
+        ("TPOT", *_cells(metrics.tpot_s)),
+        ("between chunks", *_cells(metrics.itl_s)),
+        ("end to end", *_cells(metrics.e2el_s)),
+        ("wait for admission", *_cells(metrics.queued_s)),
+    ]
+    console.table("Latencies in ms", ("figure", "mean", "p50", "p95", "p99"), rows)
+    console.table("Load", ("figure", "value"), list(_load_rows(load, metrics)))
+
+
+def _load_rows(load: SimulatedLoad, metrics: LoadMetrics) -> list[tuple[str, str]]:
+    refused = f", {metrics.refused} refused" if metrics.refused else ""
+    rows = [
+        ("requests", f"{metrics.completed} in {metrics.duration_s:.1f} s{refused}"),
+        ("requests/s", f"{metrics.request_throughput:.2f}"),
+        ("output tokens/s", speed(metrics.output_throughput)),
+        ("requests in a target's step, mean", f"{load.mean_batch:.2f}"),
+        ("target busy", percent(load.busy_fraction)),
+        ("tokens per round", f"{metrics.tokens_per_round:.2f}"),
+        ("preemptions", str(metrics.num_preemptions)),
+    ]
+    if load.cache is not None:
+        rows.append(("prompts' tokens in the prefix cache", percent(load.cache.hit_rate)))
+        rows.append(("tokens of cache", f"{load.cache.tokens:,}"))
+    if metrics.request_goodput < metrics.request_throughput:
+        rows.append(("requests/s within their limits", f"{metrics.request_goodput:.2f}"))
+    rows += [
+        (f"within their limits, {name}", percent(share)) for name, share in metrics.attainment.items() if share < 1
+    ]
+    return rows
+
+
+def _cells(values: Percentiles) -> tuple[str, ...]:
+    return tuple(map(milliseconds, (values.mean, values.p50, values.p95, values.p99)))

@@ -8,7 +8,9 @@ from swiftspec.api import trace as record
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.columns import percent
+from swiftspec.cli.inflate import save_expanded
 from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.verbs.measure import TraceFlags
 
 if TYPE_CHECKING:
     from swiftspec.costmodel.measured_routing import MeasuredRouting
@@ -19,41 +21,34 @@ _SHOWN_RANKS = 8
 _SHOWN_WINDOWS = (1, 2, 4, 8, 16)
 
 
-def trace(
-    *,
-    target: str,
-    draft: str,
-    prompts: Path,
-    inflate: str | None,
-    dtype: str,
-    max_new_tokens: int,
-    out: Path,
-    limit: int | None = None,
-    plot: Path | None = None,
-    json_path: Path | None = None,
-) -> AcceptanceTrace:
+def trace(asked: TraceFlags) -> AcceptanceTrace:
     """Record, print and save."""
-    inputs: dict[str, Path | str | None] = {"--target": target, "--draft": draft, "--prompts": prompts}
-    check_outputs(inputs=inputs, out=out, plot=plot, json=json_path)
+    save_expanded(asked.target, asked.inflate, asked.save_inflated)
+    inputs: dict[str, Path | str | None] = {
+        "--target": asked.target,
+        "--draft": asked.draft,
+        "--prompts": asked.prompts,
+    }
+    check_outputs(inputs=inputs, out=asked.out, plot=asked.plot, json=asked.json)
     recorded = record(
-        target,
-        draft,
-        prompts,
-        inflate=inflate,
-        dtype=dtype,
-        max_new_tokens=max_new_tokens,
-        limit=limit,
+        asked.target,
+        asked.draft,
+        asked.prompts,
+        inflate=asked.inflate,
+        dtype=asked.dtype,
+        max_new_tokens=asked.max_new_tokens,
+        limit=asked.num_prompts,
         stages=console.progress,
     )
-    recorded.save(out)
+    recorded.save(asked.out)
     show_trace(recorded)
-    console.say(f"\n{saved(out)}")
-    if plot is not None:
+    console.say(f"\n{saved(asked.out)}")
+    if asked.plot is not None:
         from swiftspec.reports.figures import acceptance_by_rank, save_figure
 
-        save_figure(plot, acceptance_by_rank(recorded))
+        save_figure(asked.plot, acceptance_by_rank(recorded))
     content: dict[str, Any] = {
-        "trace": str(out),
+        "trace": str(asked.out),
         "source": recorded.source,
         "num_prompts": len(recorded.prompts),
         "num_tokens": recorded.num_tokens,
@@ -67,7 +62,7 @@ def trace(
             "correlation": measured.correlation,
             "largest_miss": measured.largest_miss,
         }
-    write_json(json_path, content)
+    write_json(asked.json, content)
     return recorded
 
 

@@ -1,4 +1,4 @@
-"""`swiftspec validate`: runs the plan's policies and compares predicted with measured."""
+"""`swiftspec validate`: compares predicted with measured; here the policies of a plan, one request at a time."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +13,19 @@ from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, signed_percent, speed
+from swiftspec.cli.limits import refuse_limits
 from swiftspec.cli.outputs import check_outputs
+from swiftspec.cli.settings import SCHEDULER, own_settings
+from swiftspec.cli.validate_load import plan_and_prompts, policy_names, validate_load
+from swiftspec.cli.validate_published import validate_published
+from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.devices.contention import Contention, watch_contention
 from swiftspec.files.document import file_sha256
 from swiftspec.validation.measuring import measure_plan
 
-__all__ = ["regret", "say_drift", "show_report", "validate"]
+__all__ = ["regret", "say_drift", "show_report", "validate", "validate_plan"]
 
+_REPEATS = 3
 _POSITIONS = 8  # of the draft's tokens whose acceptance is printed
 _DRIFT = 0.05  # profiles of one quiet machine differ by less
 _TEXTS_DIFFER = 0.02  # of tokens per round; predictions replayed on the measured text are off by less
@@ -65,40 +71,55 @@ def say_drift(report: Report) -> None:
     )
 
 
-def validate(
-    *,
-    plan: Path,
-    prompts: Path,
-    policies: str,
-    repeats: int,
-    max_new_tokens: int | None,
-    limit: int | None = None,
-    plot: Path | None = None,
-    json_path: Path | None = None,
-    stop: Callable[[], bool] | None = None,
-) -> Report:
+def validate(asked: ValidateFlags) -> None:
+    """Compare predicted with measured: of files of others, of a plan under a load, or of a plan's policies alone."""
+    if asked.loads is not None or asked.speeds is not None:
+        if asked.plan is not None or asked.prompts is not None:
+            file = asked.loads or asked.speeds
+            raise ValueError(f"--plan and --prompts are of a plan; with {file} expected neither")
+        validate_published(asked)
+        return
+    if asked.engine is not None or asked.freeze is not None or asked.leave_out != "none":
+        raise ValueError("--engine, --leave-out and --freeze are only for --loads and --speeds")
+    limits = {**own_settings(asked.settings, SCHEDULER), "control": asked.control}
+    if asked.load is not None:
+        validate_load(asked, asked.load, limits)
+        return
+    if asked.url is not None:
+        raise ValueError(f"--url is {asked.url}; it is only for --load")
+    refuse_limits(limits)
+    validate_plan(asked)
+
+
+def validate_plan(asked: ValidateFlags, *, stop: Callable[[], bool] | None = None) -> Report:
     """Measure, print and save; `stop` is passed to `measure_plan`.
 
     On Ctrl-C, report whole repetitions if there are any, then raise KeyboardInterrupt.
     """
-    check_outputs(inputs={"--plan": plan, "--prompts": prompts}, plot=plot, json=json_path)
+    plan, prompts = plan_and_prompts(asked)
+    check_outputs(inputs={"--plan": plan, "--prompts": prompts}, plot=asked.plot, json=asked.json)
     made = Plan.load(plan)
-    check_outputs(inputs=files_of(made, plan), plot=plot, json=json_path)
+    check_outputs(inputs=files_of(made, plan), plot=asked.plot, json=asked.json)
     with watch_contention() as contention:
         report, interrupted = measure_plan(
             made,
             plan_sha256=file_sha256(plan),
-            candidates=made.select(None if policies == "all" else [name.strip() for name in policies.split(",")]),
+            candidates=made.select(policy_names(asked.policies)),
             source=str(plan),
-            prompts=spread(read_prompts(prompts), limit),
-            repeats=repeats,
-            max_new_tokens=max_new_tokens,
+            prompts=spread(read_prompts(prompts), asked.num_prompts),
+            repeats=_REPEATS if asked.repeats is None else asked.repeats,
+            max_new_tokens=asked.max_new_tokens,
             basis=_basis(made, plan),
             stages=console.progress,
             stop=stop,
         )
     show_report(report, made, contention)
-    _save(report, plot=plot, json_path=json_path)
+    if asked.plot is not None:
+        from swiftspec.reports.figures import predicted_vs_measured, save_figure
+
+        save_figure(asked.plot, predicted_vs_measured(report))
+    if asked.json is not None:
+        report.save(asked.json)
     if interrupted:
         raise KeyboardInterrupt
     return report
@@ -111,15 +132,6 @@ def _basis(made: Plan, plan_path: Path) -> tuple[Profile, AcceptanceTrace] | Non
     except ValueError as error:
         console.note(f"Predictions are not re-timed: {error}")
         return None
-
-
-def _save(report: Report, *, plot: Path | None, json_path: Path | None) -> None:
-    if plot is not None:
-        from swiftspec.reports.figures import predicted_vs_measured, save_figure
-
-        save_figure(plot, predicted_vs_measured(report))
-    if json_path is not None:
-        report.save(json_path)
 
 
 def show_report(report: Report, made: Plan, contention: Contention | None = None) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from swiftspec.api.validating_load import LoadComparison
 from swiftspec.api.validating_load import validate_load as compare
 from swiftspec.artifacts.basis import files_of
 from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
@@ -15,6 +14,7 @@ from swiftspec.cli.columns import count, milliseconds, percent, signed_percent, 
 from swiftspec.cli.limits import Limits, load_options, read_load
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs
+from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.devices.contention import watch_contention
 
 __all__ = ["show_load_report", "validate_load"]
@@ -22,56 +22,55 @@ __all__ = ["show_load_report", "validate_load"]
 _LATE_S = 0.01
 
 
-def validate_load(
-    *,
-    plan: Path,
-    load: str,
-    prompts: Path,
-    policies: str,
-    refused: Mapping[str, int | None],
-    limits: Limits,
-    limit: int | None,
-    seed: int,
-    url: str | None = None,
-    api_key_file: Path | None = None,
-    plot: Path | None = None,
-    json_path: Path | None = None,
-) -> LoadComparison:
-    """Measure, print and save. refused: flags that a load leaves no room for."""
-    for flag, value in refused.items():
+def validate_load(asked: ValidateFlags, load: str, limits: Limits) -> None:
+    """Measure, print and save."""
+    for flag, value in {"--repeats": asked.repeats, "--max-new-tokens": asked.max_new_tokens}.items():
         if value is not None:
             raise ValueError(f"{flag} is {value}; with --load, every request runs once, in its own length")
-    if url is not None and plot is not None:
-        raise ValueError(f"--plot is {plot}; a server's steps are not known, so there is nothing to draw")
+    if asked.url is not None and asked.plot is not None:
+        raise ValueError(f"--plot is {asked.plot}; a server's steps are not known, so there is nothing to draw")
+    plan, prompts = plan_and_prompts(asked)
     inputs: dict[str, Path | str | None] = {"--plan": plan, "--load": load, "--prompts": prompts}
-    check_outputs(inputs=inputs, plot=plot, json=json_path)
+    check_outputs(inputs=inputs, plot=asked.plot, json=asked.json)
     made = Plan.load(plan)
-    check_outputs(inputs=files_of(made, plan), plot=plot, json=json_path)
+    check_outputs(inputs=files_of(made, plan), plot=asked.plot, json=asked.json)
     planned = Planned.of(made, plan)
-    asked, _ = read_load(load, planned)
+    workload, _ = read_load(load, planned)
     with watch_contention() as contention:
         compared = compare(
             planned,
-            asked,
+            workload,
             prompts,
-            policies=None if policies == "all" else [name.strip() for name in policies.split(",")],
+            policies=policy_names(asked.policies),
             options=load_options(limits),
-            seed=seed,
-            limit=limit,
-            url=url,
-            api_key=read_api_key(api_key_file),
+            seed=asked.seed,
+            limit=asked.num_prompts,
+            url=asked.url,
+            api_key=read_api_key(asked.api_key_file),
             stages=console.progress,
         )
     show_load_report(compared.report)
     if contention.is_busy:
         console.paragraph(f"Other processes took {percent(contention.others_share)} of the cores meanwhile")
-    if plot is not None:
+    if asked.plot is not None:
         from swiftspec.reports.figures import save_figure, shared_steps_compared
 
-        save_figure(plot, shared_steps_compared(compared.simulated, compared.measured))
-    if json_path is not None:
-        compared.report.save(json_path)
-    return compared
+        save_figure(asked.plot, shared_steps_compared(compared.simulated, compared.measured))
+    if asked.json is not None:
+        compared.report.save(asked.json)
+
+
+def plan_and_prompts(asked: ValidateFlags) -> tuple[Path, Path]:
+    """Both files; ValueError naming the flag of one that is not given."""
+    if asked.plan is None or asked.prompts is None:
+        missing = "--plan" if asked.plan is None else "--prompts"
+        raise ValueError(f"{missing} is missing; expected a plan and prompts, --loads or --speeds")
+    return asked.plan, asked.prompts
+
+
+def policy_names(text: str) -> list[str] | None:
+    """`serial_chain,swiftspec` as a list; None for all."""
+    return None if text == "all" else [name.strip() for name in text.split(",")]
 
 
 _LATENCIES: Mapping[str, Callable[[LoadMetrics], Percentiles]] = {

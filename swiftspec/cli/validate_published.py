@@ -6,6 +6,7 @@ from typing import Any
 from swiftspec.cli import console
 from swiftspec.cli.columns import percent, signed_percent
 from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.engines import engine_named
 from swiftspec.validation.published.comparison import Comparison, LeaveOut, frozen
 from swiftspec.validation.published.loads import compare_loads
@@ -24,29 +25,22 @@ _FIRST = (
 )
 
 
-def validate_published(
-    *,
-    loads: Path | None,
-    speeds: Path | None,
-    engine: str | None,
-    leave_out: str,
-    freeze: Path | None,
-    plot: Path | None,
-    json_path: Path | None,
-) -> Comparison:
+def validate_published(asked: ValidateFlags) -> None:
     """Predict every row of a file of loads or of speeds; print and save."""
+    loads, speeds = asked.loads, asked.speeds
     if loads is not None and speeds is not None:
         raise ValueError(f"--loads is {loads} and --speeds is {speeds}; expected one of them")
     file = loads or speeds
     assert file is not None, "one of them is given"
-    check_outputs(inputs={"--loads" if loads else "--speeds": file}, plot=plot, json=json_path, freeze=freeze)
-    named = None if engine is None else engine_named(engine)
+    check_outputs(
+        inputs={"--loads" if loads else "--speeds": file}, plot=asked.plot, json=asked.json, freeze=asked.freeze
+    )
+    named = None if asked.engine is None else engine_named(asked.engine)
     compare = compare_loads if loads else compare_speeds
     with console.progress("validate") as progress:
-        found = compare(file, engine=named, leave_out=LeaveOut(leave_out), done=progress)
+        found = compare(file, engine=named, leave_out=LeaveOut(asked.leave_out), done=progress)
     show_comparison(found, f"{'Loads' if loads else 'Speeds'} of {file.name}")
-    save_comparison(found, freeze=freeze, plot=plot, json_path=json_path)
-    return found
+    save_comparison(found, freeze=asked.freeze, plot=asked.plot, json_path=asked.json)
 
 
 def save_comparison(found: Comparison, *, freeze: Path | None, plot: Path | None, json_path: Path | None) -> None:

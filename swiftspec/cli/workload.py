@@ -3,118 +3,83 @@
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent
 from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.verbs.data import WorkloadFlags
 from swiftspec.files.reading import shown
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.workload import Prefixes, PromptLengths, lengths_in_prompts, lengths_in_trace, make_workload, replay
 from swiftspec.workload.classes import DEFAULT_CLASSES
 
-__all__ = ["Drawing", "Replaying", "parse_class", "show_workload", "workload"]
+__all__ = ["parse_class", "show_workload", "workload"]
 
 _CLASS_SYNTAX = "NAME, or NAME:ttft=MS,tpot=MS,share=SHARE with any of these"
 _CLASS_FIELDS = {"ttft": ("ttft_s", 1e3), "tpot": ("tpot_s", 1e3), "share": ("share", 1.0)}
+# Flags of workloads that replay a load trace, and of those that are drawn from distributions.
+_OF_REPLAYED = ("start_s", "duration_s", "rate")
+_OF_DRAWN = (
+    *("arrivals", "prompt_tokens", "output_tokens", "prompts", "tokenizer", "trace"),
+    *("system_prompt_tokens", "system_prompts", "distinct_prompts", "turns", "think_time_s"),
+)
 
 
-class Drawing(NamedTuple):
-    """Flags of workloads that are drawn from distributions."""
-
-    arrivals: str | None = None
-    prompt_tokens: str | None = None
-    output_tokens: str | None = None
-    prompts: Path | None = None
-    tokenizer: str | None = None
-    trace: Path | None = None
-    system_prompt_tokens: int | None = None
-    system_prompts: int | None = None
-    distinct_prompts: int | None = None
-    turns: int | None = None
-    think_time_s: float | None = None
-
-
-class Replaying(NamedTuple):
-    """Flags of workloads that replay a load trace; the source is its format and file, `--from`."""
-
-    source: tuple[str, Path] | None = None
-    start_s: float | None = None
-    duration_s: float | None = None
-    rate: float | None = None
-
-
-def workload(
-    *,
-    drawing: Drawing,
-    replaying: Replaying,
-    requests: int | None,
-    classes: Sequence[str],
-    seed: int,
-    out: Path,
-    json_path: Path | None = None,
-) -> Workload:
+def workload(asked: WorkloadFlags) -> Workload:
     """Make, print and save."""
     inputs: dict[str, Path | str | None] = {
-        "--prompts": drawing.prompts,
-        "--tokenizer": drawing.tokenizer,
-        "--trace": drawing.trace,
-        "--from": replaying.source[1] if replaying.source else None,
+        "--prompts": asked.prompts,
+        "--tokenizer": asked.tokenizer,
+        "--trace": asked.trace,
+        "--from": asked.source[1] if asked.source else None,
     }
-    check_outputs(inputs=inputs, out=out, json=json_path)
-    known = tuple(parse_class(text) for text in classes)
-    if replaying.source is None:
-        _refuse(replaying, "it needs --from, which names a load trace")
-        made = _drawn(drawing, requests, known or DEFAULT_CLASSES, seed)
+    check_outputs(inputs=inputs, out=asked.out, json=asked.json)
+    known = tuple(parse_class(text) for text in asked.classes or ())
+    if asked.source is None:
+        _refuse(asked, _OF_REPLAYED, "it needs --from, which names a load trace")
+        made = _drawn(asked, known or DEFAULT_CLASSES)
     else:
-        _refuse(drawing, "arrivals and lengths are those of the file that --from names")
-        made = _replayed(replaying, *replaying.source, requests, known, seed)
-    made.save(out)
+        _refuse(asked, _OF_DRAWN, "arrivals and lengths are those of the file that --from names")
+        made = _replayed(asked, *asked.source, known)
+    made.save(asked.out)
     show_workload(made)
-    console.say(f"\n{saved(out)}")
-    write_json(json_path, {"workload": str(out), **_summary(made)})
+    console.say(f"\n{saved(asked.out)}")
+    write_json(asked.json, {"workload": str(asked.out), **_summary(made)})
     return made
 
 
-def _drawn(drawing: Drawing, requests: int | None, classes: Sequence[RequestClass], seed: int) -> Workload:
-    if drawing.arrivals is None:
+def _drawn(asked: WorkloadFlags, classes: Sequence[RequestClass]) -> Workload:
+    if asked.arrivals is None:
         raise ValueError(f"--arrivals is missing; expected {Arrivals.syntax}, or --from")
-    arrivals = Arrivals.parse(drawing.arrivals, field="--arrivals")
-    if requests is None and not arrivals.stages:
+    arrivals = Arrivals.parse(asked.arrivals, field="--arrivals")
+    if asked.requests is None and not arrivals.stages:
         raise ValueError("--requests is missing; expected the number of requests")
-    prefixes = _prefixes(drawing)
     return make_workload(
         arrivals,
-        num_requests=requests,
-        prompt_tokens=_lengths(drawing.prompt_tokens, "--prompt-tokens"),
-        output_tokens=_lengths(drawing.output_tokens, "--output-tokens"),
-        prompts=_prompts(drawing.prompts, drawing.tokenizer, drawing.trace),
-        prefixes=prefixes,
+        num_requests=asked.requests,
+        prompt_tokens=_lengths(asked.prompt_tokens, "--prompt-tokens"),
+        output_tokens=_lengths(asked.output_tokens, "--output-tokens"),
+        prompts=_prompts(asked.prompts, asked.tokenizer, asked.trace),
+        prefixes=_prefixes(asked),
         classes=classes,
-        seed=seed,
+        seed=asked.seed,
     )
 
 
-def _replayed(
-    replaying: Replaying,
-    format_name: str,
-    path: Path,
-    requests: int | None,
-    classes: Sequence[RequestClass],
-    seed: int,
-) -> Workload:
+def _replayed(asked: WorkloadFlags, format_name: str, path: Path, classes: Sequence[RequestClass]) -> Workload:
     return replay(
         format_name,
         path,
-        start_s=replaying.start_s or 0.0,
-        duration_s=replaying.duration_s,
-        num_requests=requests,
-        rate=replaying.rate,
+        start_s=asked.start_s or 0.0,
+        duration_s=asked.duration_s,
+        num_requests=asked.requests,
+        rate=asked.rate,
         classes=classes,
-        seed=seed,
+        seed=asked.seed,
     )
 
 
@@ -136,10 +101,10 @@ def parse_class(text: str) -> RequestClass:
     return RequestClass.checked(fields, source=f"--class is {shown(text)}")
 
 
-def _refuse(flags: Drawing | Replaying, why: str) -> None:
+def _refuse(asked: WorkloadFlags, fields: Sequence[str], why: str) -> None:
     """ValueError if any of these flags is given."""
-    for name, value in flags._asdict().items():
-        if value is not None:
+    for name in fields:
+        if (value := getattr(asked, name)) is not None:
             raise ValueError(f"--{name.replace('_', '-')} is {value}; {why}")
 
 
@@ -147,11 +112,11 @@ def _lengths(text: str | None, flag: str) -> Lengths | None:
     return None if text is None else Lengths.parse(text, field=flag)
 
 
-def _prefixes(drawing: Drawing) -> Prefixes:
+def _prefixes(asked: WorkloadFlags) -> Prefixes:
     """What prompts share. ValueError if they are those of a file, or a number is of nothing."""
-    given = {field: getattr(drawing, field) for field in Prefixes.__dataclass_fields__}
+    given = {field: getattr(asked, field) for field in Prefixes.__dataclass_fields__}
     given = {field: value for field, value in given.items() if value is not None}
-    file = drawing.prompts or drawing.trace
+    file = asked.prompts or asked.trace
     for field, needed in (("system_prompts", "system_prompt_tokens"), ("think_time_s", "turns")):
         if field in given and needed not in given:
             raise ValueError(f"{field} is {given[field]}; it needs --{needed.replace('_', '-')}")

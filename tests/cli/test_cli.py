@@ -81,7 +81,7 @@ def test_misuse_is_one_sentence(fails: Callable[..., str], arguments: list[str],
 def test_interrupt_anywhere_exits_130_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(**_: object) -> None:
+    def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("swiftspec.cli.simulate.simulate", interrupted)
@@ -90,7 +90,7 @@ def test_interrupt_anywhere_exits_130_without_a_traceback(
 
 
 def test_our_own_mistakes_are_not_called_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(**_: object) -> None:
+    def broken(_: object) -> None:
         raise RuntimeError("ours")
 
     monkeypatch.setattr("swiftspec.cli.simulate.simulate", broken)

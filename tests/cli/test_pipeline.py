@@ -18,6 +18,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.app import main
 from swiftspec.cli.demo import demo
+from swiftspec.cli.verbs.more import DemoFlags
 from swiftspec.files.document import ModelRef, file_sha256
 from swiftspec.models.spec import ModelSpec
 from swiftspec.models.tokenizer import Tokenizer
@@ -251,13 +252,15 @@ def test_demo_goes_from_profile_to_report(stage: Stage, tmp_path: Path, capsys: 
         shutil.copy(stage.prompts, folder / f"{name}.jsonl")
     with brief_profiles():
         demo(
-            directory=tmp_path / "demo",
-            inflate="layers=3",
-            dtype="float32",
-            devices=1,
-            repeats=1,
-            plot=True,
-            json_path=tmp_path / "demo.json",
+            DemoFlags(
+                directory=tmp_path / "demo",
+                inflate="layers=3",
+                dtype="float32",
+                devices=1,
+                repeats=1,
+                plot=True,
+                json=tmp_path / "demo.json",
+            ),
             target=str(stage.target),
             draft=str(stage.draft),
             prompts=folder,

@@ -223,13 +223,13 @@ def test_a_load_trace_is_not_overwritten(fails: Fails, tmp_path: Path) -> None:
     assert trace.read_text() == load_samples.AZURE
 
 
-def test_a_field_of_a_file_is_not_called_a_flag(fails: Fails, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No verb reads workloads yet, so a verb that cannot fail otherwise stands in for one that does."""
+def test_a_field_of_a_file_is_not_called_a_flag(fails: Fails, tmp_path: Path) -> None:
     content = json.loads(load_samples.workload().to_json())
     content["requests"][0]["output_tokens"] = 0
     path = written(tmp_path, "w.json", json.dumps(content))
-    monkeypatch.setattr("swiftspec.cli.listing.list_policies", lambda **_: Workload.load(path))
-    assert fails("list", "policies").startswith(f"{path}: requests[0].output_tokens is 0; input should be greater than")
+    prompts = written(tmp_path, "p.jsonl", '{"prompt": "a"}\n')
+    said = fails("loadtest", "--url", "http://127.0.0.1:9", "--load", str(path), "--prompts", str(prompts))
+    assert said.startswith(f"{path}: requests[0].output_tokens is 0; input should be greater than")
 
 
 def test_what_prompts_share_is_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

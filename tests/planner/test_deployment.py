@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.cli.plan_flags import PlanFlags
+from swiftspec.cli.plan_flags import deployment_of
+from swiftspec.cli.verbs.decide import PlanFlags
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.shipped import shipped_tables
 from swiftspec.costmodel.steps import StepWork
@@ -38,20 +39,20 @@ def verify_s(machine: Deployment, *, degree: int = 1) -> float:
 
 
 def test_what_is_not_said_of_a_machine_is_usual() -> None:
-    assert PlanFlags(target="t", device="b200", devices=4).deployment() == Deployment(
+    assert deployment_of(PlanFlags(target="t", device="b200", devices=4)) == Deployment(
         device="b200", num_devices=4, quant="bf16", draft_quant="bf16", engine="swiftspec", context=512
     )
 
 
 def test_a_draft_is_quantised_as_its_target_unless_said_otherwise() -> None:
-    alike = PlanFlags(target="t", device="b200", dtype="fp8").deployment()
+    alike = deployment_of(PlanFlags(target="t", device="b200", dtype="fp8"))
     assert (alike and alike.draft_quant) == "fp8"
-    other = PlanFlags(target="t", device="b200", dtype="fp8,bf16").deployment()
+    other = deployment_of(PlanFlags(target="t", device="b200", dtype="fp8,bf16"))
     assert (other and other.draft_quant) == "bf16"
 
 
 def test_no_device_is_no_machine() -> None:
-    assert PlanFlags(target="t", devices=4).deployment() is None
+    assert deployment_of(PlanFlags(target="t", devices=4)) is None
 
 
 def test_models_are_known_by_name_repository_and_directory(tmp_path: Path) -> None:

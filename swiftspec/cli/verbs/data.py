@@ -1,5 +1,6 @@
-"""Verbs about data: requests to serve, what other tools measured, and names that are known."""
+"""Options of the verbs about data: requests to serve, what other tools measured, and names that are known."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,93 +8,11 @@ import typer
 
 from swiftspec.cli import flags
 
-__all__ = ["import_files", "list_names", "workload"]
+__all__ = ["ImportFlags", "ListFlags", "WorkloadFlags"]
 
 
-def workload(
-    *,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the workload.")],
-    arrivals: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROCESS",
-            help="poisson:RATE, gamma:RATE:SHAPE (vLLM's burstiness), constant:RATE, in requests/s, or closed:CLIENTS. "
-            "RATE may be stages: 2x600,4x300 is 2 requests/s for 600 s, then 4 for 300 s.",
-        ),
-    ] = None,
-    requests: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Number of requests; with --from, the first N. Default: those of the stages."
-        ),
-    ] = None,
-    prompt_tokens: Annotated[
-        str | None,
-        typer.Option(metavar="LENGTHS", help="fixed:TOKENS, uniform:LEAST:MOST or lognormal:MEAN:CV."),
-    ] = None,
-    output_tokens: Annotated[str | None, typer.Option(metavar="LENGTHS", help="As --prompt-tokens.")] = None,
-    system_prompt_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="All prompts begin with the same N tokens, before those of --prompt-tokens, as the prefix of vllm "
-            "bench serve's prefix_repetition and the system_prompt_len of inference-perf's shared_prefix.",
-        ),
-    ] = None,
-    system_prompts: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="With --system-prompt-tokens: N different ones, in turn. Default: 1."),
-    ] = None,
-    distinct_prompts: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Send N different prompts in turn, again and again.")
-    ] = None,
-    turns: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Conversations of N requests. Each prompt is the text so far, answers included, and the new tokens of "
-            "--prompt-tokens; --arrivals are those of conversations.",
-        ),
-    ] = None,
-    think_time_s: Annotated[
-        float | None, typer.Option(min=0.0, metavar="S", help="With --turns: from an answer's end to the next turn.")
-    ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Name prompts of this file, JSON lines with `prompt`; needs --tokenizer."),
-    ] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(metavar="M", help="Model that counts the tokens of --prompts: a directory.")
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Name prompts of this acceptance trace, with its outputs.")
-    ] = None,
-    source: Annotated[
-        tuple[str, Path] | None,
-        typer.Option(
-            "--from", metavar="FORMAT FILE", help="Replay a load trace: azure, burstgpt, mooncake or adaserve."
-        ),
-    ] = None,
-    start_s: Annotated[
-        float | None, typer.Option(metavar="S", help="With --from: where to start, after the first row.")
-    ] = None,
-    duration_s: Annotated[float | None, typer.Option(metavar="S", help="With --from: how much to take.")] = None,
-    rate: Annotated[
-        float | None, typer.Option(metavar="RATE", help="With --from: stretch the time axis to these requests/s.")
-    ] = None,
-    classes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--class",
-            metavar="NAME[:LIMITS]",
-            help="Class of requests, such as chat:ttft=500,tpot=50,share=0.3, with limits in ms; may be repeated.",
-        ),
-    ] = None,
-    seed: flags.Seed = 0,
-    json: flags.Json = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadFlags:
     """Write a workload: many requests, generated or replayed.
 
     It has arrival times, lengths and latency limits, but no text. Open processes have exactly the given rate: their
@@ -108,70 +27,92 @@ def workload(
       swiftspec workload --from azure AzureLLMInferenceTrace_conv.csv --duration-s 600 --rate 2 \\
           --out workload.json --json -
     """
-    from swiftspec.cli.workload import Drawing, Replaying
-    from swiftspec.cli.workload import workload as write
 
-    write(
-        drawing=Drawing(
-            arrivals=arrivals,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            prompts=prompts,
-            tokenizer=tokenizer,
-            trace=trace,
-            system_prompt_tokens=system_prompt_tokens,
-            system_prompts=system_prompts,
-            distinct_prompts=distinct_prompts,
-            turns=turns,
-            think_time_s=think_time_s,
-        ),
-        replaying=Replaying(source, start_s, duration_s, rate),
-        requests=requests,
-        classes=classes or (),
-        seed=seed,
-        out=out,
-        json_path=json,
-    )
-
-
-def import_files(
-    *,
-    source: Annotated[
-        str,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the workload.")]
+    arrivals: Annotated[
+        str | None,
         typer.Option(
-            "--from",
-            metavar="FILE|DIR|aiconfigurator",
-            help="Acceptance: the answer of vLLM's or SGLang's /metrics, or a trace. Op tables: a folder of CSV files, "
-            "or the installed package.",
+            metavar="PROCESS",
+            help="poisson:RATE, gamma:RATE:SHAPE (vLLM's burstiness), constant:RATE, in requests/s, or closed:CLIENTS. "
+            "RATE may be stages: 2x600,4x300 is 2 requests/s for 600 s, then 4 for 300 s.",
         ),
-    ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write op tables (.npz), or acceptance (.json).")],
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of op tables: the device whose rows to take, e.g. h200-sxm.")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(metavar="M", help="Of acceptance: the target. Default: the trace's.")
-    ] = None,
-    drafter: Annotated[
-        str | None, typer.Option(metavar="M", help="Drafter: a draft model or a head. Default: the trace's.")
-    ] = None,
-    kind: Annotated[
-        Literal["serial", "parallel", "head", "block"] | None,
-        typer.Option(
-            help="Kind of drafter: a draft model (serial), one that guesses several at once (parallel, as PARD), "
-            "EAGLE-3 or MTP (head), DFlash or DSpark (block). Default: serial, or the trace's."
-        ),
-    ] = None,
-    num_draft_tokens: Annotated[
+    ] = None
+    requests: Annotated[
         int | None,
-        typer.Option(min=1, max=64, metavar="K", help="Tokens of a chain; SGLang does not tell it. Of a trace: 8."),
-    ] = None,
-    dataset: Annotated[str, typer.Option(metavar="NAME", help="Data set that was served.")] = "",
-    temperature: Annotated[float | None, typer.Option(min=0, help="Temperature. Of a trace: 0.")] = None,
-    thinking: Annotated[bool | None, typer.Option(help="Whether the target was thinking.")] = None,
-    prompt_tokens: Annotated[int | None, typer.Option(min=1, metavar="N", help="Tokens of a prompt.")] = None,
-    json: flags.Json = None,
-) -> None:
+        typer.Option(
+            min=1, metavar="N", help="Number of requests; with --from, the first N. Default: those of the stages."
+        ),
+    ] = None
+    prompt_tokens: Annotated[
+        str | None,
+        typer.Option(metavar="LENGTHS", help="fixed:TOKENS, uniform:LEAST:MOST or lognormal:MEAN:CV."),
+    ] = None
+    output_tokens: Annotated[str | None, typer.Option(metavar="LENGTHS", help="As --prompt-tokens.")] = None
+    system_prompt_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="All prompts begin with the same N tokens, before those of --prompt-tokens, as the prefix of vllm "
+            "bench serve's prefix_repetition and the system_prompt_len of inference-perf's shared_prefix.",
+        ),
+    ] = None
+    system_prompts: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="With --system-prompt-tokens: N different ones, in turn. Default: 1."),
+    ] = None
+    distinct_prompts: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Send N different prompts in turn, again and again.")
+    ] = None
+    turns: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Conversations of N requests. Each prompt is the text so far, answers included, and the new tokens of "
+            "--prompt-tokens; --arrivals are those of conversations.",
+        ),
+    ] = None
+    think_time_s: Annotated[
+        float | None, typer.Option(min=0.0, metavar="S", help="With --turns: from an answer's end to the next turn.")
+    ] = None
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Name prompts of this file, JSON lines with `prompt`; needs --tokenizer."),
+    ] = None
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="M", help="Model that counts the tokens of --prompts: a directory.")
+    ] = None
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Name prompts of this acceptance trace, with its outputs.")
+    ] = None
+    source: Annotated[
+        tuple[str, Path] | None,
+        typer.Option(
+            "--from", metavar="FORMAT FILE", help="Replay a load trace: azure, burstgpt, mooncake or adaserve."
+        ),
+    ] = None
+    start_s: Annotated[
+        float | None, typer.Option(metavar="S", help="With --from: where to start, after the first row.")
+    ] = None
+    duration_s: Annotated[float | None, typer.Option(metavar="S", help="With --from: how much to take.")] = None
+    rate: Annotated[
+        float | None, typer.Option(metavar="RATE", help="With --from: stretch the time axis to these requests/s.")
+    ] = None
+    classes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class",
+            metavar="NAME[:LIMITS]",
+            help="Class of requests, such as chat:ttft=500,tpot=50,share=0.3, with limits in ms; may be repeated.",
+        ),
+    ] = None
+    seed: flags.Seed = 0
+    json: flags.Json = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportFlags:
     """Turn what other tools measured into files to plan with.
 
     Acceptance by position, for `swiftspec plan --acceptance`, or times of single operations, for its `--op-tables`: a
@@ -183,36 +124,46 @@ def import_files(
           --temperature 0 --out acceptance.json
       swiftspec import --from aiconfigurator --device h200-sxm --out h200.npz
     """
-    from swiftspec.cli.importing import Conditions, import_acceptance, import_tables, is_acceptance
 
-    conditions = Conditions(
-        target=target,
-        drafter=drafter,
-        kind=kind,
-        dataset=dataset,
-        temperature=temperature,
-        thinking=thinking,
-        context=prompt_tokens,
-    )
-    if is_acceptance(source):
-        if device is not None:
-            raise ValueError(f"--device is {device}; it is of op tables, and {source} holds acceptance")
-        import_acceptance(
-            source=Path(source), num_draft_tokens=num_draft_tokens, conditions=conditions, out=out, json_path=json
-        )
-        return
-    if conditions != Conditions() or num_draft_tokens is not None:
-        raise ValueError(f"--from is {source}, op tables; --target to --prompt-tokens are of acceptance")
-    import_tables(source=source, device=device, out=out, json_path=json)
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="FILE|DIR|aiconfigurator",
+            help="Acceptance: the answer of vLLM's or SGLang's /metrics, or a trace. Op tables: a folder of CSV files, "
+            "or the installed package.",
+        ),
+    ]
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write op tables (.npz), or acceptance (.json).")]
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of op tables: the device whose rows to take, e.g. h200-sxm.")
+    ] = None
+    target: Annotated[
+        str | None, typer.Option(metavar="M", help="Of acceptance: the target. Default: the trace's.")
+    ] = None
+    drafter: Annotated[
+        str | None, typer.Option(metavar="M", help="Drafter: a draft model or a head. Default: the trace's.")
+    ] = None
+    kind: Annotated[
+        Literal["serial", "parallel", "head", "block"] | None,
+        typer.Option(
+            help="Kind of drafter: a draft model (serial), one that guesses several at once (parallel, as PARD), "
+            "EAGLE-3 or MTP (head), DFlash or DSpark (block). Default: serial, or the trace's."
+        ),
+    ] = None
+    num_draft_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, metavar="K", help="Tokens of a chain; SGLang does not tell it. Of a trace: 8."),
+    ] = None
+    dataset: Annotated[str, typer.Option(metavar="NAME", help="Data set that was served.")] = ""
+    temperature: Annotated[float | None, typer.Option(min=0, help="Temperature. Of a trace: 0.")] = None
+    thinking: Annotated[bool | None, typer.Option(help="Whether the target was thinking.")] = None
+    prompt_tokens: Annotated[int | None, typer.Option(min=1, metavar="N", help="Tokens of a prompt.")] = None
+    json: flags.Json = None
 
 
-def list_names(
-    what: Annotated[
-        Literal["models", "devices", "policies", "engines"], typer.Argument(metavar="WHAT", help="What to list.")
-    ],
-    *,
-    json: flags.Json = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListFlags:
     """List the models, devices, policies or engines known by name.
 
     Policies of other installed packages are among them. For any other model of these architectures, give a directory
@@ -222,12 +173,8 @@ def list_names(
     Example:
       swiftspec list models --json models.json
     """
-    from swiftspec.cli import listing
 
-    lists = {
-        "models": listing.list_models,
-        "devices": listing.list_devices,
-        "policies": listing.list_policies,
-        "engines": listing.list_engines,
-    }
-    lists[what](json_path=json)
+    what: Annotated[
+        Literal["models", "devices", "policies", "engines"], typer.Argument(metavar="WHAT", help="What to list.")
+    ]
+    json: flags.Json = None

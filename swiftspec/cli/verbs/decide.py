@@ -1,5 +1,6 @@
-"""Verbs that decide, by simulation: which plan, and what it would do."""
+"""Options of the verbs that decide, by simulation: which plan, and what it would do."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,160 +9,11 @@ import typer
 from swiftspec.cli import flags
 from swiftspec.cli.settings import PLANNER, SCHEDULER, listed
 
-__all__ = ["plan", "simulate"]
+__all__ = ["PlanFlags", "SimulateFlags"]
 
 
-def plan(
-    *,
-    target: Annotated[
-        str | None, typer.Option(metavar="M", help="Target: a directory or, with --device, a name.")
-    ] = None,
-    draft: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="M",
-            help="Draft: as for the target. With --device, repeat it to compare several; pard:NAME is a parallel one, "
-            "and eagle3, mtp, p-eagle, dflash and dspark are heads.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Where to write the plan. With --device, its profile and trace are saved next to X.json as "
-            "X.profile.json and X.trace.npz.",
-        ),
-    ] = None,
-    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="A profile of this machine.")] = None,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A trace of this pair; with --device, of text like yours.")
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Plan for this device, e.g. h100 or b200: see `swiftspec list devices`."),
-    ] = None,
-    devices: Annotated[
-        int | None, typer.Option(min=1, help="Devices for the pair. Default: those profiled; with --device, 8.")
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FORMAT[,FORMAT]",
-            help="With --device: weights of the target and of the draft, bf16 (default), fp8, int8, int4 or mxfp4. "
-            "Otherwise the profile's.",
-        ),
-    ] = None,
-    inflate: flags.Inflate = None,
-    engine: flags.Engine = None,
-    settings: Annotated[
-        list[str] | None,
-        flags.settings(
-            f"{listed(PLANNER)}. Of another --engine, its limits by its own words, as max_num_seqs=128,block_size=32."
-        ),
-    ] = None,
-    op_tables: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --device: op tables that `swiftspec import` wrote.")
-    ] = None,
-    prompt_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Tokens of a prompt. Default: the trace's, or 512.")
-    ] = None,
-    output_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Tokens of an output. Default: the trace's, or 256.")
-    ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="With --device: acceptance on this data set. Default: on all."),
-    ] = None,
-    acceptance: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RATE",
-            help="With --device: measured acceptance rate, one for each --draft, or `published`. 0.75 of single draft "
-            "tokens, 0.44@5 on average over chains of 5, 0.8,0.7,0.6 by position (vLLM logs both), or a file of "
-            "`swiftspec import`.",
-        ),
-    ] = None,
-    load: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|PROCESS",
-            help="Plan for many requests: a file of `swiftspec workload`, closed:CLIENTS or poisson:RATE. Several "
-            "numbers, as closed:1,4,16,64, or no --draft compare drafts at each, and make no plan.",
-        ),
-    ] = None,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE,..",
-            help="Limits to keep: ttft=MS, tpot=MS, of each request of a load, or the means of one user; p=PERCENT of "
-            "a load's requests; speed=TOKENS_PER_S at least; devices=N at most.",
-        ),
-    ] = None,
-    fleet: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="With --load: the fewest of N devices on which equal replicas, of at most --devices each, keep the "
-            "limits together, for 95 percent of the requests if p does not say otherwise.",
-        ),
-    ] = None,
-    role: Annotated[
-        Literal["all", "decode"],
-        typer.Option(help="With --load and --engine: decode plans a pool whose prompts other instances read."),
-    ] = "all",
-    objective: Annotated[
-        Literal["tokens-per-s", "tpot", "tpot-p95", "tokens-per-gpu", "cost", "devices"] | None,
-        typer.Option(
-            help="What to optimise. Default: tokens-per-s; with a speed to reach, devices; of a load goodput."
-        ),
-    ] = None,
-    price_per_hour: Annotated[
-        float | None,
-        typer.Option(
-            metavar="P", help="Price of one device per hour, in any currency; gives the cost of a million tokens."
-        ),
-    ] = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|all|NAME",
-            help="Search the policies that have been near the best (auto), all, or one beside autoregressive decoding.",
-        ),
-    ] = "auto",
-    split: Annotated[
-        str | None,
-        typer.Option(metavar="T+D", help="Only this split: devices of the target and of the draft, 4+4, or 8 shared."),
-    ] = None,
-    degrees: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,N,..", help="TP degrees to consider, e.g. 1,2,4,8. Default: those that the engine can run."
-        ),
-    ] = None,
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="On a CPU: only groups of N processes, where N divides the group. Default: all."
-        ),
-    ] = None,
-    seed: flags.Seed = 0,
-    jobs: Annotated[
-        str,
-        typer.Option(
-            metavar="N|ray:N|dask:N",
-            help="Simulation processes, here or on a Ray or Dask cluster that runs; -1, ray and dask: one per core.",
-        ),
-    ] = "-1",
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a report of the plan: one HTML file.")
-    ] = None,
-    plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --report: of this plan, without a search.")
-    ] = None,
-    plot: flags.Plot = None,
-    json: flags.Json = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFlags:
     """Choose policy, tree shape and split, and predict the speed.
 
     For this machine, give a profile and a trace; for other hardware, its name and those of the models.
@@ -178,84 +30,159 @@ def plan(
       swiftspec plan --target llama-3-70b --draft llama-3.2-1b --device h100 --fleet 64 \\
           --load workload.json --limit ttft=500,tpot=30 --price-per-hour 2.5 --out fleet.json
     """
-    if plan is not None:
-        from swiftspec.cli.plan import report as write
 
-        write(plan=plan, out=report, json_path=json)
-        return
-    if target is None:
-        raise ValueError("Missing option '--target'.")
-    from swiftspec.cli.plan_flags import PlanFlags
-
-    asked = PlanFlags(
-        target=target,
-        drafts=tuple(draft or ()),
-        out=out,
-        profile=profile,
-        trace=trace,
-        device=device,
-        devices=devices,
-        dtype=dtype,
-        inflate=inflate,
-        engine=engine,
-        settings=tuple(settings or ()),
-        op_tables=op_tables,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        dataset=dataset,
-        acceptance=tuple(acceptance or ()),
-        load=load,
-        limits=tuple(limit or ()),
-        fleet=fleet,
-        role=role,
-        objective=objective,
-        price_per_hour=price_per_hour,
-        policy=None if policy == "auto" else policy,
-        split=split,
-        degrees=degrees,
-        ranks=ranks,
-        seed=seed,
-        jobs=jobs,
-        report=report,
-        plot=plot,
-        json_path=json,
+    target: Annotated[str | None, typer.Option(metavar="M", help="Target: a directory or, with --device, a name.")] = (
+        None
     )
-    if asked.compared_clients:
-        from swiftspec.cli.kinds import compare_kinds
-
-        compare_kinds(asked)
-        return
-    from swiftspec.cli.plan import plan as search
-
-    search(asked)
-
-
-def simulate(
-    *,
-    plan: flags.PlanFile,
-    policy: flags.PolicyName = None,
-    max_new_tokens: flags.NewTokens = None,
-    earlier_outputs: flags.EarlierOutputs = None,
-    load: flags.Load = None,
+    draft: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="M",
+            help="Draft: as for the target. With --device, repeat it to compare several; pard:NAME is a parallel one, "
+            "and eagle3, mtp, p-eagle, dflash and dspark are heads.",
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where to write the plan. With --device, its profile and trace are saved next to X.json as "
+            "X.profile.json and X.trace.npz.",
+        ),
+    ] = None
+    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="A profile of this machine.")] = None
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A trace of this pair; with --device, of text like yours.")
+    ] = None
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Plan for this device, e.g. h100 or b200: see `swiftspec list devices`."),
+    ] = None
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="Devices for the pair. Default: those profiled; with --device, 8.")
+    ] = None
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT[,FORMAT]",
+            help="With --device: weights of the target and of the draft, bf16 (default), fp8, int8, int4 or mxfp4. "
+            "Otherwise the profile's.",
+        ),
+    ] = None
+    inflate: flags.Inflate = None
+    engine: flags.Engine = None
     settings: Annotated[
         list[str] | None,
-        flags.settings(f"With --load: {listed(SCHEDULER)}. Of another --engine, its limits by its own words."),
-    ] = None,
-    control: flags.Control = None,
-    engine: flags.Engine = None,
-    replay: Annotated[
-        bool | None,
-        typer.Option(
-            "--replay/--full",
-            help="With --load: replay recorded rounds, or grow every tree. Default: replay, but for up to 1000 "
-            "requests whose draft has devices of its own.",
+        flags.settings(
+            f"{listed(PLANNER)}. Of another --engine, its limits by its own words, as max_num_seqs=128,block_size=32."
         ),
-    ] = None,
-    timeline: flags.Timeline = None,
-    seed: flags.Seed = 0,
-    plot: flags.Plot = None,
-    json: flags.Json = None,
-) -> None:
+    ] = None
+    op_tables: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --device: op tables that `swiftspec import` wrote.")
+    ] = None
+    prompt_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Tokens of a prompt. Default: the trace's, or 512.")
+    ] = None
+    output_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Tokens of an output. Default: the trace's, or 256.")
+    ] = None
+    dataset: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --device: acceptance on this data set. Default: on all."),
+    ] = None
+    acceptance: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RATE",
+            help="With --device: measured acceptance rate, one for each --draft, or `published`. 0.75 of single draft "
+            "tokens, 0.44@5 on average over chains of 5, 0.8,0.7,0.6 by position (vLLM logs both), or a file of "
+            "`swiftspec import`.",
+        ),
+    ] = None
+    load: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|PROCESS",
+            help="Plan for many requests: a file of `swiftspec workload`, closed:CLIENTS or poisson:RATE. Several "
+            "numbers, as closed:1,4,16,64, or no --draft compare drafts at each, and make no plan.",
+        ),
+    ] = None
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE,..",
+            help="Limits to keep: ttft=MS, tpot=MS, of each request of a load, or the means of one user; p=PERCENT of "
+            "a load's requests; speed=TOKENS_PER_S at least; devices=N at most.",
+        ),
+    ] = None
+    fleet: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="With --load: the fewest of N devices on which equal replicas, of at most --devices each, keep the "
+            "limits together, for 95 percent of the requests if p does not say otherwise.",
+        ),
+    ] = None
+    role: Annotated[
+        Literal["all", "decode"],
+        typer.Option(help="With --load and --engine: decode plans a pool whose prompts other instances read."),
+    ] = "all"
+    objective: Annotated[
+        Literal["tokens-per-s", "tpot", "tpot-p95", "tokens-per-gpu", "cost", "devices"] | None,
+        typer.Option(
+            help="What to optimise. Default: tokens-per-s; with a speed to reach, devices; of a load goodput."
+        ),
+    ] = None
+    price_per_hour: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P", help="Price of one device per hour, in any currency; gives the cost of a million tokens."
+        ),
+    ] = None
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|all|NAME",
+            help="Search the policies that have been near the best (auto), all, or one beside autoregressive decoding.",
+        ),
+    ] = "auto"
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="T+D", help="Only this split: devices of the target and of the draft, 4+4, or 8 shared."),
+    ] = None
+    degrees: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,..", help="TP degrees to consider, e.g. 1,2,4,8. Default: those that the engine can run."
+        ),
+    ] = None
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="On a CPU: only groups of N processes, where N divides the group. Default: all."
+        ),
+    ] = None
+    seed: flags.Seed = 0
+    jobs: Annotated[
+        str,
+        typer.Option(
+            metavar="N|ray:N|dask:N",
+            help="Simulation processes, here or on a Ray or Dask cluster that runs; -1, ray and dask: one per core.",
+        ),
+    ] = "-1"
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report of the plan: one HTML file.")] = (
+        None
+    )
+    plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --report: of this plan, without a search.")
+    ] = None
+    plot: flags.Plot = None
+    json: flags.Json = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateFlags:
     """Replay a plan in simulated time, alone or under load.
 
     \b
@@ -264,39 +191,27 @@ def simulate(
       swiftspec simulate --plan plan.json --json - | jq .metrics.tpot_s
       swiftspec simulate --plan plan.json --load workload.json --set max_running=16
     """
-    from swiftspec.cli.limits import refuse_limits
-    from swiftspec.cli.settings import parse_settings, typed
 
-    found = parse_settings(settings)
-    limits = {**typed(found, SCHEDULER), "control": control, "replay": replay}
-    if load is None:
-        refuse_limits({**limits, "engine": engine, "set": ",".join(found) or None})
-        from swiftspec.cli.simulate import simulate as simulate_alone
-
-        simulate_alone(
-            plan=plan,
-            policy=policy,
-            max_new_tokens=max_new_tokens,
-            earlier_outputs=earlier_outputs,
-            seed=seed,
-            timeline=timeline,
-            plot=plot,
-            json_path=json,
-        )
-        return
-    from swiftspec.cli.simulate_load import simulate_load
-
-    simulate_load(
-        plan=plan,
-        load=load,
-        policy=policy,
-        limits=limits,
-        engine=engine,
-        settings={word: value for word, value in found.items() if word not in SCHEDULER},
-        max_new_tokens=max_new_tokens,
-        earlier_outputs=earlier_outputs,
-        seed=seed,
-        timeline=timeline,
-        plot=plot,
-        json_path=json,
-    )
+    plan: flags.PlanFile
+    policy: flags.PolicyName = None
+    max_new_tokens: flags.NewTokens = None
+    earlier_outputs: flags.EarlierOutputs = None
+    load: flags.Load = None
+    settings: Annotated[
+        list[str] | None,
+        flags.settings(f"With --load: {listed(SCHEDULER)}. Of another --engine, its limits by its own words."),
+    ] = None
+    control: flags.Control = None
+    engine: flags.Engine = None
+    replay: Annotated[
+        bool | None,
+        typer.Option(
+            "--replay/--full",
+            help="With --load: replay recorded rounds, or grow every tree. Default: replay, but for up to 1000 "
+            "requests whose draft has devices of its own.",
+        ),
+    ] = None
+    timeline: flags.Timeline = None
+    seed: flags.Seed = 0
+    plot: flags.Plot = None
+    json: flags.Json = None

@@ -1,5 +1,6 @@
-"""Verbs that show the others at work."""
+"""Options of the verbs that show the others at work."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -7,28 +8,11 @@ import typer
 
 from swiftspec.cli import flags
 
-__all__ = ["demo"]
+__all__ = ["DemoFlags"]
 
 
-def demo(
-    *,
-    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder for the files.")] = Path(
-        "swiftspec-demo"
-    ),
-    inflate: Annotated[
-        str | None, typer.Option(metavar="SHAPE", help="The bundled target's shape. Default: what fits the budget.")
-    ] = None,
-    dtype: flags.Dtype = "auto",
-    devices: Annotated[int | None, typer.Option(min=1, help="Cores. Default: two, if there are.")] = None,
-    repeats: Annotated[
-        int | None, typer.Option(min=1, help="Repetitions of the validation. Default: up to 3, as time allows.")
-    ] = None,
-    budget_minutes: Annotated[
-        float, typer.Option(min=1, metavar="MIN", help="Time limit; the size of everything is chosen to fit it.")
-    ] = 8.0,
-    plot: Annotated[bool, typer.Option("--plot", help="Also draw figures, in the same folder.")] = False,
-    json: flags.Json = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoFlags:
     """Do all of this on the bundled pair, in a few minutes.
 
     It times the machine first and does as much as fits the budget. It reports what it left out, how long everything
@@ -39,15 +23,20 @@ def demo(
       swiftspec demo --dir swiftspec-demo --plot
       swiftspec demo --budget-minutes 3
     """
-    from swiftspec.cli.demo import demo as show
 
-    show(
-        directory=directory,
-        inflate=inflate,
-        dtype=dtype,
-        devices=devices,
-        repeats=repeats,
-        budget_minutes=budget_minutes,
-        plot=plot,
-        json_path=json,
+    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder for the files.")] = Path(
+        "swiftspec-demo"
     )
+    inflate: Annotated[
+        str | None, typer.Option(metavar="SHAPE", help="The bundled target's shape. Default: what fits the budget.")
+    ] = None
+    dtype: flags.Dtype = "auto"
+    devices: Annotated[int | None, typer.Option(min=1, help="Cores. Default: two, if there are.")] = None
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Repetitions of the validation. Default: up to 3, as time allows.")
+    ] = None
+    budget_minutes: Annotated[
+        float, typer.Option(min=1, metavar="MIN", help="Time limit; the size of everything is chosen to fit it.")
+    ] = 8.0
+    plot: Annotated[bool, typer.Option("--plot", help="Also draw figures, in the same folder.")] = False
+    json: flags.Json = None

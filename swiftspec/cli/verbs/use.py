@@ -1,5 +1,6 @@
-"""Verbs that use a plan: to decode, to serve, or as another engine's command."""
+"""Options of the verbs that use a plan: to decode, to serve, or as another engine's command."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -8,117 +9,49 @@ import typer
 from swiftspec.cli import flags
 from swiftspec.cli.settings import SERVER, listed
 
-__all__ = ["export", "run", "serve"]
+__all__ = ["ExportFlags", "RunFlags", "ServeFlags"]
 
 
-def run(
-    *,
-    plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.  [required]")
-    ] = None,
-    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="A text to continue.")] = None,
-    prompts: flags.PromptFile = None,
-    policy: flags.PolicyName = None,
-    max_new_tokens: flags.NewTokens = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Sample from the most likely tokens up to this probability.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Sample from this many most likely tokens; 0 is all.")] = 0,
-    seed: flags.Seed = 0,
-    tenant: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Decode with this fine-tune or LoRA adapter of the target.")
-    ] = None,
-    acceptance_method: flags.AcceptanceMethod = "follow",
-    ray: flags.Ray = None,
-    secret: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Under torchrun: secret shared by its processes, from --new-secret."),
-    ] = None,
-    new_secret: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a secret for torchrun's processes, and do nothing else."),
-    ] = None,
-    timeline: flags.Timeline = None,
-    plot: flags.Plot = None,
-    json: flags.Json = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFlags:
     """Execute a plan. Text goes to stdout as it is committed, figures to stderr.
 
     \b
     Example:
       swiftspec run --plan plan.json --prompt "def main():" --timeline run.json
     """
-    from swiftspec.cli.nodes import NodeOptions, write_new_secret
 
-    if new_secret is not None:
-        write_new_secret(new_secret)
-        return
-    if plan is None:
-        raise ValueError("Missing option '--plan'.")
-    from swiftspec.cli.run import run as execute
-
-    execute(
-        nodes=NodeOptions(ray, secret),
-        plan=plan,
-        prompt=prompt,
-        prompts=prompts,
-        policy=policy,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        seed=seed,
-        tenant=tenant,
-        acceptance_method=acceptance_method,
-        timeline=timeline,
-        plot=plot,
-        json_path=json,
-    )
-
-
-def serve(
-    *,
-    plan: flags.PlanFile,
-    policy: flags.PolicyName = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 is every one of this machine's.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
-    model_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model's name for clients. Default: as the plan names it.")
-    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.  [required]")
+    ] = None
+    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="A text to continue.")] = None
+    prompts: flags.PromptFile = None
+    policy: flags.PolicyName = None
+    max_new_tokens: flags.NewTokens = None
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0
+    top_p: Annotated[float, typer.Option(help="Sample from the most likely tokens up to this probability.")] = 1.0
+    top_k: Annotated[int, typer.Option(help="Sample from this many most likely tokens; 0 is all.")] = 0
+    seed: flags.Seed = 0
     tenant: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=DIR",
-            help="Serve a fine-tune or LoRA adapter of the target, too; requests name it as `model`. May be repeated.",
-        ),
-    ] = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keys, one a line; a request needs one of them.")
-    ] = None,
-    allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Without keys: answer under this DNS name, too; otherwise under addresses and local names only. "
-            "May be repeated.",
-        ),
-    ] = None,
-    chat_template: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Jinja template of conversations, instead of the model's.")
-    ] = None,
-    settings: Annotated[list[str] | None, flags.settings(f"{listed(SERVER)}.")] = None,
-    control: flags.Control = None,
-    earlier_outputs: flags.EarlierOutputs = None,
-    ray: flags.Ray = None,
-    keep_timelines: Annotated[
-        int,
-        typer.Option(
-            min=0, max=100_000, metavar="N", help="Keep the last N requests' timelines, for `validate --url`; no text."
-        ),
-    ] = 0,
-    json: flags.Json = None,
-) -> None:
+        str | None, typer.Option(metavar="DIR", help="Decode with this fine-tune or LoRA adapter of the target.")
+    ] = None
+    acceptance_method: flags.AcceptanceMethod = "follow"
+    ray: flags.Ray = None
+    secret: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Under torchrun: secret shared by its processes, from --new-secret."),
+    ] = None
+    new_secret: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a secret for torchrun's processes, and do nothing else."),
+    ] = None
+    timeline: flags.Timeline = None
+    plot: flags.Plot = None
+    json: flags.Json = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeFlags:
     """Serve a plan to clients of OpenAI's API.
 
     Completions, chat completions, models, health, metrics for Prometheus, and a page that shows what runs.
@@ -131,51 +64,52 @@ def serve(
       swiftspec serve --plan plan.json --tenant tests=tests-finetune --tenant sql=sql-lora
       swiftspec serve --plan plan.json --set max_running=64,max_context=8192
     """
-    from swiftspec.cli.serve import serve as run
-    from swiftspec.cli.settings import own_settings
 
-    run(
-        plan=plan,
-        policy=policy,
-        host=host,
-        port=port,
-        model_name=model_name,
-        tenants=tenant or (),
-        api_key_file=api_key_file,
-        allowed_hosts=allowed_host or (),
-        chat_template=chat_template,
-        settings=own_settings(settings, SERVER),
-        control=control,
-        earlier_outputs=earlier_outputs,
-        keep_timelines=keep_timelines,
-        ray=ray,
-        json_path=json,
+    plan: flags.PlanFile
+    policy: flags.PolicyName = None
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is every one of this machine's.")] = (
+        "127.0.0.1"
     )
-
-
-def export(
-    *,
-    plan: flags.PlanFile,
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Whose command, e.g. vllm or llamacpp. Default: the plan's engine."),
-    ] = None,
-    policy: flags.PolicyName = None,
-    synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Let the engine imitate the traced acceptance, without draft weights.")
-    ] = False,
-    max_running: Annotated[
-        int | None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000
+    model_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model's name for clients. Default: as the plan names it.")
+    ] = None
+    tenant: Annotated[
+        list[str] | None,
         typer.Option(
-            min=1, metavar="N", help="Requests at once, with draft tokens by batch size. Default: as planned."
+            metavar="NAME=DIR",
+            help="Serve a fine-tune or LoRA adapter of the target, too; requests name it as `model`. May be repeated.",
         ),
-    ] = None,
-    draft: Annotated[
-        str | None, typer.Option(metavar="M", help="The draft's checkpoint, if the plan names none, e.g. of a head.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the command as a shell script.")] = None,
-    json: flags.Json = None,
-) -> None:
+    ] = None
+    api_key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keys, one a line; a request needs one of them.")
+    ] = None
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Without keys: answer under this DNS name, too; otherwise under addresses and local names only. "
+            "May be repeated.",
+        ),
+    ] = None
+    chat_template: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Jinja template of conversations, instead of the model's.")
+    ] = None
+    settings: Annotated[list[str] | None, flags.settings(f"{listed(SERVER)}.")] = None
+    control: flags.Control = None
+    earlier_outputs: flags.EarlierOutputs = None
+    ray: flags.Ray = None
+    keep_timelines: Annotated[
+        int,
+        typer.Option(
+            min=0, max=100_000, metavar="N", help="Keep the last N requests' timelines, for `validate --url`; no text."
+        ),
+    ] = 0
+    json: flags.Json = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportFlags:
     """Write a plan as another engine's command line.
 
     Lists what that engine cannot express, and exports the nearest plan that it can.
@@ -185,15 +119,24 @@ def export(
       swiftspec export --plan plan.json --engine vllm
       swiftspec export --plan plan.json --engine sglang --synthetic --out serve.sh
     """
-    from swiftspec.cli.export import export as write
 
-    write(
-        plan=plan,
-        engine=engine,
-        policy=policy,
-        synthetic=synthetic,
-        max_running=max_running,
-        draft=draft,
-        out=out,
-        json_path=json,
-    )
+    plan: flags.PlanFile
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose command, e.g. vllm or llamacpp. Default: the plan's engine."),
+    ] = None
+    policy: flags.PolicyName = None
+    synthetic: Annotated[
+        bool, typer.Option("--synthetic", help="Let the engine imitate the traced acceptance, without draft weights.")
+    ] = False
+    max_running: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Requests at once, with draft tokens by batch size. Default: as planned."
+        ),
+    ] = None
+    draft: Annotated[
+        str | None, typer.Option(metavar="M", help="The draft's checkpoint, if the plan names none, e.g. of a head.")
+    ] = None
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the command as a shell script.")] = None
+    json: flags.Json = None

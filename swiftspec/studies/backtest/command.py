@@ -15,10 +15,9 @@ def backtest(*, loads: Path | None, engine: str | None, jobs: int, plot: Path | 
     """Predict, print and save: the shipped sections, or a file of loads as `validate --loads` does."""
     if loads is not None:
         from swiftspec.cli.validate_published import validate_published
+        from swiftspec.cli.verbs.check import ValidateFlags
 
-        validate_published(
-            loads=loads, speeds=None, engine=engine, leave_out="none", freeze=None, plot=plot, json_path=json_path
-        )
+        validate_published(ValidateFlags(loads=loads, engine=engine, plot=plot, json=json_path))
         return
     if engine is not None:
         raise ValueError(f"--engine is {engine}; it is only for --loads")
