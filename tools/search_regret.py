@@ -24,7 +24,8 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.plan import Search, make_plan
+from swiftspec.planner.plan import Hardware, Search, make_plan
+from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
 from swiftspec.simulator.forward_errors import forward_errors
@@ -63,15 +64,12 @@ class Case(NamedTuple):
 
     def searched(self, search: Search, seed: int, *, jobs: int) -> Plan:
         return make_plan(
-            profile=self.profile,
-            trace=self.trace,
-            num_devices=self.profile.num_devices,
-            policy=None,
-            seed=seed,
-            num_jobs=jobs,
+            self.profile,
+            self.trace,
+            Hardware(num_devices=self.profile.num_devices, memory=self.memory),
+            SearchOptions(seed=seed, num_jobs=jobs),
             progress=lambda *_: None,
             search=search,
-            memory=self.memory,
         )
 
 

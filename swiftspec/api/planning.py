@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec.api.inputs import read_priced
-from swiftspec.artifacts.goal import Goal
-from swiftspec.artifacts.load_goal import LoadOptions, usual_max_running
+from swiftspec.artifacts.load_options import LoadOptions, usual_max_running
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
@@ -36,11 +35,6 @@ def plan(
     acceptance: str | None = None,
     options: SearchOptions = _ANY,
     workload: Workload | Path | str | None = None,
-    ttft_s: float | None = None,
-    tpot_s: float | None = None,
-    percentile: float | None = None,
-    fleet: int | None = None,
-    price_per_hour: float | None = None,
     stages: Stages = silent,
 ) -> Planned:
     """Choose the decoding policy, its tree shape and the split of devices, and predict the speed.
@@ -65,17 +59,10 @@ def plan(
     options : SearchOptions
         The goal, the options to choose from, and where simulations run.
     workload : Workload, or path, optional
-        Plan for these requests instead of one at a time, and maximise goodput: requests per second within their limits.
-    ttft_s, tpot_s : float, optional
-        With `workload`: highest seconds until the first token, and per output token after it. Limits that are not given
-        are those of the workload's classes; without any, the lowest mean end-to-end time is chosen.
-    percentile : float, optional
-        With `workload`: a candidate is acceptable only if this percentage of all requests keep their limits.
-    fleet : int, optional
-        With `workload`: devices on which equal replicas serve it together. The plan is the replica that keeps the
-        limits on the fewest of them, for 95 percent of the requests unless `percentile` says otherwise.
-    price_per_hour : float, optional
-        Price of one device, instead of the goal's.
+        Plan for these requests instead of one at a time, and maximise goodput: requests per second within the limits of
+        the goal and of the workload's classes; without any, the lowest mean end-to-end time is chosen. With
+        `options.fleet`, the plan is the replica that keeps the limits on the fewest devices, for 95 percent of the
+        requests unless the goal's percentile says otherwise.
     stages : Stages
         Receives progress reports.
 
@@ -95,16 +82,11 @@ def plan(
     >>> planned = swiftspec.plan("llama-3-8b", "llama-3.2-1b", deployment=h800)
     >>> print(planned)  # the policy, its shape and split, and tokens/s
     """
-    shared = (
-        None
-        if fleet is None
-        else LoadOptions(max_running=usual_max_running(deployment.device if deployment else "cpu"))
-    )
-    load = Load.read(workload, ttft_s=ttft_s, tpot_s=tpot_s, percentile=percentile, options=shared)
-    options = replace(options, load=load or options.load, fleet=options.fleet if fleet is None else fleet)
-    if price_per_hour is not None:
-        goal = options.goal.model_copy(update={"price_per_hour": price_per_hour})
-        options = replace(options, goal=Goal.model_validate(goal.model_dump()))
+    if workload is not None:
+        scheduler = LoadOptions()
+        if options.fleet is not None:
+            scheduler = LoadOptions(max_running=usual_max_running(deployment.device if deployment else "cpu"))
+        options = replace(options, load=Load.read(workload, options=scheduler))
     if deployment is None:
         if profile is None or not isinstance(trace, AcceptanceTrace):
             raise ValueError("deployment is missing; without it a plan needs a profile and a trace of this machine")

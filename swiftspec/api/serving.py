@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from swiftspec.api.inputs import check_context, read_priced
-from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.load_metrics import SimulatedLoad
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.under_load import UnderLoad, workload_sha256
@@ -91,7 +92,7 @@ def simulate_load(
         return predictor.serve(
             Setup.of(candidate),
             asked,
-            goal=assumed.goal if assumed else LoadGoal.of(asked.classes),
+            goal=assumed.goal if assumed else Goal(classes=asked.classes),
             options=(options or (assumed.options_of(candidate.policy) if assumed else _ANY)).on(planned.profile.device),
             timelines=timelines,
             done=lambda count: progress(count, len(asked.requests), "requests"),

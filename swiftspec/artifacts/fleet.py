@@ -6,8 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from swiftspec.artifacts.goal import cost_per_million
-from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.artifacts.goal import Goal, cost_per_million
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.files.document import Basis, Facts
 from swiftspec.policies import Layout, policy_class
 
@@ -212,7 +212,7 @@ class Fleet(Facts):
         Devices that there are.
     router : str
         Rule by which requests are given to replicas.
-    goal : LoadGoal
+    goal : Goal
     options : LoadOptions
         Limits of each replica's scheduler.
     price_per_hour : float, optional
@@ -239,7 +239,7 @@ class Fleet(Facts):
     output_tokens: float = Field(gt=0)
     most_devices: int = Field(ge=1)
     router: str
-    goal: LoadGoal
+    goal: Goal
     options: LoadOptions
     price_per_hour: float | None = Field(default=None, gt=0)
     kinds: tuple[ReplicaKind, ...] = Field(min_length=1)

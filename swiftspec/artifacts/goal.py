@@ -1,12 +1,14 @@
-"""Goal of a plan: the objective to optimise and the limits to keep."""
+"""Goal of a plan, for one request at a time or for a load: the objective to optimise and the limits to keep."""
 
 import math
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
+from swiftspec.artifacts.workload import RequestClass
 from swiftspec.files.document import Facts
 
 __all__ = ["Goal", "Objective", "cost_per_million", "split_devices"]
@@ -43,8 +45,14 @@ class Goal(Facts):
     objective : Objective
     min_tokens_per_s : float, optional
         Lowest speed of one user, from request to last token.
-    max_tpot_s, max_ttft_s : float, optional
-        Highest mean seconds per output token, and until the first one.
+    ttft_s, tpot_s : float, optional
+        Highest seconds until the first token, and per output token after it: means of one user's requests; under a load
+        of each request, instead of the limits of its class.
+    percentile : float, optional
+        Under a load, a candidate is acceptable only if this percentage of all requests keep their limits. Any is if not
+        given.
+    classes : tuple of RequestClass
+        Of a load, with the limits that count; see `under`.
     max_devices : int, optional
         Most devices in use.
     splits : tuple of str
@@ -59,14 +67,16 @@ class Goal(Facts):
 
     Examples
     --------
-    >>> swiftspec.Goal(objective="tpot", max_ttft_s=0.5).is_limited
+    >>> swiftspec.Goal(objective="tpot", ttft_s=0.5).is_limited
     True
     """
 
     objective: Objective = Objective.TOKENS_PER_S
     min_tokens_per_s: float | None = Field(default=None, gt=0)
-    max_tpot_s: float | None = Field(default=None, gt=0)
-    max_ttft_s: float | None = Field(default=None, gt=0)
+    tpot_s: float | None = Field(default=None, gt=0, validation_alias=AliasChoices("tpot_s", "max_tpot_s"))
+    ttft_s: float | None = Field(default=None, gt=0, validation_alias=AliasChoices("ttft_s", "max_ttft_s"))
+    percentile: float | None = Field(default=None, gt=0, le=100)
+    classes: tuple[RequestClass, ...] = Field(default=(), exclude_if=lambda classes: not classes)
     max_devices: int | None = Field(default=None, ge=1)
     splits: tuple[str, ...] = ()
     price_per_hour: float | None = Field(default=None, gt=0)
@@ -81,8 +91,44 @@ class Goal(Facts):
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a speed, TPOT or TTFT limit."""
-        return (self.min_tokens_per_s, self.max_tpot_s, self.max_ttft_s) != (None, None, None)
+        """Whether there is a speed, TPOT or TTFT limit; of a load, one that any request has."""
+        if self.classes:
+            return any(limit is not None for each in self.classes for limit in (each.ttft_s, each.tpot_s))
+        return (self.min_tokens_per_s, self.tpot_s, self.ttft_s) != (None, None, None)
+
+    @property
+    def alone(self) -> Self:
+        """The goal of one request at a time: without what limits the requests of a load."""
+        return self.model_copy(update={"tpot_s": None, "ttft_s": None, "percentile": None, "classes": ()})
+
+    def under(self, classes: Sequence[RequestClass]) -> Self:
+        """The goal for the classes of a load: a limit of its own replaces the one of every class.
+
+        Raises
+        ------
+        ValueError
+            If there is a percentile, and nothing to be kept.
+        """
+        own = {name: limit for name in ("ttft_s", "tpot_s") if (limit := getattr(self, name)) is not None}
+        goal = self.model_copy(update={"classes": tuple(each.model_copy(update=own) for each in classes)})
+        if self.percentile is not None and not goal.is_limited:
+            raise ValueError(
+                f"percentile is {self.percentile:g}, but there are no limits to keep: neither ttft_s nor tpot_s is "
+                "given, and no class of the workload has one"
+            )
+        return goal
+
+    def accepts(self, attained: float) -> bool:
+        """Whether this share of a load's requests is enough."""
+        return self.percentile is None or 100 * attained >= self.percentile - 1e-9
+
+    def score(self, *, attained: float, goodput: float, e2e_s: float) -> tuple[bool, float, float]:
+        """Sort key of a candidate under a load, higher is better: acceptable, then goodput, then mean end-to-end time.
+
+        Without any limit, the end-to-end time alone. Goodputs that agree in three digits are equal: how soon the last
+        request ends moves more than that.
+        """
+        return (self.accepts(attained), float(f"{goodput:.3g}"), -e2e_s) if self.is_limited else (True, 0.0, -e2e_s)
 
 
 def split_devices(split: str) -> int:

@@ -8,8 +8,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.load_metrics import EVENTS, CacheUse, LoadMetrics, SimulatedLoad
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.workload import Workload
 from swiftspec.files.document import Basis, Facts, file_sha256
 
@@ -67,8 +68,8 @@ class LoadPrediction(Facts):
             cache=load.cache,
         )
 
-    def score(self, goal: LoadGoal) -> tuple[bool, float, float]:
-        """Sort key, as `LoadGoal.score`."""
+    def score(self, goal: Goal) -> tuple[bool, float, float]:
+        """Sort key, as `Goal.score`."""
         return goal.score(attained=self.attained, goodput=self.metrics.request_goodput, e2e_s=self.metrics.e2el_s.mean)
 
 
@@ -108,7 +109,7 @@ class UnderLoad(Facts):
         Requests of the workload, and the number of these, from the first on, that were simulated.
     seed : int
         Of the simulations; all candidates had the same requests.
-    goal : LoadGoal
+    goal : Goal
         Limits, and how many requests must keep them.
     options : LoadOptions
         Limits of the scheduler.
@@ -131,7 +132,7 @@ class UnderLoad(Facts):
     num_requests: int = Field(ge=1)
     num_simulated: int = Field(ge=1)
     seed: int = Field(ge=0)
-    goal: LoadGoal
+    goal: Goal
     options: LoadOptions
     num_candidates: int = Field(ge=1)
     predictions: dict[str, LoadPrediction]

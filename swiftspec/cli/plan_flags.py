@@ -1,20 +1,26 @@
 """What the options of `swiftspec plan` stand for: the deployment, the goal, the load, the search."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from swiftspec.artifacts.distributions import Process
-from swiftspec.cli.limits import make_goal, make_load, parse_limits
+from swiftspec.artifacts.goal import Goal, Objective
+from swiftspec.artifacts.load_options import LoadOptions, usual_max_running
+from swiftspec.artifacts.workload import Workload
+from swiftspec.cli.limits import given_load, parse_limits
 from swiftspec.cli.settings import PLANNER, parse_settings, typed
 from swiftspec.cli.verbs.decide import PlanFlags
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.planner.deployment import Deployment
+from swiftspec.planner.load import Load
 from swiftspec.planner.search.options import SearchOptions
 
 __all__ = ["compared_clients", "deployment_of", "parsed_jobs", "search_options"]
 
 _NODE = 8  # devices of most accelerators in a node
+_LENGTHS = (512, 256)  # tokens of the prompts and outputs of a process
 
 
 def compared_clients(asked: PlanFlags) -> tuple[int, ...]:
@@ -82,21 +88,11 @@ def _check_without_device(
 def search_options(asked: PlanFlags) -> SearchOptions:
     """Goal, load, and what the search may choose from. ValueError naming the flag."""
     limits = parse_limits(asked.limit)
-    load = make_load(
-        asked.load,
-        limits,
-        typed(parse_settings(asked.settings), PLANNER),
-        prompt_tokens=asked.prompt_tokens,
-        output_tokens=asked.output_tokens,
-        fleet=asked.fleet,
-        device=asked.device,
-        role=asked.role,
-    )
-    of_one_user = limits if load is None else {name: limits[name] for name in limits.keys() & {"speed", "devices"}}
+    load = _load(asked, limits, typed(parse_settings(asked.settings), PLANNER))
     num_jobs, backend = parsed_jobs(asked)
     return SearchOptions(
         policy=None if asked.policy == "auto" else asked.policy,
-        goal=make_goal(asked.objective, of_one_user, split=asked.split, price=asked.price_per_hour),
+        goal=_goal(asked, limits),
         ranks=asked.ranks,
         degrees=_parse_degrees(asked.degrees),
         seed=asked.seed,
@@ -105,6 +101,65 @@ def search_options(asked: PlanFlags) -> SearchOptions:
         load=load,
         fleet=asked.fleet,
     )
+
+
+def _goal(asked: PlanFlags, limits: Mapping[str, float]) -> Goal:
+    """Objective and limits; a lowest speed without an objective asks for the fewest devices."""
+    price = asked.price_per_hour
+    if price is not None and not 0 < price < math.inf:
+        raise ValueError(f"--price-per-hour is {price}; expected a positive number")
+    speed, tpot_ms, ttft_ms = (limits.get(name) for name in ("speed", "tpot", "ttft"))
+    objective = Objective(asked.objective or ("tokens-per-s" if speed is None else "devices"))
+    if objective is Objective.COST and price is None:
+        raise ValueError("--price-per-hour is missing; --objective cost needs the price of a device per hour")
+    if objective is Objective.DEVICES and (speed, tpot_ms, ttft_ms) == (None, None, None):
+        raise ValueError("--limit speed is missing; --objective devices needs a speed to reach, such as speed=200")
+    return Goal(
+        objective=objective,
+        min_tokens_per_s=speed,
+        tpot_s=None if tpot_ms is None else tpot_ms / 1e3,
+        ttft_s=None if ttft_ms is None else ttft_ms / 1e3,
+        percentile=limits.get("p"),
+        max_devices=None if (most := limits.get("devices")) is None else int(most),
+        splits=() if asked.split is None else tuple(part.strip() for part in asked.split.split(",")),
+        price_per_hour=price,
+    )
+
+
+def _load(asked: PlanFlags, limits: Mapping[str, float], settings: Mapping[str, Any]) -> Load | None:
+    """The load, with the planner's settings; None without one."""
+    transfer_ms = settings.get("transfer_ms")
+    if asked.load is None:
+        _check_without_load(asked, limits, settings)
+        return None
+    if asked.role != "decode" and transfer_ms is not None:
+        raise ValueError(f"--set transfer_ms is {transfer_ms:g}; it needs --role decode")
+    lengths = (asked.prompt_tokens or _LENGTHS[0], asked.output_tokens or _LENGTHS[1])
+    workload = given_load(asked.load, prompt_tokens=lengths[0], output_tokens=lengths[1])
+    max_running = settings.get("max_running")
+    if max_running is None and asked.fleet is not None:
+        max_running = usual_max_running(asked.device or "cpu")
+    if max_running is None and isinstance(workload, Workload):
+        max_running = workload.arrivals.num_clients
+    return Load.read(
+        workload,
+        most_requests=settings.get("load_requests"),
+        options=LoadOptions() if max_running is None else LoadOptions(max_running=max_running),
+        transfer_s=(transfer_ms or 0.0) / 1e3 if asked.role == "decode" else None,
+    )
+
+
+def _check_without_load(asked: PlanFlags, limits: Mapping[str, float], settings: Mapping[str, Any]) -> None:
+    given = {
+        "--limit p": limits.get("p"),
+        **{f"--set {name}": settings.get(name) for name in ("max_running", "load_requests", "transfer_ms")},
+        "--fleet": asked.fleet,
+    }
+    for flag, value in given.items():
+        if value is not None:
+            raise ValueError(f"{flag} is {value:g}; it needs --load")
+    if asked.role == "decode":
+        raise ValueError("--role is decode; it needs --load")
 
 
 def parsed_jobs(asked: PlanFlags) -> tuple[int, str | None]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import TracebackType
 
 from swiftspec.artifacts.candidate_costs import usual_gather_s
-from swiftspec.artifacts.load_goal import usual_prefill_rows
+from swiftspec.artifacts.load_options import usual_prefill_rows
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.devices.local import TREE_SLOTS, Device, check_device
 from swiftspec.engine.checks import ContextLimit, check_acceptance, check_layout, check_tree

@@ -71,7 +71,7 @@ def plan_for(
     from swiftspec.planner.degrees import AllowedDegrees
     from swiftspec.planner.fleet.share import planned_workload
     from swiftspec.planner.memory import MemoryModel
-    from swiftspec.planner.plan import Search, make_plan
+    from swiftspec.planner.plan import Hardware, Search, make_plan
     from swiftspec.planner.recorded_routing import with_recorded_routing
     from swiftspec.planner.search.evaluation import warm_up
     from swiftspec.planner.search.sensitivity import Changes
@@ -93,35 +93,31 @@ def plan_for(
     if load is not None and options.fleet is None:
         load = load.under(deployment.serving(*models))
     plan = make_plan(
-        profile=inputs.profile,
-        trace=inputs.trace,
-        num_devices=deployment.num_devices,
-        policy=options.policy,
-        seed=options.seed,
-        num_jobs=options.num_jobs,
-        progress=progress,
-        goal=options.goal,
-        search=Search.QUICK,
-        memory=MemoryModel(
-            device=deployment.spec,
-            specs=specs,
-            quantisation=dict(zip(Role, (deployment.quant, deployment.draft_quant), strict=True)),
+        inputs.profile,
+        inputs.trace,
+        Hardware(
+            num_devices=deployment.num_devices,
+            memory=MemoryModel(
+                device=deployment.spec,
+                specs=specs,
+                quantisation=dict(zip(Role, (deployment.quant, deployment.draft_quant), strict=True)),
+            ),
+            degrees=AllowedDegrees(
+                sizes=options.degrees,
+                engine=deployment.served_by,
+                chains_only=load is not None and load.serving is not None,
+                specs=specs,
+            ),
+            engine=engine_named(deployment.engine).name,
         ),
+        replace(options, load=load),
+        progress=progress,
+        acceptance=inputs.acceptance,
+        search=Search.QUICK,
         changes=Changes(
             at_context=lambda context: _profile_for(context, deployment, *models),
             with_independent_routing=_independently_routed(inputs.profile, deployment, *models),
         ),
-        acceptance=inputs.acceptance,
-        backend=options.backend,
-        degrees=AllowedDegrees(
-            sizes=options.degrees,
-            engine=deployment.served_by,
-            chains_only=load is not None and load.serving is not None,
-            specs=specs,
-        ),
-        engine=engine_named(deployment.engine).name,
-        load=load,
-        fleet=options.fleet,
     )
     plan = plan.model_copy(update={"expert_parallel": deployment.expert_parallel, "host_s": deployment.host_s})
     workload, workload_path = planned_workload(load, plan)

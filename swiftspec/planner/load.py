@@ -1,13 +1,14 @@
-"""A load to plan for: the requests, their latency limits, and how many of them are simulated."""
+"""A load to plan for: the requests, how they are served, and how many of them are simulated."""
 
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.artifacts.goal import Goal
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.under_load import workload_sha256
 from swiftspec.artifacts.workload import Workload
 
@@ -23,18 +24,15 @@ _LEAST_REQUESTS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Requests that share the devices, and the goal of a plan for them: the highest goodput.
+    """Requests that share the devices.
 
     Parameters
     ----------
     workload : Workload
     path : Path, optional
         Its file.
-    ttft_s, tpot_s : float, optional
-        Highest seconds until the first token, and per output token after it, for all requests. Limits that are not
-        given are those of the workload's classes. Without any limit, the lowest mean end-to-end time is the goal.
-    percentile : float, optional
-        A candidate is acceptable only if this percentage of all requests keep their limits.
+    goal : Goal
+        For the workload's classes. `SearchOptions` puts its own here.
     most_requests : int, optional
         Simulate at most the first N requests. Default: as many as have 15,000 output tokens, 32 at least.
     options : LoadOptions
@@ -47,62 +45,31 @@ class Load:
     Raises
     ------
     ValueError
-        If a value is out of range, or there is a percentile without any limit.
+        If a value is out of range, or the goal has a percentile without any limit.
     """
 
     workload: Workload
     path: Path | None = None
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    percentile: float | None = None
+    goal: Goal = field(default_factory=Goal)
     most_requests: int | None = None
     options: LoadOptions = field(default_factory=LoadOptions)
     serving: "ServingEngine | None" = None
     transfer_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("ttft_s", "tpot_s"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} is {value:g}; expected a positive number of seconds")
-        if self.percentile is not None and not 0 < self.percentile <= 100:
-            raise ValueError(f"percentile is {self.percentile:g}; expected more than 0, and at most 100")
+        object.__setattr__(self, "goal", self.goal.under(self.workload.classes))
         if self.transfer_s is not None and not 0 <= self.transfer_s < math.inf:
             raise ValueError(f"transfer_s is {self.transfer_s:g}; expected 0 or more seconds")
         if self.most_requests is not None and self.most_requests < 1:
             raise ValueError(f"most_requests is {self.most_requests}; expected at least 1")
-        _ = self.goal  # checks the percentile
 
     @classmethod
-    def read(
-        cls,
-        workload: Workload | Path | str | None,
-        *,
-        ttft_s: float | None = None,
-        tpot_s: float | None = None,
-        percentile: float | None = None,
-        most_requests: int | None = None,
-        options: LoadOptions | None = None,
-        transfer_s: float | None = None,
-    ) -> "Load | None":
-        """The load of a workload, or of its file; None without one. ValueError for values that need one."""
-        if workload is None:
-            given = {"ttft_s": ttft_s, "tpot_s": tpot_s, "percentile": percentile, "most_requests": most_requests}
-            for name, value in given.items():
-                if value is not None:
-                    raise ValueError(f"{name} is {value:g}; it needs a workload")
-            return None
-        path = None if isinstance(workload, Workload) else Path(workload)
-        return cls(
-            workload=workload if isinstance(workload, Workload) else Workload.load(workload),
-            path=path if path is not None and path.is_file() else None,
-            ttft_s=ttft_s,
-            tpot_s=tpot_s,
-            percentile=percentile,
-            most_requests=most_requests,
-            options=options or LoadOptions(),
-            transfer_s=transfer_s,
-        )
+    def read(cls, workload: Workload | Path | str, **given: Any) -> "Load":
+        """The load of a workload, or of its file; `given` is as the fields have it."""
+        if isinstance(workload, Workload):
+            return cls(workload=workload, **given)
+        path = Path(workload)
+        return cls(workload=Workload.load(path), path=path if path.is_file() else None, **given)
 
     def under(self, serving: "ServingEngine | None") -> "Load":
         """The load of an engine that serves; its limits are those of its steps."""
@@ -120,11 +87,6 @@ class Load:
                 "role is decode; this package's engine reads prompts itself: expected an engine that serves, as "
                 "--engine vllm, and no fleet"
             )
-
-    @cached_property
-    def goal(self) -> LoadGoal:
-        """The limits that count."""
-        return LoadGoal.of(self.workload.classes, ttft_s=self.ttft_s, tpot_s=self.tpot_s, percentile=self.percentile)
 
     @cached_property
     def simulated(self) -> Workload:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
@@ -23,7 +24,7 @@ from swiftspec.planner.search.fewest import fewest_devices
 from swiftspec.planner.search.halving import halved
 from swiftspec.planner.search.known_errors import KnownErrors, known_errors
 from swiftspec.planner.search.option import Option
-from swiftspec.planner.search.options import ALL
+from swiftspec.planner.search.options import ALL, SearchOptions
 from swiftspec.planner.search.quick import UNTRIED, quickly_found
 from swiftspec.planner.search.sensitivity import Changes, sensitivities
 from swiftspec.planner.search.simulations import FinalStage, RankedOption, Simulations
@@ -33,9 +34,8 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
 
-__all__ = ["Search", "make_plan"]
+__all__ = ["Hardware", "Search", "make_plan"]
 
-_ANY_GOAL = Goal()
 _UNSAVED = Basis(path="", sha256="")  # `Planned.save` names the files
 _SENSITIVITY = (8, 96)  # prompts, and output tokens of each
 
@@ -47,67 +47,57 @@ class Search(StrEnum):
     QUICK = "quick"  # options that are plausible in closed form: seconds, for any number of devices
 
 
-def make_plan(
-    *,
-    profile: Profile,
-    profile_basis: Basis = _UNSAVED,
-    trace: AcceptanceTrace,
-    trace_basis: Basis = _UNSAVED,
-    num_devices: int,
-    policy: str | None,
-    seed: int,
-    num_jobs: int,
-    progress: Progress,
-    goal: Goal = _ANY_GOAL,
-    search: Search = Search.FULL,
-    memory: MemoryModel | None = None,
-    changes: Changes | None = None,
-    acceptance: Acceptance | None = None,
-    backend: str | None = None,
-    ranks: int | None = None,
-    degrees: AllowedDegrees = ANY_DEGREES,
-    engine: str | None = None,
-    load: Load | None = None,
-    fleet: int | None = None,
-) -> Plan:
-    """The best policy, shape and placement of `num_devices` devices, for one user or for a load, by simulation.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """Devices to plan for.
 
     Parameters
     ----------
-    profile_basis, trace_basis : Basis
-        The files of profile and trace; not given where `Planned.save` is to name them.
-    policy : str or None
-        Search this policy alone. Autoregressive decoding is then the only alternative, to show the gain of speculation;
-        no other policy is simulated, and none appears in the sensitivities. None searches those that have been near the
-        best of any plan (`Policy.searched`), `all` every one.
-    seed : int
-        The same seed and files give the same plan, whatever `num_jobs`.
-    num_jobs : int
-        Processes; 1 stays in this one, -1 starts one per core.
-    progress : callable
-        Called with (done, total, what), counted in options.
-    goal : Goal
-        Objective, and limits.
+    num_devices : int
     memory : MemoryModel, optional
-        Memory of the devices; without it everything fits.
-    changes : Changes, optional
-        Changed assumptions for the plan's sensitivities; None leaves them out.
-    acceptance : Acceptance, optional
-        Source of the trace's acceptance, where it was not recorded.
-    backend : str, optional
-        One of `BACKENDS`, where the simulations run.
-    ranks : int, optional
-        Choose only among options with this many ranks in every group that they can divide.
+        Without it everything fits.
     degrees : AllowedDegrees, optional
         Allowed TP degrees.
     engine : str, optional
         Engine whose forwards the profile has, where they are composed; for the plan's readers.
-    load : Load, optional
-        Requests that share the devices. The choice is then the one with the highest goodput among the best for one
-        request; sensitivities, which are those of one request, are left out.
-    fleet : int, optional
-        Devices of equal replicas that serve the load together. The choice is then the replica that keeps the load's
-        limits on the fewest of them.
+    """
+
+    num_devices: int
+    memory: MemoryModel | None = None
+    degrees: AllowedDegrees = ANY_DEGREES
+    engine: str | None = None
+
+
+def make_plan(
+    profile: Profile,
+    trace: AcceptanceTrace,
+    hardware: Hardware,
+    options: SearchOptions,
+    *,
+    progress: Progress,
+    acceptance: Acceptance | None = None,
+    search: Search = Search.FULL,
+    changes: Changes | None = None,
+) -> Plan:
+    """The best policy, shape and placement, for one user or for a load, by simulation.
+
+    Parameters
+    ----------
+    profile : Profile
+    trace : AcceptanceTrace
+    hardware : Hardware
+    options : SearchOptions
+        Of one policy, autoregressive decoding is the only alternative, to show the gain of speculation; no other one is
+        simulated, and none appears in the sensitivities. For a load, the choice is the one with the highest goodput
+        among the best for one request, and there are no sensitivities, which are those of one request; of a fleet, it
+        is the replica that keeps the load's limits on the fewest devices.
+    progress : callable
+        Called with (done, total, what), counted in options.
+    acceptance : Acceptance, optional
+        Source of the trace's acceptance, where it was not recorded.
+    search : Search
+    changes : Changes, optional
+        Changed assumptions for the plan's sensitivities; None leaves them out.
 
     Raises
     ------
@@ -115,27 +105,29 @@ def make_plan(
         If the policy or backend is unknown, nothing is feasible (the message has the reasons), or no simulated option
         meets the goal's limits (the message names the nearest one).
     """
-    _check(num_devices=num_devices, num_jobs=num_jobs, policy=policy)
-    searched = _searched(policy)
-    policy = None if policy == ALL else policy
+    num_devices, memory = hardware.num_devices, hardware.memory
+    load, fleet, num_jobs = options.load, options.fleet, options.num_jobs
+    _check(num_devices=num_devices, num_jobs=num_jobs, policy=options.policy)
+    policy = None if options.policy == ALL else options.policy
+    goal = options.goal if load is None else options.goal.alone
     num_used = min(num_devices, goal.max_devices or num_devices, fleet or num_devices)
-    options, rejected = feasible_options(
+    feasible, rejected = feasible_options(
         profile,
         trace,
         num_devices=num_used,
         memory=memory,
-        ranks=ranks,
+        ranks=options.ranks,
         splits=goal.splits,
-        degrees=degrees,
-        policies=searched,
+        degrees=hardware.degrees,
+        policies=_searched(options.policy),
     )
-    if not any(policy in (None, option.policy.name) for option in options):
+    if not any(policy in (None, option.policy.name) for option in feasible):
         raise ValueError(_nothing_feasible(policy, rejected, num_used, memory, longest_context(trace)))
     errors = known_errors(profile, acceptance)
-    with parallel_backend(backend):
+    with parallel_backend(options.backend):
         evaluator = Evaluator(profile, trace, num_jobs=num_jobs, errors=errors.forwards)
-        simulations = Simulations(evaluator=evaluator, trace=trace, goal=goal, seed=seed, report=progress)
-        found = _Searches(simulations, options, profile, search=search, policy=policy, errors=errors)
+        simulations = Simulations(evaluator=evaluator, trace=trace, goal=goal, seed=options.seed, report=progress)
+        found = _Searches(simulations, feasible, profile, search=search, policy=policy, errors=errors)
         if goal.objective is Objective.DEVICES:
             decision = fewest_devices(found.fastest, found.ranking, goal, most=num_used)
         else:
@@ -157,7 +149,7 @@ def make_plan(
             budget=simulations.sample(*_SENSITIVITY),
             num_jobs=num_jobs,
             errors=errors.forwards,
-            degrees=degrees,
+            degrees=hardware.degrees,
             changes=changes if load is None else None,
             num_devices=_most_devices(goal, chosen.option, num_used),
         )
@@ -174,12 +166,12 @@ def make_plan(
     return Plan(
         origin=Origin.here(),
         device=profile.device,
-        engine=engine,
+        engine=hardware.engine,
         num_devices=num_devices,
         target=profile.target,
         draft=profile.draft,
-        profile=profile_basis,
-        trace=trace_basis,
+        profile=_UNSAVED,
+        trace=_UNSAVED,
         max_new_tokens=simulations.longest,
         chosen=priced(best),
         alternatives=tuple(map(priced, others)),

@@ -12,7 +12,7 @@ from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.fleet.share import planned_workload
 from swiftspec.planner.load import Load
-from swiftspec.planner.plan import make_plan
+from swiftspec.planner.plan import Hardware, make_plan
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.progress import Progress
 
@@ -38,19 +38,11 @@ def plan_recorded(
     if options.load is not None:
         _check_context(options.load, profile.target)
     plan = make_plan(
-        profile=routed_profile(profile, trace),
-        trace=trace,
-        num_devices=num_devices,
-        policy=options.policy,
-        seed=options.seed,
-        num_jobs=options.num_jobs,
+        routed_profile(profile, trace),
+        trace,
+        Hardware(num_devices=num_devices, degrees=AllowedDegrees(sizes=options.degrees)),
+        options,
         progress=progress,
-        goal=options.goal,
-        backend=options.backend,
-        ranks=options.ranks,
-        degrees=AllowedDegrees(sizes=options.degrees),
-        load=options.load,
-        fleet=options.fleet,
     )
     workload, workload_path = planned_workload(options.load, plan)
     return Planned(

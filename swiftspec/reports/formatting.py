@@ -69,10 +69,10 @@ def objective(plan: Plan) -> str:
     goal, limits = plan.goal, []
     if goal.min_tokens_per_s is not None:
         limits.append(f"at least {goal.min_tokens_per_s:g} tokens/s")
-    if goal.max_tpot_s is not None:
-        limits.append(f"at most {milliseconds(goal.max_tpot_s)} ms per token")
-    if goal.max_ttft_s is not None:
-        limits.append(f"at most {milliseconds(goal.max_ttft_s)} ms to the first token")
+    if goal.tpot_s is not None:
+        limits.append(f"at most {milliseconds(goal.tpot_s)} ms per token")
+    if goal.ttft_s is not None:
+        limits.append(f"at most {milliseconds(goal.ttft_s)} ms to the first token")
     if goal.max_devices is not None:
         limits.append(f"at most {count(goal.max_devices, 'device')}")
     if goal.splits:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.load_metrics import ServedRecord, SimulatedLoad, load_metrics
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.policies.effects import Role
@@ -27,7 +28,7 @@ def serve_workload(
     *,
     latencies: Latencies | LatencyTable,
     trace: AcceptanceTrace,
-    goal: LoadGoal,
+    goal: Goal,
     options: LoadOptions,
     seed: int = 0,
     replicas: Replicas = ONE_REPLICA,
@@ -46,7 +47,7 @@ def serve_workload(
         Of the plan's profile; a table looks up once what several calls ask for.
     trace : AcceptanceTrace
         Of the plan.
-    goal : LoadGoal
+    goal : Goal
         Limits of every class of the workload.
     options : LoadOptions
         Limits of the scheduler of each replica.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from swiftspec.artifacts.candidate_costs import policy_costs, usual_gather_s
-from swiftspec.artifacts.load_goal import LoadOptions
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy

@@ -8,7 +8,7 @@ from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 def test_the_fewest_devices_need_something_to_reach() -> None:
     with pytest.raises(ValueError, match="min_tokens_per_s is missing"):
         Goal(objective=Objective.DEVICES)
-    for limit in ("min_tokens_per_s", "max_tpot_s", "max_ttft_s"):
+    for limit in ("min_tokens_per_s", "tpot_s", "ttft_s"):
         assert Goal.model_validate({"objective": "devices", limit: 0.01}).is_limited
     assert not Goal(max_devices=2, splits=("1+1",)).is_limited
 

@@ -214,7 +214,7 @@ def test_tpot_out_of_reach_brings_the_lowest(fails: Fails, tmp_path: Path, capsy
     command = ["plan", *PAIR, *ON_TWO, "--policy", "serial_chain", "--limit", "tpot=0.1", "--out", str(out)]
     assert main(command) == 2
     sentence = capsys.readouterr().err.splitlines()[-1]
-    assert sentence.startswith("swiftspec: error: max_tpot_ms is 0.1; the lowest that was found is ")
+    assert sentence.startswith("swiftspec: error: tpot_ms is 0.1; the lowest that was found is ")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import swiftspec
 from swiftspec.api.serving import planned_load, simulate_load
-from swiftspec.artifacts.load_goal import LoadOptions
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli.app import main

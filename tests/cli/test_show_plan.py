@@ -77,7 +77,7 @@ def test_reasons_that_policies_share_are_one_line(capsys: pytest.CaptureFixture[
 
 
 def test_an_objective_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    goal = Goal(objective=Objective.COST, price_per_hour=2, max_tpot_s=4e-3, max_devices=2)
+    goal = Goal(objective=Objective.COST, price_per_hour=2, tpot_s=4e-3, max_devices=2)
     lines = printed(capsys, plan().model_copy(update={"goal": goal}))
     told = "cost, at most 4.00 ms per token, at most 2 devices, 2 per device and hour"
     assert f"On 2 of 2 devices. Objective: {told}" in " ".join(lines)
@@ -167,7 +167,7 @@ def crowded() -> Plan:
         update={
             "device": "h100-sxm",
             "ties": tuple(candidate.describe() for candidate in candidates),
-            "goal": Goal(price_per_hour=2.5, max_tpot_s=0.02, min_tokens_per_s=50),
+            "goal": Goal(price_per_hour=2.5, tpot_s=0.02, min_tokens_per_s=50),
             "acceptance": Acceptance(basis=basis, provenance=Provenance.ASSUMED),
             "explored": tuple(cell(count, 40.0 * count) for count in range(1, 9)),
             "sensitivities": sensitivities,

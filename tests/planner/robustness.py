@@ -26,10 +26,11 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.plan import Search, make_plan
+from swiftspec.planner.plan import Search
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
 from swiftspec.timing.steps import Latencies
+from tests.planner.making import made_plan
 
 __all__ = ["SCALES", "Case", "Checked", "cases", "check", "is_robust"]
 
@@ -101,7 +102,7 @@ def check(case: Case, *, jobs: int = 1) -> Checked:
     machine = Deployment(device=case.device, num_devices=case.num_devices, quant=case.quant, draft_quant=case.quant)
     target, draft = planned_pair(case.target, case.draft)
     inputs = prepare(machine, target=target, draft=draft)
-    made = make_plan(
+    made = made_plan(
         profile=inputs.profile,
         trace=inputs.trace,
         num_devices=case.num_devices,

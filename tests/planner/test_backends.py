@@ -6,11 +6,12 @@ from pathlib import Path
 import joblib
 import pytest
 
-from swiftspec.artifacts.plan import Basis, Plan
-from swiftspec.planner.plan import Search, make_plan
+from swiftspec.artifacts.plan import Plan
+from swiftspec.planner.plan import Search
 from swiftspec.planner.search.backends import parallel_backend
 from tests.builders import machine_profile
 from tests.engine.processes import gone_within
+from tests.planner.making import made_plan
 from tools.iid_trace import synthesise_trace
 
 
@@ -71,12 +72,9 @@ def test_no_process_outlives_a_killed_program() -> None:
 
 def plan(backend: str) -> Plan:
     """A small real search."""
-    basis = Basis(path="profile.json", sha256="0" * 64)
-    return make_plan(
+    return made_plan(
         profile=machine_profile(cost_ratio=15.0),
-        profile_basis=basis,
         trace=synthesise_trace((0.7, 0.12), prompt_lengths=(12,), num_tokens=32, seed=1),
-        trace_basis=basis,
         num_devices=2,
         policy="serial_chain",
         seed=0,

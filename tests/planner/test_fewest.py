@@ -84,15 +84,15 @@ def test_limits_hold_for_another_objective_too() -> None:
     assert fast.prediction.metrics.figures.tokens_per_s >= least
     most_s = 0.7 * loose.prediction.metrics.ttft_s
     quick = plan(
-        num_devices=2, policy="serial_tree", goal=Goal(objective=Objective.TOKENS_PER_GPU, max_ttft_s=most_s)
+        num_devices=2, policy="serial_tree", goal=Goal(objective=Objective.TOKENS_PER_GPU, ttft_s=most_s)
     ).chosen
     assert len(quick.devices) == 2
     assert quick.prediction.metrics.ttft_s <= 1.01 * most_s  # a median, where the limit is on the mean
 
 
 def test_a_ttft_out_of_reach_brings_the_lowest() -> None:
-    with pytest.raises(ValueError, match=r"max_ttft_ms is 0\.01; the lowest that was found is \d"):
-        plan(num_devices=1, policy="serial_chain", goal=Goal(max_ttft_s=1e-5))
+    with pytest.raises(ValueError, match=r"ttft_ms is 0\.01; the lowest that was found is \d"):
+        plan(num_devices=1, policy="serial_chain", goal=Goal(ttft_s=1e-5))
 
 
 def test_a_plan_is_restricted_to_splits() -> None:

@@ -12,7 +12,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.planner.load import Load
 from swiftspec.planner.load_choice import MOST_CANDIDATES
-from swiftspec.planner.plan import Search, make_plan
+from swiftspec.planner.plan import Search
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.planner.search.space import feasible_options
 from swiftspec.planner.under_load.predictor import Predictor
@@ -26,6 +26,7 @@ from swiftspec.simulator.setup import Setup
 from swiftspec.timing.timeline import Phase
 from swiftspec.workload import Arrivals, Lengths, make_workload
 from tests.builders import machine_profile, with_guesses
+from tests.planner.making import made_plan
 from tools.iid_trace import synthesise_trace
 
 TRACE = with_guesses(synthesise_trace((0.75, 0.12, 0.05, 0.02), prompt_lengths=(12, 20, 16), num_tokens=32, seed=1))
@@ -78,12 +79,12 @@ def workload(rate: float, **limits: float) -> Workload:
 
 
 def plan(load: Load | None, **arguments: Any) -> Plan:
-    given = {"profile": PROFILE, "policy": None, "num_jobs": 1, "progress": lambda *_: None} | arguments
-    return make_plan(trace=TRACE, num_devices=2, seed=0, search=Search.QUICK, load=load, **given)
+    given = {"profile": PROFILE} | arguments
+    return made_plan(trace=TRACE, num_devices=2, search=Search.QUICK, load=load, **given)
 
 
 def under_load(rate: float, *, tpot_s: float = 0.05, profile: Profile = PROFILE) -> Plan:
-    return plan(Load(workload=workload(rate), ttft_s=1.0, tpot_s=tpot_s), profile=profile)
+    return plan(Load(workload=workload(rate)), goal=Goal(ttft_s=1.0, tpot_s=tpot_s), profile=profile)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,7 @@ def test_no_option_of_the_whole_search_has_a_higher_goodput(rate: float) -> None
     made = under_load(rate)
     assert made.under_load is not None
     options, _ = feasible_options(PROFILE, TRACE, num_devices=2)
-    load = Load(workload=workload(rate), ttft_s=1.0, tpot_s=0.05)
+    load = Load(workload=workload(rate), goal=Goal(ttft_s=1.0, tpot_s=0.05))
     goodputs = []
     for option in options:
         known = made.candidates[option.policy.name]  # all shapes wait for others as long as this one
@@ -158,7 +159,7 @@ def test_limits_change_the_choice() -> None:
 def test_limits_of_classes_count_unless_others_are_given() -> None:
     classes = Load(workload=workload(5.0, ttft_s=0.4, tpot_s=0.02)).goal.classes
     assert [(one.ttft_s, one.tpot_s) for one in classes] == [(0.4, 0.02)]
-    (given,) = Load(workload=workload(5.0, ttft_s=0.4, tpot_s=0.02), tpot_s=0.1).goal.classes
+    (given,) = Load(workload=workload(5.0, ttft_s=0.4, tpot_s=0.02), goal=Goal(tpot_s=0.1)).goal.classes
     assert (given.ttft_s, given.tpot_s) == (0.4, 0.1)
 
 
@@ -171,25 +172,25 @@ def test_without_limits_the_lowest_mean_end_to_end_time_is_chosen() -> None:
 
 
 def test_an_acceptable_candidate_goes_before_a_higher_goodput() -> None:
-    goal = Load(workload=workload(5.0), ttft_s=1.0, percentile=90.0).goal
+    goal = Load(workload=workload(5.0), goal=Goal(ttft_s=1.0, percentile=90.0)).goal
     assert goal.score(attained=0.9, goodput=1.0, e2e_s=9.0) > goal.score(attained=0.89, goodput=2.0, e2e_s=1.0)
     assert goal.score(attained=0.9, goodput=2.0, e2e_s=9.0) > goal.score(attained=1.0, goodput=1.0, e2e_s=1.0)
     assert not goal.accepts(0.8999)
 
 
 def test_of_goodputs_that_differ_by_the_last_requests_end_the_shorter_time_wins() -> None:
-    goal = Load(workload=workload(5.0), ttft_s=1.0).goal
+    goal = Load(workload=workload(5.0), goal=Goal(ttft_s=1.0)).goal
     assert goal.score(attained=1.0, goodput=2.1509, e2e_s=0.071) > goal.score(attained=1.0, goodput=2.1511, e2e_s=0.074)
     assert goal.score(attained=1.0, goodput=2.17, e2e_s=0.08) > goal.score(attained=1.0, goodput=2.15, e2e_s=0.07)
 
 
 def test_one_policy_alone_is_chosen_from_if_it_is_asked_for() -> None:
-    made = plan(Load(workload=workload(HEAVY), ttft_s=1.0, tpot_s=0.05), policy="swiftspec")
+    made = plan(Load(workload=workload(HEAVY)), goal=Goal(ttft_s=1.0, tpot_s=0.05), policy="swiftspec")
     assert made.chosen.policy == "swiftspec"
 
 
 def test_jobs_do_not_change_the_plan(heavy: Plan) -> None:
-    two = plan(Load(workload=workload(HEAVY), ttft_s=1.0, tpot_s=0.05), num_jobs=2)
+    two = plan(Load(workload=workload(HEAVY)), goal=Goal(ttft_s=1.0, tpot_s=0.05), num_jobs=2)
     assert two.under_load == heavy.under_load
     assert two.chosen == heavy.chosen
 
@@ -197,7 +198,8 @@ def test_jobs_do_not_change_the_plan(heavy: Plan) -> None:
 def test_progress_reaches_its_total() -> None:
     heard: list[tuple[int, int, str]] = []
     plan(
-        Load(workload=workload(HEAVY), ttft_s=1.0),
+        Load(workload=workload(HEAVY)),
+        goal=Goal(ttft_s=1.0),
         progress=lambda done, total, what: heard.append((done, total, what)),
     )
     assert {"under load", "variants"} <= {what for *_, what in heard}
@@ -220,25 +222,34 @@ def test_at_most_so_many_requests_are_simulated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("limits", "message"),
     [
-        ({"ttft_s": -0.2}, "ttft_s is -0.2; expected a positive number of seconds"),
-        ({"tpot_s": float("nan")}, "tpot_s is nan; expected a positive number"),
-        ({"tpot_s": 0.1, "percentile": 0.0}, "percentile is 0; expected more than 0, and at most 100"),
-        ({"tpot_s": 0.1, "percentile": 101.0}, "percentile is 101; expected more than 0"),
+        ({"ttft_s": -0.2}, "ttft_s\n.*greater than 0"),
+        ({"tpot_s": float("nan")}, "tpot_s\n.*greater than 0"),
+        ({"tpot_s": 0.1, "percentile": 0.0}, "percentile\n.*greater than 0"),
+        ({"tpot_s": 0.1, "percentile": 101.0}, "percentile\n.*less than or equal to 100"),
         ({"percentile": 99.0}, "percentile is 99, but there are no limits to keep"),
-        ({"most_requests": 0}, "most_requests is 0; expected at least 1"),
     ],
 )
-def test_bad_values_are_named(arguments: dict[str, Any], message: str) -> None:
+def test_bad_limits_are_named(limits: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Load(workload=workload(5.0), **arguments)
+        Load(workload=workload(5.0), goal=Goal(**limits))
 
 
-def test_values_that_need_a_workload_are_refused_without_one() -> None:
-    assert Load.read(None) is None
-    with pytest.raises(ValueError, match=r"tpot_s is 0.02; it needs a workload"):
-        Load.read(None, tpot_s=0.02)
+def test_bad_numbers_of_requests_are_named() -> None:
+    with pytest.raises(ValueError, match="most_requests is 0; expected at least 1"):
+        Load(workload=workload(5.0), most_requests=0)
+
+
+def test_a_percentile_needs_a_workload() -> None:
+    with pytest.raises(ValueError, match="percentile is 95; it needs a workload"):
+        SearchOptions(goal=Goal(percentile=95)).check(num_devices=2)
+
+
+def test_the_limits_of_the_goal_are_those_of_the_load() -> None:
+    options = SearchOptions(goal=Goal(tpot_s=0.02), load=Load(workload=workload(5.0)))
+    assert options.load is not None
+    assert [each.tpot_s for each in options.load.goal.classes] == [0.02]
 
 
 def test_another_objective_is_refused() -> None:
@@ -262,7 +273,7 @@ def test_a_closed_loop_can_be_planned_for() -> None:
         prompt_tokens=fixed(16),
         output_tokens=fixed(24),
     )
-    made = plan(Load(workload=closed, tpot_s=0.05))
+    made = plan(Load(workload=closed), goal=Goal(tpot_s=0.05))
     assert made.under_load is not None
     assert made.under_load.arrivals == "closed:6"
     assert Role.TARGET in made.chosen.groups

@@ -9,7 +9,7 @@ from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Basis, Goal, Objective, Plan
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.plan import Search, make_plan
+from swiftspec.planner.plan import Search
 from swiftspec.planner.search.evaluation import Budget, Evaluator, warm_up
 from swiftspec.planner.search.sensitivity import Changes
 from swiftspec.planner.search.space import feasible_options
@@ -17,6 +17,7 @@ from swiftspec.policies import POLICIES
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import COMPOSED, forward_errors
 from tests.builders import OF_SERIAL_DRAFTS, with_guesses
+from tests.planner.making import made_plan
 from tests.planner.pairs import DEVICE, PAIR, QUANTISATION, composed_profile
 from tools.iid_trace import synthesise_trace
 
@@ -29,11 +30,9 @@ MEMORY = MemoryModel(device=DEVICE, specs=PAIR, quantisation=QUANTISATION)
 def plan(*, num_jobs: int = 1, heard: list[tuple[int, int]] | None = None, **arguments: Any) -> Plan:
     calls = [] if heard is None else heard
     given = {"num_devices": 3, "policy": None, "memory": MEMORY} | arguments
-    return make_plan(
+    return made_plan(
         profile=PROFILE,
-        profile_basis=BASIS,
         trace=TRACE,
-        trace_basis=BASIS,
         seed=0,
         num_jobs=num_jobs,
         progress=lambda done, total, what: calls.append((done, total)),
@@ -119,15 +118,15 @@ def test_fewer_devices_are_better_per_device(made: tuple[Plan, object]) -> None:
 def test_a_limit_on_tpot_takes_as_many_devices_as_it_needs() -> None:
     cheapest = plan(policy="serial_tree", goal=Goal(objective=Objective.TOKENS_PER_GPU)).chosen
     limit_s = 0.8 * cheapest.prediction.metrics.tpot_s
-    goal = Goal(objective=Objective.TOKENS_PER_GPU, max_tpot_s=limit_s)
+    goal = Goal(objective=Objective.TOKENS_PER_GPU, tpot_s=limit_s)
     kept = plan(policy="serial_tree", goal=goal).chosen
     assert kept.prediction.metrics.tpot_s <= limit_s * 1.05  # a median, where the limit is on the mean
     assert len(kept.devices) > len(cheapest.devices)
 
 
 def test_a_limit_out_of_reach_is_an_error_that_says_what_is_in_reach(made: tuple[Plan, object]) -> None:
-    with pytest.raises(ValueError, match=r"max_tpot_ms is 0\.1; the lowest that was found is \d") as error:
-        plan(goal=Goal(max_tpot_s=1e-4))
+    with pytest.raises(ValueError, match=r"tpot_ms is 0\.1; the lowest that was found is \d") as error:
+        plan(goal=Goal(tpot_s=1e-4))
     reached_s = float(str(error.value).partition("found is ")[2].partition(",")[0]) / 1e3
     assert reached_s == pytest.approx(made[0].chosen.prediction.metrics.tpot_s, rel=0.05)
 

@@ -6,13 +6,13 @@ from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Basis, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.plan import make_plan
 from swiftspec.planner.search.space import Option, feasible_options
 from swiftspec.policies import POLICIES, DraftKind, Layout
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator, simulate
 from swiftspec.timing.latency import Provenance
 from tests.builders import OF_SERIAL_DRAFTS, constant_profile, divided_profile, machine_profile, with_guesses
+from tests.planner.making import made_plan
 from tools.iid_trace import synthesise_trace
 
 BASIS = Basis(path="profile.json", sha256="0" * 64)
@@ -36,11 +36,9 @@ def plan(
     ranks: int | None = None,
 ) -> Plan:
     calls = [] if heard is None else heard
-    return make_plan(
+    return made_plan(
         profile=profile,
-        profile_basis=BASIS,
         trace=trace,
-        trace_basis=BASIS,
         num_devices=num_devices,
         policy=policy,
         seed=seed,

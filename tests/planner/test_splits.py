@@ -4,14 +4,15 @@ from swiftspec.artifacts.plan import Goal, Objective
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.for_device import Inputs, prepare
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.plan import Search, make_plan
+from swiftspec.planner.plan import Search
 from swiftspec.planner.search.evaluation import Budget, Evaluator
 from swiftspec.planner.search.space import feasible_options
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.forward_errors import forward_errors
+from tests.planner.making import made_plan
 
-GOAL = Goal(objective=Objective.TOKENS_PER_GPU, max_tpot_s=5e-3)
+GOAL = Goal(objective=Objective.TOKENS_PER_GPU, tpot_s=5e-3)
 MACHINE = Deployment(device="h100-sxm", num_devices=5)
 PAIR = planned_pair("llama-3-70b", "llama-3.2-1b")
 MEMORY = MemoryModel(
@@ -24,7 +25,7 @@ MEMORY = MemoryModel(
 def test_no_split_is_better_per_device_than_the_one_chosen() -> None:
     """Short simulations find the best one too slow for the limit by a little, which it is not."""
     inputs = prepare(MACHINE, target=PAIR[0], draft=PAIR[1])
-    made = make_plan(
+    made = made_plan(
         profile=inputs.profile,
         trace=inputs.trace,
         num_devices=MACHINE.num_devices,
@@ -53,9 +54,9 @@ def best_of_all_splits(inputs: Inputs, shape: Policy) -> float:
     num_prompts = len(inputs.trace.prompts)
     whole = Budget(prompt_indices=tuple(range(num_prompts)), max_new_tokens=256, seeds=(0,), paired=True)
     evaluator = Evaluator(inputs.profile, inputs.trace, num_jobs=1, errors=forward_errors(inputs.profile))
-    assert GOAL.max_tpot_s is not None
+    assert GOAL.tpot_s is not None
     return max(
         outcome.score(GOAL)
         for outcome in evaluator.run(splits, whole, done=lambda count: None)
-        if outcome.mean_tpot_s <= GOAL.max_tpot_s
+        if outcome.mean_tpot_s <= GOAL.tpot_s
     )

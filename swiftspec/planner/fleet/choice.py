@@ -138,8 +138,11 @@ class FleetSearch:
         policy: str | None,
         num_jobs: int,
     ) -> None:
+        percentile = load.goal.percentile or DEFAULT_PERCENTILE
         self._load = load = replace(
-            load, options=load.options.on(profile.device), percentile=load.percentile or DEFAULT_PERCENTILE
+            load,
+            options=load.options.on(profile.device),
+            goal=load.goal.model_copy(update={"percentile": percentile}),
         )
         assert load.workload.rate is not None, "SearchOptions.check"
         self._rate = load.workload.rate

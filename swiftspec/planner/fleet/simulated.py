@@ -10,8 +10,9 @@ from typing import NamedTuple
 import joblib
 
 from swiftspec.artifacts.fleet import LoadPoint
-from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.load_metrics import ServedRecord, SimulatedLoad, load_metrics
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.artifacts.workload import Workload
@@ -65,13 +66,13 @@ class Served:
     ----------
     workload : Workload
         The whole load.
-    goal : LoadGoal
+    goal : Goal
     options : LoadOptions
     predictor : Predictor
     """
 
     workload: Workload
-    goal: LoadGoal
+    goal: Goal
     options: LoadOptions
     predictor: Predictor
 
@@ -113,7 +114,7 @@ class Served:
         )
 
 
-def steady_point(served: SimulatedLoad, *, rate: float, output_tokens: float, goal: LoadGoal) -> LoadPoint:
+def steady_point(served: SimulatedLoad, *, rate: float, output_tokens: float, goal: Goal) -> LoadPoint:
     """Figures without the requests that came in the first mean end-to-end time, or in the last one of all arrivals.
 
     rate: requests per second. output_tokens: mean of the whole load.

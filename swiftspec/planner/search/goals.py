@@ -62,7 +62,7 @@ def score_of_speed(goal: Goal, tokens_per_s: float, num_devices: int) -> float:
 def preference(plan: Plan) -> tuple[float, ...]:
     """Sort key for plans made for one goal, the best one last: score, or the devices saved and then the speed.
 
-    Under a load, that of `LoadGoal.score`. A prediction has the median TPOT only, which serves for the objective
+    Under a load, that of `Goal.score`. A prediction has the median TPOT only, which serves for the objective
     `tpot-p95`, too.
     """
     goal, candidate = plan.goal, plan.chosen
@@ -96,8 +96,8 @@ def limits(goal: Goal, *, tokens_per_s: float, tpot_s: float, ttft_s: float) -> 
         share = tokens_per_s / goal.min_tokens_per_s
         found.append(Limit("min_tokens_per_s", goal.min_tokens_per_s, tokens_per_s, share))
     for field, most_s, option_s in (
-        ("max_tpot_ms", goal.max_tpot_s, tpot_s),
-        ("max_ttft_ms", goal.max_ttft_s, ttft_s),
+        ("tpot_ms", goal.tpot_s, tpot_s),
+        ("ttft_ms", goal.ttft_s, ttft_s),
     ):
         if most_s is not None:
             found.append(Limit(field, most_s * 1e3, option_s * 1e3, most_s / max(option_s, _LEAST_S)))

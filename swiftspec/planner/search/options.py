@@ -1,6 +1,6 @@
 """Search options: all inputs of a search except the profile and the trace."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swiftspec.artifacts.goal import split_devices
 from swiftspec.artifacts.plan import Goal, Objective
@@ -56,6 +56,10 @@ class SearchOptions:
     load: Load | None = None
     fleet: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.load is not None:
+            object.__setattr__(self, "load", replace(self.load, goal=self.goal))
+
     def check(self, *, num_devices: int) -> None:
         """ValueError, naming the field, for options that cannot be searched on `num_devices` devices."""
         from swiftspec.planner.search.backends import check_backend
@@ -64,8 +68,7 @@ class SearchOptions:
             raise ValueError(f"num_jobs is {self.num_jobs}; expected at least 1, or -1 for one per core")
         if self.backend is not None:
             check_backend(self.backend)
-        if self.load is not None and self.goal.objective is not Objective.TOKENS_PER_S:
-            raise ValueError(f"objective is {self.goal.objective}; with a workload the objective is goodput")
+        self._check_goal()
         for split in self.goal.splits:
             if (needed := split_devices(split)) > num_devices:
                 raise ValueError(f"split is {split}, which takes {needed} devices; num_devices is {num_devices}")
@@ -80,6 +83,12 @@ class SearchOptions:
                 f"policy is {self.policy}, which is disaggregated: its roles need 2 devices, and "
                 f"num_devices is {num_devices}"
             )
+
+    def _check_goal(self) -> None:
+        if self.load is None and self.goal.percentile is not None:
+            raise ValueError(f"percentile is {self.goal.percentile:g}; it needs a workload")
+        if self.load is not None and self.goal.objective is not Objective.TOKENS_PER_S:
+            raise ValueError(f"objective is {self.goal.objective}; with a workload the objective is goodput")
 
     def _check_fleet(self, num_devices: int) -> None:
         if num_devices < 1:

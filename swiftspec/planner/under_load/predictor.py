@@ -11,7 +11,7 @@ from statistics import fmean
 
 import numpy as np
 
-from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.load_metrics import (
     RECORDED_ROUNDS,
     CacheUse,
@@ -19,6 +19,7 @@ from swiftspec.artifacts.load_metrics import (
     SimulatedLoad,
     load_metrics,
 )
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import Workload
 from swiftspec.planner.search.option import Option
@@ -79,7 +80,7 @@ class Predictor:
         setup: Setup,
         workload: Workload,
         *,
-        goal: LoadGoal,
+        goal: Goal,
         options: LoadOptions,
         replicas: Replicas = ONE_REPLICA,
         transfer_s: float | None = None,
@@ -92,7 +93,7 @@ class Predictor:
         ----------
         setup : Setup
         workload : Workload
-        goal : LoadGoal
+        goal : Goal
             Limits of every class of the workload.
         options : LoadOptions
             Limits of the scheduler, of this package's engine.
@@ -137,7 +138,7 @@ class Predictor:
         """Clients that each send the next request when one ends. num_blocks: of the cache; unlimited if None."""
         workload = closed_loop_workload(clients, prompt_tokens, output_tokens)
         options = LoadOptions(max_running=clients, num_blocks=num_blocks).on(self.device)
-        return self.serve(setup, workload, goal=LoadGoal.of(workload.classes), options=options)
+        return self.serve(setup, workload, goal=Goal(classes=workload.classes), options=options)
 
     def rounds(self, setup: Setup, prompts: Sequence[int] = ()) -> _Rounds:
         """As `recorded_rounds`, recorded once."""
@@ -160,7 +161,7 @@ class Predictor:
         return fmean(one.tokens for rounds in self.rounds(setup).values() for one in rounds)
 
     def _under_engine(
-        self, serving: ServingEngine, setup: Setup, workload: Workload, goal: LoadGoal, transfer_s: float | None
+        self, serving: ServingEngine, setup: Setup, workload: Workload, goal: Goal, transfer_s: float | None
     ) -> SimulatedLoad:
         """Between a request's first and last token its chunks are taken as equally far apart."""
         rounds = [one for of_prompt in self.rounds(setup).values() for one in of_prompt]
@@ -177,7 +178,7 @@ class Predictor:
         cache = CacheUse(tokens=engine.cache_tokens, hit_rate=run.hit_rate)
         return _load(run, workload, goal, commits_s, num_rounds=[max(1, count) for count in chunks], cache=cache)
 
-    def _replayed(self, setup: Setup, workload: Workload, goal: LoadGoal, options: LoadOptions) -> SimulatedLoad | None:
+    def _replayed(self, setup: Setup, workload: Workload, goal: Goal, options: LoadOptions) -> SimulatedLoad | None:
         """The load by recorded rounds of this package's engine; None if no prompt has a whole one."""
         named = named_prompts(workload, self.trace)
         recorded = dict(self.rounds(setup))
@@ -254,7 +255,7 @@ def _has_rounds(setup: Setup, options: LoadOptions, replicas: Replicas) -> bool:
 def _load(
     run: ArrayRun,
     workload: Workload,
-    goal: LoadGoal,
+    goal: Goal,
     commits_s: Sequence[Sequence[float]],
     *,
     num_rounds: Sequence[int],

@@ -224,7 +224,7 @@ def simulate_atts(
 
 def _serving(planned: Planned, num_calls: int) -> Serving:
     """The simulated server of a plan's choice."""
-    from swiftspec.artifacts.load_goal import LoadOptions
+    from swiftspec.artifacts.load_options import LoadOptions
     from swiftspec.simulator.setup import Setup
 
     limits = LoadOptions(max_running=num_calls).on(planned.profile.device)

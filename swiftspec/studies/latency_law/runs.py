@@ -10,8 +10,9 @@ import joblib
 
 from swiftspec.api.inputs import Prompts, read_texts
 from swiftspec.api.load_testing import send
-from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.load_metrics import ServedRecord, load_metrics
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.trace import AcceptanceTrace
@@ -117,7 +118,7 @@ def _simulated(runner: SimulatedRunner, workload: Workload) -> Run:
     load = predictor.serve(
         Setup.of(runner.candidate),
         workload,
-        goal=LoadGoal.of(workload.classes),
+        goal=Goal(classes=workload.classes),
         options=runner.options,
         timelines=True,
     )

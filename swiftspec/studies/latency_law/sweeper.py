@@ -9,7 +9,7 @@ from typing import NamedTuple
 from swiftspec.api.inputs import Prompts
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.distributions import Arrivals, Process
-from swiftspec.artifacts.load_goal import LoadOptions
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload

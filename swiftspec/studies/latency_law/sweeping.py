@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec.api.inputs import check_context, read_priced
-from swiftspec.artifacts.load_goal import LoadOptions
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.progress import Stages, silent

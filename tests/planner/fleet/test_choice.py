@@ -8,10 +8,11 @@ import pytest
 
 from swiftspec.artifacts.distributions import Distribution, Process
 from swiftspec.artifacts.fleet import Drafting, Fleet
+from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.planner.fleet.share import planned_workload, replica_share
 from swiftspec.planner.load import Load
-from swiftspec.planner.plan import Search, make_plan
+from swiftspec.planner.plan import Search
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.planner.search.space import feasible_options
 from swiftspec.planner.under_load.predictor import Predictor
@@ -24,6 +25,7 @@ from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 from swiftspec.workload import Arrivals, Lengths, RequestClass, make_workload
 from tests.builders import machine_profile, with_guesses
+from tests.planner.making import made_plan
 from tools.iid_trace import synthesise_trace
 
 TRACE = with_guesses(synthesise_trace((0.75, 0.12, 0.05, 0.02), prompt_lengths=(12, 20, 16), num_tokens=32, seed=1))
@@ -55,11 +57,11 @@ def load_of(rate: float = RATE, tpot_s: float = TPOT_S, num_requests: int = 100)
         output_tokens=Lengths(distribution=Distribution.UNIFORM, least=16, most=32),
         classes=[RequestClass(name="chat", ttft_s=0.5, tpot_s=tpot_s)],
     )
-    return Load(workload=workload, percentile=90)
+    return Load(workload=workload)
 
 
 def plan(fleet: int, load: Load) -> Plan:
-    return make_plan(
+    return made_plan(
         trace=TRACE,
         profile=PROFILE,
         num_devices=2,
@@ -68,6 +70,7 @@ def plan(fleet: int, load: Load) -> Plan:
         search=Search.QUICK,
         num_jobs=1,
         progress=lambda *_: None,
+        goal=Goal(percentile=90),
         load=load,
         fleet=fleet,
     )

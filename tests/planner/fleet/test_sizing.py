@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swiftspec.artifacts.distributions import Distribution, Process
-from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.artifacts.goal import Goal
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Candidate, Prediction
 from swiftspec.artifacts.under_load import LoadPrediction
@@ -69,7 +70,7 @@ class Known(Simulated):
 def known(*capacity: tuple[Kind, float]) -> tuple[Known, Sizing]:
     served = Served(
         workload=WORKLOAD,
-        goal=LoadGoal(classes=WORKLOAD.classes),
+        goal=Goal(classes=WORKLOAD.classes),
         options=LoadOptions(),
         predictor=Predictor(LatencyTable(PROFILE.latencies), TRACE, device=PROFILE.device),
     )

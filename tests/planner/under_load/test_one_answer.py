@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from swiftspec.artifacts.load_goal import LoadOptions
 from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Goal, Plan
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.drafts.compare import compare_kinds

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from swiftspec.artifacts.load_goal import LoadGoal, LoadOptions
+from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.load_metrics import EVENTS, RECORDED_ROUNDS
+from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.deployment import Deployment, planned_pair
@@ -176,7 +177,7 @@ def test_rows_that_do_not_fit_have_no_record() -> None:
 )
 def test_what_rounds_cannot_tell_is_simulated_by_events(changes: dict[str, Any]) -> None:
     workload = closed_loop_workload(2, 32, 16)
-    goal, setup = LoadGoal.of(workload.classes), Setup(policy=CHAIN, degrees=DEGREES)
+    goal, setup = Goal(classes=workload.classes), Setup(policy=CHAIN, degrees=DEGREES)
     usual = LoadOptions(max_running=2, prefill_rows=128)
     assert predictor("gpu").serve(setup, workload, goal=goal, options=usual).method == RECORDED_ROUNDS
     found = predictor("gpu").serve(setup, workload, goal=goal, options=usual.model_copy(update=changes))
@@ -206,6 +207,6 @@ def test_a_request_that_names_its_prompt_has_its_rounds() -> None:
         workload = closed_loop_workload(1, 16, 32)
         named = [request.model_copy(update={"prompt_id": prompts[index].prompt_id}) for request in workload.requests]
         workload = workload.model_copy(update={"requests": tuple(named)})
-        run = found.serve(setup, workload, goal=LoadGoal.of(workload.classes), options=LoadOptions(max_running=1))
+        run = found.serve(setup, workload, goal=Goal(classes=workload.classes), options=LoadOptions(max_running=1))
         tokens.append(run.metrics.tokens_per_round)
     assert tokens[1] > 1.2 * tokens[0]

@@ -142,7 +142,7 @@ def rich_plan(*, weak: float = 0.05) -> Plan:
         ties=("swiftspec 5+3 (verify_rows=16, expand_rows=8)",),
         num_simulated=214,
         rejected={"swiftspec: 31.2 GB short on each device of the target": 12, "easyspec: <not> recorded": 4},
-        goal=Goal(objective=Objective.TPOT, max_tpot_s=5e-3, max_devices=8),
+        goal=Goal(objective=Objective.TPOT, tpot_s=5e-3, max_devices=8),
         acceptance=Acceptance(
             basis="Fitted to the published serial lengths of six data sets.", provenance=Provenance.PUBLISHED
         ),
