@@ -33,7 +33,7 @@ from tools.served import served
 __all__ = ["main", "of_policy"]
 
 _CLIENTS = 8
-_KEPT = ("--keep-timelines", "1000")  # by the server, for re-timing
+_KEPT = ("--set", "keep_timelines=1000")  # by the server, for re-timing
 _SHARES = (0.3, 0.6, 0.8)
 _LENGTHS = ("--prompt-tokens", "uniform:16:96", "--output-tokens", "uniform:32:96")
 _FIELDS = ("ttft", "tpot", "e2el", "output_throughput")

@@ -232,7 +232,7 @@ class Workload(Document):
             if request.think_time_s is not None:
                 raise ValueError(
                     f"requests[{index}].think_time_s is {request.think_time_s:g}; {sender} cannot wait for the answer "
-                    "before: expected a workload without --turns"
+                    "before: expected a workload without turns"
                 )
 
     @cached_property

@@ -41,6 +41,9 @@ _VALIDATED_POLICIES = ("autoregressive", "serial_chain", "serial_tree", "swiftsp
 def demo(
     asked: DemoFlags,
     *,
+    inflate: str | None = None,
+    dtype: str = "auto",
+    repeats: int | None = None,
     target: str = "demo/target",
     draft: str = "demo/draft",
     prompts: Path | None = None,
@@ -54,7 +57,7 @@ def demo(
     check_extra("engine", needed_by="demo")
     if asked.plot:
         check_extra("plots", needed_by="--plot")
-    directory, inflate, dtype, repeats, plot = asked.directory, asked.inflate, asked.dtype, asked.repeats, asked.plot
+    directory, plot = asked.directory, asked.plot
     available = num_devices_here("cpu")
     num_devices = min(2, available) if asked.devices is None else asked.devices
     if num_devices > available:

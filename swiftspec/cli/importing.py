@@ -9,6 +9,7 @@ from swiftspec.acceptance.records import AcceptanceRecord, AcceptanceRecords
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.settings import CONDITIONS, own_settings
 from swiftspec.cli.verbs.data import ImportFlags
 from swiftspec.costmodel.importing import from_directory
 from swiftspec.costmodel.op_tables import COLUMNS, OpTables
@@ -39,25 +40,17 @@ class Conditions:
 
 def import_files(asked: ImportFlags) -> None:
     """Read acceptance or op tables, print and save."""
-    conditions = Conditions(
-        target=asked.target,
-        drafter=asked.drafter,
-        kind=asked.kind,
-        dataset=asked.dataset,
-        temperature=asked.temperature,
-        thinking=asked.thinking,
-        context=asked.prompt_tokens,
-    )
+    settings = own_settings(asked.settings, CONDITIONS)
+    num_draft_tokens, context = settings.pop("num_draft_tokens", None), settings.pop("prompt_tokens", None)
+    conditions = Conditions(target=asked.target, drafter=asked.drafter, context=context, **settings)
     if asked.source == PACKAGE or Path(asked.source).is_dir():
-        if conditions != Conditions() or asked.num_draft_tokens is not None:
-            raise ValueError(f"--from is {asked.source}, op tables; --target to --prompt-tokens are of acceptance")
+        if conditions != Conditions() or num_draft_tokens is not None:
+            raise ValueError(f"--from is {asked.source}, op tables; --target, --drafter and --set are of acceptance")
         _import_tables(asked.source, asked.device, out=asked.out, json_path=asked.json)
         return
     if asked.device is not None:
         raise ValueError(f"--device is {asked.device}; it is of op tables, and {asked.source} holds acceptance")
-    _import_acceptance(
-        Path(asked.source), asked.num_draft_tokens, conditions=conditions, out=asked.out, json_path=asked.json
-    )
+    _import_acceptance(Path(asked.source), num_draft_tokens, conditions=conditions, out=asked.out, json_path=asked.json)
 
 
 def _import_acceptance(
@@ -74,14 +67,14 @@ def _import_acceptance(
     elif b"sglang:" in begin:
         kind = "sglang-metrics"
         if num_draft_tokens is None:
-            raise ValueError("--num-draft-tokens is missing; SGLang's metrics do not tell the length of chains")
+            raise ValueError("--set num_draft_tokens is missing; SGLang's metrics do not tell the length of chains")
         counted = from_sglang(source, num_draft_tokens=num_draft_tokens)
     else:
         kind = "vllm-metrics"
         counted = from_vllm(source)
         if num_draft_tokens not in (None, counted.num_draft_tokens):
             raise ValueError(
-                f"--num-draft-tokens is {num_draft_tokens}; vLLM counted {counted.num_draft_tokens} positions"
+                f"--set num_draft_tokens is {num_draft_tokens}; vLLM counted {counted.num_draft_tokens} positions"
             )
     record = _record(counted, conditions, source=kind)
     AcceptanceRecords(origin=Origin.here(), records=(record,)).save(out)

@@ -56,7 +56,7 @@ def compare_kinds(asked: PlanFlags, target: str) -> KindComparison:
 def _refuse_search(asked: PlanFlags) -> None:
     """ValueError for flags of a search: a comparison shows all, and makes no plan."""
     usual = PlanFlags()
-    for field in ("out", "profile", "inflate", "limit", "fleet", "objective", "price_per_hour", "policy", "split"):
+    for field in ("out", "profile", "inflate", "limit", "fleet", "objective", "policy", "split"):
         if (value := getattr(asked, field)) != getattr(usual, field):
             flag = field.replace("_", "-")
             shown = ",".join(value) if isinstance(value, list) else value

@@ -35,14 +35,13 @@ _PER_CLIENT = 4  # requests of a closed loop that is given as a number of client
 _OPEN = 200  # requests of arrivals at a rate
 
 
-Limits = Mapping[str, float | str | None]  # settings by name, `control` and `replay`; None if not given
+Limits = Mapping[str, float | str]  # settings by name
 _FIELDS = {"kv_blocks": "num_blocks", "prefill_tokens": "prefill_rows", "gather_ms": "gather_s"}
-_OWN_FLAGS = ("control", "replay", "engine", "set")
 
 
 def load_options(limits: Limits, usual: LoadOptions | None = None) -> LoadOptions:
     """The limits that are given, and the usual ones for the others."""
-    values = {_FIELDS.get(name, name): value for name, value in limits.items() if value is not None}
+    values = {_FIELDS.get(name, name): value for name, value in limits.items()}
     if isinstance(gather_ms := values.get("gather_s"), float):
         values["gather_s"] = gather_ms / 1e3
     if isinstance(control := values.get("control"), str):
@@ -53,9 +52,7 @@ def load_options(limits: Limits, usual: LoadOptions | None = None) -> LoadOption
 def refuse_limits(limits: Limits) -> None:
     """ValueError if a limit is given without a load."""
     for name, value in limits.items():
-        if value is not None:
-            flag = f"--{name}" if name in _OWN_FLAGS else f"--set {name}"
-            raise ValueError(f"{flag} is {value}; it is only for --load")
+        raise ValueError(f"--set {name} is {value}; it is only for --load")
 
 
 def parse_limits(texts: Sequence[str] | None) -> dict[str, float]:

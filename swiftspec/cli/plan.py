@@ -125,7 +125,7 @@ def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: Sea
 
 def _plan_elsewhere(asked: PlanFlags, target: str, deployment: Deployment, options: SearchOptions) -> Drafts:
     options.check(num_devices=deployment.num_devices)
-    unused = {"--inflate": asked.inflate, "--profile": asked.profile, "--ranks": options.ranks}
+    unused = {"--inflate": asked.inflate, "--profile": asked.profile, "--set ranks": options.ranks}
     _refuse(unused, _NOT_HERE)
     named = named_drafts(target, asked.draft or (), asked.acceptance or (), options.policy)
     _note_names(target, named)

@@ -1,6 +1,5 @@
 """What the options of `swiftspec plan` stand for: the deployment, the goal, the load, the search."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -88,12 +87,13 @@ def _check_without_device(
 def search_options(asked: PlanFlags) -> SearchOptions:
     """Goal, load, and what the search may choose from. ValueError naming the flag."""
     limits = parse_limits(asked.limit)
-    load = _load(asked, limits, typed(parse_settings(asked.settings), PLANNER))
+    settings = typed(parse_settings(asked.settings), PLANNER)
+    load = _load(asked, limits, settings)
     num_jobs, backend = parsed_jobs(asked)
     return SearchOptions(
         policy=None if asked.policy == "auto" else asked.policy,
-        goal=_goal(asked, limits),
-        ranks=asked.ranks,
+        goal=_goal(asked, limits, price=settings.get("price_per_hour")),
+        ranks=settings.get("ranks"),
         degrees=_parse_degrees(asked.degrees),
         seed=asked.seed,
         num_jobs=num_jobs,
@@ -103,15 +103,14 @@ def search_options(asked: PlanFlags) -> SearchOptions:
     )
 
 
-def _goal(asked: PlanFlags, limits: Mapping[str, float]) -> Goal:
+def _goal(asked: PlanFlags, limits: Mapping[str, float], *, price: float | None) -> Goal:
     """Objective and limits; a lowest speed without an objective asks for the fewest devices."""
-    price = asked.price_per_hour
-    if price is not None and not 0 < price < math.inf:
-        raise ValueError(f"--price-per-hour is {price}; expected a positive number")
+    if price is not None and not price:
+        raise ValueError(f"--set price_per_hour is {price:g}; expected a positive number")
     speed, tpot_ms, ttft_ms = (limits.get(name) for name in ("speed", "tpot", "ttft"))
     objective = Objective(asked.objective or ("tokens-per-s" if speed is None else "devices"))
     if objective is Objective.COST and price is None:
-        raise ValueError("--price-per-hour is missing; --objective cost needs the price of a device per hour")
+        raise ValueError("--set price_per_hour is missing; --objective cost needs the price of a device per hour")
     if objective is Objective.DEVICES and (speed, tpot_ms, ttft_ms) == (None, None, None):
         raise ValueError("--limit speed is missing; --objective devices needs a speed to reach, such as speed=200")
     return Goal(
@@ -132,8 +131,6 @@ def _load(asked: PlanFlags, limits: Mapping[str, float], settings: Mapping[str, 
     if asked.load is None:
         _check_without_load(asked, limits, settings)
         return None
-    if asked.role != "decode" and transfer_ms is not None:
-        raise ValueError(f"--set transfer_ms is {transfer_ms:g}; it needs --role decode")
     lengths = (asked.prompt_tokens or _LENGTHS[0], asked.output_tokens or _LENGTHS[1])
     workload = given_load(asked.load, prompt_tokens=lengths[0], output_tokens=lengths[1])
     max_running = settings.get("max_running")
@@ -145,7 +142,7 @@ def _load(asked: PlanFlags, limits: Mapping[str, float], settings: Mapping[str, 
         workload,
         most_requests=settings.get("load_requests"),
         options=LoadOptions() if max_running is None else LoadOptions(max_running=max_running),
-        transfer_s=(transfer_ms or 0.0) / 1e3 if asked.role == "decode" else None,
+        transfer_s=None if transfer_ms is None else transfer_ms / 1e3,
     )
 
 
@@ -158,8 +155,6 @@ def _check_without_load(asked: PlanFlags, limits: Mapping[str, float], settings:
     for flag, value in given.items():
         if value is not None:
             raise ValueError(f"{flag} is {value:g}; it needs --load")
-    if asked.role == "decode":
-        raise ValueError("--role is decode; it needs --load")
 
 
 def parsed_jobs(asked: PlanFlags) -> tuple[int, str | None]:

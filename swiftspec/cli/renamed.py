@@ -7,7 +7,10 @@ from swiftspec.cli import console
 __all__ = ["renewed"]
 
 _COMPARED = "closed:1,4,16,64"  # loads at which `kinds` compared drafts
+_CONTROL = {"--control": "--set control="}
+_EARLIER = {"--earlier-outputs": "--set earlier_outputs="}
 _OF_LOADS = {
+    **_CONTROL,
     "--workload": "--load",
     "--max-running": "--set max_running=",
     "--max-waiting": "--set max_waiting=",
@@ -34,11 +37,13 @@ _FLAGS: Mapping[str, Mapping[str, str]] = {
         "--max-running": "--set max_running=",
         "--transfer-ms": "--set transfer_ms=",
         "--host-ms": "--set host_ms=",
+        "--price-per-hour": "--set price_per_hour=",
+        "--ranks": "--set ranks=",
         "--draft-kv-budget": "--set draft_kv_budget=",
         "--expert-correlation": "--set expert_correlation=",
         "--expert-parallel": "--set expert_parallel=true",
     },
-    "simulate": _OF_LOADS,
+    "simulate": {**_OF_LOADS, **_EARLIER, "--replay": "--set replay=true", "--full": "--set replay=false"},
     "validate": _OF_LOADS | _PROMPTS,
     "loadtest": {"--workload": "--load"} | _PROMPTS,
     "serve": {
@@ -46,13 +51,27 @@ _FLAGS: Mapping[str, Mapping[str, str]] = {
         for name in (
             *("max_context", "max_running", "max_waiting", "kv_blocks", "max_restarts"),
             *("request_timeout_s", "send_timeout_s", "drain_s"),
+            *("control", "earlier_outputs", "keep_timelines"),
+        )
+    },
+    "workload": {
+        f"--{name.replace('_', '-')}": f"--set {name}="
+        for name in (
+            *("system_prompt_tokens", "system_prompts", "distinct_prompts", "turns", "think_time_s"),
+            *("start_s", "duration_s", "rate"),
         )
     },
     "import": {
         "--vllm-metrics": "--from",
         "--sglang-metrics": "--from",
         "--trace": "--from",
-        "--context": "--prompt-tokens",
+        "--context": "--set prompt_tokens=",
+        "--thinking": "--set thinking=true",
+        "--no-thinking": "--set thinking=false",
+        **{
+            f"--{name.replace('_', '-')}": f"--set {name}="
+            for name in ("kind", "num_draft_tokens", "dataset", "temperature", "prompt_tokens")
+        },
     },
 }
 
@@ -84,7 +103,18 @@ def _renewed_flags(verb: str, arguments: Sequence[str]) -> list[str]:
             found.append(beginning)
         elif equals or waiting:
             found.append(f"{beginning}{value if equals else waiting.pop(0)}")
-    return _with_cluster(_with_draft_format(found)) if verb == "plan" else found
+    return _with_pool(_with_cluster(_with_draft_format(found))) if verb == "plan" else found
+
+
+def _with_pool(arguments: list[str]) -> list[str]:
+    """`--role decode` as a time of transfer."""
+    if "--role" not in arguments[:-1]:
+        return arguments
+    place = arguments.index("--role")
+    role = arguments[place + 1]
+    kept = [*arguments[:place], *arguments[place + 2 :]]
+    is_told = any(each.startswith("transfer_ms=") for each in kept)
+    return kept if role != "decode" or is_told else [*kept, "--set", "transfer_ms=0"]
 
 
 def _with_cluster(arguments: list[str]) -> list[str]:

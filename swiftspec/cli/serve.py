@@ -24,7 +24,10 @@ from swiftspec.policies.lookup.shared_outputs import num_searched
 
 __all__ = ["serve"]
 
-_ENGINE = ("max_context", "max_running", "max_waiting", "kv_blocks", "max_restarts")  # settings of the engine itself
+_ENGINE = (
+    *("max_context", "max_running", "max_waiting", "kv_blocks", "max_restarts"),
+    *("control", "earlier_outputs"),
+)  # settings of the engine itself
 _MOST_BYTES = 1 << 20
 _LEAST_CHARACTERS = 8
 
@@ -35,7 +38,7 @@ def serve(asked: ServeFlags) -> None:
     inputs = {"--plan": asked.plan, "--api-key-file": asked.api_key_file, "--chat-template": asked.chat_template}
     check_outputs(inputs=inputs, json=asked.json)
     made = Plan.load(asked.plan)
-    candidate = searching(candidate_of(made, asked.policy), asked.earlier_outputs)
+    candidate = searching(candidate_of(made, asked.policy), settings.get("earlier_outputs"))
     chosen: dict[str, Any] = {name: setting.usual for name, setting in SERVER.items()} | settings
     check_devices(made, [] if asked.ray else [candidate], source=str(asked.plan))
     check_extra("serve", needed_by="serve")
@@ -56,7 +59,7 @@ def serve(asked: ServeFlags) -> None:
         console.note(
             f"the last {most} outputs are proposed to every client; by its own speed each can tell what was among them"
         )
-    shown = asked.control or candidate.control
+    shown = settings.get("control") or candidate.control
     console.say(f"Loading {made.target} for {candidate.describe()}{f', control {shown}' if shown else ''}")
 
     def ready(served: Sequence[Tenant]) -> None:
@@ -73,7 +76,7 @@ def serve(asked: ServeFlags) -> None:
                     model=name,
                     request_timeout_s=chosen["request_timeout_s"],
                     chat_template=asked.chat_template,
-                    keep_timelines=asked.keep_timelines,
+                    keep_timelines=chosen["keep_timelines"],
                 ),
                 http=HttpOptions(
                     api_keys=keys, allowed_hosts=asked.allowed_host or (), send_timeout_s=chosen["send_timeout_s"]
@@ -83,8 +86,6 @@ def serve(asked: ServeFlags) -> None:
                 policy=asked.policy,
                 executor=executor,
                 tenants=directories,
-                control=asked.control,
-                earlier_outputs=asked.earlier_outputs,
                 **{name: chosen[name] for name in _ENGINE},
             )
         )

@@ -4,31 +4,50 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["PLANNER", "SCHEDULER", "SERVER", "Setting", "listed", "own_settings", "parse_settings", "typed"]
+__all__ = [
+    "CONDITIONS",
+    "DRAWN",
+    "PLANNER",
+    "REPLAYED",
+    "SCHEDULER",
+    "SERVER",
+    "SIMULATOR",
+    "Setting",
+    "listed",
+    "own_settings",
+    "parse_settings",
+    "typed",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting's type, its lowest value, what it is, for `--help`, and its value if it is not given."""
+    """A setting's type, its lowest value or its values, what it is, for `--help`, and its value if it is not given."""
 
-    kind: type[int] | type[float] | type[bool]
+    kind: type[int] | type[float] | type[bool] | type[str]
     least: float
     meaning: str
     usual: int | float | None = None
+    values: tuple[str, ...] = ()
 
     @property
     def expected(self) -> str:
         """What a value must be, for errors."""
         if self.kind is bool:
             return "true or false"
+        if self.values:
+            return f"one of {', '.join(self.values)}"
         return f"a {'whole ' if self.kind is int else ''}number of at least {self.least:g}"
 
-    def value(self, text: str) -> int | float | bool | None:
+    def value(self, text: str) -> int | float | bool | str | None:
         """The value that a text states; None if it states none of this type."""
         if self.kind is bool:
             return {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
+        if self.kind is str:
+            return text if not self.values or text in self.values else None
         try:
             value = self.kind(text)
+            assert not isinstance(value, str)
         except ValueError:
             return None
         return value if self.least <= value < float("inf") else None
@@ -37,18 +56,32 @@ class Setting:
 _RUNNING = Setting(int, 1, "requests at once")
 _BLOCKS = Setting(int, 1, "blocks of 16 tokens in the target's cache")
 
+_CONTROL = Setting(
+    str, 0, "how much is drafted and verified: fixed:K, goodput, goodput-per-request, worth, slo, or none, all of it"
+)
+_EARLIER = Setting(int, 1, "suffix decoding searches the last N outputs, too, whoever asked for them")
+
 SCHEDULER: Final[Mapping[str, Setting]] = {
     "max_running": _RUNNING,
     "max_waiting": Setting(int, 0, "more waiting requests are refused"),
     "kv_blocks": _BLOCKS,
     "prefill_tokens": Setting(int, 1, "prompt tokens of a step"),
     "gather_ms": Setting(float, 0, "a verification's wait for the others'"),
+    "control": _CONTROL,
+}
+SIMULATOR: Final[Mapping[str, Setting]] = {
+    **SCHEDULER,
+    "replay": Setting(bool, 0, "whether recorded rounds are replayed, or every tree is grown"),
+    "earlier_outputs": _EARLIER,
 }
 SERVER: Final[Mapping[str, Setting]] = {
     "max_running": Setting(int, 1, "requests at once", 8),
     "max_waiting": Setting(int, 0, "more waiting requests are refused with 429", 256),
     "max_context": Setting(int, 2, "tokens of the longest request"),
     "kv_blocks": _BLOCKS,
+    "control": _CONTROL,
+    "earlier_outputs": _EARLIER,
+    "keep_timelines": Setting(int, 0, "of the last N requests, for `validate --url`; no text", 0),
     "max_restarts": Setting(int, 0, "of a draft that died, within an hour", 3),
     "request_timeout_s": Setting(float, 0.001, "longest time of a request"),
     "send_timeout_s": Setting(float, 0.1, "a client that takes nothing for so long is given up", 30),
@@ -57,11 +90,39 @@ SERVER: Final[Mapping[str, Setting]] = {
 PLANNER: Final[Mapping[str, Setting]] = {
     "max_running": _RUNNING,
     "load_requests": Setting(int, 1, "of the load, the first so many are simulated"),
-    "transfer_ms": Setting(float, 0, "from a prompt's end until a decode pool has its cache"),
+    "transfer_ms": Setting(float, 0, "of a pool that only decodes: from a prompt's end until its cache is there"),
+    "price_per_hour": Setting(float, 0, "of one device, in any currency"),
+    "ranks": Setting(int, 1, "on a CPU, only groups of N processes"),
     "host_ms": Setting(float, 0, "your own host time of a step"),
     "expert_correlation": Setting(float, 0, "1: consecutive tokens choose experts independently"),
     "expert_parallel": Setting(bool, 0, "whole experts on each device"),
     "draft_kv_budget": Setting(int, 1, "tokens that the draft's cache keeps"),
+}
+
+DRAWN: Final[Mapping[str, Setting]] = {
+    "system_prompt_tokens": Setting(int, 1, "all prompts begin with the same N tokens"),
+    "system_prompts": Setting(int, 1, "N different ones of these, in turn", 1),
+    "distinct_prompts": Setting(int, 1, "N different prompts, again and again"),
+    "turns": Setting(int, 1, "conversations of N requests, whose prompts are the text so far and new tokens"),
+    "think_time_s": Setting(float, 0, "from an answer's end to the next turn"),
+}
+REPLAYED: Final[Mapping[str, Setting]] = {
+    "start_s": Setting(float, 0, "where to start, after the first row"),
+    "duration_s": Setting(float, 0, "how much to take"),
+    "rate": Setting(float, 0, "stretch the time axis to these requests/s"),
+}
+CONDITIONS: Final[Mapping[str, Setting]] = {
+    "kind": Setting(
+        str,
+        0,
+        "of drafter: serial, a draft model; parallel, as PARD; head, as EAGLE-3 or MTP; block, as DFlash or DSpark",
+        values=("serial", "parallel", "head", "block"),
+    ),
+    "num_draft_tokens": Setting(int, 1, "of a chain; SGLang does not tell it; of a trace 8"),
+    "dataset": Setting(str, 0, "that was served"),
+    "temperature": Setting(float, 0, "of a trace 0"),
+    "thinking": Setting(bool, 0, "whether the target was thinking"),
+    "prompt_tokens": Setting(int, 1, "of a prompt"),
 }
 
 

@@ -17,7 +17,7 @@ from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent, speed
 from swiftspec.cli.limits import Limits, load_options, read_load, refuse_limits
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.cli.settings import SCHEDULER, parse_settings, typed
+from swiftspec.cli.settings import SIMULATOR, parse_settings, typed
 from swiftspec.cli.verbs.decide import SimulateFlags
 from swiftspec.reports.under_load import compared
 from swiftspec.timing.perfetto import save_timelines
@@ -28,9 +28,13 @@ __all__ = ["simulate"]
 def simulate(asked: SimulateFlags) -> None:
     """Simulate every traced prompt, or a load, and print the metrics, and what earlier outputs add to them."""
     settings = parse_settings(asked.settings)
-    limits = {**typed(settings, SCHEDULER), "control": asked.control, "replay": asked.replay}
+    limits = typed(settings, SIMULATOR)
+    earlier_outputs = limits.pop("earlier_outputs", None)
+    others = {word: value for word, value in settings.items() if word not in SIMULATOR}
     if asked.load is None:
-        refuse_limits({**limits, "engine": asked.engine, "set": ",".join(settings) or None})
+        refuse_limits({**limits, **others})
+        if asked.engine is not None:
+            raise ValueError(f"--engine is {asked.engine}; it is only for --load")
     elif asked.max_new_tokens is not None:
         raise ValueError(f"--max-new-tokens is {asked.max_new_tokens}; with --load, requests have their own lengths")
     named: dict[str, Path | str | None] = {"--plan": asked.plan, "--load": asked.load}
@@ -38,27 +42,30 @@ def simulate(asked: SimulateFlags) -> None:
     made = Plan.load(asked.plan)
     check_outputs(inputs=files_of(made, asked.plan), timeline=asked.timeline, plot=asked.plot, json=asked.json)
     planned = Planned.of(made, asked.plan)
-    candidate = searching(candidate_of(made, asked.policy), asked.earlier_outputs)
+    candidate = searching(candidate_of(made, asked.policy), earlier_outputs)
     content = {"policy": candidate.policy, "candidate": candidate.describe(), "seed": asked.seed}
     if asked.load is None:
-        content |= _simulate_alone(asked, planned, candidate)
+        content |= _simulate_alone(asked, planned, candidate, earlier_outputs=earlier_outputs)
     else:
-        others = {word: value for word, value in settings.items() if word not in SCHEDULER}
-        content |= _simulate_load(asked, asked.load, planned, candidate, limits=limits, settings=others)
+        content |= _simulate_load(
+            asked, asked.load, planned, candidate, limits=limits, settings=others, earlier_outputs=earlier_outputs
+        )
     write_json(asked.json, content)
 
 
-def _simulate_alone(asked: SimulateFlags, planned: Planned, candidate: Candidate) -> dict[str, Any]:
+def _simulate_alone(
+    asked: SimulateFlags, planned: Planned, candidate: Candidate, *, earlier_outputs: int | None
+) -> dict[str, Any]:
     """Print, draw and save; what --json has."""
     replayed = partial(replay, planned, policy=asked.policy, max_new_tokens=asked.max_new_tokens, seed=asked.seed)
-    timelines = replayed(earlier_outputs=asked.earlier_outputs)
+    timelines = replayed(earlier_outputs=earlier_outputs)
     metrics = measure(timelines)
     console.paragraph(
         f"Simulated {candidate.describe()} on {len(planned.trace.prompts)} traced prompts{_twice(planned.profile)}"
     )
     _show_alone(metrics)
     content = {"metrics": metrics.model_dump(mode="json")}
-    if asked.earlier_outputs is not None:
+    if earlier_outputs is not None:
         own_text = measure(replayed(earlier_outputs=0))
         before, after = own_text.figures, metrics.figures
         console.paragraph(
@@ -84,6 +91,7 @@ def _simulate_load(
     *,
     limits: Limits,
     settings: Mapping[str, str],
+    earlier_outputs: int | None,
 ) -> dict[str, Any]:
     """Print, draw and save; what --json has. limits: of this package's engine. settings: of another one."""
     engine = asked.engine
@@ -103,7 +111,7 @@ def _simulate_load(
         timelines=asked.timeline is not None or asked.plot is not None,
         stages=console.progress,
     )
-    simulated = served(earlier_outputs=asked.earlier_outputs)
+    simulated = served(earlier_outputs=earlier_outputs)
     by = f"by {engine}" if engine else f"at most {options.max_running} at once"
     console.paragraph(
         f"Simulated {candidate.describe()} under {workload.arrivals}: {count(len(workload.requests), 'request')}, "
@@ -115,8 +123,9 @@ def _simulate_load(
         console.paragraph(compared(assumed, candidate.policy))
     if simulated.num_replayed:
         console.paragraph(
-            "Requests replay rounds that were recorded of the first ones. Against simulations in full (--full), mean "
-            "TPOT and end-to-end times were within 4 % for the policies in docs/log/2026-11-26-recorded-rounds.md."
+            "Requests replay rounds that were recorded of the first ones. Against simulations in full (--set "
+            "replay=false), mean TPOT and end-to-end times were within 4 % for the policies in "
+            "docs/log/2026-11-26-recorded-rounds.md."
         )
     planned_for = planned.plan.under_load.engine if planned.plan.under_load else None
     if engine is None and planned_for:
@@ -131,7 +140,7 @@ def _simulate_load(
         "num_replayed": simulated.num_replayed,
         "cache": None if simulated.cache is None else simulated.cache.model_dump(mode="json"),
     }
-    if asked.earlier_outputs is not None:  # in full, as the other was
+    if earlier_outputs is not None:  # in full, as the other was
         own_text = served(earlier_outputs=0, options=options.model_copy(update={"replay": False}))
         before, after = own_text.metrics, simulated.metrics
         console.paragraph(
@@ -185,10 +194,10 @@ def _check_engine(engine: str | None, settings: Mapping[str, str] | None, others
     """ValueError for flags that do not go with another engine, or need one."""
     if engine is None and settings:
         word = next(iter(settings))
-        raise ValueError(f"--set {word} is unknown; expected {', '.join(SCHEDULER)}, or the words of another --engine")
+        raise ValueError(f"--set {word} is unknown; expected {', '.join(SIMULATOR)}, or the words of another --engine")
     for name, value in others.items():
         if engine is not None and value is not None:
-            flag = f"--set {name}" if name in SCHEDULER else f"--{name}"
+            flag = f"--set {name}" if name in SIMULATOR else f"--{name}"
             raise ValueError(f"{flag} is {value}; it is this package's engine's, and --engine is {engine}")
 
 

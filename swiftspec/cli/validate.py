@@ -81,7 +81,7 @@ def validate(asked: ValidateFlags) -> None:
         return
     if asked.engine is not None or asked.freeze is not None or asked.leave_out != "none":
         raise ValueError("--engine, --leave-out and --freeze are only for --loads and --speeds")
-    limits = {**own_settings(asked.settings, SCHEDULER), "control": asked.control}
+    limits = own_settings(asked.settings, SCHEDULER)
     if asked.load is not None:
         validate_load(asked, asked.load, limits)
         return

@@ -1,6 +1,6 @@
 """`swiftspec workload`: writes a workload that is drawn from distributions, or replayed from a load trace."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -10,6 +10,7 @@ from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.cli import console
 from swiftspec.cli.columns import count, milliseconds, percent
 from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.settings import DRAWN, REPLAYED, own_settings
 from swiftspec.cli.verbs.data import WorkloadFlags
 from swiftspec.files.reading import shown
 from swiftspec.models.spec import model_directory
@@ -21,12 +22,7 @@ __all__ = ["parse_class", "show_workload", "workload"]
 
 _CLASS_SYNTAX = "NAME, or NAME:ttft=MS,tpot=MS,share=SHARE with any of these"
 _CLASS_FIELDS = {"ttft": ("ttft_s", 1e3), "tpot": ("tpot_s", 1e3), "share": ("share", 1.0)}
-# Flags of workloads that replay a load trace, and of those that are drawn from distributions.
-_OF_REPLAYED = ("start_s", "duration_s", "rate")
-_OF_DRAWN = (
-    *("arrivals", "prompt_tokens", "output_tokens", "prompts", "tokenizer", "trace"),
-    *("system_prompt_tokens", "system_prompts", "distinct_prompts", "turns", "think_time_s"),
-)
+_OF_DRAWN = ("arrivals", "prompt_tokens", "output_tokens", "prompts", "tokenizer", "trace")  # not of replayed ones
 
 
 def workload(asked: WorkloadFlags) -> Workload:
@@ -39,12 +35,15 @@ def workload(asked: WorkloadFlags) -> Workload:
     }
     check_outputs(inputs=inputs, out=asked.out, json=asked.json)
     known = tuple(parse_class(text) for text in asked.classes or ())
+    settings = own_settings(asked.settings, {**DRAWN, **REPLAYED})
     if asked.source is None:
-        _refuse(asked, _OF_REPLAYED, "it needs --from, which names a load trace")
-        made = _drawn(asked, known or DEFAULT_CLASSES)
+        _refuse_settings(settings, REPLAYED, "it needs --from, which names a load trace")
+        made = _drawn(asked, settings, known or DEFAULT_CLASSES)
     else:
-        _refuse(asked, _OF_DRAWN, "arrivals and lengths are those of the file that --from names")
-        made = _replayed(asked, *asked.source, known)
+        why = "arrivals and lengths are those of the file that --from names"
+        _refuse(asked, _OF_DRAWN, why)
+        _refuse_settings(settings, DRAWN, why)
+        made = _replayed(asked, settings, known)
     made.save(asked.out)
     show_workload(made)
     console.say(f"\n{saved(asked.out)}")
@@ -52,7 +51,7 @@ def workload(asked: WorkloadFlags) -> Workload:
     return made
 
 
-def _drawn(asked: WorkloadFlags, classes: Sequence[RequestClass]) -> Workload:
+def _drawn(asked: WorkloadFlags, settings: Mapping[str, Any], classes: Sequence[RequestClass]) -> Workload:
     if asked.arrivals is None:
         raise ValueError(f"--arrivals is missing; expected {Arrivals.syntax}, or --from")
     arrivals = Arrivals.parse(asked.arrivals, field="--arrivals")
@@ -64,22 +63,22 @@ def _drawn(asked: WorkloadFlags, classes: Sequence[RequestClass]) -> Workload:
         prompt_tokens=_lengths(asked.prompt_tokens, "--prompt-tokens"),
         output_tokens=_lengths(asked.output_tokens, "--output-tokens"),
         prompts=_prompts(asked.prompts, asked.tokenizer, asked.trace),
-        prefixes=_prefixes(asked),
+        prefixes=_prefixes(asked, settings),
         classes=classes,
         seed=asked.seed,
     )
 
 
-def _replayed(asked: WorkloadFlags, format_name: str, path: Path, classes: Sequence[RequestClass]) -> Workload:
+def _replayed(asked: WorkloadFlags, settings: Mapping[str, Any], classes: Sequence[RequestClass]) -> Workload:
+    assert asked.source is not None, "it is replayed"
+    format_name, path = asked.source
     return replay(
         format_name,
         path,
-        start_s=asked.start_s or 0.0,
-        duration_s=asked.duration_s,
         num_requests=asked.requests,
-        rate=asked.rate,
         classes=classes,
         seed=asked.seed,
+        **settings,
     )
 
 
@@ -108,21 +107,26 @@ def _refuse(asked: WorkloadFlags, fields: Sequence[str], why: str) -> None:
             raise ValueError(f"--{name.replace('_', '-')} is {value}; {why}")
 
 
+def _refuse_settings(settings: Mapping[str, Any], known: Collection[str], why: str) -> None:
+    """ValueError if any of these settings is given."""
+    for name, value in settings.items():
+        if name in known:
+            raise ValueError(f"--set {name} is {value}; {why}")
+
+
 def _lengths(text: str | None, flag: str) -> Lengths | None:
     return None if text is None else Lengths.parse(text, field=flag)
 
 
-def _prefixes(asked: WorkloadFlags) -> Prefixes:
+def _prefixes(asked: WorkloadFlags, given: Mapping[str, Any]) -> Prefixes:
     """What prompts share. ValueError if they are those of a file, or a number is of nothing."""
-    given = {field: getattr(asked, field) for field in Prefixes.__dataclass_fields__}
-    given = {field: value for field, value in given.items() if value is not None}
     file = asked.prompts or asked.trace
     for field, needed in (("system_prompts", "system_prompt_tokens"), ("think_time_s", "turns")):
         if field in given and needed not in given:
-            raise ValueError(f"{field} is {given[field]}; it needs --{needed.replace('_', '-')}")
+            raise ValueError(f"--set {field} is {given[field]}; it needs {needed}, too")
     for field, value in given.items():
         if file is not None:
-            raise ValueError(f"{field} is {value}, but prompts are those of {file}")
+            raise ValueError(f"--set {field} is {value}, but prompts are those of {file}")
     return Prefixes(**given)
 
 

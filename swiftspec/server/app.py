@@ -209,7 +209,7 @@ class _Views:
 
     async def timelines(self, _: Request) -> Response:
         if not self._serving.keeps_timelines:
-            raise RequestError("this server keeps no timelines; expected one with --keep-timelines", status=404)
+            raise RequestError("this server keeps no timelines; expected one with --set keep_timelines=N", status=404)
         return Response(timelines_as_json(self._serving.timelines), media_type="application/json")
 
     async def live(self, _: Request) -> Response:

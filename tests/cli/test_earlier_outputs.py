@@ -1,4 +1,4 @@
-"""`--earlier-outputs`: what `simulate` says of it, and plans that have no use for it."""
+"""`--set earlier_outputs`: what `simulate` says of it, and plans that have no use for it."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ def simulated(plan: Path, *flags: str) -> dict[str, Any]:
 
 
 def test_simulation_says_what_they_are_worth(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = simulated(plan, "--earlier-outputs", "50", *SHORT)
+    found = simulated(plan, "--set", "earlier_outputs=50", *SHORT)
     own = simulated(plan, *SHORT)
     assert found["own_text_metrics"] == own["metrics"]
     assert "own_text_metrics" not in own
@@ -55,8 +55,8 @@ def test_so_it_does_under_load(plan: Path, capsys: pytest.CaptureFixture[str]) -
     workload = plan.parent / "W.json"
     drawn = ("--prompt-tokens", "fixed:40", "--output-tokens", "fixed:24")
     assert main(["workload", "--arrivals", "poisson:20", "--requests", "60", *drawn, "--out", str(workload)]) == 0
-    found = simulated(plan, "--load", str(workload), "--earlier-outputs", "50")
-    own = simulated(plan, "--load", str(workload), "--full")
+    found = simulated(plan, "--load", str(workload), "--set", "earlier_outputs=50")
+    own = simulated(plan, "--load", str(workload), "--set", "replay=false")
     assert found["own_text_metrics"] == own["metrics"]
     assert found["num_repeated"] > 0
     printed = " ".join(capsys.readouterr().out.split())
@@ -67,8 +67,8 @@ def test_so_it_does_under_load(plan: Path, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("verb", ["simulate", "serve"])
 def test_a_policy_that_searches_none_is_refused(verb: str, plan: Path, fails: Callable[..., str]) -> None:
-    said = fails(verb, "--plan", plan, "--earlier-outputs", "9")
+    said = fails(verb, "--plan", plan, "--set", "earlier_outputs=9")
     assert said == (
-        "--earlier-outputs is 9; prompt_lookup searches none: expected the policy suffix_decoding or suffix_or_draft"
+        "--set earlier_outputs is 9; prompt_lookup searches none: expected the policy suffix_decoding or suffix_or_draft"
     )
-    assert "--earlier-outputs" in fails(verb, "--plan", plan, "--policy", "suffix_decoding", "--earlier-outputs", "0")
+    assert "earlier_outputs" in fails(verb, "--plan", plan, "--policy", "suffix_decoding", "--set", "earlier_outputs=0")

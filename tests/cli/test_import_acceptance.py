@@ -23,7 +23,7 @@ def metrics(tmp_path: Path) -> Path:
 
 def test_counters_become_a_record(metrics: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, result = tmp_path / "a.json", tmp_path / "r.json"
-    named = ["--target", "qwen3-32b", "--drafter", "EAGLE-3", "--kind", "head", "--thinking"]
+    named = ["--target", "qwen3-32b", "--drafter", "EAGLE-3", "--set", "kind=head,thinking=true"]
     arguments = ["--from", str(metrics), *named, "--out", str(out), "--json", str(result)]
     assert main(["import", *arguments]) == 0
     (record,) = AcceptanceRecords.load(out).records
@@ -45,7 +45,10 @@ def test_a_trace_names_its_own_pair(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         ([], "Missing option '--from'."),
-        (["--from", "{sglang}"], "--num-draft-tokens is missing; SGLang's metrics do not tell the length of chains"),
+        (
+            ["--from", "{sglang}"],
+            "--set num_draft_tokens is missing; SGLang's metrics do not tell the length of chains",
+        ),
         (["--from", "{sglang}", "--device", "h100"], "--device is h100; it is of op tables, and "),
         (
             ["--from", "aiconfigurator"],
@@ -64,6 +67,6 @@ def test_wrong_flags_are_one_sentence(fails: Fails, tmp_path: Path, arguments: l
 def test_missing_names_and_other_lengths_are_one_sentence(fails: Fails, metrics: Path, tmp_path: Path) -> None:
     read = ["import", "--from", metrics, "--out", tmp_path / "a.json"]
     assert "--drafter is missing; the vllm-metrics do not tell it" in fails(*read, "--target", "t")
-    sentence = fails(*read, "--target", "t", "--drafter", "d", "--num-draft-tokens", 4)
-    assert sentence.endswith("--num-draft-tokens is 4; vLLM counted 3 positions")
+    sentence = fails(*read, "--target", "t", "--drafter", "d", "--set", "num_draft_tokens=4")
+    assert sentence.endswith("--set num_draft_tokens is 4; vLLM counted 3 positions")
     assert not (tmp_path / "a.json").exists()

@@ -254,13 +254,13 @@ def test_demo_goes_from_profile_to_report(stage: Stage, tmp_path: Path, capsys: 
         demo(
             DemoFlags(
                 directory=tmp_path / "demo",
-                inflate="layers=3",
-                dtype="float32",
                 devices=1,
-                repeats=1,
                 plot=True,
                 json=tmp_path / "demo.json",
             ),
+            inflate="layers=3",
+            dtype="float32",
+            repeats=1,
             target=str(stage.target),
             draft=str(stage.draft),
             prompts=folder,

@@ -153,9 +153,9 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
         (["--prompt-tokens", "8161"], "--prompt-tokens is 8161; with 32 output tokens that is more than the 8192 "),
         (["--prompt-tokens", "0"], "--prompt-tokens is '0'; expected at least 1"),
         (["--objective", "speed"], "--objective is 'speed'; expected one of tokens-per-s, tpot, "),
-        (["--objective", "cost"], "--price-per-hour is missing; --objective cost needs the price of a device per hour"),
+        (["--objective", "cost"], "--set price_per_hour is missing; --objective cost needs the price of a device per hour"),
         (["--objective", "devices"], "--limit speed is missing; --objective devices needs a speed to reach"),
-        (["--price-per-hour", "0"], "--price-per-hour is 0.0; expected a positive number"),
+        (["--set", "price_per_hour=0"], "--set price_per_hour is 0; expected a positive number"),
         (["--limit", "speed=nan"], "--limit speed is nan; expected a positive number"),
         (["--limit", "tpot=0"], "--limit tpot is 0; expected a positive number"),
         (["--limit", "ttft=inf"], "--limit ttft is inf; expected a positive number"),
@@ -259,7 +259,7 @@ def test_names_are_taken_as_people_write_them_and_the_rest_as_it_is_asked_for(
     out = tmp_path / "plan.json"
     command = ["plan", "--target", "meta-llama/Meta-Llama-3-8B-Instruct", "--draft", "Llama-3.2-1B", "--device", "H100"]
     command += ["--devices", "2", "--jobs", "1", "--split", "1+1", "--output-tokens", "24", "--acceptance", "0.8,0.7"]
-    command += ["--price-per-hour", "3", "--json", str(tmp_path / "result.json"), "--out", str(out)]
+    command += ["--set", "price_per_hour=3", "--json", str(tmp_path / "result.json"), "--out", str(out)]
     assert main(command) == 0
     told = capsys.readouterr()
     assert "--target meta-llama/Meta-Llama-3-8B-Instruct is taken to mean llama-3-8b" in told.err

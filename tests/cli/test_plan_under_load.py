@@ -234,7 +234,7 @@ def test_the_devices_have_room_for_so_many_caches() -> None:
 
 def test_a_fleet_is_planned_saved_and_printed(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, page = tmp_path / "fleet.json", tmp_path / "fleet.html"
-    limits = ["--limit", "ttft=900", "--limit", "tpot=9", "--price-per-hour", "2"]
+    limits = ["--limit", "ttft=900", "--limit", "tpot=9", "--set", "price_per_hour=2"]
     load = ["--load", str(folder / "W.json"), "--fleet", "6", *limits]
     assert main(["plan", *ASKED, *load, "--out", str(out), "--report", str(page)]) == 0
     made = Plan.load(out)

@@ -36,7 +36,7 @@ def divided(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr("swiftspec.profiler.collective_costs.SAMPLES", 4)
         assert main([*profile, "--out", str(folder / "profile.json")]) == 0
     files = ["--profile", str(folder / "profile.json"), "--trace", str(stage.trace), "--out", str(folder / "plan.json")]
-    wanted = ["--devices", "2", "--ranks", "2", "--policy", "serial_chain", "--jobs", "1"]
+    wanted = ["--devices", "2", "--set", "ranks=2", "--policy", "serial_chain", "--jobs", "1"]
     assert main(["plan", *stage.pair(), *files, *wanted]) == 0
     return folder
 

@@ -28,6 +28,12 @@ from swiftspec.cli.renamed import renewed
         ("models --json -", "list models --json -"),
         ("export --max-running 4", "export --max-running 4"),
         ("plan --quant", "plan --dtype"),
+        ("plan --role decode --seed 1", "plan --seed 1 --set transfer_ms=0"),
+        ("plan --role decode --transfer-ms 5", "plan --set transfer_ms=5"),
+        ("plan --role all --ranks 2", "plan --set ranks=2"),
+        ("simulate --control slo --full", "simulate --set control=slo --set replay=false"),
+        ("workload --turns 5 --rate=2", "workload --set turns=5 --set rate=2"),
+        ("import --kind head --no-thinking", "import --set kind=head --set thinking=false"),
     ],
 )
 def test_old_words_become_new_ones(before: str, after: str) -> None:

@@ -20,7 +20,7 @@ ENGINE = ["--engine", "vllm@0.15"]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workload of conversations, and a plan for it under vLLM."""
     made = tmp_path_factory.mktemp("chats")
-    chats = ["--turns", "3", "--think-time-s", "1", "--system-prompt-tokens", "400"]
+    chats = ["--set", "turns=3,think_time_s=1,system_prompt_tokens=400"]
     lengths = ["--prompt-tokens", "fixed:100", "--output-tokens", "fixed:24"]
     written = ["--arrivals", "poisson:1", "--requests", "30", *chats, *lengths, "--out", f"{made}/chats.json"]
     assert main(["workload", *written]) == 0
@@ -59,7 +59,7 @@ def test_our_engine_reads_the_prompts_whole_and_says_so(folder: Path, capsys: py
 
 def test_a_pool_that_only_decodes_is_planned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = folder / "pool.json"
-    pool = ["--role", "decode", "--set", "transfer_ms=5"]
+    pool = ["--set", "transfer_ms=5"]
     assert main(["plan", *ASKED, *ENGINE, "--load", f"{folder}/chats.json", *pool, "--out", str(out)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "its cache comes 5.00 ms later" in said
@@ -73,19 +73,18 @@ def test_a_pool_that_only_decodes_is_planned(folder: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--role", "decode"], "--role is decode; it needs --load"),
-        (["--load", "chats.json", "--set", "transfer_ms=5"], "--set transfer_ms is 5; it needs --role decode"),
+        (["--set", "transfer_ms=5"], "--set transfer_ms is 5; it needs --load"),
         (
-            ["--load", "chats.json", "--role", "decode"],
-            "--role is decode; this package's engine reads prompts itself",
+            ["--load", "chats.json", "--set", "transfer_ms=0"],
+            "--set transfer_ms is 0; this package's engine reads prompts itself",
         ),
         (
             ["--load", "chats.json", "--fleet", "8", "--limit", "tpot=50"],
             "requests[1].think_time_s is 1; a fleet cannot wait for the answer",
         ),
         (
-            ["--load", "chats.json", "--fleet", "8", "--limit", "tpot=50", "--role", "decode", *ENGINE],
-            "--role is decode; this package's engine reads prompts itself",
+            ["--load", "chats.json", "--fleet", "8", "--limit", "tpot=50", "--set", "transfer_ms=0", *ENGINE],
+            "--set transfer_ms is 0; this package's engine reads prompts itself",
         ),
     ],
 )

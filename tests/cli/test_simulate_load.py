@@ -91,8 +91,8 @@ def test_a_control_decides_what_is_verified(workload: Path, tmp_path: Path) -> N
         found: float = json.loads(out.read_text())["metrics"]["tokens_per_round"]
         return found
 
-    assert tokens_per_round("--control", "fixed:0") < 1.1  # the first rounds are served whole
-    assert 1 < tokens_per_round("--control", "goodput") < tokens_per_round()
+    assert tokens_per_round("--set", "control=fixed:0") < 1.1  # the first rounds are served whole
+    assert 1 < tokens_per_round("--set", "control=goodput") < tokens_per_round()
 
 
 def test_a_plan_made_for_a_control_is_simulated_under_it_unless_told_otherwise(workload: Path) -> None:
@@ -128,9 +128,9 @@ def test_prompts_of_the_plans_trace_are_replayed_whole(tmp_path: Path) -> None:
     [
         (("--set", "max_running=3"), "--set max_running is 3; it is only for --load"),
         (("--set", "gather_ms=0.5"), "--set gather_ms is 0.5; it is only for --load"),
-        (("--control", "goodput"), "--control is goodput; it is only for --load"),
-        (("--load", "{workload}", "--control", "best"), "control is 'best'; expected one of fixed:K, goodput,"),
-        (("--load", "{workload}", "--policy", "pearl", "--control", "slo"), "whose verifications cannot be cut"),
+        (("--set", "control=goodput"), "--set control is goodput; it is only for --load"),
+        (("--load", "{workload}", "--set", "control=best"), "control is 'best'; expected one of fixed:K, goodput,"),
+        (("--load", "{workload}", "--policy", "pearl", "--set", "control=slo"), "whose verifications cannot be cut"),
         (("--load", "{workload}", "--max-new-tokens", "3"), "--max-new-tokens is 3; with --load, "),
         (("--load", "{workload}", "--plot", "x.gif"), "--plot is x.gif; expected a name ending in .png"),
         (("--load", "{workload}", "--set", "kv_blocks=3"), "a request of 64 tokens needs 5 blocks of 16"),
@@ -149,12 +149,17 @@ def test_bad_input_is_one_sentence(
     assert message in " ".join(errors)
 
 
-@pytest.mark.parametrize("flag", ["--replay", "--full"])
+@pytest.mark.parametrize("replay", ["true", "false"])
 def test_the_output_says_whether_rounds_were_replayed(
-    flag: str, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    replay: str, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.json"
-    assert main(["simulate", "--plan", str(PLAN), "--load", str(workload), flag, "--json", str(out)]) == 0
-    method = "recorded rounds" if flag == "--replay" else "events"
+    assert (
+        main(
+            ["simulate", "--plan", str(PLAN), "--load", str(workload), "--set", f"replay={replay}", "--json", str(out)]
+        )
+        == 0
+    )
+    method = "recorded rounds" if replay == "true" else "events"
     assert json.loads(out.read_text())["method"] == method
     assert f"simulated by {method}" in " ".join(capsys.readouterr().out.split())

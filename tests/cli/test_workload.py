@@ -77,7 +77,7 @@ def test_a_closed_loop_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_a_load_trace_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = written(tmp_path, "b.csv", load_samples.BURSTGPT)
-    found = made(tmp_path, "--from", "burstgpt", trace, "--rate", 3, "--class", "chat:ttft=500")
+    found = made(tmp_path, "--from", "burstgpt", trace, "--set", "rate=3", "--class", "chat:ttft=500")
     assert (len(found.requests), found.rate) == (3, 3.0)
     text = capsys.readouterr().out
     assert cells(text, "arrivals") == ["replayed", "from", "b.csv", "(burstgpt)"]
@@ -88,7 +88,7 @@ def test_a_load_trace_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_a_part_of_a_load_trace_is_replayed(tmp_path: Path) -> None:
     trace = written(tmp_path, "m.jsonl", load_samples.MOONCAKE)
-    found = made(tmp_path, "--from", "mooncake", trace, "--start-s", 3, "--duration-s", 5, "--requests", 2)
+    found = made(tmp_path, "--from", "mooncake", trace, "--set", "start_s=3,duration_s=5", "--requests", 2)
     assert [request.arrival_s for request in found.requests] == pytest.approx([0.0, 2.999])
 
 
@@ -160,7 +160,7 @@ def test_a_class_that_cannot_be_is_one_sentence(fails: Fails, tmp_path: Path, te
         (["--arrivals", "bursty:2", "--requests", "5", *LENGTHS], "--arrivals is 'bursty:2'; expected poisson:RATE"),
         (["--arrivals", "poisson:0", "--requests", "5", *LENGTHS], "--arrivals is 'poisson:0': rate is '0'; input sho"),
         ([*POISSON, "--output-tokens", "fixed:0"], "--output-tokens is 'fixed:0': tokens is '0'; input should be gr"),
-        ([*POISSON, "--rate", "2"], "--rate is 2.0; it needs --from, which names a load trace"),
+        ([*POISSON, "--set", "rate=2"], "--set rate is 2.0; it needs --from, which names a load trace"),
         ([*POISSON, "--tokenizer", "m"], "--tokenizer is m; it needs --prompts, whose tokens it counts"),
         ([*POISSON, "--class", "a:share=0.7", "--class", "b:share=0.7"], "shares of classes add up to 1.4; expect"),
         ([*POISSON, "--class", "a", "--class", "a"], "classes has 'a' 2 times; expected every name once"),
@@ -171,8 +171,8 @@ def test_a_class_that_cannot_be_is_one_sentence(fails: Fails, tmp_path: Path, te
             ["--from", "azure", "f", "--arrivals", "poisson:2"],
             "--arrivals is poisson:2; arrivals and lengths are those of the file that --from names",
         ),
-        (["--from", "azure", "f", "--start-s", "-1"], "--start-s is -1; expected 0 or more"),
-        (["--from", "azure", "f", "--duration-s", "0"], "--duration-s is 0; expected more than 0"),
+        (["--from", "azure", "f", "--set", "start_s=-1"], "--set start_s is -1; expected a number of at least 0"),
+        (["--from", "azure", "f", "--set", "duration_s=0"], "duration_s is 0; expected more than 0"),
     ],
 )
 def test_what_cannot_be_made_is_one_sentence(
@@ -192,7 +192,7 @@ def test_a_load_trace_has_a_format_and_a_file(fails: Fails, tmp_path: Path) -> N
     [
         ((), "Timestamp,Request tokens\n", "{}, line 1: column TIMESTAMP is missing; expected TIMESTAMP, Conte"),
         ((), "TIMESTAMP,ContextTokens,GeneratedTokens\n", "{}: no request arrives from 0 s on; expected at least one"),
-        (("--rate", "0"), load_samples.AZURE, "--rate is 0; expected 0.0001 to 1e+06 requests per second"),
+        (("--set", "rate=0"), load_samples.AZURE, "rate is 0; expected 0.0001 to 1e+06 requests per second"),
         (
             (),
             "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:01,1,1\n2024-05-10,1,1\n",
@@ -233,7 +233,7 @@ def test_a_field_of_a_file_is_not_called_a_flag(fails: Fails, tmp_path: Path) ->
 
 
 def test_what_prompts_share_is_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shares = ("--turns", 4, "--think-time-s", 2, "--system-prompt-tokens", 300, "--system-prompts", 2)
+    shares = ("--set", "turns=4,think_time_s=2,system_prompt_tokens=300,system_prompts=2")
     found = made(tmp_path, *POISSON, *shares, "--json", "-")
     said = capsys.readouterr()
     summary = json.loads(said.out)
@@ -244,7 +244,7 @@ def test_what_prompts_share_is_summed_up(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_stages_need_no_number_of_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = made(tmp_path, "--arrivals", "gamma:2x30,8x10:0.5", "--distinct-prompts", 5, *LENGTHS)
+    found = made(tmp_path, "--arrivals", "gamma:2x30,8x10:0.5", "--set", "distinct_prompts=5", *LENGTHS)
     assert len(found.requests) == 140
     assert found.duration_s == pytest.approx(40.0)
     text = capsys.readouterr().out
@@ -255,17 +255,17 @@ def test_stages_need_no_number_of_requests(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ((*POISSON, "--think-time-s", 3), "--think-time-s is 3.0; it needs --turns"),
-        ((*POISSON, "--system-prompts", 3), "--system-prompts is 3; it needs --system-prompt-tokens"),
-        ((*POISSON, "--turns", 3, "--distinct-prompts", 2), "--distinct-prompts is 2; all 3 turns of a conversation"),
+        ((*POISSON, "--set", "think_time_s=3"), "--set think_time_s is 3.0; it needs turns, too"),
+        ((*POISSON, "--set", "system_prompts=3"), "--set system_prompts is 3; it needs system_prompt_tokens, too"),
+        ((*POISSON, "--set", "turns=3,distinct_prompts=2"), "distinct_prompts is 2; all 3 turns of a conversation"),
         (("--arrivals", "poisson:2x9", "--requests", 5, *LENGTHS), "--requests is 5, but the stages poisson:2x9 set"),
         (("--arrivals", "poisson:2x", *LENGTHS), "--arrivals is 'poisson:2x': seconds is ''"),
         (("--arrivals", "closed:2x9", *LENGTHS), "--arrivals is 'closed:2x9'; expected poisson:RATE"),
         (
-            ("--arrivals", "poisson:2", "--requests", 5, "--trace", "t.npz", "--turns", 2),
-            "--turns is 2, but prompts are those of t.npz",
+            ("--arrivals", "poisson:2", "--requests", 5, "--trace", "t.npz", "--set", "turns=2"),
+            "--set turns is 2, but prompts are those of t.npz",
         ),
-        (("--from", "azure", "f", "--turns", 2), "--turns is 2; arrivals and lengths are those of the file"),
+        (("--from", "azure", "f", "--set", "turns=2"), "--set turns is 2; arrivals and lengths are those of the file"),
     ],
 )
 def test_what_cannot_be_shared_is_one_sentence(

@@ -102,7 +102,7 @@ def campaign(part: Part) -> bool:
         log, template = Path(folder, "log"), Path(folder, "template")
         template.write_text(TEMPLATE)
         limits = f"--max-context 192 --max-restarts {part.num_faults + 1} --chat-template {template}"
-        options = f"--policy {part.policy} --control {part.control} {limits}".split()
+        options = f"--policy {part.policy} --set control={part.control} {limits}".split()
         with served(part.plan, *options, log=log) as (process, url):
             port = int(url.rpartition(":")[2])
             known = [(asked, said(port, asked)) for asked in map(known_request, range(NUM_KNOWN))]

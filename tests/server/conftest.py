@@ -15,7 +15,5 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(plan_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One that all tests of a process share; whatever they send, it serves the next one."""
     log = tmp_path_factory.mktemp("log") / "server.log"
-    with running(
-        plan_file, "--model-name", "small", "--set", "max_running=4", "--keep-timelines", "3", log=log
-    ) as server:
+    with running(plan_file, "--model-name", "small", "--set", "max_running=4,keep_timelines=3", log=log) as server:
         yield server

@@ -270,7 +270,7 @@ def test_a_server_keeps_no_timelines_unless_asked_to(plan_file: Path, tmp_path: 
         status, said = plain.json("/timelines")
         assert (status, said["error"]["message"]) == (
             404,
-            "this server keeps no timelines; expected one with --keep-timelines",
+            "this server keeps no timelines; expected one with --set keep_timelines=N",
         )
 
 

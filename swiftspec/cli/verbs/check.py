@@ -60,7 +60,6 @@ class ValidateFlags:
     ] = None
     api_key_file: flags.ApiKeyFile = None
     settings: Annotated[list[str] | None, flags.settings(f"With --load: {listed(SCHEDULER)}.")] = None
-    control: flags.Control = None
     seed: flags.Seed = 0
     plot: flags.Plot = None
     json: flags.Json = None

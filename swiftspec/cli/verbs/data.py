@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from swiftspec.cli import flags
+from swiftspec.cli.settings import CONDITIONS, DRAWN, REPLAYED, listed
 
 __all__ = ["ImportFlags", "ListFlags", "WorkloadFlags"]
 
@@ -22,9 +23,9 @@ class WorkloadFlags:
     Examples:
       swiftspec workload --arrivals poisson:2 --requests 500 --prompt-tokens lognormal:200:0.5 \\
           --output-tokens fixed:96 --class interactive:ttft=500,tpot=50 --out workload.json
-      swiftspec workload --arrivals poisson:0.5 --requests 1000 --turns 5 --think-time-s 10 \\
-          --system-prompt-tokens 1000 --prompt-tokens fixed:100 --output-tokens fixed:200 --out chats.json
-      swiftspec workload --from azure AzureLLMInferenceTrace_conv.csv --duration-s 600 --rate 2 \\
+      swiftspec workload --arrivals poisson:0.5 --requests 1000 --prompt-tokens fixed:100 --output-tokens fixed:200 \\
+          --set turns=5,think_time_s=10,system_prompt_tokens=1000 --out chats.json
+      swiftspec workload --from azure AzureLLMInferenceTrace_conv.csv --set duration_s=600,rate=2 \\
           --out workload.json --json -
     """
 
@@ -48,34 +49,6 @@ class WorkloadFlags:
         typer.Option(metavar="LENGTHS", help="fixed:TOKENS, uniform:LEAST:MOST or lognormal:MEAN:CV."),
     ] = None
     output_tokens: Annotated[str | None, typer.Option(metavar="LENGTHS", help="As --prompt-tokens.")] = None
-    system_prompt_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="All prompts begin with the same N tokens, before those of --prompt-tokens, as the prefix of vllm "
-            "bench serve's prefix_repetition and the system_prompt_len of inference-perf's shared_prefix.",
-        ),
-    ] = None
-    system_prompts: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="With --system-prompt-tokens: N different ones, in turn. Default: 1."),
-    ] = None
-    distinct_prompts: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Send N different prompts in turn, again and again.")
-    ] = None
-    turns: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Conversations of N requests. Each prompt is the text so far, answers included, and the new tokens of "
-            "--prompt-tokens; --arrivals are those of conversations.",
-        ),
-    ] = None
-    think_time_s: Annotated[
-        float | None, typer.Option(min=0.0, metavar="S", help="With --turns: from an answer's end to the next turn.")
-    ] = None
     prompts: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Name prompts of this file, JSON lines with `prompt`; needs --tokenizer."),
@@ -92,13 +65,6 @@ class WorkloadFlags:
             "--from", metavar="FORMAT FILE", help="Replay a load trace: azure, burstgpt, mooncake or adaserve."
         ),
     ] = None
-    start_s: Annotated[
-        float | None, typer.Option(metavar="S", help="With --from: where to start, after the first row.")
-    ] = None
-    duration_s: Annotated[float | None, typer.Option(metavar="S", help="With --from: how much to take.")] = None
-    rate: Annotated[
-        float | None, typer.Option(metavar="RATE", help="With --from: stretch the time axis to these requests/s.")
-    ] = None
     classes: Annotated[
         list[str] | None,
         typer.Option(
@@ -107,6 +73,7 @@ class WorkloadFlags:
             help="Class of requests, such as chat:ttft=500,tpot=50,share=0.3, with limits in ms; may be repeated.",
         ),
     ] = None
+    settings: Annotated[list[str] | None, flags.settings(f"{listed(DRAWN)}. With --from: {listed(REPLAYED)}.")] = None
     seed: flags.Seed = 0
     json: flags.Json = None
 
@@ -120,8 +87,8 @@ class ImportFlags:
 
     \b
     Examples:
-      swiftspec import --from metrics.txt --target qwen3-32b --drafter qwen3-1.7b --dataset GSM8K \\
-          --temperature 0 --out acceptance.json
+      swiftspec import --from metrics.txt --target qwen3-32b --drafter qwen3-1.7b \\
+          --set dataset=GSM8K,temperature=0 --out acceptance.json
       swiftspec import --from aiconfigurator --device h200-sxm --out h200.npz
     """
 
@@ -144,21 +111,7 @@ class ImportFlags:
     drafter: Annotated[
         str | None, typer.Option(metavar="M", help="Drafter: a draft model or a head. Default: the trace's.")
     ] = None
-    kind: Annotated[
-        Literal["serial", "parallel", "head", "block"] | None,
-        typer.Option(
-            help="Kind of drafter: a draft model (serial), one that guesses several at once (parallel, as PARD), "
-            "EAGLE-3 or MTP (head), DFlash or DSpark (block). Default: serial, or the trace's."
-        ),
-    ] = None
-    num_draft_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, max=64, metavar="K", help="Tokens of a chain; SGLang does not tell it. Of a trace: 8."),
-    ] = None
-    dataset: Annotated[str, typer.Option(metavar="NAME", help="Data set that was served.")] = ""
-    temperature: Annotated[float | None, typer.Option(min=0, help="Temperature. Of a trace: 0.")] = None
-    thinking: Annotated[bool | None, typer.Option(help="Whether the target was thinking.")] = None
-    prompt_tokens: Annotated[int | None, typer.Option(min=1, metavar="N", help="Tokens of a prompt.")] = None
+    settings: Annotated[list[str] | None, flags.settings(f"Of acceptance: {listed(CONDITIONS)}.")] = None
     json: flags.Json = None
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from swiftspec.cli import flags
-from swiftspec.cli.settings import PLANNER, SCHEDULER, listed
+from swiftspec.cli.settings import PLANNER, SIMULATOR, listed
 
 __all__ = ["PlanFlags", "SimulateFlags"]
 
@@ -28,7 +28,7 @@ class PlanFlags:
           --engine vllm@0.15 --load closed:32 --limit ttft=500,tpot=20,p=95 --out plan.json
       swiftspec plan --target llama-3.3-70b --device h100 --dtype fp8 --load closed:1,4,16,64
       swiftspec plan --target llama-3-70b --draft llama-3.2-1b --device h100 --fleet 64 \\
-          --load workload.json --limit ttft=500,tpot=30 --price-per-hour 2.5 --out fleet.json
+          --load workload.json --limit ttft=500,tpot=30 --set price_per_hour=2.5 --out fleet.json
     """
 
     target: Annotated[str | None, typer.Option(metavar="M", help="Target: a directory or, with --device, a name.")] = (
@@ -124,20 +124,10 @@ class PlanFlags:
             "limits together, for 95 percent of the requests if p does not say otherwise.",
         ),
     ] = None
-    role: Annotated[
-        Literal["all", "decode"],
-        typer.Option(help="With --load and --engine: decode plans a pool whose prompts other instances read."),
-    ] = "all"
     objective: Annotated[
         Literal["tokens-per-s", "tpot", "tpot-p95", "tokens-per-gpu", "cost", "devices"] | None,
         typer.Option(
             help="What to optimise. Default: tokens-per-s; with a speed to reach, devices; of a load goodput."
-        ),
-    ] = None
-    price_per_hour: Annotated[
-        float | None,
-        typer.Option(
-            metavar="P", help="Price of one device per hour, in any currency; gives the cost of a million tokens."
         ),
     ] = None
     policy: Annotated[
@@ -155,12 +145,6 @@ class PlanFlags:
         str | None,
         typer.Option(
             metavar="N,N,..", help="TP degrees to consider, e.g. 1,2,4,8. Default: those that the engine can run."
-        ),
-    ] = None
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="On a CPU: only groups of N processes, where N divides the group. Default: all."
         ),
     ] = None
     seed: flags.Seed = 0
@@ -195,22 +179,12 @@ class SimulateFlags:
     plan: flags.PlanFile
     policy: flags.PolicyName = None
     max_new_tokens: flags.NewTokens = None
-    earlier_outputs: flags.EarlierOutputs = None
     load: flags.Load = None
     settings: Annotated[
         list[str] | None,
-        flags.settings(f"With --load: {listed(SCHEDULER)}. Of another --engine, its limits by its own words."),
+        flags.settings(f"With --load: {listed(SIMULATOR)}. Of another --engine, its limits by its own words."),
     ] = None
-    control: flags.Control = None
     engine: flags.Engine = None
-    replay: Annotated[
-        bool | None,
-        typer.Option(
-            "--replay/--full",
-            help="With --load: replay recorded rounds, or grow every tree. Default: replay, but for up to 1000 "
-            "requests whose draft has devices of its own.",
-        ),
-    ] = None
     timeline: flags.Timeline = None
     seed: flags.Seed = 0
     plot: flags.Plot = None

@@ -27,14 +27,7 @@ class DemoFlags:
     directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder for the files.")] = Path(
         "swiftspec-demo"
     )
-    inflate: Annotated[
-        str | None, typer.Option(metavar="SHAPE", help="The bundled target's shape. Default: what fits the budget.")
-    ] = None
-    dtype: flags.Dtype = "auto"
     devices: Annotated[int | None, typer.Option(min=1, help="Cores. Default: two, if there are.")] = None
-    repeats: Annotated[
-        int | None, typer.Option(min=1, help="Repetitions of the validation. Default: up to 3, as time allows.")
-    ] = None
     budget_minutes: Annotated[
         float, typer.Option(min=1, metavar="MIN", help="Time limit; the size of everything is chosen to fit it.")
     ] = 8.0

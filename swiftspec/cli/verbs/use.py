@@ -96,15 +96,7 @@ class ServeFlags:
         Path | None, typer.Option(metavar="FILE", help="Jinja template of conversations, instead of the model's.")
     ] = None
     settings: Annotated[list[str] | None, flags.settings(f"{listed(SERVER)}.")] = None
-    control: flags.Control = None
-    earlier_outputs: flags.EarlierOutputs = None
     ray: flags.Ray = None
-    keep_timelines: Annotated[
-        int,
-        typer.Option(
-            min=0, max=100_000, metavar="N", help="Keep the last N requests' timelines, for `validate --url`; no text."
-        ),
-    ] = 0
     json: flags.Json = None
 
 
