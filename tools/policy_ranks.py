@@ -97,10 +97,8 @@ def under_load(case: Sequence[Any], arrivals: str, limits: tuple[float, float] |
             target,
             draft,
             deployment=swiftspec.Deployment(device=device, num_devices=num_devices, quant=quant),
-            options=swiftspec.SearchOptions(policy="all"),
+            options=swiftspec.SearchOptions(policy="all", goal=swiftspec.Goal(ttft_s=ttft_s, tpot_s=tpot_s)),
             workload=workload,
-            ttft_s=ttft_s,
-            tpot_s=tpot_s,
         ).plan
     assert plan.under_load is not None
     found = plan.under_load.predictions.items()

@@ -35,13 +35,13 @@ _PER_CLIENT = 4  # requests of a closed loop that is given as a number of client
 _OPEN = 200  # requests of arrivals at a rate
 
 
-Limits = Mapping[str, float | str]  # settings by name
+Limits = Mapping[str, float | str | None]  # settings by name; None if not given
 _FIELDS = {"kv_blocks": "num_blocks", "prefill_tokens": "prefill_rows", "gather_ms": "gather_s"}
 
 
 def load_options(limits: Limits, usual: LoadOptions | None = None) -> LoadOptions:
     """The limits that are given, and the usual ones for the others."""
-    values = {_FIELDS.get(name, name): value for name, value in limits.items()}
+    values = {_FIELDS.get(name, name): value for name, value in limits.items() if value is not None}
     if isinstance(gather_ms := values.get("gather_s"), float):
         values["gather_s"] = gather_ms / 1e3
     if isinstance(control := values.get("control"), str):

@@ -69,6 +69,8 @@ def test_so_it_does_under_load(plan: Path, capsys: pytest.CaptureFixture[str]) -
 def test_a_policy_that_searches_none_is_refused(verb: str, plan: Path, fails: Callable[..., str]) -> None:
     said = fails(verb, "--plan", plan, "--set", "earlier_outputs=9")
     assert said == (
-        "--set earlier_outputs is 9; prompt_lookup searches none: expected the policy suffix_decoding or suffix_or_draft"
+        "--set earlier_outputs is 9; prompt_lookup searches none: expected the policy suffix_decoding or "
+        "suffix_or_draft"
     )
-    assert "earlier_outputs" in fails(verb, "--plan", plan, "--policy", "suffix_decoding", "--set", "earlier_outputs=0")
+    said = fails(verb, "--plan", plan, "--policy", "suffix_decoding", "--set", "earlier_outputs=0")
+    assert said == "--set earlier_outputs is 0; expected a whole number of at least 1"

@@ -52,7 +52,7 @@ def test_a_trace_names_its_own_pair(tmp_path: Path) -> None:
         (["--from", "{sglang}", "--device", "h100"], "--device is h100; it is of op tables, and "),
         (
             ["--from", "aiconfigurator"],
-            "--from is aiconfigurator, op tables; --target to --prompt-tokens are of acceptance",
+            "--from is aiconfigurator, op tables; --target, --drafter and --set are of acceptance",
         ),
         (["--from", "nowhere.txt"], "nowhere.txt: cannot be read (No such file or directory)"),
     ],

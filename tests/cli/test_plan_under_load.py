@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -118,9 +117,9 @@ def test_no_acceptable_candidate_is_said_in_a_sentence(
 def test_the_same_from_python_with_a_workload_that_is_no_file_yet(made: Plan, folder: Path, tmp_path: Path) -> None:
     workload = Workload.load(folder / "W.json")
     h800 = swiftspec.Deployment(device="h800", num_devices=2, quant="int4", context=96)
-    options = swiftspec.SearchOptions(num_jobs=1, policy="swiftspec")
-    asked: dict[str, Any] = {"ttft_s": 0.2, "tpot_s": 0.0018, "percentile": 10.0}
-    planned = swiftspec.plan("llama-3-8b", "llama-3.2-1b", deployment=h800, options=options, workload=workload, **asked)
+    goal = swiftspec.Goal(ttft_s=0.2, tpot_s=0.0018, percentile=10.0)
+    options = swiftspec.SearchOptions(num_jobs=1, policy="swiftspec", goal=goal)
+    planned = swiftspec.plan("llama-3-8b", "llama-3.2-1b", deployment=h800, options=options, workload=workload)
     saved = planned.save(tmp_path / "plan.json")
     assert saved.under_load is not None
     assert made.under_load is not None
