@@ -1,17 +1,14 @@
 """Flags that several verbs share, so that they read the same everywhere."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 __all__ = [
-    "AcceptanceMethod",
     "ApiKeyFile",
-    "Control",
     "Draft",
     "Dtype",
-    "EarlierOutputs",
     "Engine",
     "Inflate",
     "Jobs",
@@ -22,7 +19,6 @@ __all__ = [
     "PlanFile",
     "Plot",
     "PolicyName",
-    "PromptFile",
     "Prompts",
     "Ray",
     "SaveInflated",
@@ -53,21 +49,10 @@ Dtype = Annotated[
 PlanFile = Annotated[Path, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.")]
 PolicyName = Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")]
 Prompts = Annotated[Path, typer.Option(metavar="FILE", help="JSON lines with `prompt`, or Spec-Bench `turns`.")]
-PromptFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Several prompts: JSON lines with `prompt`, or Spec-Bench `turns`.")
-]
 NumPrompts = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Use at most this many prompts, spread over the file.")
 ]
 NewTokens = Annotated[int | None, typer.Option(min=1, help="Output tokens per prompt, at most. Default: the plan's.")]
-EarlierOutputs = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="Suffix decoding: search the last N outputs, too, whoever asked for them. Default: as planned, none.",
-    ),
-]
 Load = Annotated[
     str | None,
     typer.Option(
@@ -78,21 +63,6 @@ Load = Annotated[
 Engine = Annotated[
     str | None,
     typer.Option(metavar="NAME[@RELEASE]", help="The engine that will serve, e.g. vllm@0.15. Default: swiftspec."),
-]
-Control = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="How much is drafted and verified under load: fixed:K, goodput, goodput-per-request, worth, slo, or "
-        "none: all that the policy asks for. Default: as planned.",
-    ),
-]
-AcceptanceMethod = Annotated[
-    Literal["follow", "residual"],
-    typer.Option(
-        help="follow: accept a draft token if the target samples the same one. residual: rejection sampling, which "
-        "accepts more at temperatures above 0; co-located policies only."
-    ),
 ]
 ApiKeyFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The key to send; the first one of the file.")]
 Ray = Annotated[

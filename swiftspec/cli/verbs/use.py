@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,7 +25,10 @@ class RunFlags:
         Path | None, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.  [required]")
     ] = None
     prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="A text to continue.")] = None
-    prompts: flags.PromptFile = None
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Several prompts: JSON lines with `prompt`, or Spec-Bench `turns`."),
+    ] = None
     policy: flags.PolicyName = None
     max_new_tokens: flags.NewTokens = None
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0
@@ -35,7 +38,13 @@ class RunFlags:
     tenant: Annotated[
         str | None, typer.Option(metavar="DIR", help="Decode with this fine-tune or LoRA adapter of the target.")
     ] = None
-    acceptance_method: flags.AcceptanceMethod = "follow"
+    acceptance_method: Annotated[
+        Literal["follow", "residual"],
+        typer.Option(
+            help="follow: accept a draft token if the target samples the same one. residual: rejection sampling, which "
+            "accepts more at temperatures above 0; co-located policies only."
+        ),
+    ] = "follow"
     ray: flags.Ray = None
     secret: Annotated[
         Path | None,

@@ -47,7 +47,14 @@ def latency(
     gather_ms: Annotated[
         float | None, typer.Option(min=0.0, metavar="MS", help="A verification's wait for the others'.")
     ] = None,
-    control: flags.Control = None,
+    control: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="How much is drafted and verified under load: fixed:K, goodput, goodput-per-request, worth, slo, or "
+            "none: all that the policy asks for. Default: as planned.",
+        ),
+    ] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also measure, on an engine of this machine.")] = False,
     url: Annotated[
         str | None, typer.Option(metavar="URL", help="Also measure, on this server, which runs the policy.")
