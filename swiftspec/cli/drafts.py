@@ -9,11 +9,11 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
-from swiftspec.cli.columns import speed
 from swiftspec.models import known_model, model_names
 from swiftspec.planner.deployment import PlannedModel
 from swiftspec.policies import Layout, policy_class, policy_names
 from swiftspec.policies.effects import Role
+from swiftspec.reports.formatting import speed
 
 if TYPE_CHECKING:
     from swiftspec.acceptance import GivenAcceptance

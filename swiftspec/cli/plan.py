@@ -14,7 +14,7 @@ from swiftspec.cli import console
 from swiftspec.cli.drafts import Draft, Drafts, best_draft, named_drafts, recorded_draft, show_drafts
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.cli.plan_flags import PlanFlags
-from swiftspec.cli.print_plan import show_plan
+from swiftspec.cli.sections import show_plan
 from swiftspec.devices import DEVICES
 from swiftspec.files.writing import write_output
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair

@@ -11,8 +11,8 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
-from swiftspec.cli.columns import milliseconds, percent, speed
 from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.reports.formatting import milliseconds, percent, speed
 from swiftspec.timing.perfetto import save_timelines
 from swiftspec.timing.timeline import Timeline
 

@@ -12,10 +12,10 @@ from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.cli import console
-from swiftspec.cli.columns import count, milliseconds, percent, speed
 from swiftspec.cli.limits import Limits, load_options, read_load
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.settings import SCHEDULER
+from swiftspec.reports.formatting import count, milliseconds, percent, speed
 from swiftspec.reports.under_load import compared
 from swiftspec.timing.perfetto import save_timelines
 

@@ -12,10 +12,10 @@ from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
-from swiftspec.cli.columns import count, milliseconds, percent, signed_percent, speed
 from swiftspec.cli.outputs import check_outputs
 from swiftspec.devices.contention import Contention, watch_contention
 from swiftspec.files.document import file_sha256
+from swiftspec.reports.formatting import count, milliseconds, percent, signed_percent, speed
 from swiftspec.validation.measuring import measure_plan
 
 __all__ = ["regret", "say_drift", "show_report", "validate"]

@@ -8,7 +8,7 @@ import pytest
 
 from swiftspec.artifacts.plan import Acceptance, Candidate, Explored, Goal, GroupMemory, Objective, Plan, Sensitivity
 from swiftspec.artifacts.profile import Collective
-from swiftspec.cli.print_plan import show_plan
+from swiftspec.cli.sections import show_plan
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.effects import Role

@@ -1,11 +1,11 @@
 from pathlib import Path
 
 import pytest
+from swiftspec.reports.html.rounds import BETWEEN, time_per_round
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.policies.effects import Role
-from swiftspec.reports.html.rounds import BETWEEN, time_per_round
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Phase, Span, Timeline
 from tests.builders import constant_profile

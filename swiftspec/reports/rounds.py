@@ -1,19 +1,23 @@
-"""Time of a round by process: its phases from the first verification on, and its forwards by operation."""
+"""Sections about rounds: ten of them over time, and where the time of one goes, by phase and operation."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from swiftspec.artifacts.plan import Candidate
+from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
+from swiftspec.reports.formatting import count, milliseconds, percent
+from swiftspec.reports.model import Bar, Row, Section, Segment, Source, Table, Tracks, numbers, texts
 from swiftspec.timing.latency import Latency, Provenance
 from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
 
-__all__ = ["BETWEEN", "Item", "time_per_round"]
+__all__ = ["BETWEEN", "Item", "breakdown", "ten_rounds", "time_per_round"]
 
 BETWEEN = "between phases"
+_ROUNDS = 10
+_LEAST_SHADE = 0.3
 _LEAST_S = 1e-7  # anything below is rounding
 _FREE = Latency((0.0,), Provenance.ASSUMED)
 
@@ -29,6 +33,78 @@ class Item(NamedTuple):
     seconds: float
     phase: Phase | None
     provenance: Provenance | None
+
+
+def ten_rounds(plan: Plan, timeline: Timeline) -> Section | None:
+    """Draft and target over ten rounds."""
+    if not timeline.verifications_s:
+        return None
+    excerpt, metrics = timeline.excerpt(num_rounds=_ROUNDS), plan.chosen.prediction.metrics
+    rounds = count(min(_ROUNDS, len(timeline.verifications_s)), "round")
+    length_ms = milliseconds(excerpt.end_s - excerpt.start_s)
+    label = (
+        f"{rounds} of {timeline.request}, {length_ms} ms: target computes {percent(metrics.target_busy)} of the time, "
+        f"draft {percent(metrics.draft_busy)}"
+    )
+    return Section(
+        key="timeline",
+        title=f"{rounds[0].upper()}{rounds[1:]} of the plan",
+        caption=f"Prompt {timeline.request}, simulated: {length_ms} ms, time in ms.",
+        parts=[Tracks(excerpt=excerpt, names=timeline.process_names, label=label)],
+        sources=(Source.SIMULATION, Source.LATENCIES),
+    )
+
+
+def breakdown(plan: Plan, timeline: Timeline, profile: Profile) -> Section | None:
+    """Time per round as a bar for every process, and in numbers."""
+    items = time_per_round(timeline, plan.chosen, profile)
+    if not items:
+        return None
+    intro = f"Prompt {timeline.request}, per round, from its first verification to its last token."
+    return Section(
+        key="round",
+        title="Where a round's time goes",
+        caption=f"{intro} {_tail(plan)}",
+        parts=[_process(name, found) for name, found in items.items()],
+        sources=(Source.SIMULATION, Source.LATENCIES),
+    )
+
+
+def _tail(plan: Plan) -> str:
+    """The serial tail in a sentence, if there is one."""
+    metrics = plan.chosen.prediction.metrics
+    if metrics.tail_s is None:
+        return ""
+    median, p95 = milliseconds(metrics.tail_s.median), milliseconds(metrics.tail_s.p95)
+    hits = f", in {percent(metrics.hit_fraction)} of rounds" if metrics.hit_fraction is not None else ""
+    return f"On a hit{hits}, the serial tail from verdict to next rows takes {median} ms (p95 {p95})."
+
+
+def _process(name: str, items: Sequence[Item]) -> Bar:
+    total_s, segments = sum(item.seconds for item in items), _segments(items)
+    rows = [
+        Row((segment, milliseconds(item.seconds), percent(item.seconds / total_s), item.provenance or "from the rest"))
+        for item, segment in zip(items, segments, strict=True)
+    ]
+    title = f"{name}: {milliseconds(total_s)} ms per round"
+    columns = (*texts("what"), *numbers("ms", "share"), *texts("known by"))
+    return Bar(title=title, segments=segments, table=Table(title=title, columns=columns, rows=rows))
+
+
+def _segments(items: Sequence[Item]) -> list[Segment]:
+    """One colour per phase; the operations of a composed forward in paler and paler shades of it."""
+    sizes = {phase: sum(item.phase is phase for item in items) for phase in Phase}
+    met = dict.fromkeys(Phase, 0)
+    segments = []
+    for item in items:
+        text = f"{milliseconds(item.seconds)} ms"
+        if item.phase is None:
+            segments.append(Segment(item.name, item.seconds, text, "between"))
+            continue
+        paler = met[item.phase] / sizes[item.phase] * (1 - _LEAST_SHADE)
+        met[item.phase] += 1
+        segments.append(Segment(item.name, item.seconds, text, item.phase, round(1 - paler, 2)))
+    return segments
 
 
 def time_per_round(timeline: Timeline, candidate: Candidate, profile: Profile) -> dict[str, list[Item]]:
