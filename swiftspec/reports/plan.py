@@ -48,6 +48,7 @@ __all__ = ["plan_sections"]
 
 _PAINTS = {Role.TARGET: "verify", Role.DRAFT: "expand"}
 _KV_SHADE = 0.55
+_MOST_TIES = 3
 
 
 def plan_sections(
@@ -230,7 +231,9 @@ def _remarks(plan: Plan) -> Iterator[str]:
         f"{percent(metrics.light_fraction)} of it is reached."
     )
     if plan.ties:
-        yield f"Tied within the noise, and less simple: {'; '.join(plan.ties)}."
+        more = len(plan.ties) - _MOST_TIES
+        others = f"; and {more} more" if more > 0 else ""
+        yield f"Tied within the noise, and less simple: {'; '.join(plan.ties[:_MOST_TIES])}{others}."
 
 
 def _provenance(plan: Plan) -> Section:
