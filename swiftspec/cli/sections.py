@@ -9,12 +9,13 @@ from swiftspec.reports.plan import plan_sections
 
 __all__ = ["show", "show_plan"]
 
+_PAGE_ONLY = ("splits", "classes")  # as wide as the number of splits and of classes
 _MOST_ROWS = {"rejected": 8}  # of the tables of a section; a page has them all
 
 
 def show_plan(plan: Plan) -> None:
     """Print the choice, its rivals, and what the prediction rests on."""
-    show(plan_sections(plan))
+    show([section for section in plan_sections(plan) if section.key not in _PAGE_ONLY])
 
 
 def show(sections: Sequence[Section], *, headings: bool = False) -> None:

@@ -1,17 +1,17 @@
 """Sections about the options of a plan that were simulated: every split and policy, and speed against devices."""
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, permutations
 from math import prod
 
 from swiftspec.artifacts.plan import Explored, Plan, cost_per_million
 from swiftspec.reports.formatting import count, estimated, milliseconds, money, signed_percent, speed
 from swiftspec.reports.model import (
+    DASH,
     SIMULATED,
     Curve,
     Curves,
     HeatCell,
-    HeatMap,
     Point,
     Row,
     Section,
@@ -21,8 +21,6 @@ from swiftspec.reports.model import (
 )
 
 __all__ = ["devices", "splits"]
-
-_NUM_LEVELS = 6
 
 
 def splits(plan: Plan) -> Section | None:
@@ -35,39 +33,27 @@ def splits(plan: Plan) -> Section | None:
         "Tokens/s of the best shape simulated; the chosen one is framed. ~ marks an estimate from short simulations. "
         "A dash: nothing was simulated, because it does not fit or cannot win."
     )
-    speeds = [cell.tokens_per_s for cell in plan.explored]
     maps = [
-        _heat_map(plan, cells, title, corner, scale=(min(speeds), max(speeds)))
-        for title, corner, cells in (
-            ("One group of devices", "devices", together),
-            ("Split target+draft", "split", apart),
-        )
+        _heat_map(plan, cells, title)
+        for title, cells in (("One group of devices", together), ("Split target+draft", apart))
         if cells
     ]
     return Section(key="splits", title="Every split and policy", parts=maps, caption=text, sources=SIMULATED)
 
 
-def _heat_map(
-    plan: Plan, explored: Sequence[Explored], title: str, corner: str, *, scale: tuple[float, float]
-) -> HeatMap:
-    """Policies and splits, the longer list down the page. scale: tokens/s of the palest and of the strongest colour."""
+def _heat_map(plan: Plan, explored: Sequence[Explored], title: str) -> Table:
+    """Policies, fastest first, and splits, the longer list down the page."""
     best: dict[str, float] = {}
     for cell in explored:
         best[cell.policy] = max(cell.tokens_per_s, best.get(cell.policy, 0.0))
     policies = sorted(best, key=lambda policy: -best[policy])
-    named = sorted({cell.split for cell in explored}, key=_split_order)
-    upright = len(policies) < len(named)
-    return HeatMap(
-        title=title,
-        corner=corner if upright else "policy",
-        rows=named if upright else policies,
-        columns=policies if upright else named,
-        cells={
-            (cell.split, cell.policy) if upright else (cell.policy, cell.split): _heat_cell(plan, cell, scale=scale)
-            for cell in explored
-        },
-        upright=upright,
-    )
+    splits = sorted({cell.split for cell in explored}, key=_split_order)
+    cells = {pair: _heat_cell(plan, cell) for cell in explored for pair in permutations((cell.policy, cell.split))}
+    corner, down, across = "policy", policies, splits
+    if len(policies) < len(splits):
+        corner, down, across = "split", splits, policies
+    rows = [Row((row, *(cells.get((row, column), DASH) for column in across))) for row in down]
+    return Table(title=title, columns=(*texts(corner), *numbers(*across)), rows=rows)
 
 
 def _split_order(split: str) -> tuple[tuple[int, ...], str]:
@@ -75,15 +61,15 @@ def _split_order(split: str) -> tuple[tuple[int, ...], str]:
     return (sum(sizes), *sizes), split
 
 
-def _heat_cell(plan: Plan, cell: Explored, *, scale: tuple[float, float]) -> HeatCell:
-    palest, strongest = scale
-    share = (cell.tokens_per_s - palest) / ((strongest - palest) or 1.0)
+def _heat_cell(plan: Plan, cell: Explored) -> HeatCell:
+    speeds = [other.tokens_per_s for other in plan.explored]
+    share = (cell.tokens_per_s - min(speeds)) / ((max(speeds) - min(speeds)) or 1.0)
     fast, per_token = speed(cell.tokens_per_s), milliseconds(cell.tpot_s)
     how = ", estimated from short simulations" if cell.estimated else ""
     short = f"{cell.tokens_per_s:.0f}" if cell.tokens_per_s >= 100 else fast
     return HeatCell(
         text=estimated(short, cell),
-        level=min(int(share * _NUM_LEVELS), _NUM_LEVELS - 1),
+        share=share,
         tip=f"{_named(cell)}: {fast} tokens/s, {per_token} ms per token{how}; the best of "
         f"{count(cell.num_options, 'option')}",
         chosen=_is_chosen(plan, cell),

@@ -18,7 +18,7 @@ def fleet(plan: Plan) -> list[Section]:
     return [
         _size(plan, found),
         _front(found),
-        *([_classes(found)] if len(found.point.attainment) > 1 else []),
+        _classes(found),
         *([_lengths(found)] if found.draft_lengths else []),
     ]
 

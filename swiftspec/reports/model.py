@@ -17,12 +17,12 @@ __all__ = [
     "Bar",
     "Cell",
     "Column",
+    "Command",
     "Curve",
     "Curves",
     "Doubt",
     "Facts",
     "HeatCell",
-    "HeatMap",
     "Interval",
     "Part",
     "Point",
@@ -93,11 +93,20 @@ class Segment(NamedTuple):
     paint: str
     shade: float = 1.0
 
+
+class HeatCell(NamedTuple):
+    """A figure on a ground of a colour: the palest at a share of 0, the strongest at 1. tip: the figure in words."""
+
+    text: str
+    share: float
+    tip: str
+    chosen: bool
+
     def __str__(self) -> str:
-        return self.name
+        return self.text
 
 
-Cell = str | Interval | Segment
+Cell = str | Interval | HeatCell | Segment
 
 
 class Row(NamedTuple):
@@ -128,6 +137,13 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
+class Command:
+    """A command line, as it was typed."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Terms with their values. tip: what the values rest on."""
 
@@ -146,27 +162,6 @@ class Bar:
     segments: Sequence[Segment]
     total: float | None = None
     table: Table | None = None
-
-
-class HeatCell(NamedTuple):
-    """A cell of a heat map. level: strength of its colour, 0 to 5. tip: the whole figure."""
-
-    text: str
-    level: int
-    tip: str
-    chosen: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeatMap:
-    """Figures by row and column; cells that are missing have none. upright: whether long column names are turned."""
-
-    title: str
-    corner: str
-    rows: Sequence[str]
-    columns: Sequence[str]
-    cells: Mapping[tuple[str, str], HeatCell]
-    upright: bool
 
 
 class Point(NamedTuple):
@@ -205,8 +200,8 @@ class Tracks:
     label: str
 
 
-Chart = Bar | HeatMap | Curves | Tracks
-Part = str | Doubt | Facts | Table | Chart
+Chart = Bar | Curves | Tracks
+Part = str | Doubt | Command | Facts | Table | Chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ from swiftspec.reports.model import (
     numbers,
     texts,
 )
-from swiftspec.reports.rounds import breakdown, ten_rounds
+from swiftspec.reports.rounds import rounds
 from swiftspec.reports.under_load import under_load
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Timeline
@@ -62,9 +62,6 @@ def plan_sections(
         Profile that the plan was made from, and a simulated request of the chosen candidate; without them, the sections
         about a round's time are left out.
     """
-    rounds = () if timeline is None else (ten_rounds(plan, timeline),)
-    if timeline is not None and profile is not None:
-        rounds = (*rounds, breakdown(plan, timeline, profile))
     made = (
         _answer(plan),
         *fleet(plan),
@@ -72,7 +69,7 @@ def plan_sections(
         _policies(plan),
         splits(plan),
         devices(plan),
-        *rounds,
+        *(rounds(plan, profile, timeline) if profile and timeline else []),
         _provenance(plan),
         _acceptance(plan),
         _machine(plan),

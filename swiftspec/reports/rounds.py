@@ -13,7 +13,7 @@ from swiftspec.reports.model import Bar, Row, Section, Segment, Source, Table, T
 from swiftspec.timing.latency import Latency, Provenance
 from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
 
-__all__ = ["BETWEEN", "Item", "breakdown", "ten_rounds", "time_per_round"]
+__all__ = ["BETWEEN", "Item", "rounds", "time_per_round"]
 
 BETWEEN = "between phases"
 _ROUNDS = 10
@@ -35,31 +35,34 @@ class Item(NamedTuple):
     provenance: Provenance | None
 
 
-def ten_rounds(plan: Plan, timeline: Timeline) -> Section | None:
-    """Draft and target over ten rounds."""
+def rounds(plan: Plan, profile: Profile, timeline: Timeline) -> list[Section]:
+    """The sections; none of a timeline without rounds."""
     if not timeline.verifications_s:
-        return None
+        return []
+    return [_ten_rounds(plan, timeline), _breakdown(plan, profile, timeline)]
+
+
+def _ten_rounds(plan: Plan, timeline: Timeline) -> Section:
+    """Draft and target over ten rounds."""
     excerpt, metrics = timeline.excerpt(num_rounds=_ROUNDS), plan.chosen.prediction.metrics
-    rounds = count(min(_ROUNDS, len(timeline.verifications_s)), "round")
+    number = count(min(_ROUNDS, len(timeline.verifications_s)), "round")
     length_ms = milliseconds(excerpt.end_s - excerpt.start_s)
     label = (
-        f"{rounds} of {timeline.request}, {length_ms} ms: target computes {percent(metrics.target_busy)} of the time, "
+        f"{number} of {timeline.request}, {length_ms} ms: target computes {percent(metrics.target_busy)} of the time, "
         f"draft {percent(metrics.draft_busy)}"
     )
     return Section(
         key="timeline",
-        title=f"{rounds[0].upper()}{rounds[1:]} of the plan",
+        title=f"{number} of the plan",
         caption=f"Prompt {timeline.request}, simulated: {length_ms} ms, time in ms.",
         parts=[Tracks(excerpt=excerpt, names=timeline.process_names, label=label)],
         sources=(Source.SIMULATION, Source.LATENCIES),
     )
 
 
-def breakdown(plan: Plan, timeline: Timeline, profile: Profile) -> Section | None:
+def _breakdown(plan: Plan, profile: Profile, timeline: Timeline) -> Section:
     """Time per round as a bar for every process, and in numbers."""
     items = time_per_round(timeline, plan.chosen, profile)
-    if not items:
-        return None
     intro = f"Prompt {timeline.request}, per round, from its first verification to its last token."
     return Section(
         key="round",

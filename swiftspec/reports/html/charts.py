@@ -10,10 +10,10 @@ from itertools import accumulate, pairwise
 
 from swiftspec.reports.formatting import milliseconds, speed
 from swiftspec.reports.html.markup import Markup, element, join
-from swiftspec.reports.model import DASH, Bar, Curve, Curves, HeatMap, Interval, Segment, Tracks
+from swiftspec.reports.model import Bar, Curve, Curves, Interval, Segment, Tracks
 from swiftspec.timing.timeline import Phase, Span
 
-__all__ = ["bar", "curves", "heat_map", "interval", "nice_ticks", "scrolling", "swatch", "timeline_tracks"]
+__all__ = ["bar", "curves", "interval", "nice_ticks", "scrolling", "swatch", "timeline_tracks"]
 
 _BAR_PX = 22
 _TRACK_PX, _TRACK_GAP_PX = 30, 12
@@ -72,25 +72,6 @@ def interval(drawn: Interval, *, chosen: bool) -> Markup:
         label=f"{speed(drawn.value)} tokens/s, from {drawn}",
         class_="interval chosen" if chosen else "interval",
     )
-
-
-def heat_map(drawn: HeatMap) -> Markup:
-    """A table with a coloured cell for every row and column; the chosen one is framed."""
-    class_ = "upright" if drawn.upright else "number"
-    across = (element("th", element("span", name), scope="col", class_=class_) for name in drawn.columns)
-    head = element("tr", element("th", drawn.corner, scope="col"), *across)
-    body = (
-        element("tr", element("th", row, scope="row"), *(_heat_cell(drawn, row, column) for column in drawn.columns))
-        for row in drawn.rows
-    )
-    return element("table", element("thead", head), element("tbody", *body), class_="heat")
-
-
-def _heat_cell(drawn: HeatMap, row: str, column: str) -> Markup:
-    cell = drawn.cells.get((row, column))
-    if cell is None:
-        return element("td", DASH, class_="none")
-    return element("td", cell.text, class_=f"heat-{cell.level}{' best' * cell.chosen}", title=cell.tip)
 
 
 def timeline_tracks(drawn: Tracks) -> Markup:

@@ -9,7 +9,6 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.reports.html.charts import (
     bar,
     curves,
-    heat_map,
     interval,
     scrolling,
     swatch,
@@ -20,25 +19,28 @@ from swiftspec.reports.model import (
     Bar,
     Cell,
     Column,
+    Command,
     Curves,
     Doubt,
     Facts,
-    HeatMap,
+    HeatCell,
     Interval,
     Part,
     Row,
     Section,
+    Segment,
     Source,
     Table,
     Tracks,
 )
 from swiftspec.reports.plan import plan_sections
-from swiftspec.reports.references import Reference, references
+from swiftspec.reports.references import references
 from swiftspec.timing.timeline import Timeline
 
 __all__ = ["render"]
 
-_GRIDS = {Bar: "processes", HeatMap: "heats"}  # charts that stand side by side
+_NUM_LEVELS = 6  # colours of cells
+_LONG_TITLE = 8
 
 
 def render(plan: Plan, *, profile: Profile, timeline: Timeline | None) -> str:
@@ -53,11 +55,10 @@ def render(plan: Plan, *, profile: Profile, timeline: Timeline | None) -> str:
     """
     answer, *sections = plan_sections(plan, profile=profile, timeline=timeline)
     where = f"{plan.num_devices} \N{MULTIPLICATION SIGN} {plan.device}" if plan.num_devices > 1 else plan.device
-    titles = {section.key: section.title for section in sections}
     main = element(
         "main",
-        _header(answer, f"{plan.target} with {plan.draft}, on {where}", titles),
-        *(_section(section, titles) for section in sections),
+        _header(answer, f"{plan.target} with {plan.draft}, on {where}"),
+        *(_section(section) for section in sections),
         _references(references(plan, profile)),
     )
     head = _head(f"{plan.target.model} with {plan.draft.model} on {where}")
@@ -75,38 +76,36 @@ def _head(title: str) -> Markup:
     )
 
 
-def _header(answer: Section, subject: str, titles: Mapping[str, str]) -> Markup:
+def _header(answer: Section, subject: str) -> Markup:
     """The answer as the page's title, with what to doubt and the figures that explain it."""
     rest = element("span", f"{answer.caption} ", _cite(answer.sources), class_="rest")
     return element(
         "header",
         element("p", subject, class_="eyebrow"),
         element("h1", answer.title, " ", rest),
-        *(
-            _facts(part, class_="key-figures") if isinstance(part, Facts) else _part(part, titles)
-            for part in answer.parts
-        ),
+        *(_facts(part, class_="key-figures") if isinstance(part, Facts) else _part(part) for part in answer.parts),
     )
 
 
-def _section(section: Section, titles: Mapping[str, str]) -> Markup:
+def _section(section: Section) -> Markup:
     heading = element("h2", section.title, " ", _cite(section.sources), id=f"{section.key}-title")
     caption = [element("p", section.caption, class_="quiet")] if section.caption else []
-    body = []
-    for kind, parts in groupby(section.parts, key=type):
-        drawn = [_part(part, titles) for part in parts]
-        body += [element("div", *drawn, class_=_GRIDS[kind])] if kind in _GRIDS else drawn
+    body: list[Markup] = []
+    for is_bar, parts in groupby(section.parts, key=lambda part: isinstance(part, Bar)):
+        drawn = map(_part, parts)
+        body += [element("div", *drawn, class_="processes")] if is_bar else drawn
     return element("section", heading, *caption, *body, id=section.key, aria_labelledby=f"{section.key}-title")
 
 
-def _part(part: Part, titles: Mapping[str, str]) -> Markup:
-    """A part of a section. titles: of the sections that a doubt may point to."""
+def _part(part: Part) -> Markup:
     match part:
         case str():
             return element("p", part)
         case Doubt():
-            more = [" ", element("a", titles[part.see], href=f"#{part.see}")] if part.see in titles else []
+            more = [" ", element("a", "What it rests on", href=f"#{part.see}")] if part.see else []
             return element("p", part.title, *more, class_="warning", role="note")
+        case Command():
+            return element("pre", element("code", part.text))
         case Facts():
             return _facts(part, class_="facts")
         case Table():
@@ -115,8 +114,6 @@ def _part(part: Part, titles: Mapping[str, str]) -> Markup:
             title = element("h3", part.title)
             table = [] if part.table is None else [_captioned(_table(part.table), part.table.title, titled=True)]
             return element("div", title, bar(part), *table, class_="process")
-        case HeatMap():
-            return _captioned(heat_map(part), part.title)
         case Curves():
             return curves(part)
         case Tracks():
@@ -133,28 +130,45 @@ def _facts(facts: Facts, *, class_: str) -> Markup:
 
 def _table(table: Table) -> Markup:
     """A table whose rows begin with their heading; small print is a row of its own."""
-    head = (element("th", column.title, class_=_class(column), scope="col") for column in table.columns)
+    is_map = any(isinstance(cell, HeatCell) for row in table.rows for cell in row.cells)
+    turned = is_map and any(len(column.title) > _LONG_TITLE for column in table.columns)
+    head = (_heading(column, turned=turned and not column.is_text) for column in table.columns)
     body = (line for row in table.rows for line in _row(row, table.columns))
-    return element("table", element("thead", element("tr", *head)), element("tbody", *body))
+    lines = element("thead", element("tr", *head)), element("tbody", *body)
+    return element("table", *lines, class_="heat" if is_map else None)
+
+
+def _heading(column: Column, *, turned: bool) -> Markup:
+    """turned: whether the title is read from below, as those longer than the figures are."""
+    title = element("span", column.title) if turned else column.title
+    return element("th", title, class_="upright" if turned else _class(column), scope="col")
 
 
 def _row(row: Row, columns: Sequence[Column]) -> Iterator[Markup]:
-    cells = (
-        element("td" if number else "th", _cell(cell, row), class_=_class(column), scope=None if number else "row")
-        for number, (column, cell) in enumerate(zip(columns, row.cells, strict=True))
-    )
+    heading, *cells = row.cells
     class_ = " ".join(["chosen"] * row.chosen + ["remarked"] * bool(row.remark))
-    yield element("tr", *cells, class_=class_ or None, title=row.tip or None)
+    yield element(
+        "tr",
+        element("th", _content(heading, row), class_=_class(columns[0]), scope="row"),
+        *(_cell(cell, row, column) for cell, column in zip(cells, columns[1:], strict=True)),
+        class_=class_ or None,
+        title=row.tip or None,
+    )
     if row.remark:
         yield element("tr", element("td", row.remark, colspan=len(columns)), class_="remark")
 
 
-def _cell(cell: Cell, row: Row) -> str:
-    if isinstance(cell, str):
-        return cell
+def _cell(cell: Cell, row: Row, column: Column) -> Markup:
+    if isinstance(cell, HeatCell):
+        level = min(int(cell.share * _NUM_LEVELS), _NUM_LEVELS - 1)
+        return element("td", cell.text, class_=f"heat-{level}{' best' * cell.chosen}", title=cell.tip)
+    return element("td", _content(cell, row), class_=_class(column))
+
+
+def _content(cell: Cell, row: Row) -> str:
     if isinstance(cell, Interval):
         return interval(cell, chosen=row.chosen)
-    return join((swatch(cell), cell.name))
+    return join((swatch(cell), cell.name)) if isinstance(cell, Segment) else str(cell)
 
 
 def _class(column: Column) -> str | None:
@@ -187,25 +201,12 @@ def _cite(sources: Sequence[Source]) -> Markup:
     return element("sup", join(links, "\u2009"), class_="cite")
 
 
-def _references(found: Mapping[Source, Reference]) -> Markup:
+def _references(found: Mapping[Source, Sequence[Part]]) -> Markup:
     title = element("h2", "Where the numbers come from", id="sources-title")
     items = (
-        element("li", element("h3", source), *_reference(reference), id=f"source-{number}")
-        for number, (source, reference) in enumerate(found.items(), start=1)
+        element("li", element("h3", source), *map(_part, parts), id=f"source-{number}")
+        for number, (source, parts) in enumerate(found.items(), start=1)
     )
     return element(
         "section", title, element("ol", *items, class_="notes"), id="sources", aria_labelledby="sources-title"
     )
-
-
-def _reference(reference: Reference) -> Iterator[Markup]:
-    for sentence in reference.sentences:
-        yield element("p", sentence)
-    if (file := reference.file) is not None:
-        digest = element("code", file.sha256, class_="digest")
-        yield element("p", element("code", file.path), ", SHA-256 ", digest)
-    if (origin := reference.origin) is not None:
-        versions = ", ".join(f"{name} {version}" for name, version in origin.versions.items())
-        with_versions = f" with {versions}" if versions else ""
-        yield element("p", f"Written {origin.created_utc} on {origin.device}{with_versions}, by")
-        yield element("pre", element("code", origin.command))
