@@ -2,18 +2,16 @@
 
 from collections.abc import Iterator
 
-from swiftspec.artifacts.plan import WEAK, Candidate, GroupMemory, Objective, Plan
+from swiftspec.artifacts.plan import WEAK, Candidate, Objective, Plan
 from swiftspec.artifacts.profile import Profile
-from swiftspec.devices import DEVICES
 from swiftspec.policies.effects import Role
+from swiftspec.reports.basis import acceptance, machine, provenance
 from swiftspec.reports.explored import devices, splits
 from swiftspec.reports.fleet import fleet
 from swiftspec.reports.formatting import (
     count,
     engine,
     estimated,
-    gigabytes,
-    known_errors,
     milliseconds,
     money,
     objective,
@@ -26,14 +24,12 @@ from swiftspec.reports.formatting import (
 from swiftspec.reports.model import (
     DASH,
     SIMULATED,
-    Bar,
     Doubt,
     Facts,
     Interval,
     Part,
     Row,
     Section,
-    Segment,
     Source,
     Table,
     numbers,
@@ -41,13 +37,10 @@ from swiftspec.reports.model import (
 )
 from swiftspec.reports.rounds import rounds
 from swiftspec.reports.under_load import under_load
-from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Timeline
 
 __all__ = ["plan_sections"]
 
-_PAINTS = {Role.TARGET: "verify", Role.DRAFT: "expand"}
-_KV_SHADE = 0.55
 _MOST_TIES = 3
 
 
@@ -70,9 +63,9 @@ def plan_sections(
         splits(plan),
         devices(plan),
         *(rounds(plan, profile, timeline) if profile and timeline else []),
-        _provenance(plan),
-        _acceptance(plan),
-        _machine(plan),
+        provenance(plan),
+        acceptance(plan),
+        machine(plan),
         _sensitivity(plan),
         _search(plan),
     )
@@ -231,91 +224,6 @@ def _remarks(plan: Plan) -> Iterator[str]:
         more = len(plan.ties) - _MOST_TIES
         others = f"; and {more} more" if more > 0 else ""
         yield f"Tied within the noise, and less simple: {'; '.join(plan.ties[:_MOST_TIES])}{others}."
-
-
-def _provenance(plan: Plan) -> Section:
-    """Shares of the chosen candidate's predicted time by provenance, best known first, and known errors."""
-    shares = plan.chosen.prediction.provenance
-    bar = Bar(
-        title=f"Predicted time rests on: {provenance_shares(shares)}",
-        segments=[
-            Segment(provenance, shares[provenance], percent(shares[provenance]), provenance)
-            for provenance in Provenance
-            if shares.get(provenance, 0.0) > 0
-        ],
-    )
-    errors = known_errors(plan)
-    return Section(
-        key="provenance",
-        title="What the prediction rests on",
-        caption="Share of the predicted seconds, both roles together, best known first.",
-        parts=(bar, *([f"Predictions: {errors}."] if errors else [])),
-        sources=(Source.LATENCIES,),
-    )
-
-
-def _acceptance(plan: Plan) -> Section:
-    """Acceptance figures of the chosen candidate, and where acceptance is from."""
-    known, metrics = plan.acceptance, plan.chosen.prediction.metrics
-    figures = {
-        "accepted draft tokens per verification": f"{metrics.acceptance_length:.2f}",
-        "tokens per round, the target's own included": f"{metrics.figures.tokens_per_round:.2f}",
-    }
-    if metrics.hit_fraction is not None:
-        figures["rounds whose next rows needed no further draft forward"] = percent(metrics.hit_fraction)
-    if metrics.wasted_draft is not None:
-        figures["draft rows beyond one per output token"] = percent(metrics.wasted_draft)
-    basis = [] if known is None else [f"Acceptance ({known.provenance}): {known.basis.removesuffix('.')}."]
-    return Section(
-        key="acceptance",
-        title="Acceptance",
-        parts=(*basis, Facts(figures)),
-        sources=(Source.SIMULATION, Source.ACCEPTANCE),
-    )
-
-
-def _machine(plan: Plan) -> Section:
-    """All-reduce, nodes, and what each device holds, of a plan for devices that are not here."""
-    return Section(
-        key="machine",
-        title="Links and memory",
-        caption="Gigabytes (10⁹ bytes) on each device; the full width is the usable memory." if plan.memory else "",
-        parts=(*_links(plan), *map(_group, plan.memory)),
-        sources=(*([Source.LATENCIES] if plan.collectives else []), *([Source.DATASHEETS] if plan.memory else [])),
-    )
-
-
-def _links(plan: Plan) -> Iterator[str]:
-    for used in plan.collectives:
-        known = ", ".join(f"{name} {seconds * 1e6:.1f} µs" for name, seconds in used.seconds.items())
-        of_which = f"{used.implementation}, of {known}" if len(used.seconds) > 1 else known
-        yield f"All-reduce of the {used.role} on {count(used.degree, 'device')}: {of_which}."
-    device = DEVICES.get(plan.device)
-    if device is not None and plan.num_devices > device.devices_per_node:
-        yield (
-            f"Nodes of {device.devices_per_node} devices: a forward is divided within one node; messages between nodes "
-            "carry token ids, and are assumed to take as long as within one."
-        )
-
-
-def _group(group: GroupMemory) -> Bar:
-    held = [
-        Segment(f"{role} weights", size, f"{gigabytes(size)} GB", _PAINTS[role])
-        for role, size in group.weights_bytes.items()
-    ]
-    held += [
-        Segment(f"{role} KV cache", size, f"{gigabytes(size)} GB", _PAINTS[role], _KV_SHADE)
-        for role, size in group.kv_bytes.items()
-    ]
-    reserve = f"{gigabytes(group.reserve_bytes)} GB"
-    whose = " and ".join(group.weights_bytes)
-    of_each = f"each of {len(group.devices)} devices" if len(group.devices) > 1 else "the device"
-    return Bar(
-        title=f"Memory of {of_each} of the {whose}: {gigabytes(group.used_bytes)} GB of "
-        f"{gigabytes(group.usable_bytes)} GB, {gigabytes(sum(group.weights_bytes.values()))} GB of them weights",
-        segments=[*held, Segment("graphs and workspace", group.reserve_bytes, reserve, "wait")],
-        total=max(group.usable_bytes, group.used_bytes),
-    )
 
 
 def _sensitivity(plan: Plan) -> Section | None:

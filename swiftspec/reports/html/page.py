@@ -6,6 +6,7 @@ from itertools import groupby
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
+from swiftspec.reports.basis import references
 from swiftspec.reports.html.charts import (
     bar,
     curves,
@@ -34,7 +35,6 @@ from swiftspec.reports.model import (
     Tracks,
 )
 from swiftspec.reports.plan import plan_sections
-from swiftspec.reports.references import references
 from swiftspec.timing.timeline import Timeline
 
 __all__ = ["render"]
