@@ -112,7 +112,6 @@ def show_drafts(drafts: Drafts) -> None:
     """Print a line for each draft, best first."""
     from swiftspec.planner.search.goals import preference
 
-    best = best_draft(drafts)
     made = {name: found.plan for name, found in drafts.items() if isinstance(found, Planned)}
     ordered = sorted(made, key=lambda name: preference(made[name]), reverse=True)
     table = Table(
@@ -120,12 +119,9 @@ def show_drafts(drafts: Drafts) -> None:
         columns=(*texts("draft", "policy", "split", "acceptance"), *numbers("devices", "tokens/s")),
         rows=[_row(name, made[name]) for name in ordered],
     )
-    show([Section(key="drafts", title="Drafts", parts=[table])])
-    for name, found in drafts.items():
-        if isinstance(found, ValueError):
-            console.paragraph(f"No plan with {name}: {found}")
-    console.paragraph()
-    console.paragraph(f"The best is {best.plan.draft.model}:")
+    faults = [f"No plan with {name}: {found}" for name, found in drafts.items() if isinstance(found, ValueError)]
+    best = f"The best is {best_draft(drafts).plan.draft.model}:"
+    show([Section(key="drafts", title="Drafts", parts=(table, *faults, best))])
 
 
 def _row(name: str, made: Plan) -> Row:

@@ -41,7 +41,6 @@ def report(*, plan: Path, out: Path | None, json_path: Path | None = None) -> No
 
 def write_page(path: Path, planned: Planned) -> None:
     """Write the report of a plan."""
-    from swiftspec.planner.recorded_routing import with_routed_profile
     from swiftspec.reports.html import render
     from swiftspec.simulator.typical import typical_timeline
 
