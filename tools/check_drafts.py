@@ -21,10 +21,10 @@ import swiftspec
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.report import PolicyReport
 from swiftspec.cli import console
-from swiftspec.cli.columns import milliseconds, signed_percent, speed
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import POLICIES, DraftKind
+from swiftspec.reports.formatting import milliseconds, signed_percent, speed
 from swiftspec.timing.timeline import Phase
 from tools.check_predictions import swiftspec as run_swiftspec
 

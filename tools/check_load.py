@@ -27,7 +27,7 @@ from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
 from swiftspec.artifacts.planned import Planned
 from swiftspec.cli import console
 from swiftspec.cli.app import main as swiftspec
-from swiftspec.cli.columns import percent, signed_percent
+from swiftspec.reports.formatting import percent, signed_percent
 from tools.served import served
 
 __all__ = ["main", "of_policy"]

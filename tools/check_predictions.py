@@ -28,9 +28,9 @@ from statistics import mean, median
 from typing import Any
 
 from swiftspec.cli import console
-from swiftspec.cli.columns import percent, signed_percent
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import POLICIES, Layout
+from swiftspec.reports.formatting import percent, signed_percent
 
 MOST_ERROR, MOST_MEDIAN, MOST_APART = 0.08, 0.04, 0.06
 NEW_TOKENS = 96

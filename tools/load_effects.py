@@ -26,8 +26,8 @@ from swiftspec.artifacts.load_report import PolicyLoad
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
-from swiftspec.cli.columns import milliseconds, percent, signed_percent, speed
 from swiftspec.policies import Layout
+from swiftspec.reports.formatting import milliseconds, percent, signed_percent, speed
 from swiftspec.timing.timeline import Timeline
 from swiftspec.workload import Arrivals, Lengths, make_workload
 from tools.check_load import of_policy

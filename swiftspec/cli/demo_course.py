@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from swiftspec.cli import console
-from swiftspec.cli.columns import count, milliseconds, percent
 from swiftspec.demo.budget import (
     STAGES,
     Choice,
@@ -20,6 +19,7 @@ from swiftspec.demo.budget import (
 from swiftspec.demo.gauge import instructions, take_gauge
 from swiftspec.devices.contention import Contention, watch_contention
 from swiftspec.files.document import ModelRef
+from swiftspec.reports.formatting import count, milliseconds, percent
 
 __all__ = ["Course"]
 

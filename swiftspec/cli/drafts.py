@@ -9,11 +9,13 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
-from swiftspec.cli.columns import speed
+from swiftspec.cli.sections import show
 from swiftspec.models import known_model, model_names
 from swiftspec.planner.deployment import PlannedModel
 from swiftspec.policies import Layout, policy_class, policy_names
 from swiftspec.policies.effects import Role
+from swiftspec.reports.formatting import speed
+from swiftspec.reports.model import Row, Section, Table, numbers, texts
 
 if TYPE_CHECKING:
     from swiftspec.acceptance import GivenAcceptance
@@ -110,35 +112,26 @@ def show_drafts(drafts: Drafts) -> None:
     """Print a line for each draft, best first."""
     from swiftspec.planner.search.goals import preference
 
-    best = best_draft(drafts)
     made = {name: found.plan for name, found in drafts.items() if isinstance(found, Planned)}
     ordered = sorted(made, key=lambda name: preference(made[name]), reverse=True)
-    rows = [_row(name, made[name]) for name in ordered]
-    console.table(
-        "Drafts",
-        ("draft", "policy", "split", "acceptance", "devices", "tokens/s"),
-        rows,
-        num_text_columns=4,
-        remarks=[_basis(made[name]) for name in ordered],
+    table = Table(
+        title="Drafts",
+        columns=(*texts("draft", "policy", "split", "acceptance"), *numbers("devices", "tokens/s")),
+        rows=[_row(name, made[name]) for name in ordered],
     )
-    for name, found in drafts.items():
-        if isinstance(found, ValueError):
-            console.paragraph(f"No plan with {name}: {found}")
-    console.paragraph()
-    console.paragraph(f"The best is {best.plan.draft.model}:")
+    faults = [f"No plan with {name}: {found}" for name, found in drafts.items() if isinstance(found, ValueError)]
+    best = f"The best is {best_draft(drafts).plan.draft.model}:"
+    show([Section(key="drafts", title="Drafts", parts=(table, *faults, best))])
 
 
-def _row(name: str, made: Plan) -> tuple[str, ...]:
-    chosen = made.chosen
-    return (
+def _row(name: str, made: Plan) -> Row:
+    chosen, acceptance = made.chosen, made.acceptance
+    cells = (
         name,
         chosen.policy,
         chosen.split,
-        made.acceptance.provenance if made.acceptance else "",
+        acceptance.provenance if acceptance else "",
         str(len(chosen.devices)),
         speed(chosen.prediction.metrics.figures.tokens_per_s),
     )
-
-
-def _basis(made: Plan) -> str:
-    return made.acceptance.basis if made.acceptance else ""
+    return Row(cells, remark=acceptance.basis if acceptance else "")

@@ -8,13 +8,13 @@ from swiftspec.artifacts.basis import files_of, read_profile, read_trace
 from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
-from swiftspec.cli.columns import speed
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.cli.verbs.use import ExportFlags
 from swiftspec.engines import engine_named
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.export import Export, export_plan
 from swiftspec.files.writing import write_output
+from swiftspec.reports.formatting import speed
 
 if TYPE_CHECKING:
     from swiftspec.planner.under_load.candidates import ServingEngine

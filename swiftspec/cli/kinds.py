@@ -5,8 +5,9 @@ from swiftspec.artifacts.kinds import KindComparison
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.plan_flags import compared_clients, deployment_of, parsed_jobs
+from swiftspec.cli.sections import show
 from swiftspec.cli.verbs.decide import PlanFlags
-from swiftspec.reports import kinds as said
+from swiftspec.reports.kinds import kind_sections
 
 __all__ = ["compare_kinds"]
 
@@ -44,7 +45,7 @@ def compare_kinds(asked: PlanFlags, target: str) -> KindComparison:
         num_jobs=parsed_jobs(asked)[0],
         stages=console.progress,
     )
-    _show(compared)
+    show(kind_sections(compared), headings=True)
     if asked.plot is not None:
         from swiftspec.reports.figures import kinds_by_load, save_figure
 
@@ -61,24 +62,3 @@ def _refuse_search(asked: PlanFlags) -> None:
             flag = field.replace("_", "-")
             shown = ",".join(value) if isinstance(value, list) else value
             raise ValueError(f"--{flag} is {shown}; --load {asked.load} compares drafts and makes no plan")
-
-
-def _show(compared: KindComparison) -> None:
-    for load in compared.clients:
-        rows = [said.load_row(kind, point) for kind, point in compared.ranked(load)]
-        title = said.load_title(compared, load)
-        if rows:
-            console.table(title, said.LOAD_COLUMNS, rows, num_text_columns=2, last_is_text=True)
-    console.table(
-        said.LENGTH_TITLE,
-        said.length_columns(compared),
-        [said.length_row(compared, kind) for kind in compared.kinds if kind.points and kind is not compared.plain],
-    )
-    console.heading("The best for a user")
-    for sentence in said.best(compared):
-        console.paragraph(sentence)
-    console.heading("Where acceptance comes from")
-    for sentence in said.bases(compared):
-        console.paragraph(sentence)
-    console.paragraph()
-    console.paragraph(said.to_know(compared))

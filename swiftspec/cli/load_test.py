@@ -8,10 +8,10 @@ from swiftspec.artifacts.load_metrics import Percentiles
 from swiftspec.artifacts.load_test import LoadTest
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
-from swiftspec.cli.columns import count, milliseconds, percent, speed
 from swiftspec.cli.outputs import check_outputs
 from swiftspec.cli.verbs.check import LoadTestFlags
 from swiftspec.files.reading import read_input
+from swiftspec.reports.formatting import count, milliseconds, percent, speed
 
 __all__ = ["load_test", "read_api_key"]
 

@@ -15,7 +15,7 @@ from swiftspec.cli.drafts import Draft, Drafts, best_draft, named_drafts, record
 from swiftspec.cli.kinds import compare_kinds
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.cli.plan_flags import compared_clients, deployment_of, search_options
-from swiftspec.cli.print_plan import show_plan
+from swiftspec.cli.sections import show_plan
 from swiftspec.cli.verbs.decide import PlanFlags
 from swiftspec.devices import DEVICES
 from swiftspec.files.writing import write_output
@@ -33,7 +33,6 @@ _RECORDED = "it needs --device; without that, acceptance comes from --trace"
 
 def write_page(path: Path, planned: Planned) -> None:
     """Write the report of a plan."""
-    from swiftspec.planner.recorded_routing import with_routed_profile
     from swiftspec.reports.html import render
     from swiftspec.simulator.typical import typical_timeline
 

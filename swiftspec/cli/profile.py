@@ -8,12 +8,12 @@ from swiftspec.artifacts.plan import named_group
 from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.artifacts.routes import ExpertsTouched
 from swiftspec.cli import console
-from swiftspec.cli.columns import milliseconds, percent, signed_percent
 from swiftspec.cli.inflate import save_expanded
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.cli.verbs.measure import ProfileFlags
 from swiftspec.devices.contention import BUSY_SHARE
 from swiftspec.profiler.pair import measure_pair, registered_name
+from swiftspec.reports.formatting import milliseconds, percent, signed_percent
 from swiftspec.timing.sharing import Sharing
 from swiftspec.timing.timeline import Phase
 from swiftspec.timing.warm_up import WarmUpCost

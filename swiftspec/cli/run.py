@@ -12,7 +12,6 @@ from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt, read_prompts
 from swiftspec.cli import console
-from swiftspec.cli.columns import count, milliseconds, percent, speed
 from swiftspec.cli.nodes import NodeOptions, write_new_secret
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.verbs.use import RunFlags
@@ -22,6 +21,7 @@ from swiftspec.engine.process.interrupts import interrupts_noted
 from swiftspec.engine.requests.task import Task
 from swiftspec.engine.tasks import make_tasks
 from swiftspec.errors import EngineError
+from swiftspec.reports.formatting import count, milliseconds, percent, speed
 from swiftspec.timing.perfetto import save_timelines
 from swiftspec.timing.timeline import Timeline
 

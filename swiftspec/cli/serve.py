@@ -11,7 +11,6 @@ from typing import Any
 from swiftspec.artifacts.basis import candidate_of, searching
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
-from swiftspec.cli.columns import count
 from swiftspec.cli.nodes import on_ray
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.settings import SERVER, own_settings
@@ -21,6 +20,7 @@ from swiftspec.engine.requests.tenants import Tenant
 from swiftspec.extras import check_extra
 from swiftspec.files.reading import read_input
 from swiftspec.policies.lookup.shared_outputs import num_searched
+from swiftspec.reports.formatting import count
 
 __all__ = ["serve"]
 

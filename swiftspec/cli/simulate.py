@@ -14,11 +14,11 @@ from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
-from swiftspec.cli.columns import count, milliseconds, percent, speed
 from swiftspec.cli.limits import Limits, load_options, read_load, refuse_limits
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.settings import SIMULATOR, parse_settings, typed
 from swiftspec.cli.verbs.decide import SimulateFlags
+from swiftspec.reports.formatting import count, milliseconds, percent, speed
 from swiftspec.reports.under_load import compared
 from swiftspec.timing.perfetto import save_timelines
 

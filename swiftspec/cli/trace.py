@@ -7,10 +7,10 @@ from swiftspec.api import NUM_CANDIDATES
 from swiftspec.api import trace as record
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
-from swiftspec.cli.columns import percent
 from swiftspec.cli.inflate import save_expanded
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.cli.verbs.measure import TraceFlags
+from swiftspec.reports.formatting import percent
 
 if TYPE_CHECKING:
     from swiftspec.costmodel.measured_routing import MeasuredRouting

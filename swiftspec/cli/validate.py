@@ -12,7 +12,6 @@ from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
-from swiftspec.cli.columns import count, milliseconds, percent, signed_percent, speed
 from swiftspec.cli.limits import refuse_limits
 from swiftspec.cli.outputs import check_outputs
 from swiftspec.cli.settings import SCHEDULER, own_settings
@@ -21,6 +20,7 @@ from swiftspec.cli.validate_published import validate_published
 from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.devices.contention import Contention, watch_contention
 from swiftspec.files.document import file_sha256
+from swiftspec.reports.formatting import count, milliseconds, percent, signed_percent, speed
 from swiftspec.validation.measuring import measure_plan
 
 __all__ = ["regret", "say_drift", "show_report", "validate", "validate_plan"]

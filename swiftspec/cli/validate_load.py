@@ -10,12 +10,12 @@ from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.cli import console
-from swiftspec.cli.columns import count, milliseconds, percent, signed_percent, speed
 from swiftspec.cli.limits import Limits, load_options, read_load
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs
 from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.devices.contention import watch_contention
+from swiftspec.reports.formatting import count, milliseconds, percent, signed_percent, speed
 
 __all__ = ["show_load_report", "validate_load"]
 

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from swiftspec.cli import console
-from swiftspec.cli.columns import percent, signed_percent
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.engines import engine_named
+from swiftspec.reports.formatting import percent, signed_percent
 from swiftspec.validation.published.comparison import Comparison, LeaveOut, frozen
 from swiftspec.validation.published.loads import compare_loads
 from swiftspec.validation.published.speeds import compare_speeds

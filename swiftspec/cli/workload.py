@@ -8,13 +8,13 @@ from typing import Any
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.cli import console
-from swiftspec.cli.columns import count, milliseconds, percent
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.cli.settings import DRAWN, REPLAYED, own_settings
 from swiftspec.cli.verbs.data import WorkloadFlags
 from swiftspec.files.reading import shown
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
+from swiftspec.reports.formatting import count, milliseconds, percent
 from swiftspec.workload import Prefixes, PromptLengths, lengths_in_prompts, lengths_in_trace, make_workload, replay
 from swiftspec.workload.classes import DEFAULT_CLASSES
 

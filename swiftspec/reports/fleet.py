@@ -1,33 +1,102 @@
-"""Sentences and table rows about a plan's fleet, for the terminal and the report."""
+"""Sections about the fleet that a plan was made for: its size, break-even loads, the front, and draft lengths."""
+
+from collections.abc import Iterator
 
 from swiftspec.artifacts.fleet import Drafting, DraftLength, Fleet, LoadPoint, ReplicaKind
 from swiftspec.artifacts.plan import Plan
 from swiftspec.reports.formatting import count, milliseconds, money, percent, speed
+from swiftspec.reports.model import SIMULATED, Curve, Curves, Point, Row, Section, Table, numbers, texts
 
-__all__ = [
-    "FRONT_COLUMNS",
-    "FRONT_TITLE",
-    "KIND_COLUMNS",
-    "KIND_TITLE",
-    "LENGTH_COLUMNS",
-    "LENGTH_TITLE",
-    "attainment",
-    "choice",
-    "front_row",
-    "kind_row",
-    "length_row",
-    "others",
-]
-
-KIND_TITLE = "Kinds of replicas: how many serve the load within its limits, and the load at which each stops paying"
-KIND_COLUMNS = ("replica", "control", "devices", "replicas", "in total", "capacity", "alone", "pays up to", "best for")
-FRONT_TITLE = "Pareto front within the limits: nobody serves users faster at more tokens/s per device"
-FRONT_COLUMNS = ("replica", "load", "user tokens/s", "tokens/s per device", "per million", "in limits", "TTFT", "p95")
-LENGTH_TITLE = "Best draft length of a serial chain on these devices, by batch"
-LENGTH_COLUMNS = ("batch", "draft tokens", "tokens/s", "without a draft", "gain")
+__all__ = ["fleet"]
 
 
-def choice(plan: Plan, fleet: Fleet) -> str:
+def fleet(plan: Plan) -> list[Section]:
+    """The sections; none of a plan without a fleet."""
+    found = plan.fleet
+    if found is None:
+        return []
+    return [
+        _size(plan, found),
+        _front(found),
+        _classes(found),
+        *([_lengths(found)] if found.draft_lengths else []),
+    ]
+
+
+def _size(plan: Plan, found: Fleet) -> Section:
+    kinds = Table(
+        title="Kinds of replicas: how many serve the load within its limits, and the load at which each stops paying",
+        columns=(
+            *texts("replica", "control"),
+            *numbers("devices", "replicas", "in total", "capacity", "alone", "pays up to", "best for"),
+        ),
+        rows=[Row(_kind_cells(kind), chosen=number == 0) for number, kind in enumerate(found.kinds)],
+        footnote="Capacity and loads in requests/s per device; ~ marks what longer simulations did not check; + the "
+        "highest load that both could serve",
+    )
+    speeds = Curves(
+        curves=list(_speeds(found)),
+        x_title="requests/s per device",
+        y_title="Tokens/s that a user sees",
+        label="Tokens/s per user over load, of the best kind of replica of every place to draft",
+    )
+    sentences = (_choice(plan, found), _attainment(found), _others(found))
+    return Section(key="fleet", title="Fleet", parts=(*sentences, kinds, speeds), sources=SIMULATED)
+
+
+def _front(found: Fleet) -> Section:
+    points = Curves(
+        curves=list(_fronts(found)),
+        x_title="tokens/s that a user sees",
+        y_title="Tokens/s per device",
+        label="Tokens/s per device over tokens/s per user, of every kind of replica within the limits",
+    )
+    table = Table(
+        title="Pareto front within the limits: nobody serves users faster at more tokens/s per device",
+        columns=(
+            *texts("replica"),
+            *numbers("load", "user tokens/s", "tokens/s per device", "per million", "in limits", "TTFT", "p95"),
+        ),
+        rows=[Row(_front_cells(found, kind, point)) for kind, point in found.front],
+        footnote=f"{count(found.num_simulations, 'simulation')} of replicas under load",
+    )
+    return Section(
+        key="front", title="Users' speed against tokens per device", parts=(points, table), sources=SIMULATED
+    )
+
+
+def _classes(found: Fleet) -> Section:
+    """Attainment by class and kind, at the highest load per device that the kind serves within the limits."""
+    names = list(found.point.attainment)
+    rows = [
+        Row(
+            (
+                kind.name,
+                f"{point.rate / kind.num_devices:.2f}",
+                *(percent(point.attainment.get(name, 0)) for name in names),
+            )
+        )
+        for kind in found.kinds
+        for point in kind.within[-1:]
+    ]
+    table = Table(
+        title="Attainment by class at each kind's highest load within the limits",
+        columns=(*texts("replica"), *numbers("load", *names)),
+        rows=rows,
+    )
+    return Section(key="classes", title="Attainment by class", parts=[table], sources=SIMULATED)
+
+
+def _lengths(found: Fleet) -> Section:
+    table = Table(
+        title="Best draft length of a serial chain on these devices, by batch",
+        columns=numbers("batch", "draft tokens", "tokens/s", "without a draft", "gain"),
+        rows=[Row(_length_cells(best)) for best in found.draft_lengths],
+    )
+    return Section(key="lengths", title="Draft length by batch", parts=[table], sources=SIMULATED)
+
+
+def _choice(plan: Plan, fleet: Fleet) -> str:
     """Sentence: the replicas that serve the load, what users see, and what it costs."""
     chosen, point = fleet.chosen, fleet.point
     used = f"{count(fleet.num_replicas, 'replica')} of {chosen.name}{_controlled(chosen)}"
@@ -44,7 +113,7 @@ def choice(plan: Plan, fleet: Fleet) -> str:
     )
 
 
-def attainment(fleet: Fleet) -> str:
+def _attainment(fleet: Fleet) -> str:
     """Sentence: attainment by class, and latencies of a replica at its share of the load."""
     point = fleet.point
     classes = ", ".join(f"{name} {percent(share)}" for name, share in point.attainment.items())
@@ -56,7 +125,7 @@ def attainment(fleet: Fleet) -> str:
     )
 
 
-def others(fleet: Fleet) -> str:
+def _others(fleet: Fleet) -> str:
     """Sentence: the fewest devices of every other place to draft."""
     parts = []
     for drafting in Drafting:
@@ -69,8 +138,8 @@ def others(fleet: Fleet) -> str:
     return f"Devices needed otherwise: {'; '.join(parts)}."
 
 
-def kind_row(kind: ReplicaKind) -> tuple[str, ...]:
-    """Cells for KIND_COLUMNS: loads in requests/s and device, `alone` in tokens/s."""
+def _kind_cells(kind: ReplicaKind) -> tuple[str, ...]:
+    """Loads in requests/s and device, `alone` in tokens/s."""
     even = kind.break_even
     replicas = "none" if kind.num_replicas is None else f"{'' if kind.is_fewest else '~'}{kind.num_replicas}"
     total = "" if kind.total_devices is None else f"{'' if kind.is_fewest else '~'}{kind.total_devices}"
@@ -89,8 +158,8 @@ def kind_row(kind: ReplicaKind) -> tuple[str, ...]:
     )
 
 
-def front_row(fleet: Fleet, kind: ReplicaKind, point: LoadPoint) -> tuple[str, ...]:
-    """Cells for FRONT_COLUMNS: load in requests/s and device, times in ms."""
+def _front_cells(fleet: Fleet, kind: ReplicaKind, point: LoadPoint) -> tuple[str, ...]:
+    """Load in requests/s and device, times in ms."""
     cost = fleet.cost(kind, point)
     return (
         kind.name + _controlled(kind),
@@ -104,8 +173,7 @@ def front_row(fleet: Fleet, kind: ReplicaKind, point: LoadPoint) -> tuple[str, .
     )
 
 
-def length_row(best: DraftLength) -> tuple[str, ...]:
-    """Cells for LENGTH_COLUMNS."""
+def _length_cells(best: DraftLength) -> tuple[str, ...]:
     gain = best.tokens_per_s / best.plain_tokens_per_s
     return (
         str(best.batch),
@@ -122,3 +190,36 @@ def _per_device(kind: ReplicaKind, point: LoadPoint) -> float:
 
 def _controlled(kind: ReplicaKind) -> str:
     return f" under {kind.control}" if kind.control else ""
+
+
+def _fronts(found: Fleet) -> Iterator[Curve]:
+    """The front, then the points of every place to draft."""
+    yield Curve("front", [_on_front(kind, point) for kind, point in found.front])
+    for drafting in Drafting:
+        kinds = [kind for kind in found.kinds if kind.drafting is drafting]
+        points = [_on_front(kind, point) for kind in kinds for point in kind.within]
+        if points:
+            yield Curve(drafting, sorted(points), joined=False)
+
+
+def _on_front(kind: ReplicaKind, point: LoadPoint) -> Point:
+    per_device = point.tokens_per_s / kind.num_devices
+    title = f"{kind.name}: {speed(point.user_tokens_per_s)} tokens/s per user, {speed(per_device)} per device"
+    return Point(point.user_tokens_per_s, per_device, title)
+
+
+def _speeds(found: Fleet) -> Iterator[Curve]:
+    """The kind of every place to draft that serves most, by load."""
+    for drafting in Drafting:
+        kinds = [kind for kind in found.kinds if kind.drafting is drafting and kind.within]
+        if kinds:
+            best = max(kinds, key=lambda kind: kind.capacity / kind.num_devices)
+            points = [
+                Point(
+                    point.rate / best.num_devices,
+                    point.user_tokens_per_s,
+                    f"{best.name}: {speed(point.user_tokens_per_s)} tokens/s, {percent(point.attained)} in limits",
+                )
+                for point in best.within
+            ]
+            yield Curve(f"{drafting}: {best.name}", points)

@@ -18,6 +18,7 @@ __all__ = [
     "objective",
     "percent",
     "provenance_shares",
+    "shape_text",
     "signed_percent",
     "size",
     "speed",
@@ -123,3 +124,8 @@ def provenance_shares(shares: Mapping[Provenance, float]) -> str:
     """Shares of provenances, `measured 93 %, interpolated 7 %`, largest first."""
     ordered = sorted(shares.items(), key=lambda item: -item[1])
     return ", ".join(f"{provenance} {share * 100:.0f} %" for provenance, share in ordered if share >= 0.005)
+
+
+def shape_text(option: str) -> str:
+    """Shape of a described option, `verify_rows=8, expand_rows=4` of `swiftspec 1+1 (...)`; empty if it has none."""
+    return option.partition(" (")[2].removesuffix(")")

@@ -1,72 +1,80 @@
-"""Sentences and table rows about kinds of drafts side by side."""
+"""Sections about kinds of drafts side by side on one target."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from swiftspec.artifacts.kinds import DraftingKind, KindComparison, KindPoint
 from swiftspec.artifacts.load_metrics import EVENTS
 from swiftspec.reports.formatting import count, milliseconds, speed
+from swiftspec.reports.model import Row, Section, Table, numbers, texts
 from swiftspec.timing.latency import Provenance
 
-__all__ = [
-    "LENGTH_TITLE",
-    "LOAD_COLUMNS",
-    "bases",
-    "best",
-    "length_columns",
-    "length_row",
-    "load_row",
-    "load_title",
-    "to_know",
-]
-
-LOAD_COLUMNS = (
-    *("kind", "policy", "K", "a user", "a device", "per round"),
-    *("draft", "verify", "host", "acceptance"),
-)
-LENGTH_TITLE = "Draft tokens of the best shape by clients, and the load up to which each kind beats none"
+__all__ = ["kind_sections"]
 
 
-def load_title(compared: KindComparison, clients: int) -> str:
-    """Title of a load's table."""
-    where = f"{compared.num_devices} {compared.device}"
-    return f"{count(clients, 'client')} at once on {where}: tokens/s of a user and of a device, tokens per round, time"
-
-
-def load_row(kind: DraftingKind, point: KindPoint) -> tuple[str, ...]:
-    """Cells for LOAD_COLUMNS: K draft tokens at most, tokens of a round, shares of its time."""
-    draft = "" if not point.draft_share else f"{point.draft_share:.0%}"
-    rest = 1 - point.verify_share - (0 if kind.own_devices else point.draft_share)
+def kind_sections(compared: KindComparison) -> Sequence[Section]:
+    """Every kind at each load, draft tokens by load, the best, where acceptance comes from, and what is left out."""
+    tables = [_load(compared, clients) for clients in compared.clients if compared.ranked(clients)]
     return (
+        Section(key="kinds", title="Kinds of drafts", parts=(*tables, _lengths(compared))),
+        Section(key="best", title="The best for a user", parts=tuple(_best(compared))),
+        Section(key="acceptance", title="Where acceptance comes from", parts=tuple(_bases(compared))),
+        Section(key="to-know", title="To know", parts=[_to_know(compared)]),
+    )
+
+
+def _load(compared: KindComparison, clients: int) -> Table:
+    where = f"{compared.num_devices} {compared.device}"
+    return Table(
+        title=f"{count(clients, 'client')} at once on {where}: tokens/s of a user and of a device, tokens per round, "
+        "time",
+        columns=(
+            *texts("kind", "policy"),
+            *numbers("K", "a user", "a device", "per round", "draft", "verify", "host"),
+            *texts("acceptance"),
+        ),
+        rows=[_load_row(kind, point) for kind, point in compared.ranked(clients)],
+    )
+
+
+def _load_row(kind: DraftingKind, point: KindPoint) -> Row:
+    """K draft tokens at most, tokens of a round, shares of its time."""
+    rest = 1 - point.verify_share - (0 if kind.own_devices else point.draft_share)
+    cells = (
         kind.name,
         f"{point.policy} {point.split}",
         str(point.num_draft_tokens or ""),
         speed(point.user_tokens_per_s),
         speed(point.device_tokens_per_s),
         f"{point.tokens_per_round:.2f}",
-        draft,
+        f"{point.draft_share:.0%}" if point.draft_share else "",
         f"{point.verify_share:.0%}",
         f"{max(0.0, rest):.0%}",
         kind.provenance or "",
     )
+    return Row(cells)
 
 
-def length_columns(compared: KindComparison) -> tuple[str, ...]:
-    """Titles of the table of draft tokens."""
-    return ("kind", *(f"{load}" for load in compared.clients), "pays up to")
+def _lengths(compared: KindComparison) -> Table:
+    kinds = [kind for kind in compared.kinds if kind.points and kind is not compared.plain]
+    return Table(
+        title="Draft tokens of the best shape by clients, and the load up to which each kind beats none",
+        columns=(*texts("kind"), *numbers(*map(str, compared.clients), "pays up to")),
+        rows=[_length_row(compared, kind) for kind in kinds],
+    )
 
 
-def length_row(compared: KindComparison, kind: DraftingKind) -> tuple[str, ...]:
-    """Cells for `length_columns`: draft tokens at every load, 0 where none is faster, and clients."""
+def _length_row(compared: KindComparison, kind: DraftingKind) -> Row:
+    """Draft tokens at every load, 0 where none is faster, and clients."""
     lengths = []
     for load in compared.clients:
         point, plain = kind.at(load), compared.plain.at(load)
         pays = point is not None and plain is not None and point.user_tokens_per_s > plain.user_tokens_per_s
         lengths.append("-" if point is None else str(point.num_draft_tokens) if pays else "0")
     up_to = "never" if kind.pays_up_to is None else f"{kind.pays_up_to:.0f}{'+' * kind.is_open}"
-    return (kind.name, *lengths, up_to)
+    return Row((kind.name, *lengths, up_to))
 
 
-def best(compared: KindComparison) -> Iterator[str]:
+def _best(compared: KindComparison) -> Iterator[str]:
     """A sentence for every load: the fastest kind, and the fastest of which acceptance is published or measured."""
     for load in compared.clients:
         ranked = compared.ranked(load)
@@ -98,7 +106,7 @@ def _gain(compared: KindComparison, point: KindPoint) -> str:
     return f" ({point.user_tokens_per_s / plain.user_tokens_per_s:.2f} times none)"
 
 
-def bases(compared: KindComparison) -> Iterator[str]:
+def _bases(compared: KindComparison) -> Iterator[str]:
     """A sentence for every draft: where its acceptance comes from, or why there are loads without it."""
     seen = set[str]()
     for kind in compared.kinds:
@@ -109,7 +117,7 @@ def bases(compared: KindComparison) -> Iterator[str]:
             yield f"{kind.name} is missing{' at some loads' if kind.points else ''}: {kind.reason}."
 
 
-def to_know(compared: KindComparison) -> str:
+def _to_know(compared: KindComparison) -> str:
     """What the figures leave out."""
     by_events = any(point.method == EVENTS for kind in compared.kinds for point in kind.points)
     sentences = [

@@ -1,24 +1,47 @@
-"""Sentences and table rows about a plan's predictions under load, for the terminal and the report."""
+"""Section about a plan's predictions under the load that it was made for, and their sentences."""
 
 from swiftspec.artifacts.load_metrics import Percentiles
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.under_load import DecodePool, LoadPrediction, UnderLoad
 from swiftspec.artifacts.workload import RequestClass
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.reports.formatting import count, milliseconds, percent, speed
+from swiftspec.reports.formatting import count, milliseconds, percent, shape_text, speed
+from swiftspec.reports.model import SIMULATED, Row, Section, Table, numbers, texts
 
-__all__ = ["COLUMNS", "TITLE", "assumed", "cached", "choice", "compared", "load_row", "single_request", "unmet"]
-
-TITLE = "The best of every policy under this load: goodput in requests/s, latencies in ms, tokens/s of a request alone"
-COLUMNS = ("policy", "split", "goodput", "in limits", "TTFT", "p95", "TPOT", "p95", "E2E", "p95", "alone")
+__all__ = ["cached", "choice", "compared", "under_load"]
 
 
-def load_row(policy: str, split: str, prediction: LoadPrediction) -> tuple[str, ...]:
-    """Cells for COLUMNS: means and 95th percentiles, and tokens/s of a single request."""
+def under_load(plan: Plan) -> Section | None:
+    """The choice, what it assumes, and the best candidate of every policy; None of a plan for one request at a time."""
+    load = plan.under_load
+    if load is None:
+        return None
+    sentences = (
+        choice(plan, load),
+        _assumed(load),
+        cached(plan, load),
+        _unmet(plan, load),
+        _single_request(plan, load),
+    )
+    table = Table(
+        title="The best of every policy under this load: goodput in requests/s, latencies in ms, tokens/s of a request "
+        "alone",
+        columns=(
+            *texts("policy", "split"),
+            *numbers("goodput", "in limits", "TTFT", "p95", "TPOT", "p95", "E2E", "p95", "alone"),
+        ),
+        rows=[_row(plan, policy, prediction) for policy, prediction in load.ranked.items()],
+        footnote=f"{count(load.num_candidates, 'candidate')} simulated under this load",
+    )
+    return Section(key="load", title="Under load", parts=(*filter(None, sentences), table), sources=SIMULATED)
+
+
+def _row(plan: Plan, policy: str, prediction: LoadPrediction) -> Row:
+    """Means and 95th percentiles, and tokens/s of a single request."""
     metrics = prediction.metrics
-    return (
+    cells = (
         policy,
-        split,
+        plan.candidates[policy].split,
         f"{metrics.request_goodput:.2f}",
         percent(prediction.attained),
         *_two(metrics.ttft_s),
@@ -26,6 +49,7 @@ def load_row(policy: str, split: str, prediction: LoadPrediction) -> tuple[str, 
         *_two(metrics.e2el_s),
         speed(prediction.tokens_per_s),
     )
+    return Row(cells, remark=shape_text(prediction.candidate), chosen=policy == plan.chosen.policy)
 
 
 def _two(values: Percentiles) -> tuple[str, str]:
@@ -56,7 +80,7 @@ def _room(prediction: LoadPrediction) -> str:
     return f" Its devices have room for {prediction.num_blocks:,} cache blocks of 16 tokens{lack}."
 
 
-def assumed(load: UnderLoad) -> str:
+def _assumed(load: UnderLoad) -> str:
     """Sentence: the requests, the limits and the scheduler."""
     simulated = count(load.num_requests, "request")
     if load.num_simulated < load.num_requests:
@@ -86,7 +110,7 @@ def _methods(load: UnderLoad) -> str:
 def cached(plan: Plan, load: UnderLoad) -> str:
     """Sentence: how much of the prompts is found in the prefix cache, with the choice's draft and without a draft."""
     if load.decode_pool is not None:
-        return decode_pool(load.decode_pool)
+        return _decode_pool(load.decode_pool)
     if not load.repeated_share:
         return ""
     repeated = f"{percent(load.repeated_share)} of the prompts' tokens are those of earlier requests"
@@ -102,7 +126,7 @@ def cached(plan: Plan, load: UnderLoad) -> str:
     return f"{found}, and {percent(plain.cache.hit_rate)} of {plain.cache.tokens:,} without a draft."
 
 
-def decode_pool(pool: DecodePool) -> str:
+def _decode_pool(pool: DecodePool) -> str:
     """Sentences: what the pool leaves to others, and how many instances that takes."""
     return (
         f"A pool that only decodes: TTFT begins when a prompt has been read elsewhere, and its cache comes "
@@ -119,7 +143,7 @@ def _limits(one: RequestClass, *, alone: bool) -> str:
     return ("" if alone else f"{one.name} ") + (" and ".join(figures) or "none")
 
 
-def unmet(plan: Plan, load: UnderLoad) -> str:
+def _unmet(plan: Plan, load: UnderLoad) -> str:
     """Sentence, if no candidate is acceptable; otherwise empty."""
     prediction = load.predictions[plan.chosen.policy]
     if load.is_met_by(prediction):
@@ -133,7 +157,7 @@ def unmet(plan: Plan, load: UnderLoad) -> str:
     )
 
 
-def single_request(plan: Plan, load: UnderLoad) -> str:
+def _single_request(plan: Plan, load: UnderLoad) -> str:
     """Sentence: the choice for one request at a time, and its figures under the load."""
     alone = load.single_request
     if alone.candidate == load.predictions[plan.chosen.policy].candidate:

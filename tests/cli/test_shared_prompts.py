@@ -8,7 +8,7 @@ import pytest
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli.app import main
-from swiftspec.cli.print_plan import show_plan
+from swiftspec.cli.sections import show_plan
 
 Fails = Callable[..., str]
 

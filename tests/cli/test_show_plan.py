@@ -8,7 +8,7 @@ import pytest
 
 from swiftspec.artifacts.plan import Acceptance, Candidate, Explored, Goal, GroupMemory, Objective, Plan, Sensitivity
 from swiftspec.artifacts.profile import Collective
-from swiftspec.cli.print_plan import show_plan
+from swiftspec.cli.sections import show_plan
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.effects import Role
@@ -69,10 +69,12 @@ def test_an_interval_says_what_it_includes_and_what_it_cannot(capsys: pytest.Cap
 
 def test_reasons_that_policies_share_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, plan().model_copy(update={"rejected": REASONS}))
-    first = lines.index("Simulated 9 candidates on 2 devices, rejected 8:")
-    assert lines[first + 1 : first + 3] == [
-        "  7 of serial_tree and swiftspec: too wide",
-        "  1 of dsi: needs more devices",
+    first = lines.index("Simulated 9 candidates on 2 devices, rejected 8")
+    assert [line.split() for line in lines[first + 2 : first + 6]] == [
+        ["too", "wide", "7"],
+        ["serial_tree", "4,", "swiftspec", "3"],
+        ["needs", "more", "devices", "1"],
+        ["dsi", "1"],
     ]
 
 
@@ -93,7 +95,7 @@ def test_a_choice_that_does_not_fit_any_more_is_not_said_to_stand_still(capsys: 
 
 def test_many_reasons_are_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, plan().model_copy(update={"rejected": {f"dsi: reason {i}": 1 for i in range(20)}}))
-    assert "  12 for 12 other reasons" in lines
+    assert "  and 12 more" in lines
 
 
 def test_shapes_stand_below_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,10 +117,10 @@ def test_a_request_and_its_cost_are_told(capsys: pytest.CaptureFixture[str]) -> 
 def test_speed_stands_against_the_number_of_devices(capsys: pytest.CaptureFixture[str]) -> None:
     cells = (cell(1, 60.0), cell(2, 100.0), cell(2, 90.0))
     rows = {" ".join(line.split()) for line in printed(capsys, plan().model_copy(update={"explored": cells}))}
-    assert {"serial_tree 1 1 60.0 60.0 16.67", "serial_tree 2 2 100.0 50.0 10.00"} <= rows
+    assert {"serial_tree 1 1 60.0 60.0 16.67", "serial_tree 2 2 100.0 50.0 10.00 +66.7 %"} <= rows
     priced = plan().model_copy(update={"explored": cells, "goal": Goal(price_per_hour=3.6)})
     rows = {" ".join(line.split()) for line in printed(capsys, priced)}
-    assert {"serial_tree 1 1 60.0 60.0 16.67 16.67", "serial_tree 2 2 100.0 50.0 10.00 20.00"} <= rows
+    assert {"serial_tree 1 1 60.0 60.0 16.67 16.67", "serial_tree 2 2 100.0 50.0 10.00 20.00 +66.7 %"} <= rows
 
 
 def test_the_fewest_devices_are_said_with_what_one_fewer_does(capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,8 +257,10 @@ def test_machine_and_sensitivities_are_told(capsys: pytest.CaptureFixture[str]) 
         }
     )
     text = "\n".join(printed(capsys, made))
-    assert "Warning: acceptance is known only on one task\nAcceptance (assumed): fitted to a neighbour" in text
-    assert "All-reduce of the target on 2 devices: nccl, of nccl 0.020 ms, fused 0.030 ms" in text
+    assert "Warning: acceptance is known only on one task.\nChosen: " in text
+    assert "Acceptance (assumed): fitted to a neighbour." in text
+    assert "All-reduce of the target on 2 devices: nccl, of nccl 20.0 µs, fused 30.0 µs" in text
     assert "Memory of each of 2 devices of the target: 33.0 GB of 72.0 GB, 30.0 GB of them weights" in text
     rows = {" ".join(line.split()) for line in text.splitlines()}
-    assert {"acceptance -10 % 95.0 90.0 serial_tree 2", "another device 100.0 100.0 still the choice"} <= rows
+    assert "acceptance -10 % 95.0 90.0 -10.0 % serial_tree 2" in rows
+    assert "another device 100.0 100.0 +0.0 % still the choice" in rows

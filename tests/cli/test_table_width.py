@@ -12,8 +12,8 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.report import Report
 from swiftspec.cli.app import main
 from swiftspec.cli.drafts import show_drafts
-from swiftspec.cli.print_plan import show_plan
 from swiftspec.cli.profile import show_ops, show_profile
+from swiftspec.cli.sections import show_plan
 from swiftspec.cli.table_layout import lay_out
 from swiftspec.cli.trace import show_trace
 from swiftspec.cli.validate import show_report

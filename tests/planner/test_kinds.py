@@ -9,7 +9,7 @@ from swiftspec.planner.drafts.compare import last_gain
 from swiftspec.planner.drafts.named import asked_drafts
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.under_load.schedule import draft_schedule
-from swiftspec.reports import kinds as said
+from swiftspec.reports.kinds import kind_sections
 
 TARGET = "qwen3-14b"
 DEPLOYMENT = Deployment(device="h100", num_devices=2, output_tokens=48)
@@ -27,9 +27,16 @@ def compared() -> KindComparison:
     )
 
 
+def sentences(compared: KindComparison, key: str) -> list[str]:
+    """Sentences of a section."""
+    (section,) = (section for section in kind_sections(compared) if section.key == key)
+    return [part for part in section.parts if isinstance(part, str)]
+
+
 def test_a_given_host_time_is_said(compared: KindComparison) -> None:
-    assert "host time" not in said.to_know(compared)
-    assert "The host time of a step, 0.400 ms, is given." in said.to_know(compared.model_copy(update={"host_s": 4e-4}))
+    given = compared.model_copy(update={"host_s": 4e-4})
+    assert "host time" not in " ".join(sentences(compared, "to-know"))
+    assert "The host time of a step, 0.400 ms, is given." in " ".join(sentences(given, "to-know"))
 
 
 def test_kinds_are_all_there_and_say_where_acceptance_comes_from(compared: KindComparison) -> None:
@@ -68,11 +75,11 @@ def test_shares_of_a_round_add_up(compared: KindComparison) -> None:
 
 
 def test_what_is_printed_names_the_fastest(compared: KindComparison) -> None:
-    for load, sentence in zip(compared.clients, said.best(compared), strict=True):
+    for load, sentence in zip(compared.clients, sentences(compared, "best"), strict=True):
         kind, point = compared.ranked(load)[0]
         assert kind.name in sentence
         assert f"{point.user_tokens_per_s:.1f}" in sentence
-    assert any("Python code" in sentence for sentence in said.bases(compared))
+    assert any("Python code" in sentence for sentence in sentences(compared, "acceptance"))
 
 
 @pytest.mark.extra("plots")

@@ -16,7 +16,7 @@ from swiftspec.planner.deployment import Deployment, PlannedModel
 from swiftspec.planner.drafts.compare import compare_kinds
 from swiftspec.planner.recorded_routing import with_recorded_routing
 from swiftspec.policies.effects import Role
-from swiftspec.reports import kinds as said
+from swiftspec.reports.kinds import kind_sections
 from swiftspec.timing.latency import Provenance
 from tests.cli.samples import trace
 
@@ -100,4 +100,5 @@ def test_kinds_use_it_and_say_so(folder: Path) -> None:
         progress=lambda *_: None,
     )
     assert compared.routing == str(routed(folder / "same.npz").routing)
-    assert said.to_know(compared).endswith(f"Of the target's layers, {compared.routing}.")
+    to_know = str(kind_sections(compared)[-1].parts[-1])
+    assert to_know.endswith(f"Of the target's layers, {compared.routing}.")

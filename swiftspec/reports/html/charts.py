@@ -5,114 +5,106 @@ is its tooltip; the chart's aria-label says the same in one sentence.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
 
 from swiftspec.reports.formatting import milliseconds, speed
 from swiftspec.reports.html.markup import Markup, element, join
-from swiftspec.timing.latency import Provenance
-from swiftspec.timing.timeline import Excerpt, Phase
+from swiftspec.reports.model import Bar, Curve, Curves, Interval, Segment, Tracks
+from swiftspec.timing.timeline import Phase, Span
 
-__all__ = ["Mark", "Segment", "frontier", "interval", "legend", "nice_ticks", "stacked_bar", "timeline_tracks"]
+__all__ = ["bar", "curves", "interval", "nice_ticks", "scrolling", "swatch", "timeline_tracks"]
 
 _BAR_PX = 22
 _TRACK_PX, _TRACK_GAP_PX = 30, 12
-_FRONTIER_PX = 240
+_CURVES_PX = 280
+_NUM_PAINTS = 6
 
 
-class Segment(NamedTuple):
-    """A piece of a bar. shade: opacity, which tells pieces of one colour apart."""
-
-    name: str
-    value: float
-    paint: str | Provenance | Phase
-    title: str
-    shade: float = 1.0
+def scrolling(content: Markup, *, label: str) -> Markup:
+    """A box that scrolls sideways, also by keyboard, so that the page itself never does."""
+    return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=label)
 
 
-class Mark(NamedTuple):
-    """A point over a number of devices."""
-
-    devices: int
-    tokens_per_s: float
-    title: str
-    chosen: bool
-
-
-def stacked_bar(segments: Sequence[Segment], *, label: str, total: float | None = None) -> Markup:
-    """Segments side by side. total: the value at full width; the sum of the segments if None."""
-    total = total or sum(segment.value for segment in segments)
-    rects, start = [], 0.0
-    for segment in segments:
-        rects.append(
-            element(
-                "rect",
-                element("title", segment.title),
-                class_=f"paint-{segment.paint}",
-                x=_share(start / total),
-                width=_share(segment.value / total),
-                height=_BAR_PX,
-                fill_opacity=None if segment.shade == 1 else segment.shade,
-            )
-        )
-        start += segment.value
-    return _svg(*rects, height=_BAR_PX, label=label, class_="bar")
-
-
-def legend(segments: Sequence[Segment]) -> Markup:
-    """Swatch and name of each segment."""
-    items = (element("li", swatch(segment.paint, shade=segment.shade), segment.name) for segment in segments)
-    return element("ul", join(items), class_="legend")
-
-
-def swatch(paint: str, *, shade: float = 1.0) -> Markup:
-    """A square in the colour of a segment."""
-    style = None if shade == 1 else f"opacity:{shade:.2f}"
-    return element("span", class_=f"swatch paint-{paint}", style=style, aria_hidden="true")
-
-
-def interval(low: float, value: float, high: float, *, limit: float, chosen: bool) -> Markup:
-    """A value on a line from 0 to `limit`, with its interval."""
-    middle = 11
-    return _svg(
-        element("title", f"{speed(value)} ({speed(low)} to {speed(high)})"),
-        element("line", class_="axis", x1="0", x2="100%", y1=middle, y2=middle),
-        element("line", class_="range", x1=_share(low / limit), x2=_share(high / limit), y1=middle, y2=middle),
+def bar(drawn: Bar) -> Markup:
+    """Segments side by side; below them a legend, unless a table says what they are."""
+    total = drawn.total or sum(segment.value for segment in drawn.segments)
+    starts = accumulate((segment.value for segment in drawn.segments), initial=0.0)
+    rects = (
         element(
-            "line", class_="value", x1=_share(value / limit), x2=_share(value / limit), y1=middle - 7, y2=middle + 7
-        ),
+            "rect",
+            element("title", f"{segment.name}: {segment.text}"),
+            class_=f"paint-{segment.paint}",
+            x=_share(start / total),
+            width=_share(segment.value / total),
+            height=_BAR_PX,
+            fill_opacity=None if segment.shade == 1 else segment.shade,
+        )
+        for start, segment in zip(starts, drawn.segments, strict=False)
+    )
+    box = element("div", _svg(*rects, height=_BAR_PX, label=drawn.title, class_="bar"), class_="vessel")
+    if drawn.table is not None:
+        return box
+    return join((box, _legend((swatch(segment), f"{segment.name} {segment.text}") for segment in drawn.segments)))
+
+
+def swatch(segment: Segment) -> Markup:
+    """A square in the colour of a segment."""
+    style = None if segment.shade == 1 else f"opacity:{segment.shade:.2f}"
+    return element("span", class_=f"swatch paint-{segment.paint}", style=style, aria_hidden="true")
+
+
+def _legend(items: Iterable[tuple[Markup, str]]) -> Markup:
+    """Swatches with their names."""
+    return element("ul", *(element("li", mark, name) for mark, name in items), class_="legend")
+
+
+def interval(drawn: Interval, *, chosen: bool) -> Markup:
+    """A value on a line from 0 to the limit, with its interval."""
+    middle = 11
+    low, value, high = (_share(at / drawn.limit) for at in (drawn.low, drawn.value, drawn.high))
+    return _svg(
+        element("title", f"{speed(drawn.value)} ({drawn})"),
+        element("line", class_="axis", x1="0", x2="100%", y1=middle, y2=middle),
+        element("line", class_="range", x1=low, x2=high, y1=middle, y2=middle),
+        element("line", class_="value", x1=value, x2=value, y1=middle - 7, y2=middle + 7),
         height=2 * middle,
-        label=f"{speed(value)} tokens/s, from {speed(low)} to {speed(high)}",
+        label=f"{speed(drawn.value)} tokens/s, from {drawn}",
         class_="interval chosen" if chosen else "interval",
     )
 
 
-def timeline_tracks(excerpt: Excerpt, tracks: Sequence[str], *, label: str) -> Markup:
-    """Timeline chart with a track per process, in the order of `excerpt.processes`."""
+def timeline_tracks(drawn: Tracks) -> Markup:
+    """Phases of every process over time, with a legend."""
+    excerpt = drawn.excerpt
     length_s = excerpt.end_s - excerpt.start_s
-    bottom = len(tracks) * (_TRACK_PX + _TRACK_GAP_PX)
-    ticks = list(_time_axis(length_s, bottom))
-    rects = []
-    for span in excerpt.spans:
-        top = excerpt.processes.index((span.role, span.group)) * (_TRACK_PX + _TRACK_GAP_PX)
-        inset = _TRACK_PX * 0.4 if span.phase is Phase.WAIT else 0
-        rows = f", {span.rows} rows" if span.rows else f", {span.tokens} tokens" if span.tokens else ""
-        rects.append(
-            element(
-                "rect",
-                element("title", f"{span.phase}{rows}: {milliseconds(span.end_s - span.start_s)} ms"),
-                class_=f"paint-{span.phase}",
-                x=_share((span.start_s - excerpt.start_s) / length_s),
-                width=_share((span.end_s - span.start_s) / length_s),
-                y=top + inset,
-                height=_TRACK_PX - 2 * inset,
-            )
-        )
-    names = [
+    bottom = len(drawn.names) * (_TRACK_PX + _TRACK_GAP_PX)
+    rects = (_span(span, drawn, length_s=length_s) for span in excerpt.spans)
+    names = (
         element("text", name, x="-10", y=number * (_TRACK_PX + _TRACK_GAP_PX) + _TRACK_PX / 2 + 4, text_anchor="end")
-        for number, name in enumerate(tracks)
-    ]
-    return _svg(*ticks, *rects, *names, height=bottom + 20, label=label, class_="tracks")
+        for number, name in enumerate(drawn.names)
+    )
+    ticks = _time_axis(length_s, bottom)
+    chart = _svg(*ticks, *rects, *names, height=bottom + 20, label=drawn.label, class_="tracks")
+    phases = [phase for phase in Phase if any(span.phase is phase for span in excerpt.spans)]
+    legend = _legend((swatch(Segment(phase, 0.0, "", phase)), phase) for phase in phases)
+    return join((scrolling(element("div", chart, class_="plot wide"), label=drawn.label), legend))
+
+
+def _span(span: Span, drawn: Tracks, *, length_s: float) -> Markup:
+    start_s, processes = drawn.excerpt.start_s, drawn.excerpt.processes
+    top = processes.index((span.role, span.group)) * (_TRACK_PX + _TRACK_GAP_PX)
+    inset = _TRACK_PX * 0.4 if span.phase is Phase.WAIT else 0
+    rows = f", {span.rows} rows" if span.rows else f", {span.tokens} tokens" if span.tokens else ""
+    return element(
+        "rect",
+        element("title", f"{span.phase}{rows}: {milliseconds(span.end_s - span.start_s)} ms"),
+        class_=f"paint-{span.phase}",
+        x=_share((span.start_s - start_s) / length_s),
+        width=_share((span.end_s - span.start_s) / length_s),
+        y=top + inset,
+        height=_TRACK_PX - 2 * inset,
+    )
 
 
 def _time_axis(length_s: float, bottom: float) -> Iterator[Markup]:
@@ -125,62 +117,51 @@ def _time_axis(length_s: float, bottom: float) -> Iterator[Markup]:
         yield element("text", f"{at_ms:g}{unit}", x=x, y=bottom + 14, text_anchor=anchor)
 
 
-def frontier(marks: Sequence[Mark], *, label: str) -> Markup:
-    """tokens/s over devices: the best of each count, and the line that more devices never fall below.
+def curves(drawn: Curves) -> Markup:
+    """All curves over axes from 0, with a legend."""
+    points = [point for curve in drawn.curves for point in curve.points]
+    x_ticks, y_ticks = nice_ticks(max(point.x for point in points)), nice_ticks(max(point.y for point in points))
+    right = 1.06 * max(x_ticks[-1], *(point.x for point in points))
+    top = 1.06 * max(y_ticks[-1], *(point.y for point in points))
 
-    Parameters
-    ----------
-    marks : sequence of Mark
-        One for each number of devices, ascending.
-    """
-    counts = range(1, marks[-1].devices + 1)
-    ticks = nice_ticks(max(mark.tokens_per_s for mark in marks))
-    limit = max(ticks[-1], *(mark.tokens_per_s for mark in marks)) * 1.08
+    def across(x: float) -> str:
+        return _share(x / right)
 
-    def across(devices: int) -> float:
-        return (devices - 0.5) / len(counts)
+    def down(y: float) -> float:
+        return _CURVES_PX * (1 - y / top)
 
-    def down(tokens_per_s: float) -> float:
-        return _FRONTIER_PX * (1 - tokens_per_s / limit)
+    def marks(curve: Curve) -> Iterator[Markup]:
+        for left, after in pairwise(curve.points) if curve.joined else ():
+            yield element("line", x1=across(left.x), x2=across(after.x), y1=down(left.y), y2=down(after.y))
+        for point in curve.points:
+            title, class_ = element("title", point.title), "chosen" if point.chosen else None
+            yield element("circle", title, cx=across(point.x), cy=down(point.y), r=6 if class_ else 4, class_=class_)
 
-    grid = [
-        join(
-            (
-                element("line", class_="axis", x1="0", x2="100%", y1=down(tick), y2=down(tick)),
-                element("text", f"{tick:g}", x="-8", y=down(tick) + 4, text_anchor="end"),
-            )
+    grid = (mark for tick in y_ticks for mark in _level(tick, down(tick)))
+    below = (element("text", f"{tick:g}", x=across(tick), y=_CURVES_PX + 18, text_anchor="middle") for tick in x_ticks)
+    classes = [f"curve-{number % _NUM_PAINTS}" for number in range(len(drawn.curves))]
+    groups = (element("g", *marks(curve), class_=name) for curve, name in zip(drawn.curves, classes, strict=True))
+    chart = _svg(*grid, *below, *groups, height=_CURVES_PX + 26, label=drawn.label, class_="curves")
+    names = (
+        (element("span", class_=f"swatch {name}", aria_hidden="true"), curve.name)
+        for curve, name in zip(drawn.curves, classes, strict=True)
+    )
+    return join(
+        (
+            element("p", f"{drawn.y_title} over {drawn.x_title}", class_="quiet"),
+            element("div", chart, class_="plot"),
+            _legend(names),
         )
-        for tick in ticks
-    ]
-    below = [
-        element("text", str(count), x=_share(across(count)), y=_FRONTIER_PX + 18, text_anchor="middle")
-        for count in counts
-    ]
-    steps: list[Markup] = []
-    best: Mark | None = None
-    for mark in marks:
-        if best is None or mark.tokens_per_s > best.tokens_per_s:
-            if best is not None:
-                steps += _step(across(best.devices), across(mark.devices), down(best.tokens_per_s), down(mark[1]))
-            best = mark
-    dots = [join(_dot(mark, across(mark.devices), down(mark.tokens_per_s))) for mark in marks]
-    return _svg(*grid, *below, *steps, *dots, height=_FRONTIER_PX + 26, label=label, class_="frontier")
+    )
 
 
-def _step(left: float, right: float, from_px: float, to_px: float) -> Iterator[Markup]:
-    yield element("line", class_="step", x1=_share(left), x2=_share(right), y1=from_px, y2=from_px)
-    yield element("line", class_="step", x1=_share(right), x2=_share(right), y1=from_px, y2=to_px)
+def _level(tick: float, down_px: float) -> Iterator[Markup]:
+    """A horizontal line with its value."""
+    yield element("line", class_="axis", x1="0", x2="100%", y1=down_px, y2=down_px)
+    yield element("text", f"{tick:g}", x="-8", y=down_px + 4, text_anchor="end")
 
 
-def _dot(mark: Mark, across: float, down: float) -> Iterator[Markup]:
-    class_ = "chosen" if mark.chosen else None
-    title = element("title", mark.title)
-    yield element("circle", title, class_=class_, cx=_share(across), cy=down, r=6 if mark.chosen else 4.5)
-    value = f"{mark.tokens_per_s:.0f}"
-    yield element("text", value, class_=class_, x=_share(across), y=down - 11, text_anchor="middle")
-
-
-def nice_ticks(limit: float, *, most: int = 5) -> list[float]:
+def nice_ticks(limit: float, *, most: int = 5) -> Sequence[float]:
     """0 and round multiples of 1, 2 or 5 up to `limit`, at most `most` of them not counting 0."""
     scale = 10.0 ** math.floor(math.log10(limit / most))
     step = next(factor * scale for factor in (1, 2, 5, 10) if factor * scale * most >= limit)

@@ -7,9 +7,9 @@ from pathlib import Path
 from swiftspec.artifacts.distributions import Lengths
 from swiftspec.artifacts.load_metrics import Percentiles
 from swiftspec.cli import console
-from swiftspec.cli.columns import count, percent
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs, saved
+from swiftspec.reports.formatting import count, percent
 from swiftspec.studies.atts.conformal import expected_share
 from swiftspec.studies.atts.document import AttsOptions, AttsRun
 from swiftspec.studies.atts.scaling import AttsServer, drawn_scripts, simulate_atts

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from swiftspec.cli import console
-from swiftspec.cli.columns import percent, signed_percent
 from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.reports.formatting import percent, signed_percent
 from swiftspec.studies.backtest.coverage import LEVEL, coverage
 from swiftspec.studies.backtest.rows import Backtest, Constant, Row, mean_error, median_error
 

@@ -10,12 +10,12 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
-from swiftspec.cli.columns import percent
 from swiftspec.cli.limits import Limits, load_options
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs
 from swiftspec.devices.contention import watch_contention
 from swiftspec.files.reading import shown
+from swiftspec.reports.formatting import percent
 from swiftspec.studies.latency_law.coverage import ExpertCoverage
 from swiftspec.studies.latency_law.document import Sweep
 from swiftspec.studies.latency_law.printing import show_sweep

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from swiftspec.cli import console
-from swiftspec.cli.columns import count, milliseconds, percent, signed_percent
+from swiftspec.reports.formatting import count, milliseconds, percent, signed_percent
 from swiftspec.studies.latency_law.coverage import ExpertCoverage
 from swiftspec.studies.latency_law.curves import derived_law, fitted_law
 from swiftspec.studies.latency_law.document import Curve, CurveKind, Sweep, SweepComparison, SweepPoint, SweptPolicy

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from swiftspec.cli import console
-from swiftspec.cli.columns import count, percent
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.reports.formatting import size
+from swiftspec.reports.formatting import count, percent, size
 from swiftspec.studies.tenants.directories import read_zoo
 from swiftspec.studies.tenants.zoo import Memory, Nearness, Tenant, Zoo
 

@@ -2,36 +2,42 @@ from xml.etree import ElementTree
 
 import pytest
 
-from swiftspec.reports.html.charts import Mark, Segment, frontier, interval, nice_ticks, stacked_bar, timeline_tracks
+from swiftspec.reports.html.charts import bar, curves, interval, nice_ticks, timeline_tracks
 from swiftspec.reports.html.markup import Markup
+from swiftspec.reports.model import Bar, Curve, Curves, Interval, Point, Segment, Tracks
 from tests.cli.samples import parallel_timeline
+
+
+def root(drawn: Markup) -> ElementTree.Element:
+    return ElementTree.fromstring(f"<div>{drawn}</div>")
 
 
 def shares(svg: Markup, tag: str, attribute: str) -> list[float]:
     """Percentages of an attribute of every element of a kind."""
-    return [float(found.attrib[attribute].removesuffix("%")) for found in ElementTree.fromstring(svg).iter(tag)]
+    return [float(found.attrib[attribute].removesuffix("%")) for found in root(svg).iter(tag)]
 
 
 def titles(svg: Markup) -> list[str | None]:
-    return [found.text for found in ElementTree.fromstring(svg).iter("title")]
+    return [found.text for found in root(svg).iter("title")]
 
 
-BAR = [Segment("a", 1.0, "verify", "a: 1"), Segment("b", 3.0, "expand", "b: 3")]
+SEGMENTS = (Segment("a", 1.0, "1 s", "verify"), Segment("b", 3.0, "3 s", "expand"))
 
 
 def test_segments_fill_the_bar_in_proportion() -> None:
-    bar = stacked_bar(BAR, label="both")
-    assert shares(bar, "rect", "x") == [0.0, 25.0]
-    assert shares(bar, "rect", "width") == [25.0, 75.0]
-    assert titles(bar) == ["a: 1", "b: 3"]
+    drawn = bar(Bar(title="both", segments=SEGMENTS))
+    assert shares(drawn, "rect", "x") == [0.0, 25.0]
+    assert shares(drawn, "rect", "width") == [25.0, 75.0]
+    assert titles(drawn) == ["a: 1 s", "b: 3 s"]
+    assert ["".join(item.itertext()) for item in root(drawn).iter("li")] == ["a 1 s", "b 3 s"]
 
 
 def test_segments_leave_room_up_to_a_total() -> None:
-    assert shares(stacked_bar(BAR, label="both", total=8.0), "rect", "width") == [12.5, 37.5]
+    assert shares(bar(Bar(title="both", segments=SEGMENTS, total=8.0)), "rect", "width") == [12.5, 37.5]
 
 
 def test_interval_lies_between_nought_and_the_limit() -> None:
-    drawn = interval(90.0, 100.0, 110.0, limit=200.0, chosen=True)
+    drawn = interval(Interval(90.0, 100.0, 110.0, limit=200.0), chosen=True)
     axis, reach, value = zip(shares(drawn, "line", "x1"), shares(drawn, "line", "x2"), strict=True)
     assert (axis, reach, value) == ((0.0, 100.0), (45.0, 55.0), (50.0, 50.0))
 
@@ -39,7 +45,7 @@ def test_interval_lies_between_nought_and_the_limit() -> None:
 def test_spans_lie_where_they_were_and_fill_no_more_than_the_width() -> None:
     timeline = parallel_timeline(num_rounds=10)
     excerpt = timeline.excerpt()
-    drawn = timeline_tracks(excerpt, timeline.process_names, label="rounds")
+    drawn = timeline_tracks(Tracks(excerpt=excerpt, names=timeline.process_names, label="rounds"))
     left, width = shares(drawn, "rect", "x"), shares(drawn, "rect", "width")
     assert max(x + w for x, w in zip(left, width, strict=True)) <= 100.01
     assert len(left) == len(excerpt.spans)
@@ -48,14 +54,19 @@ def test_spans_lie_where_they_were_and_fill_no_more_than_the_width() -> None:
     assert titles(drawn)[0] == "verify, 8 rows: 90.00 ms"
 
 
-def test_frontier_never_falls_and_passes_what_is_no_faster() -> None:
-    marks = [Mark(1, 50.0, "one", False), Mark(2, 40.0, "two", False), Mark(4, 100.0, "four", True)]
-    root = ElementTree.fromstring(frontier(marks, label="speed"))
-    steps = [line for line in root.iter("line") if line.get("class") == "step"]
-    # From above 1 of 4 devices to above 4 of 4, then up.
-    assert [(line.get("x1"), line.get("x2")) for line in steps] == [("12.5%", "87.5%"), ("87.5%", "87.5%")]
-    heights = {circle.findtext("title"): float(circle.attrib["cy"]) for circle in root.iter("circle")}
-    assert heights["four"] < heights["one"] < heights["two"]
+def test_points_lie_where_they_are_between_the_axes_and_are_joined() -> None:
+    points = [Point(1, 50.0, "one"), Point(2, 40.0, "two"), Point(4, 100.0, "four", chosen=True)]
+    drawn = curves(Curves(curves=[Curve("all", points)], x_title="devices", y_title="Speed", label="speed"))
+    circles = {circle.findtext("title"): circle.attrib for circle in root(drawn).iter("circle")}
+    across = [float(circles[name]["cx"].removesuffix("%")) for name in ("one", "two", "four")]
+    assert (across[1] / across[0], across[2] / across[0]) == pytest.approx((2, 4), abs=1e-3)
+    assert float(circles["four"]["cy"]) < float(circles["one"]["cy"]) < float(circles["two"]["cy"])
+    assert [circle.get("class") for circle in circles.values()] == [None, None, "chosen"]
+    joined = [line for line in root(drawn).iter("line") if line.get("class") is None]
+    assert [(line.get("x1"), line.get("x2")) for line in joined] == [
+        (circles["one"]["cx"], circles["two"]["cx"]),
+        (circles["two"]["cx"], circles["four"]["cx"]),
+    ]
 
 
 @pytest.mark.parametrize(

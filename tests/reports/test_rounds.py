@@ -5,14 +5,14 @@ import pytest
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.policies.effects import Role
-from swiftspec.reports.html.rounds import BETWEEN, time_per_round
+from swiftspec.reports.rounds import BETWEEN, time_per_round
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Phase, Span, Timeline
 from tests.builders import constant_profile
 from tests.cli.samples import candidate, parallel_timeline, serial_timeline
 from tests.reports.html.samples import composed_profile, rich_plan
 
-RANKS = Path(__file__).resolve().parents[3] / "swiftspec/profiles/demo-zen4-2-ranks"
+RANKS = Path(__file__).resolve().parents[2] / "swiftspec/profiles/demo-zen4-2-ranks"
 MEASURED = constant_profile(expand_s=0.05, verify_s=0.05)
 
 

@@ -1,0 +1,137 @@
+"""Sections about the options of a plan that were simulated: every split and policy, and speed against devices."""
+
+from collections.abc import Sequence
+from itertools import pairwise, permutations
+from math import prod
+
+from swiftspec.artifacts.plan import Explored, Plan, cost_per_million
+from swiftspec.reports.formatting import count, estimated, milliseconds, money, signed_percent, speed
+from swiftspec.reports.model import (
+    DASH,
+    SIMULATED,
+    Curve,
+    Curves,
+    HeatCell,
+    Point,
+    Row,
+    Section,
+    Table,
+    numbers,
+    texts,
+)
+
+__all__ = ["devices", "splits"]
+
+
+def splits(plan: Plan) -> Section | None:
+    """tokens/s of every policy at its best on every split; shared and separate groups in maps of their own."""
+    if not plan.explored:
+        return None
+    together = [cell for cell in plan.explored if "+" not in cell.split]
+    apart = [cell for cell in plan.explored if "+" in cell.split]
+    text = (
+        "Tokens/s of the best shape simulated; the chosen one is framed. ~ marks an estimate from short simulations. "
+        "A dash: nothing was simulated, because it does not fit or cannot win."
+    )
+    maps = [
+        _heat_map(plan, cells, title)
+        for title, cells in (("One group of devices", together), ("Split target+draft", apart))
+        if cells
+    ]
+    return Section(key="splits", title="Every split and policy", parts=maps, caption=text, sources=SIMULATED)
+
+
+def _heat_map(plan: Plan, explored: Sequence[Explored], title: str) -> Table:
+    """Policies, fastest first, and splits, the longer list down the page."""
+    best: dict[str, float] = {}
+    for cell in explored:
+        best[cell.policy] = max(cell.tokens_per_s, best.get(cell.policy, 0.0))
+    policies = sorted(best, key=lambda policy: -best[policy])
+    splits = sorted({cell.split for cell in explored}, key=_split_order)
+    cells = {pair: _heat_cell(plan, cell) for cell in explored for pair in permutations((cell.policy, cell.split))}
+    corner, down, across = "policy", policies, splits
+    if len(policies) < len(splits):
+        corner, down, across = "split", splits, policies
+    rows = [Row((row, *(cells.get((row, column), DASH) for column in across))) for row in down]
+    return Table(title=title, columns=(*texts(corner), *numbers(*across)), rows=rows)
+
+
+def _split_order(split: str) -> tuple[tuple[int, ...], str]:
+    sizes = [prod(map(int, size.split("x"))) for size in split.split("+")]
+    return (sum(sizes), *sizes), split
+
+
+def _heat_cell(plan: Plan, cell: Explored) -> HeatCell:
+    speeds = [other.tokens_per_s for other in plan.explored]
+    share = (cell.tokens_per_s - min(speeds)) / ((max(speeds) - min(speeds)) or 1.0)
+    fast, per_token = speed(cell.tokens_per_s), milliseconds(cell.tpot_s)
+    how = ", estimated from short simulations" if cell.estimated else ""
+    short = f"{cell.tokens_per_s:.0f}" if cell.tokens_per_s >= 100 else fast
+    return HeatCell(
+        text=estimated(short, cell),
+        share=share,
+        tip=f"{_named(cell)}: {fast} tokens/s, {per_token} ms per token{how}; the best of "
+        f"{count(cell.num_options, 'option')}",
+        chosen=_is_chosen(plan, cell),
+    )
+
+
+def devices(plan: Plan) -> Section | None:
+    """The fastest option found on every number of devices, the gain of each further one, and its cost with a price."""
+    fastest, price = plan.fastest_by_devices, plan.goal.price_per_hour
+    if len(fastest) < 2:
+        return None
+    gains = [
+        "",
+        *(signed_percent(after.tokens_per_s / cell.tokens_per_s - 1) for cell, after in pairwise(fastest.values())),
+    ]
+    rows = [
+        Row(
+            (
+                cell.policy,
+                cell.split,
+                str(number),
+                estimated(speed(cell.tokens_per_s), cell),
+                estimated(speed(cell.tokens_per_s / number), cell),
+                estimated(milliseconds(cell.tpot_s), cell),
+                *([] if price is None else [money(cost_per_million(price, number, cell.tokens_per_s))]),
+                gain,
+            ),
+            chosen=_is_chosen(plan, cell),
+        )
+        for (number, cell), gain in zip(fastest.items(), gains, strict=True)
+    ]
+    costs = [] if price is None else ["per million"]
+    points = [
+        Point(number, cell.tokens_per_s, f"{_named(cell)}: {speed(cell.tokens_per_s)} tokens/s", _is_chosen(plan, cell))
+        for number, cell in fastest.items()
+    ]
+    chart = Curves(
+        curves=[Curve("fastest found", points)],
+        x_title="number of devices",
+        y_title="Tokens/s",
+        label="Tokens/s over devices: " + ", ".join(f"{point.x:.0f}: {speed(point.y)}" for point in points),
+    )
+    table = Table(
+        title="Fastest found on each number of devices",
+        columns=(
+            *texts("policy", "split"),
+            *numbers("devices", "tokens/s", "per device", "ms per token", *costs, "against the row above"),
+        ),
+        rows=rows,
+        footnote="~ estimated from short simulations" if any(cell.estimated for cell in fastest.values()) else "",
+    )
+    return Section(
+        key="devices",
+        title="Speed against devices",
+        parts=(chart, table),
+        sources=SIMULATED,
+    )
+
+
+def _named(cell: Explored) -> str:
+    return f"{cell.policy} {cell.split}"
+
+
+def _is_chosen(plan: Plan, cell: Explored) -> bool:
+    return (cell.policy, cell.split) == (plan.chosen.policy, plan.chosen.split)

@@ -1,0 +1,277 @@
+"""Sections of a plan's report, in the order in which the terminal prints them and the page shows them."""
+
+from collections.abc import Iterator
+
+from swiftspec.artifacts.plan import WEAK, Candidate, Objective, Plan
+from swiftspec.artifacts.profile import Profile
+from swiftspec.policies.effects import Role
+from swiftspec.reports.basis import acceptance, machine, provenance
+from swiftspec.reports.explored import devices, splits
+from swiftspec.reports.fleet import fleet
+from swiftspec.reports.formatting import (
+    count,
+    engine,
+    estimated,
+    milliseconds,
+    money,
+    objective,
+    percent,
+    provenance_shares,
+    shape_text,
+    signed_percent,
+    speed,
+)
+from swiftspec.reports.model import (
+    DASH,
+    SIMULATED,
+    Doubt,
+    Facts,
+    Interval,
+    Part,
+    Row,
+    Section,
+    Source,
+    Table,
+    numbers,
+    texts,
+)
+from swiftspec.reports.rounds import rounds
+from swiftspec.reports.under_load import under_load
+from swiftspec.timing.timeline import Timeline
+
+__all__ = ["plan_sections"]
+
+_MOST_TIES = 3
+
+
+def plan_sections(
+    plan: Plan, *, profile: Profile | None = None, timeline: Timeline | None = None
+) -> tuple[Section, ...]:
+    """Sections that the plan has facts for; the first is the answer.
+
+    Parameters
+    ----------
+    profile, timeline : optional
+        Profile that the plan was made from, and a simulated request of the chosen candidate; without them, the sections
+        about a round's time are left out.
+    """
+    made = (
+        _answer(plan),
+        *fleet(plan),
+        under_load(plan),
+        _policies(plan),
+        splits(plan),
+        devices(plan),
+        *(rounds(plan, profile, timeline) if profile and timeline else []),
+        provenance(plan),
+        acceptance(plan),
+        machine(plan),
+        _sensitivity(plan),
+        _search(plan),
+    )
+    return tuple(section for section in made if section is not None and section.parts)
+
+
+def _answer(plan: Plan) -> Section:
+    """The choice as a title, what to doubt, whose engine, and the figures that explain it."""
+    chosen, metrics = plan.chosen, plan.chosen.prediction.metrics
+    speeds = _interval(chosen, limit=chosen.prediction.tokens_per_s_high)
+    title = f"{chosen.policy} {chosen.split} gives one user {speed(speeds.value)} tokens/s (95 % interval {speeds})"
+    figures = {
+        "while decoding": f"{speed(metrics.decoding_tokens_per_s)} tokens/s",
+        "per output token": f"{milliseconds(metrics.tpot_s)} ms",
+        "to first token": f"{milliseconds(metrics.ttft_s)} ms",
+        "round, median": f"{milliseconds(metrics.figures.round_s.median)} ms",
+        "tokens per round": f"{metrics.figures.tokens_per_round:.2f}",
+        "of the speed of light": percent(metrics.light_fraction),
+    }
+    return Section(
+        key="answer",
+        title=title,
+        caption=f"with {shape}" if (shape := shape_text(chosen.describe())) else "",
+        parts=(*_doubts(plan), Facts(figures, _rests_on(chosen))),
+        sources=SIMULATED,
+    )
+
+
+def _doubts(plan: Plan) -> Iterator[Part]:
+    if plan.is_weak:
+        yield Doubt(
+            f"An estimate: {percent(plan.weak_share)} of the predicted time rests on no measurement "
+            "(roofline or assumed).",
+            see="provenance",
+        )
+    yield f"Engine: {engine(plan)}."
+    if plan.binds:
+        yield Doubt(f"Binds: {plan.binds}.")
+    known = plan.acceptance
+    if known is not None and (known.warning or known.provenance in WEAK):
+        yield Doubt(f"Warning: acceptance is {known.warning or known.provenance}.", see="acceptance")
+
+
+def _policies(plan: Plan) -> Section:
+    """The best of every policy, the chosen one first, and why it was chosen."""
+    candidates = list(plan.candidates.values())
+    limit = max(candidate.prediction.tokens_per_s_high for candidate in candidates)
+    table = Table(
+        title="The best of every policy, as predicted",
+        columns=(
+            *texts("policy", "split"),
+            *numbers("tokens/s", "95 % interval", "round ms (p95)", "per round", "of light"),
+        ),
+        rows=[_candidate(candidate, limit=limit, chosen=candidate is plan.chosen) for candidate in candidates],
+    )
+    return Section(
+        key="policies",
+        title="The best of every policy",
+        caption=f"Outputs of up to {plan.max_new_tokens} tokens, on every traced prompt or, for much slower policies, "
+        "on a few; intervals are drawn from 0.",
+        parts=(*_reasons(plan), table, *_remarks(plan)),
+        sources=SIMULATED,
+    )
+
+
+def _candidate(candidate: Candidate, *, limit: float, chosen: bool) -> Row:
+    metrics, figures = candidate.prediction.metrics, candidate.prediction.metrics.figures
+    cells = (
+        candidate.policy,
+        candidate.split,
+        speed(figures.tokens_per_s),
+        _interval(candidate, limit=limit),
+        f"{milliseconds(figures.round_s.median)} ({milliseconds(figures.round_s.p95)})",
+        f"{figures.tokens_per_round:.2f}",
+        # With several target groups that verify at once, the speed of one is no bound.
+        percent(metrics.light_fraction) if candidate.build().target_groups == 1 else DASH,
+    )
+    return Row(cells, remark=shape_text(candidate.describe()), tip=_rests_on(candidate), chosen=chosen)
+
+
+def _interval(candidate: Candidate, *, limit: float) -> Interval:
+    found = candidate.prediction
+    return Interval(found.tokens_per_s_low, found.metrics.figures.tokens_per_s, found.tokens_per_s_high, limit)
+
+
+def _rests_on(candidate: Candidate) -> str:
+    """`Simulated; the time rests on measured 93 %, interpolated 7 %`."""
+    return f"Simulated; the time rests on {provenance_shares(candidate.prediction.provenance)}"
+
+
+def _reasons(plan: Plan) -> Iterator[str]:
+    """The choice against the next best, its devices and objective, and the time of one request."""
+    if plan.under_load is not None:
+        yield "For one request at a time:"
+    yield _chosen(plan)
+    used = f"On {len(plan.chosen.devices)} of {count(plan.num_devices, 'device')}"
+    yield f"{used}. Objective: {objective(plan)}."
+    if plan.goal.objective is Objective.DEVICES:
+        yield _fewest(plan)
+    yield _request(plan)
+    if Role.DRAFT in plan.chosen.groups:
+        patience_ms = milliseconds(plan.chosen.patience_s)
+        yield f"If the draft sends nothing for {patience_ms} ms, the target goes on without it."
+
+
+def _chosen(plan: Plan) -> str:
+    metrics, figures = plan.chosen.prediction.metrics, plan.chosen.prediction.metrics.figures
+    text = (
+        f"Chosen: {plan.chosen.describe()}, for {speed(figures.tokens_per_s)} tokens/s predicted, "
+        f"{speed(metrics.decoding_tokens_per_s)} while decoding"
+    )
+    if not plan.alternatives:
+        return f"{text}; no other policy was feasible or asked for."
+    rival = max(plan.alternatives, key=lambda other: other.prediction.metrics.figures.tokens_per_s)
+    other = rival.prediction.metrics.figures
+    ratio = figures.tokens_per_s / other.tokens_per_s
+    return (
+        f"{text}, {ratio:.2f} times {rival.policy}{', the next best' if ratio >= 1 else ''}: "
+        f"a round of {milliseconds(figures.round_s.median)} ms brings {figures.tokens_per_round:.2f} tokens, "
+        f"against {milliseconds(other.round_s.median)} ms and {other.tokens_per_round:.2f}."
+    )
+
+
+def _fewest(plan: Plan) -> str:
+    """The number of devices it takes, in a sentence."""
+    used = len(plan.chosen.devices)
+    text = f"{count(used, 'device')} {'is' if used == 1 else 'are'} the fewest that keep to these limits"
+    fewer = plan.fastest_by_devices.get(used - 1)
+    if fewer is None:
+        return f"{text}."
+    best = f"{estimated(speed(fewer.tokens_per_s), fewer)} tokens/s by {fewer.policy} {fewer.split}"
+    return f"{text}; the fastest found on {used - 1}: {best}."
+
+
+def _request(plan: Plan) -> str:
+    """Time of one request, and the cost of a million tokens."""
+    metrics = plan.chosen.prediction.metrics
+    whole_s = plan.max_new_tokens / metrics.figures.tokens_per_s
+    text = (
+        f"First token after {milliseconds(metrics.ttft_s)} ms, then one every {milliseconds(metrics.tpot_s)} ms: "
+        f"{count(plan.max_new_tokens, 'output token')} in {whole_s:.3g} s."
+    )
+    if (cost := plan.cost_per_million_tokens) is None:
+        return text
+    return f"{text} A million tokens cost {money(cost)}, in the currency of the price per hour."
+
+
+def _remarks(plan: Plan) -> Iterator[str]:
+    metrics = plan.chosen.prediction.metrics
+    yield (
+        f"Speed of light of the choice: {speed(metrics.speed_of_light)} tokens/s, "
+        f"{metrics.figures.tokens_per_round:.2f} tokens per verification of {milliseconds(metrics.verify_s)} ms; "
+        f"{percent(metrics.light_fraction)} of it is reached."
+    )
+    if plan.ties:
+        more = len(plan.ties) - _MOST_TIES
+        others = f"; and {more} more" if more > 0 else ""
+        yield f"Tied within the noise, and less simple: {'; '.join(plan.ties[:_MOST_TIES])}{others}."
+
+
+def _sensitivity(plan: Plan) -> Section | None:
+    """The choice under other assumptions; the shape of another one below it."""
+    if not plan.sensitivities:
+        return None
+    planned = plan.chosen.prediction.metrics.figures.tokens_per_s
+    rows = [
+        Row(
+            (
+                case.change,
+                speed(case.best_tokens_per_s),
+                speed(case.tokens_per_s) if case.tokens_per_s else "does not fit",
+                signed_percent(case.tokens_per_s / planned - 1) if case.tokens_per_s else "",
+                case.best.partition(" (")[0] if case.changes_choice else "still the choice",
+            ),
+            remark=shape_text(case.best) if case.changes_choice else "",
+            chosen=case.changes_choice,
+        )
+        for case in plan.sensitivities
+    ]
+    changing = sum(case.changes_choice for case in plan.sensitivities)
+    verdict = f"{changing or 'none'} of {count(len(rows), 'case')}"
+    table = Table(
+        title=f"What would change the choice: {verdict}",
+        columns=(*texts("if"), *numbers("tokens/s", "the choice's", "change"), *texts("best is")),
+        rows=rows,
+    )
+    return Section(key="sensitivity", title="What would change the choice", parts=[table], sources=SIMULATED)
+
+
+def _search(plan: Plan) -> Section:
+    """What was simulated, one row for each reason to reject options, even if policies share it; and the input files."""
+    rejections = plan.rejections
+    total = sum(rejection.num_options for rejection in rejections)
+    simulated = f"Simulated {count(plan.num_simulated, 'candidate')} on {count(plan.num_devices, 'device')}"
+    rows = [
+        Row(
+            (found.reason, str(found.num_options)),
+            remark=", ".join(f"{policy} {number}" for policy, number in found.by_policy.items() if policy),
+        )
+        for found in rejections
+    ]
+    table = Table(title=f"{simulated}, rejected {total}", columns=(*texts("reason"), *numbers("options")), rows=rows)
+    based_on = f"Based on {plan.profile.path} and {plan.trace.path}, for" if plan.profile.path else "For"
+    return Section(
+        key="rejected",
+        title="Simulated and rejected options",
+        parts=(table if rows else f"{simulated}.", f"{based_on} {plan.target} with {plan.draft}."),
+        sources=(Source.SIMULATION,),
+    )
