@@ -18,10 +18,12 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from threading import Timer
 from types import ModuleType
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
+DEADLINE_S = 300.0
 
 # The systems' own code and that of the libraries expect the system that is here, so it is loaded before.
 _LOADED_BEFORE = (
@@ -101,8 +103,11 @@ class Machine:
         assert self._process.stdout
         self._process.stdin.write(json.dumps([*map(str, arguments)]) + "\n")
         self._process.stdin.flush()
+        timer = Timer(DEADLINE_S, self._process.kill)
+        timer.start()
         answer = self._process.stdout.readline()
-        assert answer, f"ended by {arguments}"
+        timer.cancel()
+        assert answer, f"ended by {arguments}, or by the deadline"
         return Done(*json.loads(answer))
 
 
