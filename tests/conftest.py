@@ -47,6 +47,7 @@ LONGEST = (
     "test_api_reference.py",
     "simulator/test_published_policies.py",
     "policies/test_law.py",
+    "cli/test_lacking.py",
     "engine/parallel/test_parallel.py",
     "engine/test_soak.py",
     "files/test_hostile.py",

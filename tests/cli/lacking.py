@@ -1,18 +1,29 @@
 """The command line on a machine that lacks packages, or is not Linux, as far as Linux can show it.
 
-    python -m tests.cli.lacking SYSTEM PACKAGES ARGUMENTS..
+    python -m tests.cli.lacking SYSTEM PACKAGES
 
+reads the arguments of verbs, a JSON list a line, and answers each with a line: exit code, output and errors.
 SYSTEM is linux, darwin or win32. PACKAGES, with commas between, are not found, as if they were not installed.
 """
 
+import io
+import json
 import os
 import platform
 import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from threading import Timer
 from types import ModuleType
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 300.0
 
 # The systems' own code and that of the libraries expect the system that is here, so it is loaded before.
 _LOADED_BEFORE = (
@@ -73,11 +84,57 @@ def _no_linux(event: str, arguments: tuple[object, ...]) -> None:
         raise AssertionError(f"{event} {arguments}")
 
 
+class Done(NamedTuple):
+    """A verb that has ended."""
+
+    exit_code: int
+    out: str
+    err: str
+
+
+class Machine:
+    """Such a machine from outside: one process, as starting takes longer than most verbs."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def run(self, *arguments: object) -> Done:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps([*map(str, arguments)]) + "\n")
+        self._process.stdin.flush()
+        timer = Timer(DEADLINE_S, self._process.kill)
+        timer.start()
+        answer = self._process.stdout.readline()
+        timer.cancel()
+        assert answer, f"ended by {arguments}, or by the deadline"
+        return Done(*json.loads(answer))
+
+
+@contextmanager
+def machine(system: str, packages: Sequence[str]) -> Iterator[Machine]:
+    """Started here, and ended with the block."""
+    command = [sys.executable, "-m", "tests.cli.lacking", system, ",".join(packages)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        yield Machine(process)
+
+
+def serve() -> None:
+    from swiftspec.cli.app import main
+
+    answers = sys.stdout
+    for line in sys.stdin:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(json.loads(line))
+        answers.write(json.dumps([code, out.getvalue(), err.getvalue()]) + "\n")
+        answers.flush()
+
+
 if __name__ == "__main__":
-    _, system, packages, *arguments = sys.argv
+    _, system, packages = sys.argv
     if system != "linux":
         pretend(system)
     lack([*packages.split(","), *_MODULES[system]])
-    from swiftspec.cli.app import main
-
-    sys.exit(main(arguments))
+    serve()

@@ -35,6 +35,7 @@ from tests.engine.pairs import references, write_pair
 from tests.engine.processes import gone_within, until
 
 Own = Callable[[tuple[int, ...]], tuple[int, ...]]
+Spoken = tuple[tuple[ModelRef, ModelRef], tuple[int, ...]]
 PROMPTS = ((5, 17, 3, 88, 41), (9,), tuple(range(1, 60)), (40, 40, 40, 41))
 AS_THEY_COME = tuple(
     make_policy(name)
@@ -103,6 +104,16 @@ def test_output_of_two_target_groups_is_the_autoregressive_one(
     assert [process.group for process in two_targets.processes] == [0, 1, 0]
 
 
+@pytest.fixture(scope="module", params=["qwen2", "qwen3"])
+def other_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Spoken:
+    """A pair of another architecture, and what its target says by itself."""
+    pair = references(write_pair(tmp_path_factory.mktemp("other"), architecture=request.param))
+    with start_engine(pair, Layout.TARGET_ONLY) as engine:
+        tokens = generate(engine, Autoregressive(), PROMPTS[0]).tokens
+    assert len(tokens) > 8
+    return pair, tokens
+
+
 @two_cores
 @pytest.mark.parametrize(
     ("layout", "target_groups", "policies"),
@@ -113,14 +124,10 @@ def test_output_of_two_target_groups_is_the_autoregressive_one(
     ],
     ids=["co-located", "disaggregated", "two targets"],
 )
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
 def test_models_of_other_architectures_say_the_same_under_every_policy(
-    architecture: str, layout: Layout, target_groups: int, policies: tuple[Policy, ...], tmp_path: Path
+    other_pair: Spoken, layout: Layout, target_groups: int, policies: tuple[Policy, ...]
 ) -> None:
-    pair = references(write_pair(tmp_path, architecture=architecture))
-    with start_engine(pair, Layout.TARGET_ONLY) as engine:
-        expected = generate(engine, Autoregressive(), PROMPTS[0]).tokens
-    assert len(expected) > 8
+    pair, expected = other_pair
     with start_engine(pair, layout, target_groups=target_groups, patience_s=5.0) as engine:
         for policy in policies:
             assert generate(engine, policy, PROMPTS[0]).tokens == expected, policy

@@ -33,10 +33,11 @@ def write_plan(folder: Path) -> Path:
 
 @dataclass(slots=True)
 class Running:
-    """A server: its process, and requests to it."""
+    """A server: its process, what that has said, and requests to it."""
 
     process: subprocess.Popen[bytes]
     port: int
+    log: Path
     headers: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -94,4 +95,4 @@ def events(answer: HTTPResponse) -> Iterator[Any]:
 def running(plan: Path, *arguments: str, log: Path, before: Sequence[str] = ()) -> Iterator[Running]:
     """A server that accepts requests; it is ended, hard, at last. before: as of `served`."""
     with served(plan, *arguments, log=log, before=before) as (process, url):
-        yield Running(process, int(url.rpartition(":")[2]))
+        yield Running(process, int(url.rpartition(":")[2]), log)

@@ -42,7 +42,8 @@ def served(*, clients: int, control: str | None, acceptance: float = GOOD, cost_
         batch=BatchLimits(prefill_rows=1000),
         steering=steering,
     )
-    jobs = [Job(arrival_s=0.0, prompt_index=index, output_tokens=NUM_TOKENS) for index in range(8)]
+    num_jobs = max(4, clients)
+    jobs = [Job(arrival_s=0.0, prompt_index=index, output_tokens=NUM_TOKENS) for index in range(num_jobs)]
     return serving.run(jobs, num_clients=clients)
 
 

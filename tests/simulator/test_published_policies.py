@@ -246,7 +246,7 @@ def test_simulated_mirror_follows_its_closed_form(verify_s: float, exit_share: f
 def test_simulated_ssd_hides_its_drafting_where_an_outcome_is_prepared() -> None:
     """The paper's Theorem 7 with jit fallback, at the hit rate that the simulation has."""
     ranks, length, cost_ratio = (0.8, 0.1, 0.04), 4, 10.0
-    trace = synthesise_trace(ranks, prompt_lengths=(4,) * 6, num_tokens=2000, seed=2)
+    trace = synthesise_trace(ranks, prompt_lengths=(4,) * 3, num_tokens=2000, seed=2)
     profile = constant_profile(expand_s=1.0, verify_s=cost_ratio, prefill_s=1e-3)
     metrics = measured(Ssd(num_draft_tokens=length, branches=12, acceptance=0.8), trace, profile)
     assert metrics.figures.tokens_per_round == pytest.approx(chain_tokens(0.8, length), rel=0.03)
@@ -258,7 +258,7 @@ def test_simulated_ssd_hides_its_drafting_where_an_outcome_is_prepared() -> None
 
 def test_simulated_sequoia_is_the_best_static_tree() -> None:
     ranks = (0.6, 0.2, 0.1)
-    trace = synthesise_trace(ranks, prompt_lengths=(4,) * 6, num_tokens=2000, seed=2)
+    trace = synthesise_trace(ranks, prompt_lengths=(4,) * 3, num_tokens=2000, seed=2)
     profile = constant_profile(expand_s=1.0, verify_s=10.0, prefill_s=1e-3)
     metrics = measured(SequoiaTree(verify_rows=8, depth=3, rank_acceptance=ranks), trace, profile)
     assert metrics.figures.tokens_per_round == pytest.approx(best_tree_tokens(ranks, 8, max_depth=3), rel=0.03)

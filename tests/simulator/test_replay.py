@@ -60,21 +60,14 @@ def test_a_replayed_request_has_the_timeline_that_was_recorded(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", REPLAYED)
-def test_replayed_outputs_are_the_texts(name: str) -> None:
-    asked = [*jobs(12), Job(arrival_s=5.0, prompt_index=1, prompt_tokens=30, output_tokens=300)]
-    run = serving(make_policy(name)).run(asked, num_recorded=4)
-    assert run.num_replayed == 13
-    assert all(request.output == request.text.output for request in run.requests)
-
-
-@pytest.mark.parametrize("name", REPLAYED)
-def test_requests_that_give_way_are_replayed_to_their_end(name: str) -> None:
+def test_replayed_outputs_are_the_texts_also_of_requests_that_give_way_and_of_long_ones(name: str) -> None:
     policy = make_policy(name)
     server = serving(policy, num_blocks=24 + policy.target_rows // 4)
     asked = [Job(arrival_s=number * 0.01, prompt_index=number % 2, output_tokens=60 + number) for number in range(12)]
+    asked += [Job(arrival_s=5.0, prompt_index=1, prompt_tokens=30, output_tokens=300)]
     run = server.run(asked, num_recorded=3)
     assert sum(request.num_preemptions for request in run.requests) > 0
-    assert run.num_replayed == 12 + sum(request.num_preemptions for request in run.requests)
+    assert run.num_replayed == 13 + sum(request.num_preemptions for request in run.requests)
     assert all(request.output == request.text.output for request in run.requests)
 
 

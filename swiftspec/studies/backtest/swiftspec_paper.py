@@ -6,6 +6,7 @@ way, so the same assumptions hold for both (see table7).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from statistics import mean
 from typing import Any
 
@@ -14,6 +15,7 @@ from swiftspec.costmodel.device_profile import Int4Forwards
 from swiftspec.costmodel.linear_fit import LinearFit, Observation, leave_one_out
 from swiftspec.costmodel.published import StandardInt4Kernels, SwiftSpecKernels, standard_observations
 from swiftspec.devices import DeviceSpec, named_device
+from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.studies.backtest.rows import Constant, Row
 from swiftspec.studies.backtest.speeds import Deployment, decoding
@@ -122,30 +124,30 @@ def split_speeds(family: Mapping[str, Any]) -> dict[tuple[int, int], float]:
 
 
 def _parallel(family: Mapping[str, Any], forwards: Int4Forwards, split: Sequence[int]) -> float:
-    degrees = dict(zip(Role, split, strict=True))
-    acceptance_model = acceptance_for(family["target"], family["draft"]).acceptance_model
-    return decoding(_deployment(family, forwards), acceptance_model, Reading().parallel, degrees).decoding_tokens_per_s
+    return _speed(family["target"], family["draft"], forwards, Reading().parallel, tuple(split))
 
 
 def _serial(family: Mapping[str, Any], forwards: Int4Forwards, expansions: Sequence[int]) -> float:
     """Speed of the serial tree at the best of some numbers of expansions."""
-    acceptance_model = acceptance_for(family["target"], family["draft"]).acceptance_model
-    deployment = _deployment(family, forwards)
     policies = [Reading(expansions=count).serial for count in expansions]
-    groups = {Role.TARGET: deployment.num_devices}
-    return max(decoding(deployment, acceptance_model, policy, groups).decoding_tokens_per_s for policy in policies)
+    devices = (published_systems()["swiftspec"]["num_devices"],)
+    return max(_speed(family["target"], family["draft"], forwards, policy, devices) for policy in policies)
 
 
-def _deployment(family: Mapping[str, Any], int4_forwards: Int4Forwards) -> Deployment:
+@cache  # the same speeds are in several rows
+def _speed(target: str, draft: str, forwards: Int4Forwards, policy: Policy, split: tuple[int, ...]) -> float:
     facts = published_systems()["swiftspec"]
-    return Deployment(
+    deployment = Deployment(
         device=facts["device"],
-        target=family["target"],
-        draft=family["draft"],
+        target=target,
+        draft=draft,
         quant=facts["quant"],
         num_devices=facts["num_devices"],
-        int4_forwards=int4_forwards,
+        int4_forwards=forwards,
     )
+    degrees = dict(zip(Role, split, strict=False))  # without the draft's where it has no devices of its own
+    acceptance_model = acceptance_for(target, draft).acceptance_model
+    return decoding(deployment, acceptance_model, policy, degrees).decoding_tokens_per_s
 
 
 def _pair(family: Mapping[str, Any]) -> str:

@@ -24,6 +24,16 @@ from tests.engine.pairs import references, write_pair
 from tests.engine.processes import children, until, workers
 
 pytestmark = two_cores
+# What torchrun tells its processes.
+RANK_0_OF_2 = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "2",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+}
 TEXTS = [f"def function_{number}(argument):" for number in range(3)]
 
 
@@ -54,9 +64,7 @@ def outputs(result: Path) -> list[list[int]]:
     return [prompt["output_token_ids"] for prompt in json.loads(result.read_text())["prompts"]]
 
 
-def command(
-    plan: Path, result: Path, *, num_processes: int = 2, secret: bool = True, num_tokens: int = 60
-) -> list[str]:
+def command(plan: Path, result: Path, *, num_processes: int = 2, num_tokens: int = 60) -> list[str]:
     flags = [
         "--plan",
         plan,
@@ -66,8 +74,9 @@ def command(
         num_tokens,
         "--json",
         result,
+        "--secret",
+        plan.parent / "secret",
     ]
-    flags += ["--secret", plan.parent / "secret"] if secret else []
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", num_processes]
     return [*map(str, launcher), "-m", "swiftspec", "run", *map(str, flags)]
 
@@ -116,10 +125,11 @@ def test_another_number_of_processes_is_refused_by_all(plan: Path, short_folder:
     assert "Unable to shutdown process" not in done.stderr
 
 
-def test_a_secret_is_needed(plan: Path, short_folder: Path, tmp_path: Path) -> None:
-    done = torchrun(plan, tmp_path / "result.json", short_folder, secret=False)
-    assert done.returncode == 1
-    assert "error: --secret is missing; it is what keeps other users out" in done.stderr
+def test_a_secret_is_needed(plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in RANK_0_OF_2.items():
+        monkeypatch.setenv(name, value)
+    assert main(["run", "--plan", str(plan), "--prompt", "x"]) == 2
+    assert "error: --secret is missing; it is what keeps other users out" in capsys.readouterr().err
 
 
 def test_a_draft_that_is_killed_costs_no_output(plan: Path, short_folder: Path, tmp_path: Path) -> None:
