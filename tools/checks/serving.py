@@ -1,6 +1,6 @@
-"""Check a server under stress: `python -m tools.check_serving --plan PLAN --prompts F --work DIR`.
+"""A server under stress: overload, slow clients, clients that leave, faults of the draft.
 
-On a quiet machine; about ten minutes for the demo pair on two cores. Exit code 1 if a criterion is missed:
+On a quiet machine; about ten minutes for the demo pair on two cores. Criteria:
 
 - overload: at twice the saturation for a minute, with 32 places to wait, refusals are told within 50 ms; throughput is
   at least 95 % of saturation; the 99th percentile of TTFT is that of a full queue at most; five seconds later a
@@ -13,64 +13,62 @@ On a quiet machine; about ten minutes for the demo pair on two cores. Exit code 
 
 from __future__ import annotations
 
-import argparse
 import json
+import math
 import os
 import random
 import signal
 import socket
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
+from typing import Annotated, Literal, get_args
 from urllib.request import urlopen
 
 import numpy as np
 
-from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.prompts import read_prompts
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.loadtest import SentLoad, ServerClient, drawn_prompts, encoded_prompts, send_workload
-from swiftspec.workload import make_workload
+from tools.checks.criterion import Criterion, at_least, at_most
+from tools.checks.workloads import drawn
 from tools.served import Served, served
 
-__all__ = ["main"]
+__all__ = ["check"]
 
+Part = Literal["overload", "slow", "leaving", "faults"]
 _RUNNING, _WAITING = 8, 32
-_PROMPT_TOKENS, _OUTPUT_TOKENS = 48, 64
 _OVERLOAD_S = 60.0
-POSTS = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+_CRAWL, _STOPPED, _AT_ONCE = 10.0, 0.0, 1e9  # bytes/s that a client reads
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plan", type=Path, required=True)
-    parser.add_argument("--prompts", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True, help="folder for logs")
-    parser.add_argument("--policy", default="swiftspec", help="(default: %(default)s)")
-    parser.add_argument(
-        "--faults", type=int, default=100, help="of the draft, ten requests each (default: %(default)s)"
-    )
-    parser.add_argument("--only", help="one of overload, slow, leaving, faults")
-    chosen = parser.parse_args(arguments)
-    chosen.work.mkdir(parents=True, exist_ok=True)
-    checks: dict[str, Callable[[_Server], Iterator[bool]]] = {
-        "overload": _overload,
-        "slow": _slow_clients,
-        "leaving": _leaving,
-        "faults": lambda server: _faults(server, chosen),
-    }
-    held = True
-    for name, check in checks.items():
-        if chosen.only in (None, name):
-            with _server(chosen, name) as server:
-                held &= all([*check(server)])
-    return 0 if held else 1
+def check(
+    plan: Path,
+    prompts: Path,
+    work: Annotated[Path, "folder for logs"],
+    policy: str = "swiftspec",
+    faults: Annotated[int, "of the draft, ten requests each"] = 100,
+    only: tuple[Part, ...] = get_args(Part),
+) -> Iterator[Criterion]:
+    """Start a server for each part, and put it under stress."""
+    work.mkdir(parents=True, exist_ok=True)
+    patience_s = Plan.load(plan).candidates[policy].patience_s
+    for part in only:
+        with _server(plan, policy, prompts, log=work / f"{part}.log") as server:
+            match part:
+                case "overload":
+                    yield from _overload(server)
+                case "slow":
+                    yield from _slow_clients(server)
+                case "leaving":
+                    yield from _leaving(server)
+                case "faults":
+                    yield from _faults(server, num_requests=10 * faults, patience_s=patience_s)
 
 
 class _Server:
@@ -89,13 +87,11 @@ class _Server:
 
     def saturation(self) -> float:
         """Requests per second of a closed loop that keeps every place taken."""
-        return self.send(
-            _workload(Arrivals(process=Process.CLOSED, num_clients=_RUNNING), 60)
-        ).metrics.request_throughput
+        return self.send(_workload(f"closed:{_RUNNING}", 60)).metrics.request_throughput
 
     def alone_s(self) -> float:
         """Median seconds of a request alone."""
-        return self.send(_workload(Arrivals(process=Process.CLOSED, num_clients=1), 10)).metrics.e2el_s.p50
+        return self.send(_workload("closed:1", 10)).metrics.e2el_s.p50
 
     def metric(self, name: str) -> float:
         with urlopen(f"{self.url}/metrics") as answer:
@@ -107,27 +103,21 @@ class _Server:
 
 
 @contextmanager
-def _server(chosen: argparse.Namespace, name: str) -> Iterator[_Server]:
+def _server(plan: Path, policy: str, prompts: Path, *, log: Path) -> Iterator[_Server]:
     limits = ("--set", f"max_running={_RUNNING},max_waiting={_WAITING}")
     options = (*limits, "--set", "send_timeout_s=3", "--set", "max_restarts=1000")
-    with served(chosen.plan, "--policy", chosen.policy, *options, log=chosen.work / f"{name}.log") as running:
-        yield _Server(running, chosen.prompts)
+    with served(plan, "--policy", policy, *options, log=log) as running:
+        yield _Server(running, prompts)
 
 
-def _workload(arrivals: Arrivals, num_requests: int, *, output_tokens: int = _OUTPUT_TOKENS) -> Workload:
-    return make_workload(
-        arrivals,
-        num_requests=num_requests,
-        prompt_tokens=Lengths(distribution=Distribution.FIXED, tokens=_PROMPT_TOKENS),
-        output_tokens=Lengths(distribution=Distribution.FIXED, tokens=output_tokens),
-    )
+def _workload(arrivals: str, num_requests: int) -> Workload:
+    return drawn(arrivals, num_requests, prompt_tokens="fixed:48", output_tokens="fixed:64")
 
 
-def _overload(server: _Server) -> Iterator[bool]:
+def _overload(server: _Server) -> Iterator[Criterion]:
     before_s, rate = server.alone_s(), server.saturation()
     memory = server.resident_bytes()
-    overload = Arrivals(process=Process.POISSON, rate=2 * rate)
-    sent = server.send(_workload(overload, round(2 * rate * _OVERLOAD_S)))
+    sent = server.send(_workload(f"poisson:{2 * rate}", round(2 * rate * _OVERLOAD_S)))
     told_s = [answer.answered_s - answer.sent_s for answer in sent.answers if answer.status == 429]
     bound_s = (_WAITING + _RUNNING) / rate
     time.sleep(5.0)
@@ -135,31 +125,31 @@ def _overload(server: _Server) -> Iterator[bool]:
     console.say(
         f"overload at {2 * rate:.1f} requests/s: {sent.metrics.completed} answered, {sent.metrics.refused} refused"
     )
-    yield _says("failed requests", sum(sent.failures.values()), 0)
-    yield _says("refused within, p99, ms", 1e3 * float(np.percentile(told_s, 99)), 50.0)
-    yield _says("saturation over throughput", rate / sent.metrics.request_throughput, 1 / 0.95)
-    yield _says("p99 of TTFT over that of a full queue", sent.metrics.ttft_s.p99 / bound_s, 1.0)
-    yield _says("server's memory, MB more", (server.resident_bytes() - memory) / 1e6, 20.0)
-    yield _says("a request alone, after over before", after_s / before_s, 1.1)
+    yield at_most("failed requests", sum(sent.failures.values()), 0)
+    yield at_most("refused within, p99", 1e3 * float(np.percentile(told_s, 99)), 50, "ms")
+    yield at_least("throughput over saturation", sent.metrics.request_throughput / rate, 0.95)
+    yield at_most("p99 of TTFT over that of a full queue", sent.metrics.ttft_s.p99 / bound_s, 1.0)
+    yield at_most("growth of the server's memory", (server.resident_bytes() - memory) / 1e6, 20, "MB")
+    yield at_most("a request alone, after over before", after_s / before_s, 1.1)
 
 
-def _slow_clients(server: _Server) -> Iterator[bool]:
+def _slow_clients(server: _Server) -> Iterator[Criterion]:
     """Four ordinary clients beside four that read slowly or not at all, and beside four more; alternated."""
     ratios = []
     for _ in range(4):
         quiet = _tpot_beside(server, [])
-        ratios.append(_tpot_beside(server, [10.0, 10.0, 0.0, 0.0]) / quiet)
-    yield _says("TPOT beside slow and stopped clients, relative", median(ratios) - 1, 0.05)
-    yield _says("requests left behind", _left_within(server, 10.0), 0)
+        ratios.append(_tpot_beside(server, [_CRAWL, _CRAWL, _STOPPED, _STOPPED]) / quiet)
+    yield at_most("longer TPOT beside slow and stopped clients", 100 * (median(ratios) - 1), 5, "%")
+    yield at_most("requests left behind", _left_within(server, 10.0), 0)
 
 
 def _tpot_beside(server: _Server, speeds: Sequence[float]) -> float:
     """TPOT of four clients beside four others, which read so many bytes a second, or, if there are none, everything."""
     stop = threading.Event()
-    slow = [threading.Thread(target=_read_slowly, args=(server, speed, stop)) for speed in speeds or [1e9] * 4]
+    slow = [threading.Thread(target=_read_slowly, args=(server, speed, stop)) for speed in speeds or [_AT_ONCE] * 4]
     for thread in slow:
         thread.start()
-    tpot_s = server.send(_workload(Arrivals(process=Process.CLOSED, num_clients=4), 24)).metrics.tpot_s.mean
+    tpot_s = server.send(_workload("closed:4", 24)).metrics.tpot_s.mean
     stop.set()
     for thread in slow:
         thread.join()
@@ -167,25 +157,29 @@ def _tpot_beside(server: _Server, speeds: Sequence[float]) -> float:
 
 
 def _read_slowly(server: _Server, bytes_per_s: float, stop: threading.Event) -> None:
-    host, _, port = server.url.removeprefix("http://").rpartition(":")
-    body = {"prompt": "def main():", "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": True}
     while not stop.is_set():
-        with socket.create_connection((host, int(port))) as connection, suppress(OSError):
+        with _asked(server, stream=True) as connection, suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            content = json.dumps(body).encode()
-            head = f"{POSTS}content-length: {len(content)}\r\n\r\n"
-            connection.sendall(head.encode() + content)
             connection.settimeout(0.5)
             while not stop.is_set():
-                if bytes_per_s <= 0:
-                    time.sleep(0.1)
+                time.sleep(1 / bytes_per_s if bytes_per_s else 0.1)
+                if not bytes_per_s:
                     continue
-                if bytes_per_s < 1e6:
-                    time.sleep(1 / bytes_per_s)
                 with suppress(TimeoutError):
-                    piece = connection.recv(1 if bytes_per_s < 1e6 else 65536)
+                    piece = connection.recv(1 if bytes_per_s == _CRAWL else 65536)
                     if not piece or b"[DONE]" in piece:
                         break
+
+
+def _asked(server: _Server, *, stream: bool) -> socket.socket:
+    """A connection that has asked for a long completion."""
+    host, _, port = server.url.removeprefix("http://").rpartition(":")
+    body = {"prompt": "def main():", "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": stream}
+    content = json.dumps(body)
+    head = ("POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json")
+    connection = socket.create_connection((host, int(port)))
+    connection.sendall("\r\n".join([*head, f"content-length: {len(content)}", "", content]).encode())
+    return connection
 
 
 def _left_within(server: _Server, seconds: float) -> float:
@@ -198,34 +192,26 @@ def _left_within(server: _Server, seconds: float) -> float:
     return left
 
 
-def _leaving(server: _Server) -> Iterator[bool]:
+def _leaving(server: _Server) -> Iterator[Criterion]:
     """Clients that leave: the time until nothing runs any more."""
-    host, _, port = server.url.removeprefix("http://").rpartition(":")
     for name, streams, number in (("streamed", True, 1), ("not streamed", False, 1), ("queued", True, _RUNNING + 4)):
         taken_s = []
         for _ in range(20):
-            body = {"prompt": "def main():", "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": streams}
-            content = json.dumps(body).encode()
-            head = f"{POSTS}content-length: {len(content)}\r\n\r\n"
-            clients = [socket.create_connection((host, int(port))) for _ in range(number)]
-            for client in clients:
-                client.sendall(head.encode() + content)
+            clients = [_asked(server, stream=streams) for _ in range(number)]
             time.sleep(0.15)
             start_s = time.monotonic()
             for client in clients:
                 client.close()
-            if _left_within(server, 5.0):
-                taken_s.append(float("inf"))
-            else:
-                taken_s.append(time.monotonic() - start_s)
+            left = _left_within(server, 5.0)
+            taken_s.append(math.inf if left else time.monotonic() - start_s)
         # The running step, the question over HTTP, and the 20 ms between two of them are part of it.
-        yield _says(f"freed after its client left, {name}, median ms", 1e3 * median(taken_s), 100.0)
+        yield at_most(f"freed after its client left, {name}, median", 1e3 * median(taken_s), 100, "ms")
     console.say(f"counted as cancelled: {server.metric('swiftspec:request_cancelled_total'):.0f}")
 
 
-def _faults(server: _Server, chosen: argparse.Namespace) -> Iterator[bool]:
+def _faults(server: _Server, *, num_requests: int, patience_s: float) -> Iterator[Criterion]:
     """Requests in a closed loop, while the draft is killed or frozen again and again."""
-    workload = _workload(Arrivals(process=Process.CLOSED, num_clients=_RUNNING), 10 * chosen.faults)
+    workload = _workload(f"closed:{_RUNNING}", num_requests)
     chance, stop, num_faults = random.Random(0), threading.Event(), 0
 
     def harm() -> None:
@@ -235,12 +221,7 @@ def _faults(server: _Server, chosen: argparse.Namespace) -> Iterator[bool]:
             if len(pids) < 2:
                 continue
             with suppress(ProcessLookupError):
-                if chance.random() < 0.5:
-                    os.kill(pids[-1], signal.SIGKILL)
-                else:
-                    os.kill(pids[-1], signal.SIGSTOP)
-                    time.sleep(chance.uniform(0.1, 1.5))
-                    os.kill(pids[-1], signal.SIGCONT)
+                _harm(pids[-1], chance)
                 num_faults += 1
 
     expected = server.send(workload)
@@ -249,13 +230,23 @@ def _faults(server: _Server, chosen: argparse.Namespace) -> Iterator[bool]:
     sent = server.send(workload)
     stop.set()
     thread.join()
-    patience_s = Plan.load(chosen.plan).candidates[chosen.policy].patience_s * (1 + 0.25 * (_RUNNING - 1))
+    most_silent_s = 2 * patience_s * (1 + 0.25 * (_RUNNING - 1))
     silences = [b - a for answer in sent.answers for a, b in zip(answer.chunks_s, answer.chunks_s[1:], strict=False)]
     changed = sum(a.text != b.text for a, b in zip(expected.answers, sent.answers, strict=True))
     console.say(f"{len(sent.answers)} requests, {num_faults} faults of the draft")
-    yield _says("requests that failed", sum(sent.failures.values()) + sent.metrics.refused, 0)
-    yield _says("outputs that changed", changed, 0)
-    yield _says("longest silence over twice the patience", max(silences) / (2 * patience_s), 1.0)
+    yield at_most("requests that failed", sum(sent.failures.values()) + sent.metrics.refused, 0)
+    yield at_most("outputs that changed", changed, 0)
+    yield at_most("longest silence over twice the patience", max(silences) / most_silent_s, 1)
+
+
+def _harm(pid: int, chance: random.Random) -> None:
+    """Kill a process, or freeze it for a moment."""
+    if chance.random() < 0.5:
+        os.kill(pid, signal.SIGKILL)
+    else:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(chance.uniform(0.1, 1.5))
+        os.kill(pid, signal.SIGCONT)
 
 
 def _workers(pid: int) -> list[int]:
@@ -271,13 +262,3 @@ def _children(pid: int) -> list[int]:
         tasks = Path(f"/proc/{pid}/task").glob("*/children")
         return sorted(int(child) for task in tasks for child in task.read_text().split())
     return []
-
-
-def _says(what: str, found: float, limit: float) -> bool:
-    held = found <= limit
-    console.say(f"{'held' if held else 'missed'}: {what}: {found:.3g} (limit {limit:.3g})")
-    return held
-
-
-if __name__ == "__main__":
-    sys.exit(main())

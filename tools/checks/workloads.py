@@ -1,0 +1,41 @@
+"""Loads and plans that several checks serve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.workload import Workload
+from swiftspec.workload import Arrivals, Lengths, RequestClass, make_workload
+from swiftspec.workload.classes import DEFAULT_CLASSES
+
+__all__ = ["drawn", "of_policy"]
+
+
+def drawn(
+    arrivals: str,
+    num_requests: int,
+    *,
+    prompt_tokens: str,
+    output_tokens: str,
+    classes: Sequence[RequestClass] = DEFAULT_CLASSES,
+    seed: int = 0,
+) -> Workload:
+    """Requests drawn from distributions in the words of `swiftspec workload`: `closed:8`, `uniform:16:96`."""
+    return make_workload(
+        Arrivals.parse(arrivals, field="arrivals"),
+        num_requests=num_requests,
+        prompt_tokens=Lengths.parse(prompt_tokens, field="prompt_tokens"),
+        output_tokens=Lengths.parse(output_tokens, field="output_tokens"),
+        classes=classes,
+        seed=seed,
+    )
+
+
+def of_policy(planned: Planned, policy: str) -> Planned:
+    """A plan of one of its policies alone. ValueError if it has no such policy."""
+    if policy not in planned.plan.candidates:
+        raise ValueError(f"the policy is {policy!r}; the plan has {', '.join(planned.plan.candidates)}")
+    only = planned.plan.model_copy(update={"chosen": planned.plan.candidates[policy], "alternatives": ()})
+    return replace(planned, plan=only)
