@@ -48,10 +48,8 @@ def check(
     texts = Texts(traced=prompts / "trace.jsonl", measured=prompts / "validate.jsonl", num_measured=limit, repeats=2)
     plans = {}
     for kind, name in _DRAFTS.items():
-        pair = Pair(target="demo/target", draft=f"demo/{name}", inflate=inflate)
-        report, plans[kind] = measured(
-            work / kind, pair, texts, dtype=("--dtype", "float32"), policies=_policies_of(pair.draft)
-        )
+        pair = Pair(target="demo/target", draft=f"demo/{name}", inflate=inflate, dtype="float32")
+        report, plans[kind] = measured(work / kind, pair, texts, policies=_policies_of(pair.draft))
         yield _errors(kind, report, Profile.load(work / kind / "profile.json"))
     yield _gain(work, plans, texts, num_turns=turns)
 

@@ -1,8 +1,8 @@
 """Predictions under load against measurements.
 
-On a quiet machine; a minute for each policy of the demo pair. Every policy first serves a closed loop of 8 clients: its saturation, predicted and measured. Then it serves Poisson
-arrivals at 30, 60 and 80 % of the predicted saturation. The reports stay in WORK, and a load whose report exists is not
-repeated. Criteria:
+On a quiet machine; a minute for each policy of the demo pair. Every policy first serves a closed loop of 8 clients: its
+saturation, predicted and measured. Then it serves Poisson arrivals at 30, 60 and 80 % of the predicted saturation. The
+reports stay in WORK, and a load whose report exists is not repeated. Criteria:
 
 - at each Poisson load, in the median over policies: mean TPOT and E2E within 10 %, mean TTFT within 20 %; re-timed,
   TPOT and E2E within 5 %;

@@ -1,7 +1,7 @@
 """Closed forms of neighbouring systems, against what they published.
 
-Nothing is measured: MagicDec's speed-up by context and batch, SSSD's query length against the goodput of every length, and what tensor
-parallelism does to prompts and to decoding, which LoongServe would divide differently. Criteria:
+Nothing is measured: MagicDec's speed-up by context and batch, SSSD's query length against the goodput of every length,
+and what tensor parallelism does to prompts and to decoding, which LoongServe would divide differently. Criteria:
 
 - MagicDec: the largest speed-up is the published 2.5 within 5 %, and at short contexts a larger batch has none;
 - SSSD: the length by the knee of the roofline has at least 85 % of the best length's goodput.

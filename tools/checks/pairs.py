@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import swiftspec
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.report import Report
+from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 
-__all__ = ["Pair", "Texts", "measured", "run"]
+__all__ = ["Pair", "Texts", "measured"]
 
 _NEW_TOKENS = 96
-_DEVICES = ("--devices", "2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Target and draft by name or directory, and the inflation of the target."""
+    """Target and draft by name or directory, the inflation of the target, and the dtype of both."""
 
     target: str
     draft: str
     inflate: str
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """Flags of the models as they are."""
-        return "--target", self.target, "--draft", self.draft
-
-    @property
-    def inflated(self) -> tuple[str, ...]:
-        """And with the target inflated."""
-        return *self.flags, "--inflate", self.inflate
+    dtype: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,40 +39,36 @@ class Texts:
     repeats: int
 
 
-def measured(
-    folder: Path, pair: Pair, texts: Texts, *, dtype: Sequence[str] = (), policies: Sequence[str] = ()
-) -> tuple[Report, Plan]:
-    """Profile, trace, plan and validate, each in a process of its own.
+def measured(folder: Path, pair: Pair, texts: Texts, *, policies: Sequence[str] | None = None) -> tuple[Report, Plan]:
+    """Profile, trace, plan and validate on two cores; by default all of the plan's policies.
 
-    Parameters
-    ----------
-    folder : Path
-        Of profile.json, trace.npz, plan.json and report.json.
-    dtype, policies : sequence of str
-        Options of `profile` and of `validate`; by default the device's dtype and all of the plan's policies.
+    folder: of profile.json, trace.npz, plan.json and report.json.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    names = ("profile.json", "trace.npz", "plan.json", "report.json")
-    profile, trace, plan, report = (folder / name for name in names)
+    profile, trace, plan, report = (folder / name for name in ("profile.json", "trace.npz", "plan.json", "report.json"))
+    models = (pair.target, pair.draft)
     if not profile.exists():
-        run("swiftspec", "profile", *pair.inflated, *dtype, "--device", "cpu", *_DEVICES, "--out", profile)
+        found = swiftspec.profile(
+            *models, inflate=pair.inflate, dtype=pair.dtype, num_devices=2, stages=console.progress
+        )
+        found.save(profile)
     if not trace.exists():
         profiled = Profile.load(profile)
-        dtypes = ",".join(model.dtype for model in (profiled.target, profiled.draft))
-        prompts = ("--prompts", texts.traced, "--max-new-tokens", str(_NEW_TOKENS))
-        run("swiftspec", "trace", *pair.flags, "--dtype", dtypes, *prompts, "--out", trace)
+        dtypes = f"{profiled.target.dtype},{profiled.draft.dtype}"
+        swiftspec.trace(*models, texts.traced, dtype=dtypes, max_new_tokens=_NEW_TOKENS, stages=console.progress).save(
+            trace
+        )
+    if not plan.exists():
+        swiftspec.plan(profile=Profile.load(profile), trace=AcceptanceTrace.load(trace), stages=console.progress).save(
+            plan
+        )
     if not report.exists():
-        run("swiftspec", "plan", *pair.inflated, "--profile", profile, "--trace", trace, *_DEVICES, "--out", plan)
-        prompts = ("--prompts", texts.measured, "--num-prompts", str(texts.num_measured))
-        chosen = ("--policies", ",".join(policies)) if policies else ()
-        repeats = ("--repeats", str(texts.repeats))
-        run("swiftspec", "validate", "--plan", plan, *prompts, *repeats, *chosen, "--json", report)
+        swiftspec.validate(
+            Planned.load(plan),
+            texts.measured,
+            policies=policies,
+            limit=texts.num_measured,
+            repeats=texts.repeats,
+            stages=console.progress,
+        ).save(report)
     return Report.load(report), Plan.load(plan)
-
-
-def run(module: str, *arguments: str | Path) -> None:
-    """Run a module's program. ValueError if it fails; it has said why."""
-    command = [module, *map(str, arguments)]
-    console.say(f"$ python -m {' '.join(command)}")
-    if subprocess.run([sys.executable, "-m", *command], check=False).returncode:
-        raise ValueError(f"{' '.join(command[:2])} failed; see above")

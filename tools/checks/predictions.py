@@ -36,7 +36,7 @@ from swiftspec.models.spec import model_directory
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.autoregressive import Autoregressive
 from tools.checks.criterion import Criterion, at_most
-from tools.checks.pairs import Pair, Texts, measured, run
+from tools.checks.pairs import Pair, Texts, measured
 
 __all__ = ["MOST_ERROR", "MOST_MEDIAN", "Errors", "check", "criteria", "divided"]
 
@@ -84,7 +84,9 @@ def _bundled() -> tuple[Pair, tuple[Path, Path]]:
 
 def _second(folder: Path) -> tuple[Pair, tuple[Path, Path]]:
     if not (folder / "draft" / "config.json").exists():
-        run("tools.second_pair", "--work", folder)
+        from tools.second_pair import main as train  # imports the library that trains
+
+        train(["--work", str(folder)])
     pair = Pair(target=str(folder / "target"), draft=str(folder / "draft"), inflate="layers=24")
     return pair, _prompts(folder / "prompts")
 
