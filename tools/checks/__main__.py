@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from swiftspec.cli import console
-from swiftspec.errors import EngineError
 from tools.checks.criterion import Criterion
 from tools.checks.options import parser_of
 
@@ -52,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if out is not None:
             document = {"check": name, "criteria": [asdict(criterion) for criterion in criteria]}
             out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    except (ValueError, OSError, EngineError) as error:
+    except (ValueError, OSError, RuntimeError) as error:  # the last of an engine or a server
         return _mistake(str(error))
     return 1 if any(criterion.held is False for criterion in criteria) else 0
 

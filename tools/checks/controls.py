@@ -40,7 +40,7 @@ from swiftspec.workload import RequestClass
 from swiftspec.workload.classes import DEFAULT_CLASSES
 from tools.checks.criterion import Criterion, at_least
 from tools.checks.turns import TURN_S, Turns, turn_at
-from tools.checks.workloads import drawn
+from tools.checks.workloads import candidate_of, drawn
 
 __all__ = ["check"]
 
@@ -89,7 +89,7 @@ class _Bench:
     def of(cls, path: Path, prompts: Path, *, num_turns: int, is_simulated: bool) -> _Bench:
         planned = Planned.load(path)
         plan, profile, trace = planned.plan, planned.profile, planned.trace
-        chain = plan.candidates[SerialChain.name].model_copy(update={"shape": {"num_draft_tokens": _LONGEST}})
+        chain = candidate_of(plan, SerialChain.name).model_copy(update={"shape": {"num_draft_tokens": _LONGEST}})
         chain = chain.model_copy(update={"costs": candidate_costs(chain, profile.latencies, trace)})
         others = tuple(each for each in plan.candidates.values() if each.policy != chain.policy)
         changed = plan.model_copy(update={"chosen": chain, "alternatives": others})

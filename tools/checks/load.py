@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -31,6 +32,7 @@ from tools.served import served
 
 __all__ = ["check"]
 
+_POLICIES = ("autoregressive", "prompt_lookup", "serial_chain", "serial_tree", "swiftspec", "pearl")
 _CLIENTS = 8
 _KEPT = ("--keep-timelines", "1000")  # by the server, for re-timing
 _SHARES = (0.3, 0.6, 0.8)
@@ -45,40 +47,36 @@ def check(
     plan: Path,
     prompts: Path,
     work: Annotated[Path, "folder for the reports, kept between runs"],
-    policies: tuple[str, ...] = (
-        "autoregressive",
-        "prompt_lookup",
-        "serial_chain",
-        "serial_tree",
-        "swiftspec",
-        "pearl",
-    ),
+    policies: tuple[str, ...] = _POLICIES,
     requests: Annotated[int, "of each load"] = 60,
     http: Annotated[bool, "send the loads to a server"] = False,
 ) -> Iterator[Criterion]:
     """Serve every load, and judge the errors."""
     work.mkdir(parents=True, exist_ok=True)
+    planned = Planned.load(plan)
+    alone = {policy: of_policy(planned, policy) for policy in policies}
     loads = {}
-    for policy in policies:
+    for policy, own in alone.items():
         with ExitStack() as stack:
             url = None
             if http:
                 server = served(plan, "--policy", policy, *_KEPT, log=work / f"{policy}.log")
                 url = stack.enter_context(server).url
-            loads[policy] = list(_Loads(Planned.load(plan), prompts, work, policy, requests, url).serve())
+            of_one = _Loads(planned=own, prompts=prompts, work=work, num_requests=requests, url=url)
+            loads[policy] = list(of_one.serve())
     _show(loads)
     yield from _criteria(loads)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Loads:
-    """Loads that a policy serves, in this process or by a server."""
+    """Loads that a plan's only policy serves: in this process, or by the server at `url`."""
 
-    def __init__(
-        self, planned: Planned, prompts: Path, work: Path, policy: str, num_requests: int, url: str | None
-    ) -> None:
-        self._planned = of_policy(planned, policy)
-        self._prompts, self._work, self._policy = prompts, work, policy
-        self._num_requests, self._url = num_requests, url
+    planned: Planned
+    prompts: Path
+    work: Path
+    num_requests: int
+    url: str | None
 
     def serve(self) -> Iterator[PolicyLoad]:
         """The closed loop, then the open ones."""
@@ -88,15 +86,16 @@ class _Loads:
             yield self._load(f"{share:.1f}", f"poisson:{share * closed.predicted.request_throughput:.4f}")
 
     def _load(self, name: str, arrivals: str) -> PolicyLoad:
-        path = self._work / f"{self._policy}-{name}.json"
+        policy = self.planned.plan.chosen.policy
+        path = self.work / f"{policy}-{name}.json"
         if not path.exists():
-            workload = drawn(arrivals, self._num_requests, prompt_tokens="uniform:16:96", output_tokens="uniform:32:96")
+            workload = drawn(arrivals, self.num_requests, prompt_tokens="uniform:16:96", output_tokens="uniform:32:96")
             compared = validate_load(
-                self._planned,
+                self.planned,
                 workload,
-                self._prompts,
-                policies=[self._policy],
-                url=self._url,
+                self.prompts,
+                policies=[policy],
+                url=self.url,
                 stages=console.progress,
             )
             compared.report.save(path)

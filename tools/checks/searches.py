@@ -9,7 +9,6 @@ Criteria, for each case: the quick search's choice has a regret of 1 % in the me
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -133,7 +132,6 @@ def check(
     seeds: tuple[int, ...] = (1, 2),
     prompts: Annotated[int, "of a recorded trace, to search and to judge on"] = 32,
     jobs: int = 1,
-    lines: Annotated[Path | None, "file that a line for each search is appended to"] = None,
 ) -> Iterator[Criterion]:
     """Search every case under every seed, and judge the quick search's choices."""
     for name in cases:
@@ -144,10 +142,6 @@ def check(
                 f"{name}: {one.search} seed {one.seed}: {one.seconds:.1f} s, {one.num_simulated} options, "
                 f"{one.speeds[None]:.1f} tokens/s by {one.chosen}"
             )
-            if lines is not None:
-                with lines.open("a") as file:
-                    speeds = {policy or "chosen": speed for policy, speed in one.speeds.items()}
-                    file.write(json.dumps({"case": name, **one._asdict(), "speeds": speeds}) + "\n")
         by_search = regrets(every)
         for search, by_policy in by_search.items():
             own, others = by_policy[None], [value for key, values in by_policy.items() if key for value in values]

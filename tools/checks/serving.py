@@ -36,7 +36,7 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.loadtest import SentLoad, ServerClient, drawn_prompts, encoded_prompts, send_workload
 from tools.checks.criterion import Criterion, at_least, at_most
-from tools.checks.workloads import drawn
+from tools.checks.workloads import candidate_of, drawn
 from tools.served import Served, served
 
 __all__ = ["check"]
@@ -57,7 +57,7 @@ def check(
 ) -> Iterator[Criterion]:
     """Start a server for each part, and put it under stress."""
     work.mkdir(parents=True, exist_ok=True)
-    patience_s = Plan.load(plan).candidates[policy].patience_s
+    patience_s = candidate_of(Plan.load(plan), policy).patience_s
     for part in only:
         with _server(plan, policy, prompts, log=work / f"{part}.log") as server:
             match part:
@@ -81,9 +81,9 @@ class _Server:
         self._prompts = encoded_prompts(self.client, read_prompts(prompts), model=self.model)
 
     def send(self, workload: Workload, *, seed: int = 0) -> SentLoad:
-        drawn = drawn_prompts(workload, self._prompts, seed=seed)
+        prompts = drawn_prompts(workload, self._prompts, seed=seed)
         with console.progress("load") as progress:
-            return send_workload(self.client, workload, drawn, model=self.model, progress=progress)
+            return send_workload(self.client, workload, prompts, model=self.model, progress=progress)
 
     def saturation(self) -> float:
         """Requests per second of a closed loop that keeps every place taken."""

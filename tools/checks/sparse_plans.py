@@ -62,9 +62,13 @@ def check(
     targets: Annotated[tuple[str, ...], "which ones, by default all"] = (),
 ) -> Iterator[Criterion]:
     """Plan every case, and compare its drafts under every load and agreement."""
+    cases = [case for case in _CASES if not targets or case.target in targets]
+    if not cases:
+        known = ", ".join(dict.fromkeys(case.target for case in _CASES))
+        raise ValueError(f"--targets is {','.join(targets)!r}; expected some of {known}")
     rows, seconds, failures = [], [], 0
     with tempfile.TemporaryDirectory() as name:
-        for case in (case for case in _CASES if not targets or case.target in targets):
+        for case in cases:
             title = f"{case.target} on {case.devices} {case.device}"
             plan_s, error = _planned(case, Path(name))
             seconds.append((title, plan_s))

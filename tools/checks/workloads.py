@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.workload import Arrivals, Lengths, RequestClass, make_workload
 from swiftspec.workload.classes import DEFAULT_CLASSES
 
-__all__ = ["drawn", "of_policy"]
+__all__ = ["candidate_of", "drawn", "of_policy"]
 
 
 def drawn(
@@ -33,9 +34,14 @@ def drawn(
     )
 
 
+def candidate_of(plan: Plan, policy: str) -> Candidate:
+    """A plan's candidate of a policy. ValueError if it has none."""
+    if policy not in plan.candidates:
+        raise ValueError(f"the policy is {policy!r}; the plan has {', '.join(plan.candidates)}")
+    return plan.candidates[policy]
+
+
 def of_policy(planned: Planned, policy: str) -> Planned:
     """A plan of one of its policies alone. ValueError if it has no such policy."""
-    if policy not in planned.plan.candidates:
-        raise ValueError(f"the policy is {policy!r}; the plan has {', '.join(planned.plan.candidates)}")
-    only = planned.plan.model_copy(update={"chosen": planned.plan.candidates[policy], "alternatives": ()})
-    return replace(planned, plan=only)
+    only = {"chosen": candidate_of(planned.plan, policy), "alternatives": ()}
+    return replace(planned, plan=planned.plan.model_copy(update=only))
