@@ -173,7 +173,7 @@ def criteria(name: str, policies: Sequence[Errors], bases: Sequence[Basis]) -> I
         errors = [(each.policy, 100 * abs(each.speed[basis])) for each in policies if basis in each.speed]
         yield at_most(f"{name}: {basis} error of tokens/s", errors, 100 * MOST_ERROR, "%")
         middle = [("", median(error for _, error in errors))] if errors else []
-        yield at_most(f"{name}: in the median", middle, 100 * MOST_MEDIAN, "%")
+        yield at_most(f"{name}: {basis} error in the median", middle, 100 * MOST_MEDIAN, "%")
     lengths: dict[bool, dict[str, float]] = {True: {}, False: {}}
     for each in policies:
         if each.policy != Autoregressive.name and "retraced" in each.length:
