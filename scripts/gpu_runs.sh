@@ -46,7 +46,7 @@ if [[ $dry_run ]]; then
     export TRITON_INTERPRET=1 OMP_NUM_THREADS=1
     # A profile of few samples takes seconds. It is enough to make a plan, but not a good one.
     brief="import sys; from swiftspec.profiler import steps; from swiftspec.cli.app import main"
-    brief+="; steps.PASSES = steps.SWEEPS = steps.REPEATS = 1; steps.HOST_TOKENS = 16; steps.CONTEXTS = (16, 64)"
+    brief+="; steps.PASSES = steps.SWEEP_REPEATS = steps.REPEATS = 1; steps.HOST_TOKENS = 16; steps.CONTEXTS = (16, 64)"
     verbs=("$python" -c "$brief; sys.exit(main(sys.argv[1:]))")
 fi
 failures=0

@@ -8,11 +8,15 @@ a large tree under the control `worth`, which learns how often each place is acc
 
 import argparse
 from collections.abc import Iterator
+from pathlib import Path
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.prompts import read_prompts
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.files.document import ModelRef
+from swiftspec.models.spec import model_directory
+from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.planner.search.space import Fit
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.effects import Role
@@ -22,10 +26,11 @@ from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.named import named_control
 from swiftspec.simulator.serving import Job, Serving
 from swiftspec.timing.step_costs import StepCosts
-from tools.parallel_drafts import RECORDED, record
 
-__all__ = ["main", "served", "shapes"]
+__all__ = ["RECORDED", "main", "record", "served", "shapes"]
 
+RECORDED = Path(__file__).resolve().parents[1] / "swiftspec/profiles/demo-zen4-2-cores"
+NEW_TOKENS = 64
 DEGREES = {Role.TARGET: 2}
 LENGTHS, ROWS, LEAST = range(1, 7), (2, 3, 4, 6, 8, 12), (0.05, 0.1, 0.2, 0.3, 0.4)
 MOST_ROWS, NUM_MASKS = 16, 5
@@ -69,13 +74,33 @@ def served(policy: Policy, control: str | None, trace: AcceptanceTrace, profile:
     return sum(len(request.text.output) for request in run.requests) / run.end_s
 
 
+def record(limit: int, draft: str = "demo/parallel_draft") -> AcceptanceTrace:
+    """A draft's trace on bundled prompts that no plan was made for."""
+    from swiftspec.profiler.acceptance import record_trace
+
+    tokenizer = Tokenizer(model_directory("demo/target"))
+    prompts = list(read_prompts(model_directory("demo/prompts") / "validate.jsonl"))
+    return record_trace(
+        target=ModelRef(model="demo/target", dtype="float32"),
+        draft=ModelRef(model=draft, dtype="float32"),
+        prompts=[
+            (prompt.prompt_id, tokenizer.encode(prompt.text))
+            for prompt in prompts[:: max(1, len(prompts) // limit)][:limit]
+        ],
+        max_new_tokens=NEW_TOKENS,
+        num_candidates=12,
+        num_threads=1,
+        progress=lambda *_: None,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draft", default="demo/parallel_draft")
     parser.add_argument("--limit", type=int, default=24, help="prompts")
     parser.add_argument("--clients", type=int, nargs="+", default=(1, 4, 8))
     args = parser.parse_args()
-    trace = record(args.limit, ModelRef(model=args.draft, dtype="float32"))
+    trace = record(args.limit, args.draft)
     profile = Profile.load(RECORDED / Plan.load(RECORDED / "plan.json").profile.path)
     for clients in args.clients:
         for kind, policy, control in shapes():

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tools.checks.criterion import Criterion, at_least, at_most, below
+
 __all__ = ["conclude", "gather", "main", "summary"]
 
-SCHEMA, SCHEMA_VERSION = "swiftspec.gpu-run", 1
+SCHEMA, SCHEMA_VERSION = "swiftspec.gpu-run", 2
 MOST_ERROR = 1e-2  # of bf16 against fp64
 LEAST_OF_COPY = 0.75
 MOST_OF_RIVAL = 1.02  # two timings of the same kernel differ by as much
-MOST_ROUND_ERROR = 0.05
+MOST_ROUND_ERROR_PERCENT = 5
 SKIPPED = 77  # the exit code of a step that does not apply here
 _OUTCOMES = {0: "done", SKIPPED: "skipped", 124: "ran out of time", 137: "ran out of time"}
 _STEP_NUMBERS = ("limit_s", "seconds", "exit_code", "new_cache_entries")  # columns of steps.tsv after the name
@@ -33,11 +35,10 @@ _MOST_FAILURES = 20  # failed tests listed per step
 _MOST_KERNELS = 12  # kernels of a forward listed in the summary
 
 Record = Mapping[str, Any]
-Criterion = dict[str, Any]
 
 
 def conclude(records: Sequence[Record], report: Record | None) -> list[Criterion]:
-    """Judge the measurements by every criterion; `holds` is None where nothing was measured.
+    """Judge the measurements by every criterion.
 
     Parameters
     ----------
@@ -54,25 +55,18 @@ def conclude(records: Sequence[Record], report: Record | None) -> list[Criterion
         for record in records
         if record["kind"] == "greedy" and record["dtype"] == "float32"
     ]
-    policies = report["policies"] if report else []
+    rounds = [
+        ("round of " + policy["policy"], 100 * abs(policy["error"]["round_s"]["median"]))
+        for policy in (report["policies"] if report else ())
+    ]
     return [
-        _criterion("error against fp64", max, _field(records, "error"), "at most", MOST_ERROR),
-        _criterion("greedy outputs that differ from the CPU's", max, outputs, "at most", 0),
-        _criterion(
-            "products' share of a copy's bandwidth", min, _field(products, "of_copy"), "at least", LEAST_OF_COPY
-        ),
-        _criterion("products' time over torch's", max, _over_rival(products), "at most", MOST_OF_RIVAL),
-        _criterion("tree attention's time over torch's", max, _over_rival(attention), "below", 1.0),
-        _criterion(
-            "forward's share of a copy's bandwidth", min, _field(forwards, "of_copy"), "at least", LEAST_OF_COPY
-        ),
-        _criterion(
-            "predicted round time against measured",
-            max,
-            [("round of " + policy["policy"], abs(policy["error"]["round_s"]["median"])) for policy in policies],
-            "at most",
-            MOST_ROUND_ERROR,
-        ),
+        at_most("error against fp64", _field(records, "error"), MOST_ERROR),
+        at_most("greedy outputs that differ from the CPU's", outputs, 0),
+        at_least("products' share of a copy's bandwidth", _field(products, "of_copy"), LEAST_OF_COPY),
+        at_most("products' time over torch's", _over_rival(products), MOST_OF_RIVAL),
+        below("tree attention's time over torch's", _over_rival(attention), 1),
+        at_least("forward's share of a copy's bandwidth", _field(forwards, "of_copy"), LEAST_OF_COPY),
+        at_most("predicted round time against measured", rounds, MOST_ROUND_ERROR_PERCENT, "%"),
     ]
 
 
@@ -92,7 +86,7 @@ def gather(folder: Path, *, run: int, dry_run: bool) -> dict[str, Any]:
         "dry_run": dry_run,
         "environment": next((record for record in records if record["kind"] == "environment"), None),
         "steps": list(_steps(folder)),
-        "criteria": conclude(records, validation),
+        "criteria": [asdict(criterion) for criterion in conclude(records, validation)],
         "records": [record for record in records if record["kind"] != "environment"],
         "validation": validation,
     }
@@ -109,22 +103,12 @@ def summary(document: Record) -> str:
         for step in document["steps"]
     ]
     failures = [(step["name"], failure) for step in document["steps"] for failure in step["failures"]]
-    criteria = [
-        (
-            {True: "holds", False: "FAILS", None: "unknown"}[criterion["holds"]],
-            criterion["name"],
-            "-" if criterion["found"] is None else f"{criterion['found']:.3g}",
-            f"{criterion['wanted']} {criterion['limit']:g}",
-            criterion["where"] or "",
-        )
-        for criterion in document["criteria"]
-    ]
+    criteria = "\n".join(str(Criterion(**fields)) for fields in document["criteria"])
     kinds: dict[str, list[tuple[str, ...]]] = {}
     for record in document["records"]:
         kinds.setdefault(record["kind"], []).append(_row(record))
-    groups: list[Sequence[Sequence[str]]] = [steps, failures, criteria, *kinds.values()]
-    tables = [_table(rows) for rows in groups if rows]
-    return "\n\n".join([head, *tables]) + "\n"
+    before, after = ([_table(rows) for rows in groups if rows] for groups in ((steps, failures), kinds.values()))
+    return "\n\n".join([head, *before, criteria, *after]) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -214,26 +198,6 @@ def _row(record: Record) -> tuple[str, ...]:
         "kernels": lambda value: ", ".join(f"{name} {us:.0f} us" for name, us in list(value.items())[:_MOST_KERNELS]),
     }
     return (*said, *(say(record[name]) for name, say in formats.items() if name in record))
-
-
-def _criterion(
-    name: str, worst: Callable[..., tuple[str, float]], found: Iterable[tuple[str, float]], wanted: str, limit: float
-) -> Criterion:
-    """Judge the worst of named values; a NaN never passes."""
-    values = list(found)
-    where, value = next(
-        ((where, value) for where, value in values if math.isnan(value)),
-        worst(values, key=lambda pair: pair[1]) if values else ("", math.nan),
-    )
-    passes = {"at most": value <= limit, "at least": value >= limit, "below": value < limit}[wanted]
-    return {
-        "name": name,
-        "wanted": wanted,
-        "limit": limit,
-        "found": None if math.isnan(value) else value,
-        "where": where or None,
-        "holds": passes if values else None,
-    }
 
 
 def _field(records: Iterable[Record], name: str) -> list[tuple[str, float]]:

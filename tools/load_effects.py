@@ -29,8 +29,7 @@ from swiftspec.cli import console
 from swiftspec.policies import Layout
 from swiftspec.reports.formatting import milliseconds, percent, signed_percent, speed
 from swiftspec.timing.timeline import Timeline
-from swiftspec.workload import Arrivals, Lengths, make_workload
-from tools.check_load import of_policy
+from tools.checks.workloads import drawn, of_policy
 
 __all__ = ["main"]
 
@@ -70,12 +69,7 @@ class _Machine:
 def _workload(
     arrivals: str, count: int, *, prompt_tokens: str = "fixed:16", output_tokens: str = "fixed:64"
 ) -> Workload:
-    return make_workload(
-        Arrivals.parse(arrivals, field="arrivals"),
-        num_requests=count,
-        prompt_tokens=Lengths.parse(prompt_tokens, field="prompt_tokens"),
-        output_tokens=Lengths.parse(output_tokens, field="output_tokens"),
-    )
+    return drawn(arrivals, count, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
 
 def batching(machine: _Machine) -> None:

@@ -107,14 +107,14 @@ def new_model(shape: dict[str, int]) -> Qwen3ForCausalLM:
     )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--work", type=Path, required=True, help="folder of checkpoints and the pair; give the same one to resume"
     )
     parser.add_argument("--target-steps", type=int, default=TARGET_STEPS)
     parser.add_argument("--draft-steps", type=int, default=DRAFT_STEPS)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     work: Path = args.work
     work.mkdir(parents=True, exist_ok=True)
     texts, held_out = corpus(work)

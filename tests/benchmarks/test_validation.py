@@ -8,7 +8,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from swiftspec.artifacts.report import PolicyReport, Report
-from tools.check_predictions import MOST_ERROR, MOST_MEDIAN
+from tools.checks.predictions import MOST_ERROR, MOST_MEDIAN
 
 pytestmark = pytest.mark.bench
 

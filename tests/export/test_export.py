@@ -1,4 +1,4 @@
-"""Plans as command lines of other engines, against the options that tools.check_export recorded of their parsers."""
+"""Plans as command lines of other engines, against the options that the check `export` recorded of their parsers."""
 
 import json
 import re

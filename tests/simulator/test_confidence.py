@@ -8,8 +8,7 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy, make_policy
-from tools.confidence import served
-from tools.parallel_drafts import RECORDED, record
+from tools.confidence import RECORDED, record, served
 
 pytestmark = pytest.mark.extra("engine")
 

@@ -30,7 +30,7 @@ GOOD = [
 
 
 def verdicts(records: list[dict[str, Any]], validation: dict[str, Any] | None) -> list[bool | None]:
-    return [criterion["holds"] for criterion in conclude(records, validation)]
+    return [criterion.held for criterion in conclude(records, validation)]
 
 
 def test_everything_holds_where_everything_is_good() -> None:
@@ -55,8 +55,8 @@ def test_everything_holds_where_everything_is_good() -> None:
 )
 def test_the_worst_measurement_decides_and_is_named(change: dict[str, Any], index: int, where: str) -> None:
     criteria = conclude([*GOOD, change], report(serial=0.0))
-    assert [criterion["holds"] for criterion in criteria] == [i != index for i in range(7)]
-    assert criteria[index]["where"] == where
+    assert [criterion.held for criterion in criteria] == [i != index for i in range(7)]
+    assert criteria[index].where == where
 
 
 @pytest.mark.parametrize("change", [{"dtype": "fp8"}, {"products": "torch"}, {"pdl": False}], ids=str)
@@ -67,7 +67,8 @@ def test_a_forward_in_another_way_than_the_engines_is_no_criterion(change: dict[
 
 def test_a_round_that_is_predicted_too_short_counts_as_much_as_one_too_long() -> None:
     (*_, rounds) = conclude(GOOD, report(serial=0.02, tree=-0.06))
-    assert (rounds["holds"], rounds["found"], rounds["where"]) == (False, 0.06, "round of tree")
+    assert (rounds.held, rounds.where) == (False, "round of tree")
+    assert rounds.found == pytest.approx(6)
 
 
 def test_what_was_not_measured_is_unknown() -> None:

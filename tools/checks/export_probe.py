@@ -1,6 +1,6 @@
-"""What an engine's own parser says of exported commands; run by `check_export` in an environment with that engine.
+"""What an engine's own parser says of exported commands; run by the check `export` in an environment with that engine.
 
-    python tools/export_probe.py vllm cases.json result.json
+    python tools/checks/export_probe.py vllm cases.json result.json
 
 Nothing of swiftspec is imported. The engines are imported by name, so that they need not be installed elsewhere.
 """

@@ -1,26 +1,27 @@
-"""Regret of the quick search compared with the full one: `python -m tools.search_regret CASE ... --seeds 1 2`.
+"""Whether the quick search could stand alone: its regret beside that of the full one.
 
 A case is a folder of recorded profile and trace, searched on every second prompt and judged on the others, or devices
 such as `h100-sxm:2:bf16` for llama-3-70b with llama-3.2-1b, judged on freshly synthesised prompts. All choices are
 simulated on these prompts under one seed that no search used. Regret is the share of speed by which a choice is slower
 than the best choice of any search of its case; it is given for the plan's choice and for every policy's best.
+Criteria, for each case: the quick search's choice has a regret of 1 % in the mean over seeds, and of 3 % at worst.
 """
 
-import argparse
-import json
-import sys
+from __future__ import annotations
+
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.cli import console
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.memory import MemoryModel
@@ -29,9 +30,13 @@ from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
 from swiftspec.simulator.forward_errors import forward_errors
+from tools.checks.criterion import Criterion, at_most
 
-JUDGE_SEED = 1000
-PAIR = ("llama-3-70b", "llama-3.2-1b")
+__all__ = ["Found", "check", "regrets"]
+
+_MOST_MEAN_PERCENT, _MOST_PERCENT = 1, 3
+_JUDGE_SEED = 1000
+_PAIR = ("llama-3-70b", "llama-3.2-1b")
 
 
 class Case(NamedTuple):
@@ -43,7 +48,7 @@ class Case(NamedTuple):
     memory: MemoryModel | None = None
 
     @classmethod
-    def of(cls, name: str, *, num_prompts: int) -> "Case":
+    def of(cls, name: str, *, num_prompts: int) -> Case:
         if Path(name).is_dir():
             profile = Profile.load(Path(name) / "profile.json")
             trace = AcceptanceTrace.load(next(Path(name).glob("*.npz")))
@@ -51,9 +56,9 @@ class Case(NamedTuple):
             return cls(profile, searched, judged)
         device, num_devices, quant = name.split(":")
         deployment = Deployment(device=device, num_devices=int(num_devices), quant=quant)
-        target, draft = planned_pair(*PAIR)
+        target, draft = planned_pair(*_PAIR)
         searched_on, judged_on = (
-            prepare(deployment, target=target, draft=draft, seed=seed) for seed in (0, JUDGE_SEED)
+            prepare(deployment, target=target, draft=draft, seed=seed) for seed in (0, _JUDGE_SEED)
         )
         memory = MemoryModel(
             device=deployment.spec,
@@ -93,7 +98,7 @@ def found(case: Case, seeds: Sequence[int], *, jobs: int) -> Iterator[Found]:
         name = candidate.describe()
         if name not in known:
             degrees = {role: len(group) for role, group in candidate.groups.items()}
-            run = simulator.run(candidate.build(), degrees=degrees, ranks=candidate.ranks, seed=JUDGE_SEED)
+            run = simulator.run(candidate.build(), degrees=degrees, ranks=candidate.ranks, seed=_JUDGE_SEED)
             known[name] = measure(run.timelines).figures.tokens_per_s
         return known[name]
 
@@ -120,41 +125,28 @@ def regrets(every: Sequence[Found]) -> Mapping[Search, Mapping[str | None, list[
     return by_search
 
 
-def main() -> None:
-    """Print a line for each search, and the regrets of both for each case."""
-    parser = argparse.ArgumentParser(prog="python -m tools.search_regret", description=__doc__)
-    parser.add_argument("cases", nargs="+", metavar="CASE")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-    parser.add_argument(
-        "--prompts", type=int, default=32, help="prompts of a recorded trace, to search and to judge on"
-    )
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="file that a line for each search is appended to")
-    options = parser.parse_args()
-    for name in options.cases:
+def check(
+    cases: tuple[str, ...],
+    seeds: tuple[int, ...] = (1, 2),
+    prompts: Annotated[int, "of a recorded trace, to search and to judge on"] = 32,
+    jobs: int = 1,
+) -> Iterator[Criterion]:
+    """Search every case under every seed, and judge the quick search's choices."""
+    for name in cases:
         every = []
-        for one in found(Case.of(name, num_prompts=options.prompts), options.seeds, jobs=options.jobs):
+        for one in found(Case.of(name, num_prompts=prompts), seeds, jobs=jobs):
             every.append(one)
-            say(
+            console.say(
                 f"{name}: {one.search} seed {one.seed}: {one.seconds:.1f} s, {one.num_simulated} options, "
                 f"{one.speeds[None]:.1f} tokens/s by {one.chosen}"
             )
-            if options.json:
-                with options.json.open("a") as file:
-                    speeds = {policy or "chosen": speed for policy, speed in one.speeds.items()}
-                    file.write(json.dumps({"case": name, **one._asdict(), "speeds": speeds}) + "\n")
-        for search, by_policy in regrets(every).items():
+        by_search = regrets(every)
+        for search, by_policy in by_search.items():
             own, others = by_policy[None], [value for key, values in by_policy.items() if key for value in values]
-            say(
+            console.say(
                 f"{name}: {search}: regret of the choice mean {fmean(own):.2%}, max {max(own):.2%}; "
                 f"of every policy's best mean {fmean(others):.2%}, max {max(others):.2%}"
             )
-
-
-def say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
+        quick = by_search[Search.QUICK][None]
+        yield at_most(f"{name}: regret of the quick search, mean", 100 * fmean(quick), _MOST_MEAN_PERCENT, "%")
+        yield at_most(f"{name}: regret of the quick search, at worst", 100 * max(quick), _MOST_PERCENT, "%")

@@ -3,7 +3,7 @@
 import pytest
 
 from swiftspec.planner.plan import Search
-from tools.search_regret import Found, regrets
+from tools.checks.searches import Found, regrets
 
 
 def found(search: Search, seed: int, chosen: float, serial: float) -> Found:

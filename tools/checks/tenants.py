@@ -1,31 +1,29 @@
-"""Check tenants on this machine: `python -m tools.check_tenants --tenants DIR DIR`.
+"""Tenants of one engine against an engine each.
 
-Two fine-tunes of the bundled target (`python -m tools.train_tenants` makes them), served by one engine and by an engine
-each. On a quiet machine with two cores. Exit code 1 if a criterion is missed:
+On a quiet machine with two cores. Two fine-tunes of the bundled target (`python -m tools.train_tenants` makes them),
+served by one engine and by an engine each. Criteria:
 
 - memory: a process with the tenants takes at most 5 % more than the target with the weights that the tenants do not
   share;
-- outputs: every tenant's text is that of an engine of its own;
+- outputs: every tenant's text is that of an engine of its own, and the tenants' texts differ;
 - speed: with clients of both tenants, one engine has 1.5 times the tokens/s of two engines on the same cores. Two
   engines share both cores, or have one each; the faster way counts. They take turns with the one engine.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 from swiftspec.cli import console
 from swiftspec.engine.launcher import Generation, Launcher
@@ -35,8 +33,11 @@ from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout, Request, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
+from tools.checks.criterion import Criterion, at_least, at_most
 
-__all__ = ["main"]
+__all__ = ["check"]
+
+Part = Literal["memory", "outputs", "speed"]
 
 _MOST_GROWTH, _TIMES_FASTER = 1.05, 1.5
 _MAX_CONTEXT = 512
@@ -56,78 +57,83 @@ class _Engine:
     cores: tuple[int, ...]
     max_running: int
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tenants", nargs=2, required=True, metavar="DIR", help="two fine-tunes of the target")
-    parser.add_argument("--target", default="demo/target")
-    parser.add_argument("--inflate", default="layers=48", help="default: layers=48")
-    parser.add_argument("--clients", default="1,2,4", help="of each tenant (default: 1,2,4)")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of a turn (default: 6)")
-    parser.add_argument("--repeats", type=int, default=3, help="turns (default: 3)")
-    parser.add_argument("--only", choices=("memory", "outputs", "speed"))
-    chosen = parser.parse_args(arguments)
-    tenants = tuple(str(Path(each).absolute()) for each in chosen.tenants)
-    checks = {"memory": _check_memory, "outputs": _check_outputs, "speed": _check_speed}
-    held = [check(chosen, tenants) for name, check in checks.items() if chosen.only in (None, name)]
-    return 0 if all(held) else 1
+    @property
+    def alone(self) -> list[_Engine]:
+        """An engine for each tenant, as its model."""
+        return [replace(self, model=tenant, tenants=()) for tenant in self.tenants]
 
 
-def _check_memory(chosen: argparse.Namespace, tenants: tuple[str, ...]) -> bool:
+def check(
+    tenants: Annotated[tuple[Path, ...], "folders of the fine-tunes, with a comma"],
+    target: str = "demo/target",
+    inflate: str = "layers=48",
+    clients: Annotated[tuple[int, ...], "of each tenant"] = (1, 2, 4),
+    seconds: Annotated[float, "of a turn"] = 6.0,
+    repeats: Annotated[int, "turns"] = 3,
+    only: tuple[Part, ...] = get_args(Part),
+) -> Iterator[Criterion]:
+    """Serve both tenants in every way."""
+    if len(tenants) != 2:
+        raise ValueError(f"--tenants is {','.join(map(str, tenants))!r}; expected two folders")
+    engine = _Engine(target, inflate, tuple(str(each.absolute()) for each in tenants), _TWO_CORES, 8)
+    if "memory" in only:
+        yield _memory_use(engine)
+    if "outputs" in only:
+        yield from _outputs(engine)
+    if "speed" in only:
+        yield _gain(engine, clients, seconds, num_turns=repeats)
+
+
+def _memory_use(shared: _Engine) -> Criterion:
     rows, sizes = [], []
-    for count in range(len(tenants) + 1):
-        with _started(_Engine(chosen.target, chosen.inflate, tenants[:count], _TWO_CORES, 1)) as engine:
+    for count in range(len(shared.tenants) + 1):
+        with _started(replace(shared, tenants=shared.tenants[:count], max_running=1)) as engine:
             size, private = engine.ask("memory")
         sizes.append((size, private))
         rows.append([str(count), f"{private / 1e6:.1f}", f"{size / 1e6:.1f}"])
     console.table("Memory", ["tenants", "own weights, MB", "process, MB"], rows)
     (least, _), (most, private) = sizes[0], sizes[-1]
-    console.say(f"grown by {(most - least) / 1e6:.1f} MB, of which {private / 1e6:.1f} MB are the tenants' weights\n")
-    return bool(most <= _MOST_GROWTH * (least + private))
+    return at_most("memory over that of the target and the tenants' weights", most / (least + private), _MOST_GROWTH)
 
 
-def _check_outputs(chosen: argparse.Namespace, tenants: tuple[str, ...]) -> bool:
-    with _started(_Engine(chosen.target, chosen.inflate, tenants, _TWO_CORES, 8)) as engine:
+def _outputs(shared: _Engine) -> Iterator[Criterion]:
+    with _started(shared) as engine:
         together = engine.ask("texts", (1, 2))
-    own = []
-    for tenant in tenants:
-        with _started(_Engine(tenant, chosen.inflate, (), _TWO_CORES, 8)) as engine:
-            own += engine.ask("texts", (0,))
-    same = bool(together == own)
-    console.say(f"{len(own)} texts of both tenants, all at once: {'the same' if same else 'NOT the same'} as alone\n")
-    return same and own[0] != own[len(_PROMPTS)]
+    alone = []
+    for own in shared.alone:
+        with _started(own) as engine:
+            alone += engine.ask("texts", (0,))
+    yield at_most("texts that differ from those of an engine of their own", _num_different(together, alone), 0)
+    first, second = alone[: len(_PROMPTS)], alone[len(_PROMPTS) :]
+    yield at_least("prompts whose texts differ between the tenants", _num_different(first, second), 1)
 
 
-def _check_speed(chosen: argparse.Namespace, tenants: tuple[str, ...]) -> bool:
-    rows, best = [], 0.0
-    for clients in map(int, chosen.clients.split(",")):
-        one = [_Engine(chosen.target, chosen.inflate, tenants, _TWO_CORES, 2 * clients)]
+def _num_different(some: Sequence[object], others: Sequence[object]) -> int:
+    return sum(one != other for one, other in zip(some, others, strict=True))
+
+
+def _gain(shared: _Engine, clients: Sequence[int], seconds: float, *, num_turns: int) -> Criterion:
+    rows, gains = [], []
+    for number in clients:
+        alone = [replace(each, max_running=number) for each in shared.alone]
         ways: Mapping[str, Sequence[_Engine]] = {
-            "one": one,
-            "both cores": [_Engine(tenant, chosen.inflate, (), _TWO_CORES, clients) for tenant in tenants],
-            "a core each": [
-                _Engine(tenant, chosen.inflate, (), (core,), clients) for core, tenant in enumerate(tenants)
-            ],
+            "one engine": [replace(shared, max_running=2 * number)],
+            "two, both cores": alone,
+            "two, a core each": [replace(each, cores=(core,)) for core, each in enumerate(alone)],
         }
         turns: dict[str, list[float]] = {way: [] for way in ways}
-        for _ in range(chosen.repeats):
+        for _ in range(num_turns):
             for way, engines in ways.items():
-                turns[way].append(_tokens_per_s(engines, clients, chosen.seconds))
-        times = [
-            shared / max(*others)
-            for shared, *others in zip(turns["one"], turns["both cores"], turns["a core each"], strict=True)
-        ]
-        best = max(best, median(times))
-        rows.append(
-            [str(clients), *(f"{median(turns[way]):.0f}" for way in ways), f"{median(times):.2f}"],
-        )
+                turns[way].append(_tokens_per_s(engines, number, seconds))
+        times = median(one / max(others) for one, *others in zip(*turns.values(), strict=True))
+        gains.append(times)
+        rows.append([str(number), *(f"{median(each):.0f}" for each in turns.values()), f"{times:.2f}"])
     console.table(
-        "Tokens/s of both tenants, plain decoding",
-        ["clients of each", "one engine", "two, both cores", "two, a core each", "times"],
+        "Tokens/s of both tenants, plain decoding; times: one engine over the faster two",
+        ["clients of each", *ways, "times"],
         rows,
-        remarks=["times: one engine over the faster two"],
     )
-    return best >= _TIMES_FASTER
+    return at_least("tokens/s of one engine over two, at the best number of clients", max(gains), _TIMES_FASTER)
 
 
 def _tokens_per_s(engines: Sequence[_Engine], clients: int, seconds: float) -> float:
@@ -252,7 +258,3 @@ def _decode(
     except StopIteration as ended:
         generation: Generation = ended.value
         return generation.tokens
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Check controls under load: `python -m tools.check_controls --plan PLAN --prompts F`.
+"""Controls under load, against every fixed draft length and against no speculation.
 
 On a quiet machine. Closed loops of 1 to 8 clients are served by a chain, whose draft length the control decides. The
 machine's speed changes by more than controls differ, so they take turns of a second on one engine, and tokens/s are
@@ -6,7 +6,7 @@ those of each one's seconds. The best of several noisy figures is too high by ch
 in every other round of turns and measured in those between, and the other way round. At the last load, `goodput` and
 autoregressive decoding then serve whole loads in turn, a fifth as long, each on an engine of its own. Last, Poisson
 arrivals of three classes with limits on the time per token are served by autoregressive decoding and under controls.
-Exit code 1 if a criterion is missed:
+Criteria:
 
 - `goodput` at least 97 % of the best fixed length at every load, and 99 % of no speculation at the last one;
 - `slo`: at least 1.3 times the attainment of autoregressive decoding, where that attains at most 60 %.
@@ -14,19 +14,17 @@ Exit code 1 if a criterion is missed:
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 
 from swiftspec.api.inputs import read_texts
 from swiftspec.api.serving import LoadOptions, simulate_load
 from swiftspec.artifacts.candidate_costs import candidate_costs
-from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
@@ -38,11 +36,15 @@ from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controls.control import Control
 from swiftspec.scheduler.controls.named import named_control
 from swiftspec.validation.load import MeasuredLoad, load_requests, measure_load
-from swiftspec.workload import RequestClass, make_workload
+from swiftspec.workload import RequestClass
 from swiftspec.workload.classes import DEFAULT_CLASSES
-from tools.turns import TURN_S, Turns, turn_at
+from tools.checks.criterion import Criterion, at_least
+from tools.checks.turns import TURN_S, Turns, turn_at
+from tools.checks.workloads import candidate_of, drawn
 
-__all__ = ["main"]
+__all__ = ["check"]
+
+Part = Literal["goodput", "saturation", "slo"]
 
 _PLAIN = "no speculation"
 _FIXED = tuple(f"fixed:{length}" for length in (0, 1, 2, 3, 4, 6))
@@ -55,23 +57,23 @@ _PARTS = 5  # into which a load is divided
 _MOST_PLAIN, _TIMES_PLAIN = 0.6, 1.3
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plan", type=Path, required=True)
-    parser.add_argument("--prompts", type=Path, required=True)
-    parser.add_argument("--clients", default="1,2,4,6,8", help="loads, ascending (default: 1,2,4,6,8)")
-    parser.add_argument("--requests", type=int, default=2000, help="of each load (default: 2000)")
-    parser.add_argument("--repeats", type=int, default=3, help="turns, of whole loads (default: 3)")
-    parser.add_argument("--only", choices=("goodput", "saturation", "slo"))
-    parser.add_argument("--simulate", action="store_true", help="simulate instead of measuring")
-    chosen = parser.parse_args(arguments)
-    bench = _Bench.of(chosen)
-    held = [
-        *(_check_goodput(bench, chosen) if chosen.only in (None, "goodput") else ()),
-        *(_check_saturation(bench, chosen) if chosen.only in (None, "saturation") else ()),
-        *(_check_slo(bench, chosen) if chosen.only in (None, "slo") else ()),
-    ]
-    return 0 if all(held) else 1
+def check(
+    plan: Path,
+    prompts: Path,
+    clients: Annotated[tuple[int, ...], "loads, ascending"] = (1, 2, 4, 6, 8),
+    requests: Annotated[int, "of each load"] = 2000,
+    repeats: Annotated[int, "turns, of whole loads"] = 3,
+    only: tuple[Part, ...] = get_args(Part),
+    simulate: Annotated[bool, "simulate instead of measuring"] = False,
+) -> Iterator[Criterion]:
+    """Serve every load under every control."""
+    bench = _Bench.of(plan, prompts, num_turns=repeats, is_simulated=simulate)
+    if "goodput" in only:
+        yield from _goodput(bench, clients, requests)
+    if "saturation" in only:
+        yield _saturation(bench, clients[-1], requests)
+    if "slo" in only:
+        yield from _slo(bench, requests)
 
 
 @dataclass(frozen=True)
@@ -80,17 +82,18 @@ class _Bench:
 
     planned: Planned
     prompts: Path
+    num_turns: int
     is_simulated: bool
 
     @classmethod
-    def of(cls, chosen: argparse.Namespace) -> _Bench:
-        planned = Planned.load(chosen.plan)
+    def of(cls, path: Path, prompts: Path, *, num_turns: int, is_simulated: bool) -> _Bench:
+        planned = Planned.load(path)
         plan, profile, trace = planned.plan, planned.profile, planned.trace
-        chain = plan.candidates[SerialChain.name].model_copy(update={"shape": {"num_draft_tokens": _LONGEST}})
+        chain = candidate_of(plan, SerialChain.name).model_copy(update={"shape": {"num_draft_tokens": _LONGEST}})
         chain = chain.model_copy(update={"costs": candidate_costs(chain, profile.latencies, trace)})
         others = tuple(each for each in plan.candidates.values() if each.policy != chain.policy)
         changed = plan.model_copy(update={"chosen": chain, "alternatives": others})
-        return cls(replace(planned, plan=changed), chosen.prompts, chosen.simulate)
+        return cls(replace(planned, plan=changed), prompts, 1 if is_simulated else num_turns, is_simulated)
 
     def serve(self, workload: Workload, control: str) -> LoadMetrics:
         """Metrics of a workload under a control."""
@@ -119,33 +122,27 @@ class _Bench:
         )
 
 
-def _check_goodput(bench: _Bench, chosen: argparse.Namespace) -> Iterator[bool]:
+def _goodput(bench: _Bench, clients: Sequence[int], num_requests: int) -> Iterator[Criterion]:
     shown = []
-    for clients in _clients(chosen):
-        num_requests = round(chosen.requests * clients**_SHARING)
-        load = _load(Arrivals(process=Process.CLOSED, num_clients=clients), num_requests)
-        found = _simulated(bench, load) if chosen.simulate else _in_turns(bench, load)
+    for number in clients:
+        load = _load(f"closed:{number}", round(num_requests * number**_SHARING))
+        found = _simulated(bench, load) if bench.is_simulated else _in_turns(bench, load)
         over_best = {name: found.over_best(name) for name in (*_FIXED, *_LEARNING)}
-        shown.append((str(clients), *(f"{ratio:.3f}" for ratio in over_best.values()), " ".join(found.best)))
-        yield _said(f"{clients} clients: goodput over the best fixed length", over_best["goodput"], _OF_BEST)
+        shown.append((str(number), *(f"{ratio:.3f}" for ratio in over_best.values()), " ".join(found.best)))
+        yield at_least(f"{number} clients: goodput over the best fixed length", over_best["goodput"], _OF_BEST)
     console.table("Tokens/s over those of the best fixed length", ("clients", *_FIXED, *_LEARNING, "best"), shown)
 
 
-def _check_saturation(bench: _Bench, chosen: argparse.Namespace) -> Iterator[bool]:
+def _saturation(bench: _Bench, clients: int, num_requests: int) -> Criterion:
     """Whole loads in turn, short ones: a machine's speed changes within minutes."""
-    clients = _clients(chosen)[-1]
-    load = _load(Arrivals(process=Process.CLOSED, num_clients=clients), chosen.requests // _PARTS)
+    load = _load(f"closed:{clients}", num_requests // _PARTS)
     ratios = []
-    for _ in range(1 if chosen.simulate else _PARTS * chosen.repeats):
+    for _ in range(1 if bench.is_simulated else _PARTS * bench.num_turns):
         plain = bench.serve(load, _PLAIN).output_throughput
         ratios.append(bench.serve(load, "goodput").output_throughput / plain)
     low, high = np.quantile(ratios, (0.25, 0.75))
     console.say(f"of {len(ratios)} pairs of loads, the middle half have {low:.3f} to {high:.3f}")
-    yield _said(f"{clients} clients: goodput over no speculation", median(ratios), _OF_PLAIN)
-
-
-def _clients(chosen: argparse.Namespace) -> list[int]:
-    return [int(number) for number in chosen.clients.split(",")]
+    return at_least(f"{clients} clients: goodput over no speculation", median(ratios), _OF_PLAIN)
 
 
 @dataclass(frozen=True)
@@ -192,56 +189,36 @@ def _in_turns(bench: _Bench, load: Workload) -> _Speeds:
     return _Speeds((even, odd))
 
 
-def _check_slo(bench: _Bench, chosen: argparse.Namespace) -> Iterator[bool]:
+def _slo(bench: _Bench, num_requests: int) -> Iterator[Criterion]:
     """Three classes as AdaServe's: 60 % with a tight limit, 20 % with a medium one, 20 % with a loose one."""
-    alone = bench.serve(_load(Arrivals(process=Process.CLOSED, num_clients=1), chosen.requests // 20), _PLAIN)
-    saturated = bench.serve(_load(Arrivals(process=Process.CLOSED, num_clients=8), chosen.requests // 20), _PLAIN)
+    alone, saturated = (bench.serve(_load(f"closed:{clients}", num_requests // 20), _PLAIN) for clients in (1, 8))
     tpot_s = alone.tpot_s.mean
     classes = (
         RequestClass(name="tight", tpot_s=1.2 * tpot_s, share=0.6),
         RequestClass(name="medium", tpot_s=2.0 * tpot_s, share=0.2),
         RequestClass(name="loose", tpot_s=6.0 * tpot_s, share=0.2),
     )
+    controls = (_PLAIN, "fixed:2", "goodput", "slo")
     shown = []
     for share in (0.3, 0.45, 0.6):
-        arrivals = Arrivals(process=Process.POISSON, rate=share * saturated.request_throughput)
-        load = _load(arrivals, chosen.requests // 20, classes=classes)
-        attained = {name: _attained(bench, load, name, chosen) for name in (_PLAIN, "fixed:2", "goodput", "slo")}
+        load = _load(f"poisson:{share * saturated.request_throughput}", num_requests // 20, classes=classes)
+        attained = {name: _attained(bench, load, name) for name in controls}
         shown.append((f"{share:.0%}", *(f"{each:.1%}" for each in attained.values())))
         if attained[_PLAIN] <= _MOST_PLAIN:
-            yield _said(
-                f"{share:.0%} of saturation: attainment of slo over no speculation",
-                attained["slo"] / max(attained[_PLAIN], 1e-9),
-                _TIMES_PLAIN,
-            )
-    console.table("Requests within their limits", ("load", _PLAIN, "fixed:2", "goodput", "slo"), shown)
+            times = attained["slo"] / max(attained[_PLAIN], 1e-9)
+            yield at_least(f"{share:.0%} of saturation: attainment of slo over no speculation", times, _TIMES_PLAIN)
+    console.table("Requests within their limits", ("load", *controls), shown)
 
 
-def _attained(bench: _Bench, load: Workload, control: str, chosen: argparse.Namespace) -> float:
+def _attained(bench: _Bench, load: Workload, control: str) -> float:
     """Share of the requests within their limits: the median over turns."""
     shares = {each.name: each.share or 0.0 for each in load.classes}
     found = []
-    for _ in range(1 if bench.is_simulated else chosen.repeats):
+    for _ in range(bench.num_turns):
         attainment = bench.serve(load, control).attainment
         found.append(sum(shares[name] * share for name, share in attainment.items()))
     return median(found)
 
 
-def _load(arrivals: Arrivals, num_requests: int, classes: Sequence[RequestClass] = DEFAULT_CLASSES) -> Workload:
-    return make_workload(
-        arrivals,
-        num_requests=num_requests,
-        prompt_tokens=Lengths(distribution=Distribution.UNIFORM, least=16, most=96),
-        output_tokens=Lengths(distribution=Distribution.UNIFORM, least=32, most=96),
-        classes=classes,
-    )
-
-
-def _said(what: str, found: float, least: float) -> bool:
-    held = found >= least
-    console.say(f"{'held' if held else 'missed'}: {what}: {found:.3f} (limit {least})")
-    return held
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _load(arrivals: str, num_requests: int, classes: Sequence[RequestClass] = DEFAULT_CLASSES) -> Workload:
+    return drawn(arrivals, num_requests, prompt_tokens="uniform:16:96", output_tokens="uniform:32:96", classes=classes)

@@ -1,13 +1,15 @@
-"""Figures of neighbouring systems, in closed form, as in docs/log: `-m tools.check_neighbours`.
+"""Closed forms of neighbouring systems, against what they published.
 
-MagicDec's speed-up by context and batch, SSSD's query length against the goodput of every length, and what tensor
-parallelism does to prompts and to decoding, which LoongServe would divide differently. Seconds, no measurement.
+Nothing is measured: MagicDec's speed-up by context and batch, SSSD's query length against the goodput of every length,
+and what tensor parallelism does to prompts and to decoding, which LoongServe would divide differently. Criteria:
+
+- MagicDec: the largest speed-up is the published 2.5 within 5 %, and at short contexts a larger batch has none;
+- SSSD: the length by the knee of the roofline has at least 85 % of the best length's goodput.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from scipy.optimize import brentq
 
@@ -19,21 +21,23 @@ from swiftspec.policies.effects import Role
 from swiftspec.scheduler.controls.control import Contender
 from swiftspec.scheduler.controls.goodput import goodput_by_length
 from swiftspec.timing.timeline import Phase
+from tools.checks.criterion import Criterion, at_least, at_most, below
 
-__all__ = ["main"]
+__all__ = ["check"]
 
 _EFFICIENCY, _FLOPS_SHARE = 0.6, 0.7  # of an A100's bandwidth and arithmetic
 _BATCHES = (1, 8, 32, 128, 256)
+_PUBLISHED_SPEED_UP = 2.5
 
 
-def main() -> int:
-    _magicdec()
-    _sssd()
+def check() -> Iterator[Criterion]:
+    """Compute the tables, and judge the published figures."""
+    yield from _magicdec()
+    yield from _sssd()
     _degrees()
-    return 0
 
 
-def magicdec_speed_up(batch: int, context: float, *, budget: int = 512, length: int = 3, tokens: float = 3.0) -> float:
+def _speed_up(batch: int, context: float, *, budget: int = 512, length: int = 3, tokens: float = 3.0) -> float:
     """Speed-up of self-speculation with a draft whose KV cache has a budget: Llama-3.1-8B on eight A100.
 
     tokens: of a round. As MagicDec (arXiv 2408.11049): a forward reads weights and KV, and computes its rows.
@@ -50,32 +54,38 @@ def magicdec_speed_up(batch: int, context: float, *, budget: int = 512, length: 
     return tokens * forward_s(context, batch) / round_s
 
 
-def _magicdec() -> None:
+def _magicdec() -> Iterator[Criterion]:
     contexts = (1_000, 2_000, 4_000, 8_000, 32_000)
-    rows = [(str(at), *(f"{magicdec_speed_up(batch, at):.2f}" for batch in _BATCHES)) for at in contexts]
+    rows = [(str(at), *(f"{_speed_up(batch, at):.2f}" for batch in _BATCHES)) for at in contexts]
     console.table(
         "MagicDec: speed-up with 3 tokens a round, by context and batch", ("context", *map(str, _BATCHES)), rows
     )
-    grows = brentq(lambda context: magicdec_speed_up(256, context) - magicdec_speed_up(8, context), 600, 30_000)
+    grows = brentq(lambda context: _speed_up(256, context) - _speed_up(8, context), 600, 30_000)
     console.say(f"The speed-up grows with the batch from a context of {grows:.0f} tokens on (published: about 4,000)")
+    largest = _speed_up(_BATCHES[-1], contexts[-1]) / _PUBLISHED_SPEED_UP - 1
+    yield at_most("MagicDec's largest speed-up, from the published one", 100 * abs(largest), 5, "%")
+    short = _speed_up(_BATCHES[-1], contexts[0]) / _speed_up(_BATCHES[0], contexts[0])
+    yield below("MagicDec's speed-up at a short context, largest batch over smallest", short, 1)
 
 
-def _sssd() -> None:
+def _sssd() -> Iterator[Criterion]:
     """Goodput of the length that the knee of the roofline suggests, over that of the best one."""
     device = DEVICES["h100-sxm"]
     knee = device.peak_flops["bf16"] / device.memory_bandwidth_Bps
-    found = []
+    rows, shares = [], []
     for batch in (1, 8, 32, 64, 128, 256):
         contenders = [Contender((0.71, 0.38, 0.21, 0.08, 0.05))] * batch
         speeds = [each.tokens_per_s for each in goodput_by_length(contenders, costs=_Published(), max_rows=10_000)]
         suggested = min(len(speeds) - 1, max(0, round(knee / batch) - 1))
         best = max(range(len(speeds)), key=speeds.__getitem__)
-        found.append((str(batch), str(suggested), str(best), f"{speeds[suggested] / speeds[best]:.3f}"))
+        shares.append((f"batch of {batch}", speeds[suggested] / speeds[best]))
+        rows.append((str(batch), str(suggested), str(best), f"{shares[-1][1]:.3f}"))
     console.table(
         f"SSSD: draft length by the knee of an H100, {knee:.0f} rows, against the best one",
         ("batch", "by the knee", "best", "goodput"),
-        found,
+        rows,
     )
+    yield at_least("SSSD's goodput over that of the best length", shares, 0.85)
 
 
 class _Published:
@@ -123,7 +133,3 @@ def _degrees() -> None:
             ("32 rows", *step_ms(Phase.VERIFY, 32, 4000)),
         ],
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

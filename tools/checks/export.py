@@ -1,16 +1,15 @@
 """Exported commands against the parsers of vLLM and SGLang themselves.
 
-    python -m tools.check_export --plan plan.json --folder /tmp/check-export --record tests/export/options.json
-
-Downloads the released packages into the folder (not into this environment), unpacks their Python parts, makes an
+Downloads the released packages into FOLDER (not into this environment), unpacks their Python parts, makes an
 environment that sees this one's packages and the few others that parsing needs, and runs every command that the plans
 can be exported to through the engine's own parser; of vLLM also through its model and speculative configurations, with
-config.json files of the models in place of repositories. Prints what was accepted; exits with 1 if anything was not.
-`--record` writes the parsers' options for tests/export. TensorRT-LLM is not checked: PyPI has no package of it that can
-be unpacked.
+config.json files of the models in place of repositories. `--record tests/export/options.json` writes the parsers'
+options. TensorRT-LLM is not checked: PyPI has no package of it that can be unpacked. Criteria, for each engine: no
+command is refused, and a wrong one is.
 """
 
-import argparse
+from __future__ import annotations
+
 import json
 import os
 import subprocess
@@ -18,21 +17,25 @@ import sys
 import sysconfig
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
+from swiftspec.cli import console
 from swiftspec.engines import Engine
 from swiftspec.engines.sglang import SGLANG
 from swiftspec.engines.vllm import VLLM
 from swiftspec.export import Export, export_plan
 from swiftspec.planner.under_load.schedule import draft_schedule
+from tools.checks.criterion import Criterion, at_least, at_most
+
+__all__ = ["check"]
 
 _CHECKED = (VLLM, SGLANG)
-_PUBLISHED = Path(__file__).parents[1] / "swiftspec" / "models" / "published.json"
+_PUBLISHED = Path(__file__).parents[2] / "swiftspec" / "models" / "published.json"
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 _ARCHITECTURES["qwen3"] = "Qwen3ForCausalLM"
 _MAX_RUNNING = 64
@@ -87,39 +90,38 @@ _PARD_OF = {"amd/PARD-Llama-3.2-1B": "meta-llama/Llama-3.2-1B"}
 _WITH_MTP = {"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plan", action="append", required=True, type=Path, help="may be given several times")
-    parser.add_argument("--folder", required=True, type=Path, help="for downloads and the environment; kept")
-    parser.add_argument("--record", type=Path, help="write the parsers' options there")
-    asked = parser.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    python = environment(asked.folder)
-    recorded, refused = {}, 0
+def check(
+    plan: Annotated[tuple[Path, ...], "files, with commas between them"],
+    folder: Annotated[Path, "for downloads and the environment; kept"],
+    record: Annotated[Path | None, "write the parsers' options there"] = None,
+) -> Iterator[Criterion]:
+    """Offer every command to its engine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    python = _environment(folder)
+    recorded = {}
     for engine in _CHECKED:
-        result, exports = check(engine, asked.plan, asked.folder, python)
-        refusals = result.pop("refusals")
+        result, exports = _probed(engine, plan, folder, python)
+        *refusals, refusal_of_wrong = result.pop("refusals")
         recorded[engine.name] = result
-        accepted = refusals[:-1].count(None)
-        print(f"{engine.full_name} {result['version']}: {accepted} of {len(exports)} commands accepted")
-        print(f"  a wrong command: {refusals[-1] or 'ACCEPTED, so the check says nothing'}")
-        for export, refusal in zip(exports, refusals[:-1], strict=True):
+        for export, refusal in zip(exports, refusals, strict=True):
             if refusal is not None:
-                print(f"  {export.candidate}: {refusal}")
-        refused += len(exports) - accepted + (refusals[-1] is None)
-    if asked.record is not None:
-        asked.record.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
-    return 1 if refused else 0
+                console.say(f"{export.candidate}: {refusal}")
+        name = f"{engine.full_name} {result['version']}"
+        num_refused = sum(refusal is not None for refusal in refusals)
+        yield at_most(f"{name}: refused of {len(exports)} commands", num_refused, 0)
+        yield at_least(f"{name}: wrong commands that are refused", int(refusal_of_wrong is not None), 1)
+    if record is not None:
+        record.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
 
 
-def check(engine: Engine, plans: list[Path], folder: Path, python: Path) -> tuple[dict[str, Any], list[Export]]:
+def _probed(engine: Engine, plans: Sequence[Path], folder: Path, python: Path) -> tuple[dict[str, Any], list[Export]]:
     """The probe's result, whose last refusal is of a wrong command, and the exports before it."""
-    package = unpacked(engine, folder)
-    found = [export for path in plans for export in commands(engine, path)]
+    package = _unpacked(engine, folder)
+    found = [export for path in plans for export in _commands(engine, path)]
     exports = [*{export.arguments: export for export in found}.values()]  # several policies have the same nearest plan
-    print(f"{len(found)} exports to {engine.full_name}, {len(exports)} different commands", flush=True)
+    console.say(f"{len(found)} exports to {engine.full_name}, {len(exports)} different commands")
     wrong = exports[-1].model_copy(update={"arguments": (*exports[-1].arguments, *_WRONG[engine.name])})
-    cases = [{"arguments": list(with_files(export, folder))} for export in (*exports, wrong)]
+    cases = [{"arguments": list(_with_files(export, folder))} for export in (*exports, wrong)]
     source, target = folder / f"{engine.name}-cases.json", folder / f"{engine.name}-result.json"
     source.write_text(json.dumps(cases), encoding="utf-8")
     probe = Path(__file__).with_name("export_probe.py")
@@ -139,7 +141,7 @@ _WRONG = {
 }
 
 
-def commands(engine: Engine, path: Path) -> Iterator[Export]:
+def _commands(engine: Engine, path: Path) -> Iterator[Export]:
     """Every policy of a plan, for one request and for several, and with imitated acceptance if there is a draft."""
     planned = Planned.load(path)
 
@@ -152,7 +154,7 @@ def commands(engine: Engine, path: Path) -> Iterator[Export]:
     for policy in planned.plan.candidates:
         for max_running in (None, _MAX_RUNNING):
             for imitated in (None, planned.trace):
-                if imitated is not None and not drafts(planned.plan, policy):
+                if imitated is not None and not _drafts(planned.plan, policy):
                     continue
                 try:
                     yield export_plan(
@@ -160,15 +162,15 @@ def commands(engine: Engine, path: Path) -> Iterator[Export]:
                     )
                 except ValueError as error:
                     if max_running is None and imitated is None:
-                        print(f"{path.name}: {error}")
+                        console.say(f"{path.name}: {error}")
 
 
-def drafts(plan: Plan, policy: str) -> bool:
+def _drafts(plan: Plan, policy: str) -> bool:
     """Whether a plan's candidate has a draft model."""
     return plan.candidates[policy].build().draft_rows > 0
 
 
-def with_files(export: Export, folder: Path) -> Iterator[str]:
+def _with_files(export: Export, folder: Path) -> Iterator[str]:
     """Arguments with directories that hold a config.json in place of repositories, and with the files they name."""
     table = json.loads(_PUBLISHED.read_text(encoding="utf-8"))
     configs = {entry["source"]: _config(entry["config"]) for entry in table.values()}
@@ -195,7 +197,7 @@ def _config(fields: dict[str, Any]) -> dict[str, Any]:
     return fields | {"architectures": [_ARCHITECTURES[fields["model_type"]]]}
 
 
-def unpacked(engine: Engine, folder: Path) -> Path:
+def _unpacked(engine: Engine, folder: Path) -> Path:
     """Folder with the Python parts of an engine's released package."""
     package = folder / engine.name
     if package.exists():
@@ -213,7 +215,7 @@ def _release(engine: Engine) -> str:
     return engine.command.release
 
 
-def environment(folder: Path) -> Path:
+def _environment(folder: Path) -> Path:
     """Python of an environment that sees this one's packages, and those that the parsers need besides."""
     python = folder / "environment" / "bin" / "python"
     if not python.exists():
@@ -223,7 +225,3 @@ def environment(folder: Path) -> Path:
         packages = folder / "environment" / "lib" / f"python{major}.{minor}" / "site-packages"
         (packages / "planner.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     return python
-
-
-if __name__ == "__main__":
-    sys.exit(main())

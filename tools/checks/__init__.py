@@ -1,0 +1,1 @@
+"""Checks on this machine, one a module, and their runner: `python -m tools.checks --list`."""
