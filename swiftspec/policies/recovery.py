@@ -19,7 +19,6 @@ The target's tokens are its own whatever the draft sends, so no loss changes the
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import inf
 from typing import Any, Protocol
 
@@ -130,11 +129,7 @@ class _Relay:
 
     def _program(self, policy: Policy) -> Program:
         """A policy's program for the rest of the request."""
-        num_generated = len(self._text) - len(self._request.prompt)
-        left = self._request.max_new_tokens - num_generated
-        num_output = self._request.num_output + num_generated
-        rest = replace(self._request, prompt=tuple(self._text), max_new_tokens=left, num_output=num_output)
-        return policy.programs(rest)[self._role]
+        return policy.programs(self._request.rest(self._text))[self._role]
 
     def _relay(self, program: Program) -> Step[bool]:
         """Run a program; returns whether it ended by itself. If not it was abandoned, which leaves no tree."""

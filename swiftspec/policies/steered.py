@@ -8,7 +8,6 @@ policy's program begins on the whole text. When a round's drafting is declined, 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from swiftspec.policies.base import Layout, Policy
@@ -94,7 +93,7 @@ class _Steered:
 
         A round whose tree still has nodes of the one before is verified although nothing is added.
         """
-        program = self._rest()
+        program = self._policy.programs(self._request.rest(self._text))[Role.TARGET]
         answer: Any = None
         while True:
             try:
@@ -115,18 +114,6 @@ class _Steered:
             elif isinstance(effect, KeepKV) and effect.role is Role.DRAFT:
                 self._num_read += effect.num_verified
                 self._num_slots = len(effect.slots) - effect.num_verified
-
-    def _rest(self) -> Program:
-        """The policy's program for the rest of the request."""
-        request = self._request
-        num_generated = len(self._text) - len(request.prompt)
-        rest = replace(
-            request,
-            prompt=tuple(self._text),
-            max_new_tokens=request.max_new_tokens - num_generated,
-            num_output=request.num_output + num_generated,
-        )
-        return self._policy.programs(rest)[Role.TARGET]
 
     def _prefill(self, effect: Prefill) -> Step[Any]:
         """A prefill of the policy's program, as far as it is not in the cache already: never the target's."""

@@ -39,6 +39,11 @@ class Subtree(NamedTuple):
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
 
+    @classmethod
+    def chain(cls, position: int, tokens: tuple[int, ...]) -> "Subtree":
+        """The subtree of tokens that follow each other."""
+        return cls(position, tokens, tuple(range(-1, len(tokens) - 1)))
+
     def rows(self) -> tuple[Row, ...]:
         """The nodes as rows of one forward on a cache whose tree is empty."""
         rows: list[Row] = []

@@ -129,12 +129,12 @@ def verify_drafted(
 
     keep_first: as of `verify_rounds`.
     """
-    root, position, num_generated = request.prompt[-1], request.root_position, 0
+    root, position = request.prompt[-1], request.root_position
     while True:
         subtree = yield from receive(root, position)
         choices = yield from verify(subtree)
         path, verified = follow(subtree, choices)
-        tokens, finished = request.clip(verified, num_generated=num_generated)
+        tokens, finished = request.clip(verified, num_generated=position - request.root_position)
         if keep_first and not finished:
             yield KeepKV(Role.TARGET, path, len(path))
         # As early as possible: until the verdict arrives the draft grows a tree that may be stale.
@@ -146,7 +146,6 @@ def verify_drafted(
             yield KeepKV(Role.TARGET, path, len(path))
         root = tokens[-1]
         position += len(tokens)
-        num_generated += len(tokens)
 
 
 def verify_windows(request: Request, *, max_rows: int, max_pending: int) -> Program:
@@ -156,13 +155,12 @@ def verify_windows(request: Request, *, max_rows: int, max_pending: int) -> Prog
     `max_pending` rows including that token, are pending next.
     """
     yield from prefill(Role.TARGET, request.prompt[:-1])
-    pending = Subtree(request.root_position, request.prompt[-1:], (-1,))
-    num_generated = 0
+    pending = Subtree.chain(request.root_position, request.prompt[-1:])
     while True:
         choices = yield from target_forward(pending.rows())
         drafted = yield from receive_subtree(pending.tokens[0], pending.position, max_rows=max_rows)
         path, verified = follow(pending, choices)
-        tokens, finished = request.clip(verified, num_generated=num_generated)
+        tokens, finished = request.clip(verified, num_generated=pending.position - request.root_position)
         yield Send(Stop() if finished else Verdict(tokens))
         yield Commit(tokens)
         if finished:
@@ -171,4 +169,3 @@ def verify_windows(request: Request, *, max_rows: int, max_pending: int) -> Prog
         pending = below(drafted, tokens)
         if len(pending.tokens) > max_pending:
             raise PeerError(f"expected up to {max_pending} nodes from token {tokens[-1]} on, got {drafted!r}")
-        num_generated += len(tokens)

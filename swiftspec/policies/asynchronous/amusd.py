@@ -113,7 +113,7 @@ def _waiting(shape: Amusd, root: int, position: int) -> Step[Subtree]:
         num_stale += 1
         if num_stale > 2 * shape.draft_rows:  # more than a draft can have sent before it reads a verdict
             raise PeerError(f"expected a token after {tokens[-1]}, got {num_stale} others")
-    return Subtree(position, tuple(tokens), tuple(range(-1, len(tokens) - 1)))
+    return Subtree.chain(position, tuple(tokens))
 
 
 def _draft(request: Request, shape: Amusd) -> Program:

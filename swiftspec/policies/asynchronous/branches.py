@@ -50,7 +50,7 @@ def prepared_rounds(request: Request, num_draft_tokens: int, prepare: Callable[[
     root, position = request.prompt[-1], request.root_position
     chain = yield from _just_in_time(root, position, num_draft_tokens)
     while True:
-        window = Subtree(position, (root, *chain), tuple(range(-1, len(chain))))
+        window = Subtree.chain(position, (root, *chain))
         yield Send(window)
         prepared = yield from prepare(window)
         verified = yield from receive_outcome(chain)

@@ -116,7 +116,7 @@ def _is_chain(message: Message, most_tokens: int) -> TypeGuard[Subtree]:
     return (
         isinstance(message, Subtree)
         and 1 <= len(message.tokens) <= most_tokens
-        and message.parents == tuple(range(-1, len(message.tokens) - 1))
+        and message == Subtree.chain(message.position, message.tokens)
     )
 
 
@@ -187,7 +187,7 @@ class _Chain:
         group.num_quiet = 0
         self._in_flight.append(number)
         self._handed_over = max(self._handed_over, group.position + len(group.chain))
-        yield Send(Subtree(group.position, group.chain, tuple(range(-1, len(group.chain) - 1))), number)
+        yield Send(Subtree.chain(group.position, group.chain), number)
 
     def _listen(self) -> Step[tuple[int, tuple[int, ...]]]:
         """A group and its answers, empty if there are none; waits for the oldest if there is no room to draft."""

@@ -73,7 +73,7 @@ def _draft(request: Request, shape: SsdHead) -> Program:
     branch: Branch | None = None
     while True:
         if branch:
-            window = _window(position, fresh, branch.tokens)
+            window = Subtree.chain(position, (fresh[-1], *branch.tokens))
             yield Send(window)
             answers = yield from _read_on(window, fresh, branch, num_slots, num_candidates)
         else:
@@ -96,10 +96,6 @@ def _receive_prompts_features() -> Step[bool]:
     if isinstance(verdict, Verdict) and verdict.tokens:
         raise PeerError(f"expected the verdict of a prompt, got {verdict!r}")
     return isinstance(verdict, Verdict)
-
-
-def _window(position: int, fresh: Sequence[int], chain: Sequence[int]) -> Subtree:
-    return Subtree(position, (fresh[-1], *chain), tuple(range(-1, len(chain))))
 
 
 def _read_on(
@@ -126,7 +122,7 @@ def _just_in_time(
     while len(chain) < num_draft_tokens:
         answers += yield from draft_forward((_last_row(chain, position),), num_candidates)
         chain.append(answers[-1].tokens[0])
-    window = _window(position, fresh, chain)
+    window = Subtree.chain(position, (fresh[-1], *chain))
     yield Send(window)
     answers += yield from draft_forward((_last_row(chain, position),), num_candidates)
     return window, answers

@@ -12,13 +12,13 @@ from itertools import product
 from typing import ClassVar
 
 from swiftspec.policies.base import TargetOnly, check_shape
-from swiftspec.policies.effects import Commit, KeepKV, Prefill, Program, Role, Subtree, target_forward
+from swiftspec.policies.colocated import text_rounds
+from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.lookup.known_text import KnownText
-from swiftspec.policies.lookup.speculation import Bounds, Speculation
+from swiftspec.policies.lookup.speculation import Bounds
 from swiftspec.policies.request import Request
-from swiftspec.policies.verification import follow
 
-__all__ = ["SuffixDecoding", "below_root"]
+__all__ = ["SuffixDecoding"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class SuffixDecoding(TargetOnly):
         )
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: _rounds(request, self)}
+        return {Role.TARGET: text_rounds(request, KnownText(request, self.max_tree_depth, self.bounds))}
 
     @property
     def verifies_trees(self) -> bool:
@@ -92,29 +92,3 @@ class SuffixDecoding(TargetOnly):
     @classmethod
     def host_shapes(cls) -> Iterator["SuffixDecoding"]:
         yield cls(verify_rows=8, max_spec_factor=4.0)
-
-
-def below_root(root: int, position: int, speculation: Speculation) -> Subtree:
-    """The speculated tokens under the last verified one."""
-    parents = (-1, *(parent + 1 for parent in speculation.parents))
-    return Subtree(position, (root, *speculation.tokens), parents)
-
-
-def _rounds(request: Request, shape: SuffixDecoding) -> Program:
-    token: int = yield Prefill(Role.TARGET, request.prompt)
-    text, bounds = KnownText(request, shape.max_tree_depth), shape.bounds
-    tokens, finished = request.clip((token,), num_generated=0)
-    yield Commit(tokens)
-    position, num_generated = request.root_position + 1, 1
-    while not finished:
-        text.extend(tokens)
-        subtree = below_root(tokens[-1], position, text.speculate(bounds))
-        choices = yield from target_forward(subtree.rows())
-        path, verified = follow(subtree, choices)
-        tokens, finished = request.clip(verified, num_generated=num_generated)
-        yield Commit(tokens)
-        if not finished:
-            yield KeepKV(Role.TARGET, path, len(path))
-        position += len(tokens)
-        num_generated += len(tokens)
-    text.finish(tokens)

@@ -16,8 +16,8 @@ from itertools import product
 from typing import ClassVar
 
 from swiftspec.policies.base import DraftKind, Layout, Shape, check_shape
-from swiftspec.policies.chains.serial import tree_rounds
-from swiftspec.policies.effects import Program, Role, Step, read_unread
+from swiftspec.policies.colocated import tree_rounds
+from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
 from swiftspec.policies.trees.masked_tree import MaskedTree
 from swiftspec.policies.verification import expand_masked
@@ -90,9 +90,9 @@ class ParallelTree(Shape):
             num_masks=self.num_masks,
             temperature=self.draft_temperature,
         )
-        draft = partial(_draft, tree, self)
+        grow = partial(expand_masked, tree, 1, self.num_candidates, level=1)
         rounds = tree_rounds(
-            request, tree, draft, verify_rows=self.verify_rows, least_probability=self.least_probability
+            request, tree, grow, verify_rows=self.verify_rows, least_probability=self.least_probability
         )
         return {Role.TARGET: rounds}
 
@@ -111,8 +111,3 @@ class ParallelTree(Shape):
     @classmethod
     def host_shapes(cls) -> Iterator["ParallelTree"]:
         yield cls(verify_rows=8, num_masks=4)
-
-
-def _draft(tree: MaskedTree, shape: ParallelTree, unread: list[int]) -> Step[None]:
-    if (yield from read_unread(unread, tree.position)):
-        yield from expand_masked(tree, 1, shape.num_candidates, level=1)
