@@ -15,6 +15,7 @@ __all__ = [
     "Policy",
     "Shape",
     "TargetOnly",
+    "TreeShape",
     "Value",
     "check_draft",
     "check_shape",
@@ -121,6 +122,11 @@ class _Chain(Protocol):
     def num_draft_tokens(self) -> int: ...
 
 
+class _Tree(Protocol):
+    @property
+    def verify_rows(self) -> int: ...
+
+
 class _Verifies(Protocol):
     @property
     def target_rows(self) -> int: ...
@@ -172,14 +178,26 @@ class ChainShape(Shape):
     """Defaults for a policy whose rounds verify a chain of `num_draft_tokens` tokens, a field of its shape."""
 
     __slots__ = ()
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
+    verifies_trees: ClassVar[bool] = False
 
     @property
     def chain_tokens(self: "_Chain") -> int:
         return self.num_draft_tokens
+
+    @property
+    def target_rows(self: "_Chain") -> int:
+        return self.num_draft_tokens + 1
+
+
+class TreeShape(Shape):
+    """Defaults for a policy whose rounds verify a tree of at most `verify_rows` nodes, a field of its shape."""
+
+    __slots__ = ()
+    verifies_trees: ClassVar[bool] = True
+
+    @property
+    def target_rows(self: "_Tree") -> int:
+        return self.verify_rows
 
 
 class TargetOnly(Shape):
@@ -188,18 +206,12 @@ class TargetOnly(Shape):
     __slots__ = ()
     layout: ClassVar[Layout] = Layout.TARGET_ONLY
     drafts: ClassVar[frozenset[DraftKind]] = frozenset(DraftKind)
+    draft_rows: ClassVar[int] = 0
+    expand_rows: ClassVar[int] = 0
 
     @property
     def verifies_trees(self) -> bool:
         return False
-
-    @property
-    def draft_rows(self) -> int:
-        return 0
-
-    @property
-    def expand_rows(self) -> int:
-        return 0
 
 
 def shape_of(policy: Policy) -> dict[str, Value]:

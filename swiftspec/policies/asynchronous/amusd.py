@@ -51,6 +51,7 @@ class Amusd(Shape):
 
     name: ClassVar[str] = "amusd"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    verifies_trees: ClassVar[bool] = False
 
     lookahead: int = 2
     verify_rows: int = 32
@@ -75,10 +76,6 @@ class Amusd(Shape):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _verify(request, self), Role.DRAFT: _draft(request, self)}
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
 
     @classmethod
     def search_space(cls) -> Iterator["Amusd"]:

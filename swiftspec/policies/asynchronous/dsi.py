@@ -60,6 +60,7 @@ class Dsi(ChainShape):
     name: ClassVar[str] = "dsi"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
     searched: ClassVar[bool] = False
+    least_target_rows: ClassVar[int] = 1
 
     num_draft_tokens: int = 2
     target_groups: int = 2
@@ -75,10 +76,6 @@ class Dsi(ChainShape):
     @property
     def draft_rows(self) -> int:
         return self.verify_rows
-
-    @property
-    def least_target_rows(self) -> int:
-        return 1
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _serve(request, self), Role.DRAFT: _Chain(request, self).run()}

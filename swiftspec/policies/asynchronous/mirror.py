@@ -59,10 +59,6 @@ class Mirror(ChainShape):
         check_shape(self, num_draft_tokens=1, guesses=1)
 
     @property
-    def target_rows(self) -> int:
-        return self.num_draft_tokens + 1
-
-    @property
     def draft_rows(self) -> int:
         return self.target_rows + self.num_draft_tokens * self.expand_rows
 

@@ -52,6 +52,7 @@ class SpecBranch(ChainShape):
 
     name: ClassVar[str] = "specbranch"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    least_target_rows: ClassVar[int] = 1
 
     num_draft_tokens: int = 8
     branches: int = 4
@@ -61,14 +62,6 @@ class SpecBranch(ChainShape):
         check_shape(self, num_draft_tokens=1, branches=1)
         if not 0 <= self.least_confidence <= 1:
             raise ValueError(f"least_confidence is {self.least_confidence}; expected a probability")
-
-    @property
-    def target_rows(self) -> int:
-        return self.num_draft_tokens + 1
-
-    @property
-    def least_target_rows(self) -> int:
-        return 1
 
     @property
     def draft_rows(self) -> int:

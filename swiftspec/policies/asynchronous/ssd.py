@@ -55,10 +55,6 @@ class Ssd(ChainShape):
             raise ValueError(f"acceptance is {self.acceptance}; expected a probability between 0 and 1")
 
     @property
-    def target_rows(self) -> int:
-        return self.num_draft_tokens + 1
-
-    @property
     def draft_rows(self) -> int:
         return self.num_draft_tokens + 1 + self.num_draft_tokens * self.branches
 

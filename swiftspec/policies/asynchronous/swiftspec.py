@@ -16,7 +16,7 @@ from functools import partial
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.base import Layout, TreeShape, check_shape
 from swiftspec.policies.effects import (
     KeepKV,
     Message,
@@ -40,7 +40,7 @@ __all__ = ["SwiftSpec", "draft_rounds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SwiftSpec(Shape):
+class SwiftSpec(TreeShape):
     """Parameters of the asynchronous tree.
 
     Parameters
@@ -84,10 +84,6 @@ class SwiftSpec(Shape):
             )
 
     @property
-    def target_rows(self) -> int:
-        return self.verify_rows
-
-    @property
     def least_target_rows(self) -> int:
         return 1 if self.least_probability else self.verify_rows
 
@@ -119,10 +115,6 @@ class SwiftSpec(Shape):
             is_enough=is_enough,
             miss_expansions=self.miss_expansions,
         )
-
-    @property
-    def verifies_trees(self) -> bool:
-        return True
 
     @classmethod
     def search_space(cls) -> Iterator["SwiftSpec"]:

@@ -16,7 +16,7 @@ from itertools import product
 from typing import ClassVar
 
 from swiftspec.policies.asynchronous.swiftspec import draft_rounds
-from swiftspec.policies.base import DraftKind, Layout, Shape, check_shape
+from swiftspec.policies.base import DraftKind, Layout, TreeShape, check_shape
 from swiftspec.policies.effects import Program, Role, prefill
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree
@@ -27,7 +27,7 @@ __all__ = ["SwiftSpecParallel"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SwiftSpecParallel(Shape):
+class SwiftSpecParallel(TreeShape):
     """Parameters of the asynchronous tree.
 
     Parameters
@@ -75,10 +75,6 @@ class SwiftSpecParallel(Shape):
             )
 
     @property
-    def target_rows(self) -> int:
-        return self.verify_rows
-
-    @property
     def least_target_rows(self) -> int:
         return 1 if self.least_probability else self.verify_rows
 
@@ -117,17 +113,9 @@ class SwiftSpecParallel(Shape):
             miss_expansions=1,
         )
 
-    @property
-    def verifies_trees(self) -> bool:
-        return True
-
     @classmethod
     def search_space(cls) -> Iterator["SwiftSpecParallel"]:
         for verify_rows, expand_nodes, num_masks in product((4, 6, 8, 12, 16), (3, 6, 12), (2, 4, 7)):
             yield cls(verify_rows=verify_rows, expand_nodes=expand_nodes, num_masks=num_masks)
         for verify_rows, expand_nodes, least_probability in product((8, 16), (6, 12), (0.05, 0.15)):
             yield cls(verify_rows=verify_rows, expand_nodes=expand_nodes, least_probability=least_probability)
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["SwiftSpecParallel"]:
-        yield cls(verify_rows=8)

@@ -26,15 +26,13 @@ class ParallelChain(ChainShape):
     layout: ClassVar[Layout] = Layout.COLOCATED
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.PARALLEL, DraftKind.BLOCK})
     elastic: ClassVar[bool] = True
+    least_target_rows: ClassVar[int] = 1  # without a draft
+    serial_forwards: ClassVar[int] = 1
 
     num_draft_tokens: int = 6
 
     def __post_init__(self) -> None:
         check_shape(self, num_draft_tokens=1)
-
-    @property
-    def target_rows(self) -> int:
-        return self.num_draft_tokens + 1
 
     @property
     def draft_rows(self) -> int:
@@ -44,14 +42,6 @@ class ParallelChain(ChainShape):
     @property
     def expand_rows(self) -> int:
         return self.draft_rows
-
-    @property
-    def least_target_rows(self) -> int:
-        return 1  # without a draft
-
-    @property
-    def serial_forwards(self) -> int:
-        return 1
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _rounds(request, self.num_draft_tokens)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, Shape, check_shape
+from swiftspec.policies.base import ChainShape, Layout, TreeShape, check_shape
 from swiftspec.policies.colocated import Text, tree_rounds
 from swiftspec.policies.effects import Program, Role, Step
 from swiftspec.policies.request import Request
@@ -21,7 +21,7 @@ __all__ = ["SerialChain", "SerialTree", "serial_rounds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SerialTree(Shape):
+class SerialTree(TreeShape):
     """Grow a tree by `expansions` draft forwards, verify its best `verify_rows` nodes, keep what survives the verdict.
 
     Parameters
@@ -52,10 +52,6 @@ class SerialTree(Shape):
         check_shape(self, verify_rows=2, expand_rows=1, expansions=1, num_candidates=1)
 
     @property
-    def target_rows(self) -> int:
-        return self.verify_rows
-
-    @property
     def draft_rows(self) -> int:
         # Nodes added in a round and as many survivors of earlier rounds (with more, the tree would skip expansions),
         # and the two rows of a miss.
@@ -72,10 +68,6 @@ class SerialTree(Shape):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: serial_rounds(request, self)}
-
-    @property
-    def verifies_trees(self) -> bool:
-        return True
 
     @classmethod
     def search_space(cls) -> Iterator["SerialTree"]:
@@ -112,10 +104,6 @@ class SerialChain(ChainShape):
         return SerialTree(verify_rows=length + 1, expand_rows=1, expansions=length, num_candidates=1)
 
     @property
-    def target_rows(self) -> int:
-        return self.tree.target_rows
-
-    @property
     def draft_rows(self) -> int:
         return self.tree.draft_rows
 
@@ -130,10 +118,6 @@ class SerialChain(ChainShape):
     def search_space(cls) -> Iterator["SerialChain"]:
         for num_draft_tokens in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15):
             yield cls(num_draft_tokens=num_draft_tokens)
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["SerialChain"]:
-        yield cls(num_draft_tokens=4)
 
 
 def serial_rounds(request: Request, shape: SerialTree, text: Text | None = None) -> Program:

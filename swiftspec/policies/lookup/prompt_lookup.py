@@ -33,6 +33,7 @@ class PromptLookup(TargetOnly):
     name: ClassVar[str] = "prompt_lookup"
     elastic: ClassVar[bool] = True
     quotes: ClassVar[bool] = True
+    least_target_rows: ClassVar[int] = 1
 
     num_draft_tokens: int = 5
     longest_match: int = 3
@@ -43,10 +44,6 @@ class PromptLookup(TargetOnly):
     @property
     def target_rows(self) -> int:
         return self.num_draft_tokens + 1
-
-    @property
-    def least_target_rows(self) -> int:
-        return 1
 
     def programs(self, request: Request) -> dict[Role, Program]:
         text = Lookup(self.longest_match, self.num_draft_tokens)

@@ -44,6 +44,7 @@ class SuffixDecoding(TargetOnly):
     name: ClassVar[str] = "suffix_decoding"
     elastic: ClassVar[bool] = True
     quotes: ClassVar[bool] = True
+    least_target_rows: ClassVar[int] = 1
 
     verify_rows: int = 8
     branches: int = 1
@@ -62,10 +63,6 @@ class SuffixDecoding(TargetOnly):
     @property
     def target_rows(self) -> int:
         return self.verify_rows
-
-    @property
-    def least_target_rows(self) -> int:
-        return 1
 
     @property
     def bounds(self) -> Bounds:

@@ -38,6 +38,7 @@ class SuffixOrDraft(ChainShape):
     layout: ClassVar[Layout] = Layout.COLOCATED
     elastic: ClassVar[bool] = True
     quotes: ClassVar[bool] = True
+    least_target_rows: ClassVar[int] = 2
 
     num_draft_tokens: int = 4
     least_score: float = 2.0
@@ -72,10 +73,6 @@ class SuffixOrDraft(ChainShape):
     @property
     def target_rows(self) -> int:
         return max(self.verify_rows, self.chain.target_rows)
-
-    @property
-    def least_target_rows(self) -> int:
-        return 2
 
     @property
     def draft_rows(self) -> int:

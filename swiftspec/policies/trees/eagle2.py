@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.base import Layout, TreeShape, check_shape
 from swiftspec.policies.effects import Program, Role, Step
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, at_temperature
@@ -22,7 +22,7 @@ __all__ = ["Eagle2Tree"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Eagle2Tree(Shape):
+class Eagle2Tree(TreeShape):
     """Parameters of the dynamic tree.
 
     Parameters
@@ -51,10 +51,6 @@ class Eagle2Tree(Shape):
         check_shape(self, verify_rows=2, top_k=1, depth=1)
 
     @property
-    def target_rows(self) -> int:
-        return self.verify_rows
-
-    @property
     def draft_rows(self) -> int:
         return self._most_fresh + self.depth * self.top_k
 
@@ -77,10 +73,6 @@ class Eagle2Tree(Shape):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: layered_rounds(request, self._draft, fuzzy=self.fuzzy, is_exact=self.is_exact)}
-
-    @property
-    def verifies_trees(self) -> bool:
-        return True
 
     @classmethod
     def search_space(cls) -> Iterator["Eagle2Tree"]:

@@ -34,10 +34,6 @@ class HeadChain(ChainShape):
         check_shape(self, num_draft_tokens=1)
 
     @property
-    def target_rows(self) -> int:
-        return self.num_draft_tokens + 1
-
-    @property
     def draft_rows(self) -> int:
         return 2 * self.num_draft_tokens  # a whole chain accepted and the bonus token, and all but the last of the next
 
@@ -56,10 +52,6 @@ class HeadChain(ChainShape):
     def search_space(cls) -> Iterator["HeadChain"]:
         for num_draft_tokens in (1, 2, 3, 4, 5, 6, 7, 8, 10):
             yield cls(num_draft_tokens=num_draft_tokens)
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["HeadChain"]:
-        yield cls(num_draft_tokens=4)
 
     def _draft(self, layers: Layers) -> Step[list[int]]:
         chain: list[int] = []

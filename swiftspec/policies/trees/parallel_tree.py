@@ -15,7 +15,7 @@ from functools import partial
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.base import DraftKind, Layout, Shape, check_shape
+from swiftspec.policies.base import DraftKind, Layout, TreeShape, check_shape
 from swiftspec.policies.colocated import tree_rounds
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
@@ -26,7 +26,7 @@ __all__ = ["ParallelTree"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelTree(Shape):
+class ParallelTree(TreeShape):
     """Grow a tree by one draft forward, verify its best `verify_rows` nodes.
 
     Parameters
@@ -48,6 +48,8 @@ class ParallelTree(Shape):
     layout: ClassVar[Layout] = Layout.COLOCATED
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.PARALLEL, DraftKind.BLOCK})
     elastic: ClassVar[bool] = True
+    least_target_rows: ClassVar[int] = 1  # without a draft
+    serial_forwards: ClassVar[int] = 1
 
     verify_rows: int = 12
     least_probability: float = 0.0
@@ -61,10 +63,6 @@ class ParallelTree(Shape):
             raise ValueError(f"least_probability is {self.least_probability}; expected at least 0 and below 1")
 
     @property
-    def target_rows(self) -> int:
-        return self.verify_rows
-
-    @property
     def draft_rows(self) -> int:
         # A round's accepted nodes, its bonus token and the masks; there are no other nodes.
         return self.verify_rows + self.num_masks
@@ -72,14 +70,6 @@ class ParallelTree(Shape):
     @property
     def expand_rows(self) -> int:
         return self.draft_rows
-
-    @property
-    def least_target_rows(self) -> int:
-        return 1  # without a draft
-
-    @property
-    def serial_forwards(self) -> int:
-        return 1
 
     def programs(self, request: Request) -> dict[Role, Program]:
         tree = MaskedTree(
@@ -95,10 +85,6 @@ class ParallelTree(Shape):
             request, tree, grow, verify_rows=self.verify_rows, least_probability=self.least_probability
         )
         return {Role.TARGET: rounds}
-
-    @property
-    def verifies_trees(self) -> bool:
-        return True
 
     @classmethod
     def search_space(cls) -> Iterator["ParallelTree"]:

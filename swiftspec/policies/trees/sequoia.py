@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, NamedTuple
 
-from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.base import Layout, TreeShape, check_shape
 from swiftspec.policies.effects import Program, Role, Step
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates
@@ -55,7 +55,7 @@ def static_tree(rank_acceptance: tuple[float, ...], num_nodes: int, max_depth: f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SequoiaTree(Shape):
+class SequoiaTree(TreeShape):
     """Parameters of the static tree.
 
     Parameters
@@ -86,10 +86,6 @@ class SequoiaTree(Shape):
         return static_tree(self.rank_acceptance, self.verify_rows, self.depth)
 
     @property
-    def target_rows(self) -> int:
-        return self.verify_rows
-
-    @property
     def draft_rows(self) -> int:
         return self.verify_rows + 2
 
@@ -109,10 +105,6 @@ class SequoiaTree(Shape):
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: layered_rounds(request, self._draft)}
-
-    @property
-    def verifies_trees(self) -> bool:
-        return True
 
     @classmethod
     def search_space(cls) -> Iterator["SequoiaTree"]:
