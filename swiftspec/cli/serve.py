@@ -19,7 +19,6 @@ from swiftspec.engine.checks import check_devices
 from swiftspec.engine.requests.tenants import Tenant
 from swiftspec.extras import check_extra
 from swiftspec.files.reading import read_input
-from swiftspec.policies.lookup.shared_outputs import num_searched
 
 __all__ = ["serve"]
 
@@ -67,7 +66,7 @@ def serve(
         console.note(f"anyone who can reach {address} can use this server; --api-key-file limits it to your clients")
     name = model_name or made.target.model
     directories = _tenants(tenants, model=name)
-    if most := num_searched(candidate.build()):
+    if most := candidate.build().earlier_outputs:
         console.note(
             f"the last {most} outputs are proposed to every client; by its own speed each can tell what was among them"
         )

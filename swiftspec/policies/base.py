@@ -18,6 +18,7 @@ __all__ = [
     "TreeShape",
     "Value",
     "check_draft",
+    "check_positive",
     "check_shape",
     "drafts_chain",
     "lacks_mask",
@@ -105,6 +106,18 @@ class Policy(Protocol):
     def serial_forwards(self) -> int:
         """Draft forwards that every round waits for; 0 where drafting overlaps verification."""
 
+    @property
+    def draft_levels(self) -> int:
+        """Levels below the root that a round's serial forwards reach, where it waits for any; at least 1."""
+
+    @property
+    def earlier_outputs(self) -> int:
+        """Most outputs of earlier requests that it searches; 0 if none."""
+
+    @property
+    def max_tree_depth(self) -> int:
+        """Most tokens of a match and its continuation in these outputs; 0 if it searches none."""
+
     def programs(self, request: Request) -> Mapping[Role, Program]:
         """The role programs of one request; a co-located policy's single program runs as the target."""
 
@@ -127,9 +140,15 @@ class _Tree(Protocol):
     def verify_rows(self) -> int: ...
 
 
-class _Verifies(Protocol):
+class _Policy(Protocol):
     @property
     def target_rows(self) -> int: ...
+
+    @property
+    def chain_tokens(self) -> int: ...
+
+    @property
+    def serial_forwards(self) -> int: ...
 
 
 class Shape:
@@ -158,7 +177,7 @@ class Shape:
         return 1
 
     @property
-    def least_target_rows(self: "_Verifies") -> int:
+    def least_target_rows(self: "_Policy") -> int:
         return self.target_rows
 
     @property
@@ -171,6 +190,18 @@ class Shape:
 
     @property
     def serial_forwards(self) -> int:
+        return 0
+
+    @property
+    def draft_levels(self: "_Policy") -> int:
+        return max(1, self.serial_forwards, self.chain_tokens)
+
+    @property
+    def earlier_outputs(self) -> int:
+        return 0
+
+    @property
+    def max_tree_depth(self) -> int:
         return 0
 
 
@@ -256,11 +287,15 @@ def _any_of(kinds: frozenset[DraftKind]) -> str:
 
 
 def check_shape(policy: Policy, **least: int) -> None:
-    """ValueError, naming field and value, if a field is below its `least`, or a temperature is not positive."""
+    """ValueError, naming field and value, if a field is below its `least`."""
     for field, bound in least.items():
         value = getattr(policy, field)
         if value < bound:
             raise ValueError(f"{field} is {value}; expected at least {bound}")
-    temperature = getattr(policy, "draft_temperature", 1.0)
-    if not temperature > 0:
-        raise ValueError(f"draft_temperature is {temperature}; expected a positive number")
+
+
+def check_positive(policy: Policy, field: str) -> None:
+    """ValueError, naming field and value, if a field is not positive."""
+    value = getattr(policy, field)
+    if not value > 0:
+        raise ValueError(f"{field} is {value}; expected a positive number")

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, TreeShape, check_shape
+from swiftspec.policies.base import Layout, TreeShape, check_positive, check_shape
 from swiftspec.policies.effects import (
     KeepKV,
     Message,
@@ -76,6 +76,7 @@ class SwiftSpec(TreeShape):
 
     def __post_init__(self) -> None:
         check_shape(self, verify_rows=2, miss_expansions=1, expand_rows=1, num_candidates=1)
+        check_positive(self, "draft_temperature")
         if not 0 <= self.least_probability < 1:
             raise ValueError(f"least_probability is {self.least_probability}; expected at least 0 and below 1")
         if self.tree_capacity < self.verify_rows:

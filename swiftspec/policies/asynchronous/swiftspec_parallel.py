@@ -16,7 +16,7 @@ from itertools import product
 from typing import ClassVar
 
 from swiftspec.policies.asynchronous.swiftspec import draft_rounds
-from swiftspec.policies.base import DraftKind, Layout, TreeShape, check_shape
+from swiftspec.policies.base import DraftKind, Layout, TreeShape, check_positive, check_shape
 from swiftspec.policies.effects import Program, Role, prefill
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree
@@ -67,6 +67,7 @@ class SwiftSpecParallel(TreeShape):
 
     def __post_init__(self) -> None:
         check_shape(self, verify_rows=2, expand_nodes=1, expand_leaves=1, num_masks=1, num_candidates=1)
+        check_positive(self, "draft_temperature")
         if not 0 <= self.least_probability < 1:
             raise ValueError(f"least_probability is {self.least_probability}; expected at least 0 and below 1")
         if self.tree_capacity < self.verify_rows:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, TreeShape, check_shape
+from swiftspec.policies.base import ChainShape, Layout, TreeShape, check_positive, check_shape
 from swiftspec.policies.colocated import Text, tree_rounds
 from swiftspec.policies.effects import Program, Role, Step
 from swiftspec.policies.request import Request
@@ -50,6 +50,7 @@ class SerialTree(TreeShape):
 
     def __post_init__(self) -> None:
         check_shape(self, verify_rows=2, expand_rows=1, expansions=1, num_candidates=1)
+        check_positive(self, "draft_temperature")
 
     @property
     def draft_rows(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.base import TargetOnly, check_shape
+from swiftspec.policies.base import TargetOnly, check_positive, check_shape
 from swiftspec.policies.colocated import text_rounds
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.lookup.known_text import KnownText
@@ -55,8 +55,7 @@ class SuffixDecoding(TargetOnly):
 
     def __post_init__(self) -> None:
         check_shape(self, verify_rows=2, branches=1, max_tree_depth=2, earlier_outputs=0)
-        if not self.max_spec_factor > 0:
-            raise ValueError(f"max_spec_factor is {self.max_spec_factor}; expected a positive number")
+        check_positive(self, "max_spec_factor")
         if not 0 < self.min_token_prob <= 1:
             raise ValueError(f"min_token_prob is {self.min_token_prob}; expected above 0 and at most 1")
 

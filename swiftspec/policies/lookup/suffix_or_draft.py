@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, check_shape
+from swiftspec.policies.base import ChainShape, Layout, check_positive, check_shape
 from swiftspec.policies.chains.serial import SerialChain, serial_rounds
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.lookup.known_text import KnownText
@@ -50,8 +50,7 @@ class SuffixOrDraft(ChainShape):
 
     def __post_init__(self) -> None:
         check_shape(self, num_draft_tokens=1)
-        if not self.least_score > 0:
-            raise ValueError(f"least_score is {self.least_score}; expected a positive number")
+        check_positive(self, "least_score")
         _ = self.suffix  # which checks the others
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, TreeShape, check_shape
+from swiftspec.policies.base import Layout, TreeShape, check_positive, check_shape
 from swiftspec.policies.effects import Program, Role, Step
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, at_temperature
@@ -49,6 +49,7 @@ class Eagle2Tree(TreeShape):
 
     def __post_init__(self) -> None:
         check_shape(self, verify_rows=2, top_k=1, depth=1)
+        check_positive(self, "draft_temperature")
 
     @property
     def draft_rows(self) -> int:

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.base import DraftKind, Layout, TreeShape, check_shape
+from swiftspec.policies.base import DraftKind, Layout, TreeShape, check_positive, check_shape
 from swiftspec.policies.colocated import tree_rounds
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
@@ -59,8 +59,13 @@ class ParallelTree(TreeShape):
 
     def __post_init__(self) -> None:
         check_shape(self, verify_rows=2, num_masks=1, num_candidates=1)
+        check_positive(self, "draft_temperature")
         if not 0 <= self.least_probability < 1:
             raise ValueError(f"least_probability is {self.least_probability}; expected at least 0 and below 1")
+
+    @property
+    def draft_levels(self) -> int:
+        return self.num_masks + 1
 
     @property
     def draft_rows(self) -> int:
