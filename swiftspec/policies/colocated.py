@@ -12,7 +12,7 @@ from swiftspec.policies.effects import (
     Prefill,
     Program,
     Role,
-    Step,
+    Subprogram,
     Subtree,
     prefill,
     read_unread,
@@ -47,7 +47,7 @@ class Text(Protocol):
         """The continuation to verify, under the text's last token; that token alone if there is none."""
 
 
-def colocated_round(request: Request, subtree: Subtree) -> Step[RoundOutput]:
+def colocated_round(request: Request, subtree: Subtree) -> Subprogram[RoundOutput]:
     """Verify a subtree under the output's last token, commit what is accepted, and keep its KV at the target."""
     choices = yield from target_forward(subtree.rows())
     path, verified = follow(subtree, choices)
@@ -72,7 +72,7 @@ def text_rounds(request: Request, text: Text) -> Program:
 def tree_rounds(
     request: Request,
     tree: TokenTree | MaskedTree,
-    grow: Callable[[], Step[object]],
+    grow: Callable[[], Subprogram[object]],
     *,
     verify_rows: int,
     least_probability: float = 0.0,

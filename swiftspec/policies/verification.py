@@ -10,8 +10,8 @@ from swiftspec.policies.effects import (
     Program,
     Role,
     Send,
-    Step,
     Stop,
+    Subprogram,
     Subtree,
     Verdict,
     draft_forward,
@@ -26,7 +26,7 @@ from swiftspec.policies.trees.masked_tree import MaskedTree
 __all__ = ["below", "expand", "expand_masked", "follow", "verify_drafted", "verify_rounds", "verify_windows"]
 
 
-def expand(tree: TokenTree, num_rows: int, num_candidates: int, *, level: int = 0) -> Step[bool]:
+def expand(tree: TokenTree, num_rows: int, num_candidates: int, *, level: int = 0) -> Subprogram[bool]:
     """One expansion: forward the best unexpanded leaves and add their candidates below them.
 
     level: as in `DraftForward`. False if it was not computed.
@@ -40,7 +40,7 @@ def expand(tree: TokenTree, num_rows: int, num_candidates: int, *, level: int = 
     return False
 
 
-def expand_masked(tree: MaskedTree, num_rows: int, num_candidates: int, *, level: int = 0) -> Step[bool]:
+def expand_masked(tree: MaskedTree, num_rows: int, num_candidates: int, *, level: int = 0) -> Subprogram[bool]:
     """One expansion of a parallel draft's tree: as `expand`, with masks, which leave the cache at once."""
     rows = tree.pick(num_rows)
     candidates = yield from draft_forward(rows, num_candidates, level=level)
@@ -96,7 +96,7 @@ def below(subtree: Subtree, tokens: Sequence[int]) -> Subtree:
     return Subtree(subtree.position + len(tokens), tuple(kept), tuple(parents))
 
 
-def verify_at_once(subtree: Subtree) -> Step[tuple[int, ...]]:
+def verify_at_once(subtree: Subtree) -> Subprogram[tuple[int, ...]]:
     """One forward over a subtree; the target's choice at each node."""
     return (yield from target_forward(subtree.rows()))
 
@@ -105,7 +105,7 @@ def verify_rounds(
     request: Request,
     *,
     max_rows: int,
-    verify: Callable[[Subtree], Step[tuple[int, ...]]] = verify_at_once,
+    verify: Callable[[Subtree], Subprogram[tuple[int, ...]]] = verify_at_once,
     keep_first: bool = False,
 ) -> Program:
     """The target's half of a disaggregated policy: verify the draft's subtrees, up to `max_rows` nodes, every round.
@@ -121,8 +121,8 @@ def verify_rounds(
 def verify_drafted(
     request: Request,
     *,
-    receive: Callable[[int, int], Step[Subtree]],
-    verify: Callable[[Subtree], Step[tuple[int, ...]]] = verify_at_once,
+    receive: Callable[[int, int], Subprogram[Subtree]],
+    verify: Callable[[Subtree], Subprogram[tuple[int, ...]]] = verify_at_once,
     keep_first: bool = False,
 ) -> Program:
     """Rounds of a target after its prefill. `receive`: the next subtree under a root, given its token and position.

@@ -25,10 +25,10 @@ from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
+from swiftspec.scheduler.asks import equal_shares
 from swiftspec.scheduler.controller import Steering
-from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.costs import RoundCosts
-from swiftspec.scheduler.shares import equal_shares
 from swiftspec.timing.step_costs import ForwardCost, StepCosts
 from swiftspec.timing.timeline import Phase
 from tests.cli.samples import plan as sample_plan
@@ -128,8 +128,8 @@ class Moody:
     learns: ClassVar[bool] = True
     rng: random.Random
 
-    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
-        wanted = [self.rng.choice((1, 1, self.rng.randint(1, 1 + len(each.survival)))) for each in contenders]
+    def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        wanted = [self.rng.choice((1, 1, self.rng.randint(1, 1 + len(each.survival)))) for each in demands]
         return equal_shares(wanted, max_rows)
 
 

@@ -22,8 +22,8 @@ from swiftspec.policies.effects import (
     Program,
     Role,
     Send,
-    Step,
     Stop,
+    Subprogram,
     as_verdict,
     draft_forward,
     poll,
@@ -93,7 +93,7 @@ def _verify(request: Request, shape: Amusd) -> Program:
     yield from verify_drafted(request, receive=partial(_waiting, shape))
 
 
-def _waiting(shape: Amusd, root: int, position: int) -> Step[Subtree]:
+def _waiting(shape: Amusd, root: int, position: int) -> Subprogram[Subtree]:
     """The chain of tokens that have arrived after the root: at least `lookahead` of them."""
     tokens = [root]
     num_stale = 0

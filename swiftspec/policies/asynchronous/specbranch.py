@@ -23,8 +23,8 @@ from swiftspec.policies.effects import (
     Program,
     Role,
     Send,
-    Step,
     Stop,
+    Subprogram,
     draft_forward,
     prefill,
     receive_verdict,
@@ -107,7 +107,7 @@ def _draft(request: Request, shape: SpecBranch) -> Program:
         yield KeepKV(Role.DRAFT, *tree.compact())
 
 
-def _window(tree: TokenTree, shape: SpecBranch, *, forked: bool) -> Step[tuple[Subtree, bool]]:
+def _window(tree: TokenTree, shape: SpecBranch, *, forked: bool) -> Subprogram[tuple[Subtree, bool]]:
     """Grow the tree by a window. Returns everything that may be verified, and whether a fork follows it."""
     everything = shape.draft_rows + shape.branches
     for _ in range(shape.num_draft_tokens):

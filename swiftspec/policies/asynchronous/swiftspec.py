@@ -23,8 +23,8 @@ from swiftspec.policies.effects import (
     Program,
     Role,
     Send,
-    Step,
     Stop,
+    Subprogram,
     Subtree,
     as_verdict,
     poll,
@@ -143,7 +143,7 @@ class SwiftSpec(TreeShape):
 def draft_rounds(
     tree: TokenTree | MaskedTree,
     *,
-    expand: Callable[[], Step[bool]],
+    expand: Callable[[], Subprogram[bool]],
     best: Callable[[], Subtree],
     is_enough: Callable[[Subtree], bool],
     miss_expansions: int,
@@ -184,7 +184,7 @@ def draft_rounds(
         yield Send(best())
 
 
-def _grow_until_verdict(tree: TokenTree | MaskedTree, expand: Callable[[], Step[bool]]) -> Step[Message]:
+def _grow_until_verdict(tree: TokenTree | MaskedTree, expand: Callable[[], Subprogram[bool]]) -> Subprogram[Message]:
     """Expand without pause; a verdict is noticed after the expansion in progress."""
     while tree.can_grow:
         message = yield from poll()

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from swiftspec.policies.base import ChainShape, DraftKind, Layout, check_shape
 from swiftspec.policies.colocated import colocated_round
-from swiftspec.policies.effects import KeepKV, Program, Role, Step, draft_forward, prefill, read_unread
+from swiftspec.policies.effects import KeepKV, Program, Role, Subprogram, draft_forward, prefill, read_unread
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Row, Subtree
 
@@ -74,7 +74,9 @@ def _rounds(request: Request, num_draft_tokens: int) -> Program:
         position += len(tokens)
 
 
-def _draft(unread: list[int], root: int, position: int, num_tokens: int, mask_token: int) -> Step[tuple[int, ...]]:
+def _draft(
+    unread: list[int], root: int, position: int, num_tokens: int, mask_token: int
+) -> Subprogram[tuple[int, ...]]:
     """A round's draft tokens; none if the round does without.
 
     The prompt is read first, and what earlier rounds that did without have left, unless it is short.

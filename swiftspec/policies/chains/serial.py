@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from swiftspec.policies.base import ChainShape, Layout, TreeShape, check_positive, check_shape
 from swiftspec.policies.colocated import Text, tree_rounds
-from swiftspec.policies.effects import Program, Role, Step
+from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.verification import expand
@@ -132,7 +132,7 @@ def serial_rounds(request: Request, shape: SerialTree, text: Text | None = None)
     return tree_rounds(request, tree, partial(_grow, tree, shape), verify_rows=shape.verify_rows, text=text)
 
 
-def _grow(tree: TokenTree, shape: SerialTree) -> Step[None]:
+def _grow(tree: TokenTree, shape: SerialTree) -> Subprogram[None]:
     for level in range(1, shape.expansions + 1):
         if tree.can_grow and not (yield from expand(tree, shape.expand_rows, shape.num_candidates, level=level)):
             return

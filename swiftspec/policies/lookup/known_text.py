@@ -18,10 +18,10 @@ class _Node:
         self.depth = depth
         self.num_occurrences = 0
         self.num_followed = 0  # occurrences except one at the text's end
-        self.children: dict[int, _Below] = {}
+        self.children: dict[int, _Child] = {}
 
 
-_Below = _Node | int  # for a string that occurred once, the position after it
+_Child = _Node | int  # for a string that occurred once, the position after it
 
 
 class SuffixTree:
@@ -74,10 +74,10 @@ class SuffixTree:
 
     def speculate(self, bounds: Bounds) -> Speculation:
         """The continuation of best score over all matches; of equals, that of the longest match."""
-        matches: list[tuple[int, _Below]] = [(node.depth, node) for node in self._matches]
+        matches: list[tuple[int, _Child]] = [(node.depth, node) for node in self._matches]
         return best_continuation(matches, self._children, bounds, max_depth=self._max_depth)
 
-    def _children(self, below: _Below, least_share: float) -> list[tuple[float, int, _Below]]:
+    def _children(self, below: _Child, least_share: float) -> list[tuple[float, int, _Child]]:
         """(share, token, what is below) of tokens that followed often enough, the most frequent first.
 
         Of equally frequent tokens the one seen first most recently is first: a text resembles its latest part.
@@ -86,7 +86,7 @@ class SuffixTree:
             known = below < len(self._text) and least_share <= 1.0
             return [(1.0, self._text[below], below + 1)] if known else []
         least, total = least_share * below.num_followed, below.num_followed
-        found: list[tuple[float, int, _Below]] = []
+        found: list[tuple[float, int, _Child]] = []
         for token, child in reversed(below.children.items()):
             count = 1 if isinstance(child, int) else child.num_occurrences
             if count >= least:
@@ -95,7 +95,7 @@ class SuffixTree:
         return found
 
 
-def _share(child: tuple[float, int, _Below]) -> float:
+def _share(child: tuple[float, int, _Child]) -> float:
     return child[0]
 
 
@@ -134,7 +134,7 @@ class KnownText:
         return Subtree(len(text) - 1, (text[-1], *found.tokens), (-1, *(parent + 1 for parent in found.parents)))
 
     def _speculate(self) -> Speculation:
-        """Of continuations of equal score, that of the request's own text."""
+        """The continuation of best score; of equals, that of the request's own text."""
         own = self._own.speculate(self._bounds)
         if self._earlier is None:
             return own

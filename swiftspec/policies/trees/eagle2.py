@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swiftspec.policies.base import Layout, TreeShape, check_positive, check_shape
-from swiftspec.policies.effects import Program, Role, Step
+from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, at_temperature
 from swiftspec.policies.trees.level_trees import Layers, layered_rounds
@@ -87,7 +87,7 @@ class Eagle2Tree(TreeShape):
     def host_shapes(cls) -> Iterator["Eagle2Tree"]:
         yield cls(verify_rows=8, top_k=4, depth=4)
 
-    def _draft(self, layers: Layers) -> Step[list[int]]:
+    def _draft(self, layers: Layers) -> Subprogram[list[int]]:
         first = yield from layers.start(self.top_k)
         if first is None:
             return []

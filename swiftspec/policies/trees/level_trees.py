@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from swiftspec.policies.colocated import colocated_round
-from swiftspec.policies.effects import KeepKV, Program, Role, Step, draft_forward, prefill, read_unread
+from swiftspec.policies.effects import KeepKV, Program, Role, Subprogram, draft_forward, prefill, read_unread
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Row, Subtree
 
@@ -51,7 +51,7 @@ class Layers:
         self.scores.append(score)
         return len(self._tokens) - 1
 
-    def start(self, num_candidates: int) -> Step[Candidates | None]:
+    def start(self, num_candidates: int) -> Subprogram[Candidates | None]:
         """Forward the fresh tokens; returns the root's candidates, or None if it was not computed."""
         first = self._position - len(self._fresh) + 1
         rows = tuple(Row(token, first + i, (1 << i) - 1) for i, token in enumerate(self._fresh))
@@ -61,7 +61,7 @@ class Layers:
         self._rows[0], self._slots[0], self._num_slots = rows[-1], len(rows) - 1, len(rows)
         return answers[-1]
 
-    def forward(self, nodes: Sequence[int], num_candidates: int, *, level: int) -> Step[tuple[Candidates, ...]]:
+    def forward(self, nodes: Sequence[int], num_candidates: int, *, level: int) -> Subprogram[tuple[Candidates, ...]]:
         """Forward nodes whose parents were forwarded; returns the candidates of each, none if it was not computed.
 
         level: of the forward in its round, from 1.
@@ -97,7 +97,7 @@ class Layers:
 
 def layered_rounds(
     request: Request,
-    draft: Callable[[Layers], Step[list[int]]],
+    draft: Callable[[Layers], Subprogram[list[int]]],
     *,
     fuzzy: bool = False,
     is_exact: bool = True,

@@ -15,7 +15,7 @@ from functools import cache
 from typing import ClassVar, NamedTuple
 
 from swiftspec.policies.base import Layout, TreeShape, check_shape
-from swiftspec.policies.effects import Program, Role, Step
+from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates
 from swiftspec.policies.trees.level_trees import Layers, layered_rounds
@@ -117,7 +117,7 @@ class SequoiaTree(TreeShape):
     def host_shapes(cls) -> Iterator["SequoiaTree"]:
         yield cls(verify_rows=6, depth=4, rank_acceptance=(0.6, 0.15, 0.08, 0.04))
 
-    def _draft(self, layers: Layers) -> Step[list[int]]:
+    def _draft(self, layers: Layers) -> Subprogram[list[int]]:
         static = self._nodes
         placed = {0: 0}  # index in the static tree -> node
         for depth in range(1, self.depth + 1):
