@@ -60,7 +60,7 @@ class Policy(Protocol):
     drafts: ClassVar[frozenset[DraftKind]]  # kinds of draft that its programs work with; any without a draft model
     fuzzy: ClassVar[bool]  # drafts by fuzzy forwards
     exits: ClassVar[bool]  # verifies in two halves
-    quotes: ClassVar[bool]  # drafts from the text itself
+    drafts_from_text: ClassVar[bool]  # of the request, or of earlier outputs: some rounds need no draft model
     # A verification may be answered for its first rows only. If co-located: the draft first reads the prompt, by
     # `read_unread`, so that a control may begin the program on a text that the draft has read (see `steered`).
     elastic: ClassVar[bool]
@@ -159,7 +159,7 @@ class Shape:
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.SERIAL, DraftKind.PARALLEL})
     fuzzy: ClassVar[bool] = False
     exits: ClassVar[bool] = False
-    quotes: ClassVar[bool] = False
+    drafts_from_text: ClassVar[bool] = False
     elastic: ClassVar[bool] = False
     plain: ClassVar[bool] = False
     searched: ClassVar[bool] = True
@@ -262,7 +262,7 @@ def sends_features(policy: Policy) -> bool:
 
 def drafts_chain(policy: Policy) -> bool:
     """Whether a draft model writes a chain that the target then verifies, on the same devices: all engines do that."""
-    has_more = policy.quotes or policy.fuzzy or policy.exits or policy.verifies_trees
+    has_more = policy.drafts_from_text or policy.fuzzy or policy.exits or policy.verifies_trees
     return policy.layout is Layout.COLOCATED and policy.chain_tokens > 0 and not has_more
 
 

@@ -35,7 +35,7 @@ def steered_programs(policy: Policy, request: Request) -> Mapping[Role, Program]
     They are the policy's own if its draft has devices to itself, or if it drafts from the text: neither costs the
     target any time.
     """
-    if policy.layout is Layout.COLOCATED and policy.elastic and not policy.quotes:
+    if policy.layout is Layout.COLOCATED and policy.elastic and not policy.drafts_from_text:
         return {Role.TARGET: _SteeredRequest(policy, request).run()}
     return policy.programs(request)
 

@@ -26,7 +26,7 @@ from swiftspec.policies.trees.masked_tree import MaskedTree
 __all__ = ["below", "expand", "expand_masked", "follow", "verify_drafted", "verify_rounds", "verify_windows"]
 
 
-def expand(tree: TokenTree, num_rows: int, num_candidates: int, *, level: int = 0) -> Subprogram[bool]:
+def expand(tree: TokenTree | MaskedTree, num_rows: int, num_candidates: int, *, level: int = 0) -> Subprogram[bool]:
     """One expansion: forward the best unexpanded leaves and add their candidates below them.
 
     level: as in `DraftForward`. False if it was not computed.
@@ -42,14 +42,10 @@ def expand(tree: TokenTree, num_rows: int, num_candidates: int, *, level: int = 
 
 def expand_masked(tree: MaskedTree, num_rows: int, num_candidates: int, *, level: int = 0) -> Subprogram[bool]:
     """One expansion of a parallel draft's tree: as `expand`, with masks, which leave the cache at once."""
-    rows = tree.pick(num_rows)
-    candidates = yield from draft_forward(rows, num_candidates, level=level)
-    if not candidates:
-        tree.put_back()
-        return False
-    tree.grow(candidates)
-    yield KeepKV(Role.DRAFT, *tree.compact())
-    return True
+    has_grown = yield from expand(tree, num_rows, num_candidates, level=level)
+    if has_grown:
+        yield KeepKV(Role.DRAFT, *tree.compact())
+    return has_grown
 
 
 def follow(subtree: Subtree, choices: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -140,7 +140,7 @@ def test_no_control_changes_what_is_said(llama: tuple[ModelRef, ModelRef], alone
         for policy in (policy for policy in ALL if policy.layout is Layout.COLOCATED and policy.elastic):
             generations = together(engine, policy)
             assert tuple(generation.tokens for generation in generations) == alone, policy
-            if not policy.quotes:
+            if not policy.drafts_from_text:
                 rows = [span.rows for each in generations for span in each.timeline.spans if span.phase is Phase.VERIFY]
                 assert rows.count(1) > len(rows) / 10
                 assert max(rows) > 1

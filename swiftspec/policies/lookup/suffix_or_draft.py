@@ -37,7 +37,7 @@ class SuffixOrDraft(ChainShape):
     name: ClassVar[str] = "suffix_or_draft"
     layout: ClassVar[Layout] = Layout.COLOCATED
     elastic: ClassVar[bool] = True
-    quotes: ClassVar[bool] = True
+    drafts_from_text: ClassVar[bool] = True
     least_target_rows: ClassVar[int] = 2
 
     num_draft_tokens: int = 4

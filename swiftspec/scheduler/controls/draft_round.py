@@ -17,6 +17,12 @@ class DraftRound:
         Of each request's verification.
     seconds : float
         Of the round, drafting included.
+    draft_s : float
+        Of its drafting.
+    drafting : list of int
+        Requests that draft each level, from 1.
+    tokens : float
+        Expected of all requests, bonus tokens included.
     """
 
     def __init__(self, demands: Sequence[Demand], costs: RoundCosts) -> None:
@@ -24,9 +30,9 @@ class DraftRound:
         self.seconds = costs.verify_s(len(demands), len(demands))
         self._demands, self._costs = demands, costs
         self._num_rows = len(demands)
-        self._draft_s = 0.0
+        self.draft_s = 0.0
         most = max((len(demand.survival) for demand in demands), default=0)
-        self._drafting = [0] * (most + 1)  # requests that draft a level, from 1
+        self.drafting = [0] * (most + 1)
         self._tokens = [1.0] * len(demands)
         self.tokens = float(len(demands))
 
@@ -38,35 +44,25 @@ class DraftRound:
         """Whether a request has another row."""
         return self.rows[index] <= len(self._demands[index].survival)
 
-    @property
-    def drafting(self) -> list[int]:
-        """Number of requests that draft each level, from 1."""
-        return self._drafting
-
-    @property
-    def draft_s(self) -> float:
-        """Seconds of the round's drafting."""
-        return self._draft_s
-
     def longer_s(self, index: int) -> float:
         """Seconds of the round if a request had one more row."""
-        return self._draft_s + self._level_s(self.rows[index]) + self._verify_s()
+        return self.draft_s + self._level_s(self.rows[index]) + self._verify_s()
 
     def add(self, index: int) -> None:
         """Give a request one more row."""
         level = self.rows[index]
-        self._draft_s += self._level_s(level)
-        self.seconds = self._draft_s + self._verify_s()
+        self.draft_s += self._level_s(level)
+        self.seconds = self.draft_s + self._verify_s()
         survival = self._demands[index].survival[level - 1]
         self.rows[index] += 1
         self._num_rows += 1
-        self._drafting[level] += 1
+        self.drafting[level] += 1
         self._tokens[index] += survival
         self.tokens += survival
 
     def _level_s(self, level: int) -> float:
         """What a request adds to the drafting of a level."""
-        drafting = self._drafting[level]
+        drafting = self.drafting[level]
         before_s = self._costs.level_s(level, drafting) if drafting else 0.0
         return self._costs.level_s(level, drafting + 1) - before_s
 
