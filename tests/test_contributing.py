@@ -21,7 +21,7 @@ from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies import POLICIES
 from swiftspec.policies.chains.serial import SerialTree
 from swiftspec.scheduler.controls import named
-from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.costs import RoundCosts
 from swiftspec.workload import Arrivals, make_workload
 from tests.test_architecture import ROOT
@@ -129,10 +129,10 @@ class OneOfThem:
     def __init__(self) -> None:
         self.rounds = 0
 
-    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
-        """Rows of each contender."""
+    def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        """Rows of each request."""
         self.rounds += 1
-        first, *others = contenders
+        first, *others = demands
         return [min(1 + len(first.survival), max_rows - len(others)), *(1 for _ in others)]
 
 

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from swiftspec.acceptance.chains import chain_rates
+import numpy as np
+import numpy.typing as npt
+
 from swiftspec.acceptance.records import LONGEST, Form
-from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.artifacts.trace import AcceptanceTrace, TracedPrompt
 from swiftspec.engines.sglang import SGLANG
 from swiftspec.engines.vllm import VLLM
 from swiftspec.files.reading import read_input, shown
 
-__all__ = ["Counted", "from_sglang", "from_trace", "from_vllm"]
+__all__ = ["MeasuredAcceptance", "chain_rates", "from_sglang", "from_trace", "from_vllm"]
 
 _MOST_BYTES = 24 << 20
 _SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(\{(?P<labels>.*)\})?\s+(?P<value>\S+)(\s+\d+)?\s*")
@@ -23,7 +25,7 @@ _PER_POSITION = VLLM.metrics["accepted_by_position"]
 _LEAST_FULL = 0.98  # of the drafted chains' mean length, relative to the longest
 
 
-class Counted(NamedTuple):
+class MeasuredAcceptance(NamedTuple):
     """Values of an `AcceptanceRecord`, and a note on their origin."""
 
     quantity: Form
@@ -39,7 +41,7 @@ class _Sample(NamedTuple):
     value: float
 
 
-def from_vllm(path: Path) -> Counted:
+def from_vllm(path: Path) -> MeasuredAcceptance:
     """Rates by position from a dump of vLLM's /metrics: accepted tokens of every position, over drafts.
 
     Raises
@@ -66,10 +68,10 @@ def from_vllm(path: Path) -> Counted:
     rates = tuple(accepted[position] / drafts for position in range(longest))
     if max(rates) > 1:
         raise ValueError(f"{path}: position {rates.index(max(rates))} was accepted more often than it was drafted")
-    return Counted(Form.RATES, False, longest, rates, f"{drafts:.0f} drafts counted by vLLM")
+    return MeasuredAcceptance(Form.RATES, False, longest, rates, f"{drafts:.0f} drafts counted by vLLM")
 
 
-def from_sglang(path: Path, *, num_draft_tokens: int) -> Counted:
+def from_sglang(path: Path, *, num_draft_tokens: int) -> MeasuredAcceptance:
     """A mean length from a dump of SGLang's /metrics, which have nothing by position.
 
     SGLang counts the bonus token. Several ranks are averaged. ValueError naming the file if the gauge is missing or
@@ -84,16 +86,52 @@ def from_sglang(path: Path, *, num_draft_tokens: int) -> Counted:
             f"{path}: {_SGLANG_LENGTH} is {length:g}; expected 1 to {num_draft_tokens + 1} "
             f"for chains of {num_draft_tokens}"
         )
-    return Counted(Form.LENGTH, True, num_draft_tokens, (length,), "gauge of SGLang over its last batches")
+    return MeasuredAcceptance(Form.LENGTH, True, num_draft_tokens, (length,), "gauge of SGLang over its last batches")
 
 
-def from_trace(trace: AcceptanceTrace, *, num_draft_tokens: int) -> Counted:
+def from_trace(trace: AcceptanceTrace, *, num_draft_tokens: int) -> MeasuredAcceptance:
     """Rates by position of serial chains over a trace's outputs, rounds cut off by an output's end not counted.
 
     ValueError if no output is as long as a chain.
     """
     rates, num_rounds = chain_rates(trace, num_draft_tokens)
-    return Counted(Form.RATES, False, num_draft_tokens, rates, f"{num_rounds} rounds of chains on a trace")
+    return MeasuredAcceptance(Form.RATES, False, num_draft_tokens, rates, f"{num_rounds} rounds of chains on a trace")
+
+
+def chain_rates(trace: AcceptanceTrace, num_draft_tokens: int) -> tuple[tuple[float, ...], int]:
+    """Share of the rounds in which at least 1, 2, .. draft tokens are accepted, and the number of rounds.
+
+    1 plus their sum are a round's tokens. Rounds follow each other through every output, as greedy chains do; those
+    that are cut off by its end do not count. ValueError if no output is as long as a chain.
+    """
+    accepted, num_rounds = np.zeros(num_draft_tokens), 0
+    for prompt in trace.prompts:
+        hits, start = _hits(prompt, num_draft_tokens), 0
+        while start + num_draft_tokens <= len(hits):
+            chain = hits[start + np.arange(num_draft_tokens), np.arange(num_draft_tokens)]
+            length = num_draft_tokens if chain.all() else int(chain.argmin())
+            accepted[:length] += 1
+            num_rounds += 1
+            start += length + 1
+    if not num_rounds:
+        longest = max(len(prompt.target_tokens) for prompt in trace.prompts)
+        raise ValueError(
+            f"num_draft_tokens is {num_draft_tokens}; the trace has no output of so many tokens, at most {longest}"
+        )
+    return tuple((accepted / num_rounds).tolist()), num_rounds
+
+
+def _hits(prompt: TracedPrompt, num_draft_tokens: int) -> npt.NDArray[np.bool_]:
+    """Whether the first candidate is the target's token, by position and number of the drafted token: (T, K)."""
+    known = prompt.draft.tokens[:, :1]
+    if prompt.ahead is None:
+        firsts = np.repeat(known, num_draft_tokens, axis=1)
+    else:
+        ahead = prompt.ahead.tokens[:, :, 0]
+        farther = np.minimum(np.arange(num_draft_tokens - 1), ahead.shape[1] - 1)  # as the simulator replays it
+        firsts = np.concatenate([known, ahead[:, farther]], axis=1)
+    hits: npt.NDArray[np.bool_] = firsts == prompt.target_tokens[:, None]
+    return hits
 
 
 def _samples(path: Path) -> Iterator[_Sample]:

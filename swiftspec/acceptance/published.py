@@ -10,9 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from swiftspec.files.document import Facts
-from swiftspec.models.published import known_model, model_names
 
-__all__ = ["PublishedAcceptance", "Quantity", "acceptance_of", "published_acceptance", "relatives_of"]
+__all__ = ["PublishedAcceptance", "Quantity", "acceptance_of", "published_acceptance"]
 
 _TABLE = Path(__file__).with_name("published.json")
 
@@ -62,14 +61,4 @@ def acceptance_of(target: str, draft: str, dataset: str | None = None) -> list[P
         record
         for record in published_acceptance()
         if (record.target, record.draft) == (target, draft) and dataset in (None, record.dataset)
-    ]
-
-
-def relatives_of(target: str) -> list[PublishedAcceptance]:
-    """Records of pairs that share the target's vocabulary, and so its family. ValueError for an unknown target."""
-    vocabulary, known = known_model(target).vocabulary, set(model_names())
-    return [
-        record
-        for record in published_acceptance()
-        if record.target in known and known_model(record.target).vocabulary == vocabulary
     ]

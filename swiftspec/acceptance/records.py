@@ -27,7 +27,6 @@ __all__ = [
     "Form",
     "conditional_rates",
     "published_records",
-    "select",
     "unconditional_rates",
 ]
 
@@ -180,18 +179,6 @@ def unconditional_rates(conditional: Iterable[float]) -> tuple[float, ...]:
         product *= rate
         rates.append(product)
     return tuple(rates)
-
-
-def select(
-    records: Iterable[AcceptanceRecord], *, target: str | None = None, drafter: str | None = None, **conditions: object
-) -> list[AcceptanceRecord]:
-    """Records with these values; conditions are fields, and None stands for any value."""
-    wanted = {"target": target, "drafter": drafter} | conditions
-    return [
-        record
-        for record in records
-        if all(value is None or getattr(record, field) == value for field, value in wanted.items())
-    ]
 
 
 @cache

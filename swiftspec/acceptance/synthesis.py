@@ -117,12 +117,12 @@ def synthesise_positions(
     by_position = [texts.guesses(_of_mean(texts.logits, rate), num_candidates) for rate in within]
     ahead = None
     if by_position[1:]:
-        ahead = _Guessed(*(np.stack(arrays, axis=2) for arrays in zip(*by_position[1:], strict=True)))
+        ahead = _GuessArrays(*(np.stack(arrays, axis=2) for arrays in zip(*by_position[1:], strict=True)))
     guessed = {Guesser.DRAFT: by_position[0]}
     return _trace(texts, guessed, prompt_length=prompt_length, target=target, draft=draft, kind=kind, ahead=ahead)
 
 
-class _Guessed(NamedTuple):
+class _GuessArrays(NamedTuple):
     """For N texts: the target's rank (K if it is not among the candidates), the candidates' ids and their log-probs."""
 
     ranks: npt.NDArray[np.int32]
@@ -139,7 +139,7 @@ class _Texts(NamedTuple):
     luck: _Floats
     luck_of_exit: _Floats
 
-    def guesses(self, first: _Floats, num_candidates: int, *, exits: bool = False) -> _Guessed:
+    def guesses(self, first: _Floats, num_candidates: int, *, exits: bool = False) -> _GuessArrays:
         """Guesses whose first candidate has these probabilities."""
         if num_candidates < 1:
             raise ValueError(f"num_candidates is {num_candidates}; expected at least 1")
@@ -159,13 +159,13 @@ def _texts(acceptance_model: AcceptanceModel, *, num_prompts: int, num_tokens: i
 
 def _trace(
     texts: _Texts,
-    guessed: dict[Guesser, _Guessed],
+    guessed: dict[Guesser, _GuessArrays],
     *,
     prompt_length: int,
     target: ModelRef,
     draft: ModelRef,
     kind: DraftKind = DraftKind.SERIAL,
-    ahead: _Guessed | None = None,
+    ahead: _GuessArrays | None = None,
 ) -> AcceptanceTrace:
     if prompt_length < 1:
         raise ValueError(f"prompt_length is {prompt_length}; expected at least 1")
@@ -204,9 +204,9 @@ def _of_mean(from_logits: _Floats, mean: float) -> _Floats:
     return shifted
 
 
-def _guesses(shares: _Floats, tokens: npt.NDArray[np.int32], luck: _Floats) -> _Guessed:
+def _guesses(shares: _Floats, tokens: npt.NDArray[np.int32], luck: _Floats) -> _GuessArrays:
     """Guesses of these shares, array (N, T, K). The candidates are consecutive ids: the target's is at its rank."""
     num_candidates = shares.shape[-1]
     ranks = (np.cumsum(shares, axis=-1) <= luck[..., None]).sum(axis=-1, dtype=np.int32)
     ids = (tokens - ranks)[..., None] + np.arange(num_candidates, dtype=np.int32)
-    return _Guessed(ranks, ids, np.log(shares).astype(np.float32))
+    return _GuessArrays(ranks, ids, np.log(shares).astype(np.float32))

@@ -4,7 +4,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from swiftspec.acceptance.importing import Counted, from_sglang, from_trace, from_vllm
+from swiftspec.acceptance.importing import MeasuredAcceptance, from_sglang, from_trace, from_vllm
 from swiftspec.acceptance.records import AcceptanceRecord, AcceptanceRecords
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
@@ -143,7 +143,7 @@ def _of_trace(conditions: Conditions, trace: AcceptanceTrace) -> Conditions:
     )
 
 
-def _record(counted: Counted, conditions: Conditions, *, source: str) -> AcceptanceRecord:
+def _record(counted: MeasuredAcceptance, conditions: Conditions, *, source: str) -> AcceptanceRecord:
     for field in ("target", "drafter"):
         if not getattr(conditions, field):
             raise ValueError(f"--{field} is missing; the {source} do not tell it")

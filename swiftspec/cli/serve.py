@@ -19,7 +19,6 @@ from swiftspec.engine.checks import check_devices
 from swiftspec.engine.requests.tenants import Tenant
 from swiftspec.extras import check_extra
 from swiftspec.files.reading import read_input
-from swiftspec.policies.lookup.shared_outputs import num_searched
 from swiftspec.reports.formatting import count
 
 __all__ = ["serve"]
@@ -55,7 +54,7 @@ def serve(asked: ServeFlags) -> None:
         console.note(f"anyone who can reach {address} can use this server; --api-key-file limits it to your clients")
     name = asked.model_name or made.target.model
     directories = _tenants(asked.tenant or (), model=name)
-    if most := num_searched(candidate.build()):
+    if most := candidate.build().earlier_outputs:
         console.note(
             f"the last {most} outputs are proposed to every client; by its own speed each can tell what was among them"
         )

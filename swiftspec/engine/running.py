@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from queue import Empty, Queue
 
@@ -166,12 +166,7 @@ class RunningRequest:
     @property
     def rest(self) -> Request:
         """The request that continues it."""
-        return replace(
-            self.request,
-            prompt=(*self.request.prompt, *self.tokens),
-            max_new_tokens=self.request.max_new_tokens - len(self.tokens),
-            num_output=len(self.tokens),
-        )
+        return self.request.rest((*self.request.prompt, *self.tokens))
 
     def deliver_commits(self) -> None:
         """Deliver what was committed since the last time, at once: whoever hears of it wakes once."""

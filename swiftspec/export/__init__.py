@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from swiftspec.acceptance.chains import chain_rates
+from swiftspec.acceptance.importing import chain_rates
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.plan import Candidate, Plan

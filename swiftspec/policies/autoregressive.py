@@ -18,10 +18,7 @@ class Autoregressive(TargetOnly):
     name: ClassVar[str] = "autoregressive"
     plain: ClassVar[bool] = True
     elastic: ClassVar[bool] = True
-
-    @property
-    def target_rows(self) -> int:
-        return 1
+    target_rows: ClassVar[int] = 1
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _decode(request)}

@@ -15,8 +15,10 @@ __all__ = [
     "Policy",
     "Shape",
     "TargetOnly",
+    "TreeShape",
     "Value",
     "check_draft",
+    "check_positive",
     "check_shape",
     "drafts_chain",
     "lacks_mask",
@@ -58,7 +60,7 @@ class Policy(Protocol):
     drafts: ClassVar[frozenset[DraftKind]]  # kinds of draft that its programs work with; any without a draft model
     fuzzy: ClassVar[bool]  # drafts by fuzzy forwards
     exits: ClassVar[bool]  # verifies in two halves
-    quotes: ClassVar[bool]  # drafts from the text itself
+    drafts_from_text: ClassVar[bool]  # of the request, or of earlier outputs: some rounds need no draft model
     # A verification may be answered for its first rows only. If co-located: the draft first reads the prompt, by
     # `read_unread`, so that a control may begin the program on a text that the draft has read (see `steered`).
     elastic: ClassVar[bool]
@@ -104,6 +106,18 @@ class Policy(Protocol):
     def serial_forwards(self) -> int:
         """Draft forwards that every round waits for; 0 where drafting overlaps verification."""
 
+    @property
+    def draft_levels(self) -> int:
+        """Levels below the root that a round's serial forwards reach, where it waits for any; at least 1."""
+
+    @property
+    def earlier_outputs(self) -> int:
+        """Most outputs of earlier requests that it searches; 0 if none."""
+
+    @property
+    def max_tree_depth(self) -> int:
+        """Most tokens of a match and its continuation in these outputs; 0 if it searches none."""
+
     def programs(self, request: Request) -> Mapping[Role, Program]:
         """The role programs of one request; a co-located policy's single program runs as the target."""
 
@@ -121,9 +135,20 @@ class _Chain(Protocol):
     def num_draft_tokens(self) -> int: ...
 
 
-class _Verifies(Protocol):
+class _Tree(Protocol):
+    @property
+    def verify_rows(self) -> int: ...
+
+
+class _Policy(Protocol):
     @property
     def target_rows(self) -> int: ...
+
+    @property
+    def chain_tokens(self) -> int: ...
+
+    @property
+    def serial_forwards(self) -> int: ...
 
 
 class Shape:
@@ -134,7 +159,7 @@ class Shape:
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.SERIAL, DraftKind.PARALLEL})
     fuzzy: ClassVar[bool] = False
     exits: ClassVar[bool] = False
-    quotes: ClassVar[bool] = False
+    drafts_from_text: ClassVar[bool] = False
     elastic: ClassVar[bool] = False
     plain: ClassVar[bool] = False
     searched: ClassVar[bool] = True
@@ -152,7 +177,7 @@ class Shape:
         return 1
 
     @property
-    def least_target_rows(self: "_Verifies") -> int:
+    def least_target_rows(self: "_Policy") -> int:
         return self.target_rows
 
     @property
@@ -167,19 +192,43 @@ class Shape:
     def serial_forwards(self) -> int:
         return 0
 
+    @property
+    def draft_levels(self: "_Policy") -> int:
+        return max(1, self.serial_forwards, self.chain_tokens)
+
+    @property
+    def earlier_outputs(self) -> int:
+        return 0
+
+    @property
+    def max_tree_depth(self) -> int:
+        return 0
+
 
 class ChainShape(Shape):
     """Defaults for a policy whose rounds verify a chain of `num_draft_tokens` tokens, a field of its shape."""
 
     __slots__ = ()
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
+    verifies_trees: ClassVar[bool] = False
 
     @property
     def chain_tokens(self: "_Chain") -> int:
         return self.num_draft_tokens
+
+    @property
+    def target_rows(self: "_Chain") -> int:
+        return self.num_draft_tokens + 1
+
+
+class TreeShape(Shape):
+    """Defaults for a policy whose rounds verify a tree of at most `verify_rows` nodes, a field of its shape."""
+
+    __slots__ = ()
+    verifies_trees: ClassVar[bool] = True
+
+    @property
+    def target_rows(self: "_Tree") -> int:
+        return self.verify_rows
 
 
 class TargetOnly(Shape):
@@ -188,18 +237,12 @@ class TargetOnly(Shape):
     __slots__ = ()
     layout: ClassVar[Layout] = Layout.TARGET_ONLY
     drafts: ClassVar[frozenset[DraftKind]] = frozenset(DraftKind)
+    draft_rows: ClassVar[int] = 0
+    expand_rows: ClassVar[int] = 0
 
     @property
     def verifies_trees(self) -> bool:
         return False
-
-    @property
-    def draft_rows(self) -> int:
-        return 0
-
-    @property
-    def expand_rows(self) -> int:
-        return 0
 
 
 def shape_of(policy: Policy) -> dict[str, Value]:
@@ -219,7 +262,7 @@ def sends_features(policy: Policy) -> bool:
 
 def drafts_chain(policy: Policy) -> bool:
     """Whether a draft model writes a chain that the target then verifies, on the same devices: all engines do that."""
-    has_more = policy.quotes or policy.fuzzy or policy.exits or policy.verifies_trees
+    has_more = policy.drafts_from_text or policy.fuzzy or policy.exits or policy.verifies_trees
     return policy.layout is Layout.COLOCATED and policy.chain_tokens > 0 and not has_more
 
 
@@ -244,11 +287,15 @@ def _any_of(kinds: frozenset[DraftKind]) -> str:
 
 
 def check_shape(policy: Policy, **least: int) -> None:
-    """ValueError, naming field and value, if a field is below its `least`, or a temperature is not positive."""
+    """ValueError, naming field and value, if a field is below its `least`."""
     for field, bound in least.items():
         value = getattr(policy, field)
         if value < bound:
             raise ValueError(f"{field} is {value}; expected at least {bound}")
-    temperature = getattr(policy, "draft_temperature", 1.0)
-    if not temperature > 0:
-        raise ValueError(f"draft_temperature is {temperature}; expected a positive number")
+
+
+def check_positive(policy: Policy, field: str) -> None:
+    """ValueError, naming field and value, if a field is not positive."""
+    value = getattr(policy, field)
+    if not value > 0:
+        raise ValueError(f"{field} is {value}; expected a positive number")

@@ -21,6 +21,9 @@ _COUNTS = {
     "expand_rows": 0,
     "num_candidates": 0,
     "serial_forwards": 0,
+    "draft_levels": 1,
+    "earlier_outputs": 0,
+    "max_tree_depth": 0,
 }
 
 

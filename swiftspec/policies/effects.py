@@ -214,11 +214,11 @@ Effect = Forward | KeepKV | Send | Receive | Poll | Clock | Commit
 _Answer = TypeVar("_Answer")
 # A program is sent values whose type depends on the effect yielded, which generator types cannot express; these
 # wrappers can.
-Step = Generator[Effect, Any, _Answer]
-Program = Step[None]
+Subprogram = Generator[Effect, Any, _Answer]
+Program = Subprogram[None]
 
 
-def prefill(role: Role, tokens: tuple[int, ...]) -> Step[int | None]:
+def prefill(role: Role, tokens: tuple[int, ...]) -> Subprogram[int | None]:
     """Prefill, typed. An empty prompt yields no effect."""
     if not tokens:
         return None
@@ -226,7 +226,7 @@ def prefill(role: Role, tokens: tuple[int, ...]) -> Step[int | None]:
     return choice
 
 
-def read_unread(unread: list[int], position: int) -> Step[bool]:
+def read_unread(unread: list[int], position: int) -> Subprogram[bool]:
     """Let the draft read verified tokens that it lacks, for a round that may do without; whether it has all by now.
 
     position: of the token after them.
@@ -241,43 +241,43 @@ def read_unread(unread: list[int], position: int) -> Step[bool]:
 
 def draft_forward(
     rows: tuple[Row, ...], num_candidates: int, *, fuzzy: bool = False, level: int = 0
-) -> Step[tuple[Candidates, ...]]:
+) -> Subprogram[tuple[Candidates, ...]]:
     """DraftForward, typed."""
     candidates: tuple[Candidates, ...] = yield DraftForward(rows, num_candidates, fuzzy, level)
     return candidates
 
 
-def target_forward(rows: tuple[Row, ...]) -> Step[tuple[int, ...]]:
+def target_forward(rows: tuple[Row, ...]) -> Subprogram[tuple[int, ...]]:
     """TargetForward, typed."""
     choices: tuple[int, ...] = yield TargetForward(rows)
     return choices
 
 
-def target_exit(rows: tuple[Row, ...], num_candidates: int) -> Step[tuple[Candidates, ...]]:
+def target_exit(rows: tuple[Row, ...], num_candidates: int) -> Subprogram[tuple[Candidates, ...]]:
     """TargetExit, typed."""
     candidates: tuple[Candidates, ...] = yield TargetExit(rows, num_candidates)
     return candidates
 
 
-def target_finish() -> Step[tuple[int, ...]]:
+def target_finish() -> Subprogram[tuple[int, ...]]:
     """TargetFinish, typed."""
     choices: tuple[int, ...] = yield TargetFinish()
     return choices
 
 
-def receive(peer: int = 0) -> Step[Message]:
+def receive(peer: int = 0) -> Subprogram[Message]:
     """Receive, typed."""
     message: Message = yield Receive(peer)
     return message
 
 
-def poll(peer: int = 0) -> Step[Message | None]:
+def poll(peer: int = 0) -> Subprogram[Message | None]:
     """Poll, typed."""
     message: Message | None = yield Poll(peer)
     return message
 
 
-def clock() -> Step[float]:
+def clock() -> Subprogram[float]:
     """Clock, typed."""
     now_s: float = yield Clock()
     return now_s
@@ -290,7 +290,7 @@ def as_verdict(message: Message) -> Verdict | Stop:
     return message
 
 
-def receive_verdict() -> Step[Verdict | Stop]:
+def receive_verdict() -> Subprogram[Verdict | Stop]:
     """Receive a verdict that is not empty: an empty one only says that the target has finished its prefill."""
     while True:
         verdict = as_verdict((yield from receive()))
@@ -298,7 +298,7 @@ def receive_verdict() -> Step[Verdict | Stop]:
             return verdict
 
 
-def receive_subtree(root: int, position: int, *, max_rows: int) -> Step[Subtree]:
+def receive_subtree(root: int, position: int, *, max_rows: int) -> Subprogram[Subtree]:
     """Receive the subtree that the draft wants verified.
 
     PeerError unless it is a connected subtree, parents first, of 1 to `max_rows` nodes under the last verified token.

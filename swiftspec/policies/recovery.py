@@ -19,7 +19,6 @@ The target's tokens are its own whatever the draft sends, so no loss changes the
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import inf
 from typing import Any, Protocol
 
@@ -40,8 +39,8 @@ from swiftspec.policies.effects import (
     Receive,
     Role,
     Send,
-    Step,
     Stop,
+    Subprogram,
     TargetExit,
     TargetForward,
     Verdict,
@@ -121,7 +120,7 @@ class _Relay:
         self.num_losses = 0
         self.alone_s = 0.0
         # Effects that this side performs in its own way, and what the others mean once performed.
-        self._ask: dict[type[Effect], Callable[[Any], Step[Any]]] = {Prefill: self._prefill}
+        self._ask: dict[type[Effect], Callable[[Any], Subprogram[Any]]] = {Prefill: self._prefill}
         self._note: dict[type[Effect], Callable[[Any, Any], None]] = {
             **dict.fromkeys((DraftForward, TargetForward, TargetExit), self._note_rows),
             KeepKV: self._note_kept,
@@ -130,13 +129,9 @@ class _Relay:
 
     def _program(self, policy: Policy) -> Program:
         """A policy's program for the rest of the request."""
-        num_generated = len(self._text) - len(self._request.prompt)
-        left = self._request.max_new_tokens - num_generated
-        num_output = self._request.num_output + num_generated
-        rest = replace(self._request, prompt=tuple(self._text), max_new_tokens=left, num_output=num_output)
-        return policy.programs(rest)[self._role]
+        return policy.programs(self._request.rest(self._text))[self._role]
 
-    def _relay(self, program: Program) -> Step[bool]:
+    def _relay(self, program: Program) -> Subprogram[bool]:
         """Run a program; returns whether it ended by itself. If not it was abandoned, which leaves no tree."""
         ask, note = self._ask, self._note
         answer: Any = None
@@ -156,7 +151,7 @@ class _Relay:
             self._num_slots = 0
         return False
 
-    def _prefill(self, effect: Prefill) -> Step[int | None]:
+    def _prefill(self, effect: Prefill) -> Subprogram[int | None]:
         """Prefill those of the tokens, the first ones of the text, that the prefix lacks."""
         position, self._num_cached = self._num_cached, max(self._num_cached, len(effect.tokens))
         if position >= len(effect.tokens):
@@ -213,7 +208,7 @@ class RecoveringTarget(_Relay):
         self._ask |= {Receive: self._receive, TargetForward: self._forward}
 
     def run(self) -> Program:
-        """As `Recoverable.run`."""
+        """The program, as `Recoverable.run`."""
         if self.lost:
             self._lost_at_s = yield from clock()
         while not (yield from self._relay(self._program(self._fallback if self.lost else self._policy))):
@@ -227,11 +222,11 @@ class RecoveringTarget(_Relay):
             yield from self._note_time_alone()
             yield Send(Stop())
 
-    def _note_time_alone(self) -> Step[None]:
+    def _note_time_alone(self) -> Subprogram[None]:
         now_s = yield from clock()
         self.alone_s += now_s - self._lost_at_s
 
-    def _note_loss(self) -> Step[None]:
+    def _note_loss(self) -> Subprogram[None]:
         """Schedule the next probe: at once for a draft that was useful; for one that was not, with growing pauses."""
         self.num_losses += 1
         now_s = self._lost_at_s = yield from clock()
@@ -241,7 +236,7 @@ class RecoveringTarget(_Relay):
             self._probe_at_s = now_s + self._pause_s
         self._num_commits = 0
 
-    def _forward(self, effect: TargetForward) -> Step[tuple[int, ...]]:
+    def _forward(self, effect: TargetForward) -> Subprogram[tuple[int, ...]]:
         # Here the fallback's cache is settled: all of the text but its last token, and no tree.
         if self.lost and self._can_rejoin and (yield from self._finds_draft()):
             raise PeerError("the draft is back")
@@ -256,7 +251,7 @@ class RecoveringTarget(_Relay):
         super()._note_commit(effect, _)
         self._num_commits += not self.lost
 
-    def _receive(self, effect: Receive) -> Step[Message]:
+    def _receive(self, effect: Receive) -> Subprogram[Message]:
         """One patience covers all waits between two forwards, so that a draft cannot stretch it by small messages."""
         now_s = yield from clock()
         if self._patient_until_s is None:
@@ -266,7 +261,7 @@ class RecoveringTarget(_Relay):
             raise PeerError(f"nothing useful came from the draft within {self._patience_s} s")
         return message
 
-    def _finds_draft(self) -> Step[bool]:
+    def _finds_draft(self) -> Subprogram[bool]:
         """Probe if it is due, and send the draft what it lacks if it asks; returns whether both start together now."""
         now_s = yield from clock()
         if now_s >= self._probe_at_s:
@@ -296,7 +291,7 @@ class RecoveringDraft(_Relay):
         self._note |= dict.fromkeys((Receive, Poll), self._note_heard)
 
     def run(self) -> Program:
-        """As `Recoverable.run`."""
+        """The program, as `Recoverable.run`."""
         while not self.lost or (yield from self._rejoins()):
             self.lost = False
             if (yield from self._relay(self._program(self._policy))):
@@ -312,7 +307,7 @@ class RecoveringDraft(_Relay):
             if not isinstance(answer, Stop):  # every program obeys it where it expects it
                 raise PeerError("the target continued alone")
 
-    def _rejoins(self) -> Step[bool]:
+    def _rejoins(self) -> Subprogram[bool]:
         """Receive missed text and prefill it, until the target starts both; False if the target has finished."""
         message, self._heard = self._heard, None
         while not isinstance(message, Stop) and sends_features(self._policy):
@@ -351,11 +346,11 @@ class GroupMember(_Relay):
         self._ask[Receive] = self._receive
 
     def run(self) -> Program:
-        """As `Recoverable.run`."""
+        """The program, as `Recoverable.run`."""
         self.lost = not (yield from self._relay(self._program(self._policy)))
         self.num_losses += self.lost
 
-    def _receive(self, effect: Receive) -> Step[Message]:
+    def _receive(self, effect: Receive) -> Subprogram[Message]:
         within_s = None if self._patience_s is None else self._patience_s * self._load()
         message: Message | None = yield Receive(effect.peer, within_s)
         if message is None:

@@ -1,7 +1,7 @@
 """Request: one prompt, and when its output ends."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swiftspec.policies.lookup.earlier_outputs import EarlierOutputs
 
@@ -40,6 +40,16 @@ class Request:
             raise ValueError("prompt is empty; at least one token is needed")
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {self.max_new_tokens}; expected at least 1")
+
+    def rest(self, text: Sequence[int]) -> "Request":
+        """The request that continues this one. text: the prompt, and a part of the output."""
+        num_generated = len(text) - len(self.prompt)
+        return replace(
+            self,
+            prompt=tuple(text),
+            max_new_tokens=self.max_new_tokens - num_generated,
+            num_output=self.num_output + num_generated,
+        )
 
     @property
     def root_position(self) -> int:

@@ -30,15 +30,12 @@ class PromptScoring(TargetOnly):
     """
 
     name: ClassVar[str] = "prompt_scoring"
+    target_rows: ClassVar[int] = 0
     num_candidates: int = 0
     with_next: bool = False
 
     def __post_init__(self) -> None:
         check_shape(self, num_candidates=1 if self.with_next else 0)
-
-    @property
-    def target_rows(self) -> int:
-        return 0
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: self._score(request.prompt)}

@@ -8,7 +8,6 @@ policy's program begins on the whole text. When a round's drafting is declined, 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from swiftspec.policies.base import Layout, Policy
@@ -20,7 +19,7 @@ from swiftspec.policies.effects import (
     Program,
     Role,
     Row,
-    Step,
+    Subprogram,
     TargetForward,
 )
 from swiftspec.policies.request import Request
@@ -36,12 +35,12 @@ def steered_programs(policy: Policy, request: Request) -> Mapping[Role, Program]
     They are the policy's own if its draft has devices to itself, or if it drafts from the text: neither costs the
     target any time.
     """
-    if policy.layout is Layout.COLOCATED and policy.elastic and not policy.quotes:
-        return {Role.TARGET: _Steered(policy, request).run()}
+    if policy.layout is Layout.COLOCATED and policy.elastic and not policy.drafts_from_text:
+        return {Role.TARGET: _SteeredRequest(policy, request).run()}
     return policy.programs(request)
 
 
-class _Steered:
+class _SteeredRequest:
     """One request: its text, and how much of it the draft's cache has. The target's has all but the last token."""
 
     def __init__(self, policy: Policy, request: Request) -> None:
@@ -63,14 +62,14 @@ class _Steered:
                 is_done = yield from self._decode(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _commit(self, token: int) -> Step[bool]:
+    def _commit(self, token: int) -> Subprogram[bool]:
         """Commit a token of plain decoding; whether it was the last one."""
         tokens, is_done = self._request.clip((token,), num_generated=len(self._text) - len(self._request.prompt))
         yield Commit(tokens)
         self._text += tokens
         return is_done
 
-    def _read(self) -> Step[bool]:
+    def _read(self) -> Subprogram[bool]:
         """Ask whether to draft: let the draft read what it lacks of the text, all but the last token."""
         missing = tuple(self._text[self._num_read : -1])
         if missing:
@@ -79,7 +78,7 @@ class _Steered:
             self._num_read += len(missing)
         return True
 
-    def _decode(self, num_rounds: int) -> Step[bool]:
+    def _decode(self, num_rounds: int) -> Subprogram[bool]:
         """Some rounds of plain decoding; whether the output ended."""
         for _ in range(num_rounds):
             row = Row(self._text[-1], len(self._text) - 1, 0)
@@ -89,12 +88,12 @@ class _Steered:
                 return True
         return False
 
-    def _draft(self) -> Step[bool]:
+    def _draft(self) -> Subprogram[bool]:
         """The policy's program until it may not draft; whether the output ended.
 
         A round whose tree still has nodes of the one before is verified although nothing is added.
         """
-        program = self._rest()
+        program = self._policy.programs(self._request.rest(self._text))[Role.TARGET]
         answer: Any = None
         while True:
             try:
@@ -116,19 +115,7 @@ class _Steered:
                 self._num_read += effect.num_verified
                 self._num_slots = len(effect.slots) - effect.num_verified
 
-    def _rest(self) -> Program:
-        """The policy's program for the rest of the request."""
-        request = self._request
-        num_generated = len(self._text) - len(request.prompt)
-        rest = replace(
-            request,
-            prompt=tuple(self._text),
-            max_new_tokens=request.max_new_tokens - num_generated,
-            num_output=request.num_output + num_generated,
-        )
-        return self._policy.programs(rest)[Role.TARGET]
-
-    def _prefill(self, effect: Prefill) -> Step[Any]:
+    def _prefill(self, effect: Prefill) -> Subprogram[Any]:
         """A prefill of the policy's program, as far as it is not in the cache already: never the target's."""
         if effect.role is Role.TARGET:
             return None

@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import exp, inf, log
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Candidates", "Kept", "Node", "Row", "SlottedTree", "Subtree", "TokenTree", "at_temperature"]
+__all__ = ["Candidates", "KeptSlots", "Node", "Row", "SlottedTree", "Subtree", "TokenTree", "at_temperature"]
 
 
 class Row(NamedTuple):
@@ -39,6 +39,11 @@ class Subtree(NamedTuple):
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
 
+    @classmethod
+    def chain(cls, position: int, tokens: tuple[int, ...]) -> "Subtree":
+        """The subtree of tokens that follow each other."""
+        return cls(position, tokens, tuple(range(-1, len(tokens) - 1)))
+
     def rows(self) -> tuple[Row, ...]:
         """The nodes as rows of one forward on a cache whose tree is empty."""
         rows: list[Row] = []
@@ -51,7 +56,7 @@ class Subtree(NamedTuple):
         return tuple(rows)
 
 
-class Kept(NamedTuple):
+class KeptSlots(NamedTuple):
     """Tree slots that survive an `advance`, in their new order; the first `num_verified` join the prefix."""
 
     slots: tuple[int, ...]
@@ -105,12 +110,12 @@ class SlottedTree(Generic[N]):
         """Tree slots in use."""
         return len(self._nodes)
 
-    def compact(self) -> Kept:
+    def compact(self) -> KeptSlots:
         """Forget what the last `advance` cut off. Returns the slots to keep: verified ones, then the tree's."""
         verified = [node.slot for node in self._stem if node.slot >= 0]
         self._stem = [node for node in self._stem if node.slot < 0]
         survivors = self._surviving()
-        kept = Kept((*verified, *[node.slot for node in survivors]), len(verified))
+        kept = KeptSlots((*verified, *[node.slot for node in survivors]), len(verified))
         for slot, node in enumerate(survivors):
             if slot:  # parents have lower slots than their children, so the parent's is already renumbered
                 parent = self._nodes[node.parent]
@@ -270,8 +275,8 @@ class TokenTree(SlottedTree[_Node]):
         self._root = node
         return hit
 
-    def compact(self) -> Kept:
-        """As `SlottedTree.compact`."""
+    def compact(self) -> KeptSlots:
+        """The slots to keep, as `SlottedTree.compact`."""
         kept = super().compact()
         self._rebuild_frontier()
         return kept

@@ -10,8 +10,8 @@ from swiftspec.policies.effects import (
     Program,
     Role,
     Send,
-    Step,
     Stop,
+    Subprogram,
     Subtree,
     Verdict,
     draft_forward,
@@ -26,7 +26,7 @@ from swiftspec.policies.trees.masked_tree import MaskedTree
 __all__ = ["below", "expand", "expand_masked", "follow", "verify_drafted", "verify_rounds", "verify_windows"]
 
 
-def expand(tree: TokenTree, num_rows: int, num_candidates: int, *, level: int = 0) -> Step[bool]:
+def expand(tree: TokenTree | MaskedTree, num_rows: int, num_candidates: int, *, level: int = 0) -> Subprogram[bool]:
     """One expansion: forward the best unexpanded leaves and add their candidates below them.
 
     level: as in `DraftForward`. False if it was not computed.
@@ -40,16 +40,12 @@ def expand(tree: TokenTree, num_rows: int, num_candidates: int, *, level: int = 
     return False
 
 
-def expand_masked(tree: MaskedTree, num_rows: int, num_candidates: int, *, level: int = 0) -> Step[bool]:
+def expand_masked(tree: MaskedTree, num_rows: int, num_candidates: int, *, level: int = 0) -> Subprogram[bool]:
     """One expansion of a parallel draft's tree: as `expand`, with masks, which leave the cache at once."""
-    rows = tree.pick(num_rows)
-    candidates = yield from draft_forward(rows, num_candidates, level=level)
-    if not candidates:
-        tree.put_back()
-        return False
-    tree.grow(candidates)
-    yield KeepKV(Role.DRAFT, *tree.compact())
-    return True
+    has_grown = yield from expand(tree, num_rows, num_candidates, level=level)
+    if has_grown:
+        yield KeepKV(Role.DRAFT, *tree.compact())
+    return has_grown
 
 
 def follow(subtree: Subtree, choices: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -96,7 +92,7 @@ def below(subtree: Subtree, tokens: Sequence[int]) -> Subtree:
     return Subtree(subtree.position + len(tokens), tuple(kept), tuple(parents))
 
 
-def verify_at_once(subtree: Subtree) -> Step[tuple[int, ...]]:
+def verify_at_once(subtree: Subtree) -> Subprogram[tuple[int, ...]]:
     """One forward over a subtree; the target's choice at each node."""
     return (yield from target_forward(subtree.rows()))
 
@@ -105,7 +101,7 @@ def verify_rounds(
     request: Request,
     *,
     max_rows: int,
-    verify: Callable[[Subtree], Step[tuple[int, ...]]] = verify_at_once,
+    verify: Callable[[Subtree], Subprogram[tuple[int, ...]]] = verify_at_once,
     keep_first: bool = False,
 ) -> Program:
     """The target's half of a disaggregated policy: verify the draft's subtrees, up to `max_rows` nodes, every round.
@@ -121,20 +117,20 @@ def verify_rounds(
 def verify_drafted(
     request: Request,
     *,
-    receive: Callable[[int, int], Step[Subtree]],
-    verify: Callable[[Subtree], Step[tuple[int, ...]]] = verify_at_once,
+    receive: Callable[[int, int], Subprogram[Subtree]],
+    verify: Callable[[Subtree], Subprogram[tuple[int, ...]]] = verify_at_once,
     keep_first: bool = False,
 ) -> Program:
     """Rounds of a target after its prefill. `receive`: the next subtree under a root, given its token and position.
 
     keep_first: as of `verify_rounds`.
     """
-    root, position, num_generated = request.prompt[-1], request.root_position, 0
+    root, position = request.prompt[-1], request.root_position
     while True:
         subtree = yield from receive(root, position)
         choices = yield from verify(subtree)
         path, verified = follow(subtree, choices)
-        tokens, finished = request.clip(verified, num_generated=num_generated)
+        tokens, finished = request.clip(verified, num_generated=position - request.root_position)
         if keep_first and not finished:
             yield KeepKV(Role.TARGET, path, len(path))
         # As early as possible: until the verdict arrives the draft grows a tree that may be stale.
@@ -146,7 +142,6 @@ def verify_drafted(
             yield KeepKV(Role.TARGET, path, len(path))
         root = tokens[-1]
         position += len(tokens)
-        num_generated += len(tokens)
 
 
 def verify_windows(request: Request, *, max_rows: int, max_pending: int) -> Program:
@@ -156,13 +151,12 @@ def verify_windows(request: Request, *, max_rows: int, max_pending: int) -> Prog
     `max_pending` rows including that token, are pending next.
     """
     yield from prefill(Role.TARGET, request.prompt[:-1])
-    pending = Subtree(request.root_position, request.prompt[-1:], (-1,))
-    num_generated = 0
+    pending = Subtree.chain(request.root_position, request.prompt[-1:])
     while True:
         choices = yield from target_forward(pending.rows())
         drafted = yield from receive_subtree(pending.tokens[0], pending.position, max_rows=max_rows)
         path, verified = follow(pending, choices)
-        tokens, finished = request.clip(verified, num_generated=num_generated)
+        tokens, finished = request.clip(verified, num_generated=pending.position - request.root_position)
         yield Send(Stop() if finished else Verdict(tokens))
         yield Commit(tokens)
         if finished:
@@ -171,4 +165,3 @@ def verify_windows(request: Request, *, max_rows: int, max_pending: int) -> Prog
         pending = below(drafted, tokens)
         if len(pending.tokens) > max_pending:
             raise PeerError(f"expected up to {max_pending} nodes from token {tokens[-1]} on, got {drafted!r}")
-        num_generated += len(tokens)

@@ -17,8 +17,8 @@ from swiftspec.policies.effects import (
     Role,
     Row,
     Send,
-    Step,
     Stop,
+    Subprogram,
     Verdict,
     draft_forward,
     target_exit,
@@ -281,14 +281,14 @@ def measured_prefix(policy: Policy, request: Request) -> Request:
     return replace(request, prompt=request.prompt[:-1]) if sends_features(policy) else request
 
 
-def target_reads(policy: Policy, request: Request) -> Step[None]:
+def target_reads(policy: Policy, request: Request) -> Subprogram[None]:
     """A target's prefill of all of a request's prompt, and its features for the draft if it needs them."""
     yield Prefill(Role.TARGET, request.prompt)
     if sends_features(policy):
         yield Send(SIGNAL)
 
 
-def draft_reads(policy: Policy, request: Request) -> Step[None]:
+def draft_reads(policy: Policy, request: Request) -> Subprogram[None]:
     """A draft's prefill of all of a request's prompt, once it has the features if it needs them."""
     if sends_features(policy):
         yield Receive()
@@ -313,13 +313,13 @@ def _drafted_rows(request: Request, num_rows: int) -> tuple[Row, ...]:
     return (root, *others)
 
 
-def verify(request: Request, num_rows: int, *, turn: int = 0) -> Step[None]:
+def verify(request: Request, num_rows: int, *, turn: int = 0) -> Subprogram[None]:
     """A verification of so many rows after the prompt, none of which is kept. turn: as of `verified_rows`."""
     yield from target_forward(verified_rows(request, num_rows, turn=turn))
     yield KeepKV(Role.TARGET, (), 0)
 
 
-def expand(request: Request, num_rows: int, *, fuzzy: bool = False) -> Step[None]:
+def expand(request: Request, num_rows: int, *, fuzzy: bool = False) -> Subprogram[None]:
     """An expansion of so many rows after the prompt, none of which is kept."""
     yield from draft_forward(_drafted_rows(request, num_rows), NUM_CANDIDATES, fuzzy=fuzzy)
     yield KeepKV(Role.DRAFT, (), 0)

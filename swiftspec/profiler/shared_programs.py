@@ -11,7 +11,7 @@ from itertools import cycle
 from typing import ClassVar
 
 from swiftspec.policies.base import DraftKind, Layout, Shape
-from swiftspec.policies.effects import Commit, Poll, Prefill, Program, Role, Send, Step, Stop, clock
+from swiftspec.policies.effects import Commit, Poll, Prefill, Program, Role, Send, Stop, Subprogram, clock
 from swiftspec.policies.request import Request
 from swiftspec.profiler.programs import (
     IN_A_ROW,
@@ -161,7 +161,7 @@ class HeadSharing(DisaggregatedSharing):
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.HEAD})
 
 
-def _expand_until_signal(request: Request, grid: Sequence[int]) -> Step[None]:
+def _expand_until_signal(request: Request, grid: Sequence[int]) -> Subprogram[None]:
     for rows in cycle(grid):
         for _ in range(2 * IN_A_ROW):
             if (yield Poll()) is not None:

@@ -1,5 +1,6 @@
 """Asks and steps: the forwards that programs wait for, and those of them that a device group computes together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from swiftspec.policies.effects import (
     TargetForward,
 )
 
-__all__ = ["Ask", "Grant", "Step", "ask_of"]
+__all__ = ["Ask", "Grant", "Step", "ask_of", "equal_shares"]
 
 
 class Ask(NamedTuple):
@@ -88,3 +89,14 @@ def ask_of(request: int, effect: Forward, *, num_rows: int, is_elastic: bool, si
     else:
         kind = ForwardKind.FIRST_HALF if isinstance(effect, TargetExit) else ForwardKind.SECOND_HALF
     return Ask(request, model, kind, num_rows, since_s=since_s)
+
+
+def equal_shares(wanted: Sequence[int], num_rows: int) -> list[int]:
+    """Equal shares of `num_rows`, one at least for each; what one does not want is the others'."""
+    left = max(num_rows, len(wanted))
+    shares = [0] * len(wanted)
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    for count, index in zip(range(len(order), 0, -1), order, strict=True):
+        shares[index] = min(wanted[index], left // count)
+        left -= shares[index]
+    return shares

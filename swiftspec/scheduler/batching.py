@@ -17,12 +17,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from swiftspec.policies.effects import ForwardKind, Role
-from swiftspec.scheduler.asks import Ask, Grant, Step
-from swiftspec.scheduler.shares import equal_shares
+from swiftspec.scheduler.asks import Ask, Grant, Step, equal_shares
 
 __all__ = ["BatchLimits", "Share", "WaitUntil", "choose"]
 
-_Granted = tuple[Ask, int]  # and its rows
+_GrantedRows = tuple[Ask, int]  # and its rows
 Share = Callable[[Sequence[Ask], int], Sequence[int]]  # elastic verifications and their room, to rows of each
 
 
@@ -145,7 +144,7 @@ def _with_prompts(asks: Sequence[Ask], prefills: Sequence[Ask], limits: BatchLim
     return _step(granted)
 
 
-def _chunks(prefills: Sequence[Ask], num_rows: int) -> list[_Granted]:
+def _chunks(prefills: Sequence[Ask], num_rows: int) -> list[_GrantedRows]:
     """Tokens of up to two prompts: half of the room is the shortest's, so that it never waits for a long one."""
     if not prefills:
         return []
@@ -158,7 +157,7 @@ def _chunks(prefills: Sequence[Ask], num_rows: int) -> list[_Granted]:
     return [(ask, rows) for ask, rows in ((first, of_first), (shortest, of_shortest)) if rows]
 
 
-def _within(asks: Sequence[Ask], max_rows: int, share: Share | None) -> list[_Granted]:
+def _within(asks: Sequence[Ask], max_rows: int, share: Share | None) -> list[_GrantedRows]:
     """What fits: elastic asks share what the others leave, at least a row each; the others wait for their turn.
 
     Who has waited longest goes first, and is granted whatever its size.
@@ -168,7 +167,7 @@ def _within(asks: Sequence[Ask], max_rows: int, share: Share | None) -> list[_Gr
     elastic = [ask for ask in asks if ask.is_elastic]
     rigid = sorted((ask for ask in asks if not ask.is_elastic), key=lambda ask: (-ask.num_overtaken, ask.since_s))
     left = max_rows - len(elastic)
-    granted: list[_Granted] = []
+    granted: list[_GrantedRows] = []
     for ask in rigid:
         if ask.num_rows <= left or not (granted or elastic):
             granted.append((ask, ask.num_rows))
@@ -181,11 +180,11 @@ def _equally(asks: Sequence[Ask], num_rows: int) -> list[int]:
     return equal_shares([ask.num_rows for ask in asks], num_rows)
 
 
-def _whole(asks: Sequence[Ask]) -> list[_Granted]:
+def _whole(asks: Sequence[Ask]) -> list[_GrantedRows]:
     return [(ask, ask.num_rows) for ask in asks]
 
 
-def _step(granted: Sequence[_Granted]) -> Step:
+def _step(granted: Sequence[_GrantedRows]) -> Step:
     first, _ = granted[0]
     grants = tuple([Grant(ask.request, num_rows) for ask, num_rows in granted])
     return Step(model=first.model, kind=first.kind, grants=grants)

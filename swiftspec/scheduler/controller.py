@@ -11,11 +11,9 @@ from typing import NamedTuple, Self
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.steered import steered_programs
-from swiftspec.scheduler.asks import Ask
-from swiftspec.scheduler.controls.control import Contender, Control
-from swiftspec.scheduler.costs import CachedCosts, RoundCosts
-from swiftspec.scheduler.measured_costs import MeasuredCosts
-from swiftspec.scheduler.shares import equal_shares
+from swiftspec.scheduler.asks import Ask, equal_shares
+from swiftspec.scheduler.controls.control import Control, Demand
+from swiftspec.scheduler.costs import CachedCosts, MeasuredCosts, RoundCosts
 from swiftspec.scheduler.survival import Survival
 
 __all__ = ["Controller", "Steering"]
@@ -40,7 +38,7 @@ class _Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drafted:
+class _CostsAfterDrafting:
     """Costs of a round whose drafting is over and took some time."""
 
     costs: RoundCosts
@@ -143,9 +141,9 @@ class Controller:
         planned = [min(ask.num_rows, self._planned.get(ask.request, 0)) for ask in asks]
         if all(planned) and sum(planned) <= num_rows:
             return planned
-        contenders = [self._contender(ask.request, ask.num_rows, now_s) for ask in asks]
-        drafted = _Drafted(self._costs, self._drafting_s(wanted))
-        return self._control.rows(contenders, costs=drafted, max_rows=num_rows)
+        demands = [self._demand(ask.request, ask.num_rows, now_s) for ask in asks]
+        drafted = _CostsAfterDrafting(self._costs, self._drafting_s(wanted))
+        return self._control.rows(demands, costs=drafted, max_rows=num_rows)
 
     def note_step(self, granted: Iterable[tuple[int, int]], now_s: float) -> None:
         """Note that a verification begins, with the rows of each request."""
@@ -202,13 +200,13 @@ class Controller:
 
     def _plan(self, requests: Iterable[int], now_s: float) -> dict[int, int]:
         numbers = list(requests)
-        contenders = [self._contender(number, self._survival.most_rows, now_s) for number in numbers]
-        rows = self._control.rows(contenders, costs=self._costs, max_rows=self._max_rows)
+        demands = [self._demand(number, self._survival.most_rows, now_s) for number in numbers]
+        rows = self._control.rows(demands, costs=self._costs, max_rows=self._max_rows)
         return dict(zip(numbers, rows, strict=True))
 
-    def _contender(self, request: int, num_rows: int, now_s: float) -> Contender:
+    def _demand(self, request: int, num_rows: int, now_s: float) -> Demand:
         survival = self._survival.of(request, num_rows)
-        return Contender(survival, self._paces[request].tokens_due(now_s + self._step_s))
+        return Demand(survival, self._paces[request].tokens_due(now_s + self._step_s))
 
     def _drafting_s(self, rows: Sequence[int]) -> float:
         """Seconds that drafting took, for so many rows of each request."""

@@ -1,9 +1,19 @@
-"""Costs that controls weigh tokens against."""
+"""Costs that controls weigh tokens against, and their correction by how long rounds take.
+
+A profile is of another hour, or of other neighbours. What rounds take beyond their prediction is fitted, for each
+number of sequences, by a line over their rows. Rounds that are all alike do not tell a cost of rows from one of the
+round: most of it is then taken for one of rows, so that other lengths look better, are tried, and tell the rest.
+"""
 
 from functools import lru_cache
 from typing import Protocol
 
-__all__ = ["CachedCosts", "RoundCosts"]
+__all__ = ["CachedCosts", "MeasuredCosts", "RoundCosts"]
+
+_MEMORY = 0.99  # about the last 100 rounds of as many sequences
+_TRUST = 2.0  # rounds that weigh as much as the prediction
+_MOST_OFF = 2.0  # of a prediction; a round that takes longer still was held up by something else
+_LEAST = 0.25  # share of a prediction that is left
 
 
 class RoundCosts(Protocol):
@@ -25,3 +35,47 @@ class CachedCosts:
     def __init__(self, costs: RoundCosts) -> None:
         self.verify_s = lru_cache(maxsize=None)(costs.verify_s)
         self.level_s = lru_cache(maxsize=None)(costs.level_s)
+
+
+class _Line:
+    """Regression of seconds on rows. As if some rounds had shown neither a constant error nor one per row."""
+
+    __slots__ = ("constant_s", "error", "error_by_rows", "row_s", "rows", "squares", "weight")
+
+    def __init__(self) -> None:
+        self.weight = self.rows = self.squares = self.error = self.error_by_rows = 0.0
+        self.constant_s = self.row_s = 0.0
+
+    def note(self, rows: int, error_s: float) -> None:
+        self.weight = _MEMORY * self.weight + 1.0
+        self.rows = _MEMORY * self.rows + rows
+        self.squares = _MEMORY * self.squares + rows * rows
+        self.error = _MEMORY * self.error + error_s
+        self.error_by_rows = _MEMORY * self.error_by_rows + rows * error_s
+        weight, squares = self.weight + _TRUST, self.squares + _TRUST
+        divisor = weight * squares - self.rows * self.rows
+        self.constant_s = (squares * self.error - self.rows * self.error_by_rows) / divisor
+        self.row_s = (weight * self.error_by_rows - self.rows * self.error) / divisor
+
+
+class MeasuredCosts:
+    """Predicted costs and what rounds took beyond them: `RoundCosts`."""
+
+    def __init__(self, costs: RoundCosts) -> None:
+        self._costs = costs
+        self.level_s = costs.level_s
+        self._lines: dict[int, _Line] = {}
+
+    def verify_s(self, num_sequences: int, num_rows: int, /) -> float:
+        """One verification, with what its rounds take beyond their prediction."""
+        predicted_s = self._costs.verify_s(num_sequences, num_rows)
+        line = self._lines.get(num_sequences)
+        if line is None:
+            return predicted_s
+        return max(_LEAST * predicted_s, predicted_s + line.constant_s + line.row_s * num_rows)
+
+    def note(self, num_sequences: int, num_rows: int, *, drafting_s: float, seconds: float) -> None:
+        """Note that a verification, and drafting predicted to take `drafting_s`, took so long together."""
+        predicted_s = drafting_s + self._costs.verify_s(num_sequences, num_rows)
+        if seconds <= (1.0 + _MOST_OFF) * predicted_s:
+            self._lines.setdefault(num_sequences, _Line()).note(num_rows, seconds - predicted_s)

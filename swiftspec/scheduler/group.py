@@ -36,7 +36,7 @@ __all__ = ["Group"]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Running:
+class _RunningRequest:
     """A request's program, and the effect that it waits for."""
 
     program: Program
@@ -60,9 +60,9 @@ class Group:
     def __init__(self, limits: BatchLimits, controller: Controller | None = None) -> None:
         self._limits = limits
         self._controller = controller
-        self._running: dict[int, _Running] = {}  # in the order of admission
+        self._running: dict[int, _RunningRequest] = {}  # in the order of admission
         self._ready: deque[tuple[int, Any]] = deque()  # requests that can go on, and their answers
-        self._asking: dict[int, _Running] = {}
+        self._asking: dict[int, _RunningRequest] = {}
         self._receiving: dict[int, Receive] = {}
         self._rows_asked: Counter[int] = Counter()
 
@@ -74,7 +74,7 @@ class Group:
 
     def add(self, request: int, program: Program, *, is_elastic: bool, tpot_s: float | None = None) -> None:
         """Begin a request's program. tpot_s: its limit on the time per token."""
-        self._running[request] = _Running(program=program, is_elastic=is_elastic)
+        self._running[request] = _RunningRequest(program=program, is_elastic=is_elastic)
         self._ready.append((request, None))
         if self._controller and is_elastic:
             self._controller.add(request, tpot_s=tpot_s)

@@ -25,8 +25,8 @@ from swiftspec.policies.effects import (
     Role,
     Row,
     Send,
-    Step,
     Stop,
+    Subprogram,
     TargetForward,
     Verdict,
 )
@@ -116,7 +116,7 @@ class _Target:
         while number is not None:
             number = yield from self._play(number)
 
-    def _play(self, number: int) -> Step[int | None]:
+    def _play(self, number: int) -> Subprogram[int | None]:
         """One round; the number of the next one, None if the output ends."""
         played = self._recording.rounds[number]
         # What a verification of too few rows left out is in the next one, before what is new.
@@ -177,7 +177,7 @@ class _Target:
             return min(bisect_left(self._starts, num_output % max(1, self._starts[last]), lo=1), last)
         return number + 1 if number < last else 1
 
-    def _listen(self, effect: Await | Poll) -> Step[None]:
+    def _listen(self, effect: Await | Poll) -> Subprogram[None]:
         if isinstance(effect, Poll):
             self._note((yield effect))
             return
@@ -217,7 +217,7 @@ class _Draft:
             assert isinstance(message, Verdict)
             self._generation, self._segment = message.tokens
 
-    def _play(self, recorded: Segment) -> Step[Message]:
+    def _play(self, recorded: Segment) -> Subprogram[Message]:
         """One segment; the message that ends it."""
         self._num_sent = 0
         yield from self._perform(recorded.effects)
@@ -243,7 +243,7 @@ class _Draft:
         has_room = 0 < self._most_rows <= self._capacity - self._num_slots
         return self._largest if recorded.is_polling and has_room else None
 
-    def _perform(self, effects: Iterable[Effect]) -> Step[None]:
+    def _perform(self, effects: Iterable[Effect]) -> Subprogram[None]:
         for effect in effects:
             if isinstance(effect, DraftForward):
                 self._num_slots += len(effect.rows)

@@ -15,7 +15,6 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy
 from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
-from swiftspec.policies.lookup.shared_outputs import num_searched
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
@@ -100,7 +99,7 @@ class Serving:
         replicas.check(self.policy)
         traced = self._traced(seed)
         # Recorded rounds are as long as they were, and with as many earlier outputs.
-        if not num_recorded or self._steering is not None or num_searched(self.policy):
+        if not num_recorded or self._steering is not None or self.policy.earlier_outputs:
             return _Run(self, jobs, replicas, programs=traced, seed=seed, done=done).served(num_clients)
         first = sorted(jobs, key=lambda job: job.arrival_s)[:num_recorded]
         programs = LoggedPrograms(traced)

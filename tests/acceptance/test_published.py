@@ -1,6 +1,6 @@
 from itertools import pairwise
 
-from swiftspec.acceptance.published import Quantity, acceptance_of, published_acceptance, relatives_of
+from swiftspec.acceptance.published import Quantity, acceptance_of, published_acceptance
 
 
 def test_every_record_says_where_it_is_from_and_holds_plausible_figures() -> None:
@@ -20,8 +20,3 @@ def test_records_of_a_pair() -> None:
     assert len(acceptance_of("qwen3-32b", "qwen3-1.7b")) == 12
     assert acceptance_of("llama-3-70b", "llama-3.2-3b") == []
     assert [record.values for record in acceptance_of("llama-3-70b", "llama-3-8b")] == [(9.07,), (11.68,)]
-
-
-def test_records_of_a_family() -> None:
-    assert {record.target for record in relatives_of("llama-3-70b")} == {"llama-3-70b", "llama-3.3-70b"}
-    assert {record.target for record in relatives_of("qwen2.5-72b")} == {"qwen3-32b", "qwen2-72b"}

@@ -11,7 +11,6 @@ from swiftspec.acceptance.records import (
     Form,
     conditional_rates,
     published_records,
-    select,
     unconditional_rates,
 )
 from swiftspec.files.document import Origin
@@ -109,18 +108,19 @@ def test_published_lengths_are_met() -> None:
 
 
 def test_counted_rates_have_the_length_that_was_reported_beside_them() -> None:
-    rows = select(published_records(), drafter="rasyosef/Llama-3.2-1B-Instruct-DSpark")
+    rows = [one for one in published_records() if one.drafter == "rasyosef/Llama-3.2-1B-Instruct-DSpark"]
     assert len(rows) == 5
     for one in rows:
         assert one.length(8) == pytest.approx(float(one.note.split()[-1]), abs=0.005)
 
 
-def test_records_are_selected_by_key() -> None:
+def test_published_records_are_those_of_their_pairs() -> None:
     records = published_records()
-    (one,) = select(records, target="qwen3-8b", drafter="DSpark", dataset="GSM8K")
+    (one,) = (one for one in records if (one.target, one.drafter, one.dataset) == ("qwen3-8b", "DSpark", "GSM8K"))
     assert (one.kind, one.temperature, one.values) == (DraftKind.BLOCK, 1.0, (6.17,))
-    assert len(select(records, target="deepseek-v4-pro", thinking=False)) == 1
-    assert len(select(records, target="qwen3-32b", drafter="qwen3-1.7b", dataset="MT-Bench")) == 6
+    assert sum(one.target == "deepseek-v4-pro" and one.thinking is False for one in records) == 1
+    chains = [one for one in records if (one.target, one.drafter) == ("qwen3-32b", "qwen3-1.7b")]
+    assert sum(one.dataset == "MT-Bench" for one in chains) == 6
 
 
 def test_a_file_loads_as_it_was(tmp_path: Any) -> None:

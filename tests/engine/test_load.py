@@ -25,10 +25,10 @@ from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
+from swiftspec.scheduler.asks import equal_shares
 from swiftspec.scheduler.controller import Steering
-from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.costs import RoundCosts
-from swiftspec.scheduler.shares import equal_shares
 from swiftspec.timing.step_costs import ForwardCost, StepCosts
 from swiftspec.timing.timeline import Phase
 from tests.cli.samples import plan as sample_plan
@@ -128,8 +128,8 @@ class Moody:
     learns: ClassVar[bool] = True
     rng: random.Random
 
-    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
-        wanted = [self.rng.choice((1, 1, self.rng.randint(1, 1 + len(each.survival)))) for each in contenders]
+    def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        wanted = [self.rng.choice((1, 1, self.rng.randint(1, 1 + len(each.survival)))) for each in demands]
         return equal_shares(wanted, max_rows)
 
 
@@ -140,7 +140,7 @@ def test_no_control_changes_what_is_said(llama: tuple[ModelRef, ModelRef], alone
         for policy in (policy for policy in ALL if policy.layout is Layout.COLOCATED and policy.elastic):
             generations = together(engine, policy)
             assert tuple(generation.tokens for generation in generations) == alone, policy
-            if not policy.quotes:
+            if not policy.drafts_from_text:
                 rows = [span.rows for each in generations for span in each.timeline.spans if span.phase is Phase.VERIFY]
                 assert rows.count(1) > len(rows) / 10
                 assert max(rows) > 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swiftspec.acceptance.chains import chain_rates
+from swiftspec.acceptance.importing import chain_rates
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.cli.app import main
 from swiftspec.engines import Engine

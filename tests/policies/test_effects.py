@@ -5,8 +5,8 @@ from swiftspec.policies.effects import (
     PeerError,
     Role,
     Row,
-    Step,
     Stop,
+    Subprogram,
     Subtree,
     Verdict,
     prefill,
@@ -14,7 +14,7 @@ from swiftspec.policies.effects import (
 )
 
 
-def result_of(step: Step[Subtree], message: Message) -> Subtree:
+def result_of(step: Subprogram[Subtree], message: Message) -> Subtree:
     """Return value of a step of one receive, given a message."""
     next(step)
     with pytest.raises(StopIteration) as stopped:

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from swiftspec.policies import POLICIES, Policy, Request, make_policy
-from swiftspec.policies.chains import serial
+from swiftspec.policies import POLICIES, Policy, Request, colocated, make_policy
 from swiftspec.policies.effects import Candidates, Subtree
 from tests.laws import Law, Tokens, detectable, every_text, joint_law, p_value
 from tests.policies.scripted import Schedule, drive
@@ -135,7 +134,7 @@ def test_a_policy_that_believes_its_draft_is_found(monkeypatch: pytest.MonkeyPat
         """Accept the first draft token, whatever the target says."""
         return (0, 1), (subtree.tokens[1], choices[1])
 
-    monkeypatch.setattr(serial, "follow", believe)
+    monkeypatch.setattr(colocated, "follow", believe)
     assert p_value(sample(make_policy("serial_chain", num_draft_tokens=1)), law()) < LEVEL
 
 

@@ -5,7 +5,7 @@ from math import log
 
 import pytest
 
-from swiftspec.policies.tree import Candidates, Kept, Row, Subtree
+from swiftspec.policies.tree import Candidates, KeptSlots, Row, Subtree
 from swiftspec.policies.trees.masked_tree import MaskedTree
 
 MASK = 99
@@ -55,7 +55,7 @@ def test_first_forward_is_the_root_and_its_masks() -> None:
     assert tree.is_bare
     assert tree.pick(1) == (Row(7, 5, 0b0), Row(MASK, 6, 0b1), Row(MASK, 7, 0b11))
     tree.grow((shares(a=0.7), shares(c=0.6), shares(e=0.9)))
-    assert tree.compact() == Kept((0,), 0)
+    assert tree.compact() == KeptSlots((0,), 0)
     assert (tree.num_slots, tree.is_bare) == (1, False)
 
 
@@ -102,14 +102,14 @@ def test_masks_go_below_the_best_leaves() -> None:
 def test_a_verdict_on_marginals_forwards_its_path_first_and_what_follows_with_it() -> None:
     tree = started()
     tree.advance((1, 3))
-    assert tree.compact() == Kept((0,), 1)
+    assert tree.compact() == KeptSlots((0,), 1)
     assert tree.is_bare
     assert paths(tree.best(3)) == ["e", "f"]
     # 1 is verified, 3 the root; masks below the root first, although e is a leaf.
     rows = tree.pick(2)
     assert rows == (Row(1, 6, 0b0), Row(3, 7, 0b1), Row(5, 8, 0b11), Row(MASK, 8, 0b11), Row(MASK, 9, 0b1011))
     tree.grow((shares(z=1.0), shares(f=0.9, e=0.1), shares(g=1.0), shares(h=0.5), shares(i=0.5)))
-    assert tree.compact() == Kept((0, 1, 2), 1)
+    assert tree.compact() == KeptSlots((0, 1, 2), 1)
     # f .9; below f the new marginal, below e its own candidate.
     assert paths(tree.best(99)) == ["f", "fh", "fhi", "e", "eg", "egi"]
 
@@ -117,7 +117,7 @@ def test_a_verdict_on_marginals_forwards_its_path_first_and_what_follows_with_it
 def test_after_a_miss_only_marginals_are_left() -> None:
     tree = started()
     tree.advance((26,))
-    assert tree.compact() == Kept((0,), 1)
+    assert tree.compact() == KeptSlots((0,), 1)
     assert tree.is_bare
     assert paths(tree.best(99)) == ["c", "ce", "d", "de", "cf", "df"]  # .6 .54 .3 .27 .06 .03
 
@@ -163,10 +163,10 @@ def test_nodes_stay_within_the_capacity_and_a_long_path_waits() -> None:
     tree.compact()
     assert not tree.can_grow
     tree.advance((26, 25, 24, 23))
-    assert tree.compact() == Kept((0,), 1)
+    assert tree.compact() == KeptSlots((0,), 1)
     assert tree.pick(9) == (Row(26, 6, 0b0), Row(25, 7, 0b1), Row(24, 8, 0b11))  # the root waits, so no masks
     tree.grow((shares(a=1.0),) * 3)
-    assert tree.compact() == Kept((0, 1, 2), 3)
+    assert tree.compact() == KeptSlots((0, 1, 2), 3)
     assert tree.pick(1)[0] == Row(23, 9, 0b0)
 
 

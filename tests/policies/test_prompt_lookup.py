@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.policies import Request
-from swiftspec.policies.effects import TargetForward
+from swiftspec.policies.effects import Subtree, TargetForward
 from swiftspec.policies.lookup.prompt_lookup import Lookup, PromptLookup
 from tests.policies.fakes import FakeTarget, Path, requests
 from tests.policies.scripted import drive
@@ -34,14 +34,14 @@ def test_repetition_is_verified_in_whole_chains() -> None:
     assert [len(event.effect.rows) for event in run.of(TargetForward)] == [5, 5, 5]
 
 
-def test_guess_follows_the_last_occurrence_of_the_longest_match() -> None:
-    lookup = Lookup(2)
+def test_a_continuation_follows_the_last_occurrence_of_the_longest_match() -> None:
+    lookup = Lookup(2, max_tokens=3)
     lookup.extend((1, 2, 9, 5, 2, 8, 1, 2))
-    assert lookup.guess(3) == (9, 5, 2)  # of (1, 2), not of (2,) which came later
+    assert lookup.subtree() == Subtree.chain(7, (2, 9, 5, 2))  # of (1, 2), not of (2,) which came later
     lookup.extend((2,))
-    assert lookup.guess(2) == (2,)  # (2, 2) is new; the last 2 before this one was followed by it
+    assert lookup.subtree() == Subtree.chain(8, (2, 2))  # (2, 2) is new; the last 2 before this one was followed by it
     lookup.extend((7,))
-    assert lookup.guess(5) == ()
+    assert lookup.subtree() == Subtree.chain(9, (7,))
 
 
 def test_search_space_holds_distinct_shapes() -> None:

@@ -108,5 +108,5 @@ def test_only_who_drafts_beside_its_target_and_not_from_the_text_is_changed(name
     programs = steered_programs(policy, request)
     assert programs.keys() == policy.programs(request).keys()
     own, steered = (made[Role.TARGET].send(None) for made in (policy.programs(request), programs))
-    is_changed = policy.layout is Layout.COLOCATED and policy.elastic and not policy.quotes
+    is_changed = policy.layout is Layout.COLOCATED and policy.elastic and not policy.drafts_from_text
     assert (own != steered) == is_changed

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swiftspec.policies.tree import Candidates, Kept, Row, Subtree, TokenTree, at_temperature
+from swiftspec.policies.tree import Candidates, KeptSlots, Row, Subtree, TokenTree, at_temperature
 from tests.policies.scripted import subtree_paths
 
 Tokens = tuple[int, ...]  # a node, by the tokens from the first root to it
@@ -43,7 +43,7 @@ class PlainTree:
         assert row.position == len(path) - 1
         return path
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: KeptSlots) -> None:
         """Moves of the caches, checked against the expected ones."""
         paths = [self.slots[slot] for slot in kept.slots]
         assert paths[: kept.num_verified] == [path for path in self.slots if path in prefixes(self.root)[:-1]]
@@ -170,7 +170,7 @@ def test_hit_on_a_forwarded_node_keeps_what_is_below_it() -> None:
     tree = grown([FIRST], [Candidates((4, 5), (-0.25, -2.0)), Candidates((6,), (-0.5,))], [Candidates((8,), (-0.5,))])
     assert tree.advance((2, 4))
     assert tree.best(9) == Subtree(6, (4, 8), (-1, 0))
-    assert tree.compact() == Kept((0, 1, 3), 2)
+    assert tree.compact() == KeptSlots((0, 1, 3), 2)
     assert tree.pick(9) == (Row(8, 7, 0b1),)
 
 
@@ -178,26 +178,26 @@ def test_hit_on_a_bare_leaf_leaves_a_root_to_forward() -> None:
     tree = grown([FIRST])
     assert tree.advance((3,))
     assert tree.best(9) == Subtree(5, (3,), (-1,))
-    assert tree.compact() == Kept((0,), 1)
+    assert tree.compact() == KeptSlots((0,), 1)
     assert tree.pick(9) == (Row(3, 5, 0),)
 
 
 def test_miss_keeps_only_the_verified_path_and_forwards_what_is_missing_of_it() -> None:
     tree = grown([FIRST])
     assert not tree.advance((2, 9))
-    assert tree.compact() == Kept((0,), 1)
+    assert tree.compact() == KeptSlots((0,), 1)
     assert tree.pick(1) == (Row(2, 5, 0b0), Row(9, 6, 0b1))
     tree.grow([Candidates((5,), (-0.5,)), Candidates((6,), (-0.5,))])
     assert tree.best(9) == Subtree(6, (9, 6), (-1, 0))
     assert tree.advance((6,))
-    assert tree.compact() == Kept((0, 1), 2)
+    assert tree.compact() == KeptSlots((0, 1), 2)
 
 
 def test_empty_verdict_changes_nothing() -> None:
     tree = grown([FIRST], [Candidates((4,), (-0.25,))])
     before = tree.best(9)
     assert tree.advance(())
-    assert tree.compact() == Kept((0, 1), 0)
+    assert tree.compact() == KeptSlots((0, 1), 0)
     assert tree.best(9) == before
     assert tree.pick(1) == (Row(4, 6, 0b11),)
 
@@ -216,11 +216,11 @@ def test_full_tree_does_not_grow_until_a_verdict_makes_room() -> None:
 def test_path_longer_than_the_tree_is_forwarded_in_parts() -> None:
     tree = TokenTree(1, position=0, capacity=2)
     tree.advance((2, 3))
-    assert tree.compact() == Kept((), 0)
+    assert tree.compact() == KeptSlots((), 0)
     assert tree.pick(1) == (Row(1, 0, 0b0), Row(2, 1, 0b1))
     tree.grow([FIRST, FIRST])
     assert not tree.can_grow
-    assert tree.compact() == Kept((0, 1), 2)
+    assert tree.compact() == KeptSlots((0, 1), 2)
     assert tree.pick(1) == (Row(3, 2, 0b0),)
 
 

@@ -10,7 +10,7 @@ from swiftspec.policies import make_policy
 from swiftspec.policies.effects import ForwardKind, Role
 from swiftspec.scheduler.asks import Ask
 from swiftspec.scheduler.controller import Controller, Steering
-from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.controls.named import Fixed
 from swiftspec.scheduler.controls.slo import Slo
 from swiftspec.scheduler.controls.worth import Worth
@@ -30,14 +30,14 @@ class Recording:
     """A control that asks for two rows each, and remembers what it was told."""
 
     learns: ClassVar[bool] = True
-    seen: list[list[Contender]] = field(default_factory=list)
+    seen: list[list[Demand]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
-    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
+    def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
         assert max_rows > 0
-        self.seen.append(list(contenders))
+        self.seen.append(list(demands))
         self.seconds.append(costs.verify_s(1, 1))
-        return [min(2, 1 + len(each.survival)) for each in contenders]
+        return [min(2, 1 + len(each.survival)) for each in demands]
 
 
 def verification(request: int, num_rows: int) -> Ask:
@@ -58,9 +58,9 @@ class Declining(Recording):
 
     learns: ClassVar[bool] = False
 
-    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
-        super().rows(contenders, costs=costs, max_rows=max_rows)
-        return [1] * len(contenders)
+    def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        super().rows(demands, costs=costs, max_rows=max_rows)
+        return [1] * len(demands)
 
 
 @pytest.mark.parametrize(("tpot_s", "num_plans"), [(None, 1), (1.0, 5)])

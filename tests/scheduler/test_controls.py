@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swiftspec.scheduler.controls.control import Contender, Control
+from swiftspec.scheduler.controls.control import Control, Demand
 from swiftspec.scheduler.controls.draft_round import DraftRound
 from swiftspec.scheduler.controls.goodput import Goodput, GoodputPerRequest, goodput_by_length
 from swiftspec.scheduler.controls.named import CONTROLS, NO_CONTROL, Fixed, control_under, named_control
@@ -21,7 +21,7 @@ ALL: tuple[Control, ...] = (Fixed(num_draft_rows=3), Goodput(), GoodputPerReques
 FLAT = StepCosts(verify=ForwardCost(rows=(1,), seconds=(1.0,)))
 
 survivals = st.lists(st.floats(0, 1), max_size=4).map(lambda found: tuple(sorted(found, reverse=True)))
-contenders = st.lists(st.builds(Contender, survivals, st.floats(0, 6)), min_size=1, max_size=3)
+demands = st.lists(st.builds(Demand, survivals, st.floats(0, 6)), min_size=1, max_size=3)
 stairs = st.builds(
     lambda rises, draft_s: StepCosts(
         verify=ForwardCost(rows=tuple(range(1, 14)), seconds=tuple(1 + sum(rises[:n]) for n in range(13))),
@@ -33,7 +33,7 @@ stairs = st.builds(
 )
 
 
-def goodput(found: Sequence[Contender], rows: Sequence[int], costs: RoundCosts) -> float:
+def goodput(found: Sequence[Demand], rows: Sequence[int], costs: RoundCosts) -> float:
     """Expected tokens per second of a round, straight from its definition."""
     tokens = sum(1 + sum(each.survival[: count - 1]) for each, count in zip(found, rows, strict=True))
     seconds = costs.verify_s(len(rows), sum(rows))
@@ -43,8 +43,8 @@ def goodput(found: Sequence[Contender], rows: Sequence[int], costs: RoundCosts) 
 
 
 @settings(max_examples=200, deadline=None)
-@given(found=contenders, costs=stairs, max_rows=st.integers(1, 16))
-def test_rows_are_within_what_there_is(found: list[Contender], costs: StepCosts, max_rows: int) -> None:
+@given(found=demands, costs=stairs, max_rows=st.integers(1, 16))
+def test_rows_are_within_what_there_is(found: list[Demand], costs: StepCosts, max_rows: int) -> None:
     for control in ALL:
         rows = control.rows(found, costs=costs, max_rows=max_rows)
         assert all(1 <= count <= 1 + len(each.survival) for count, each in zip(rows, found, strict=True))
@@ -52,8 +52,8 @@ def test_rows_are_within_what_there_is(found: list[Contender], costs: StepCosts,
 
 
 @settings(max_examples=200, deadline=None)
-@given(found=contenders, costs=stairs, max_rows=st.integers(3, 16))
-def test_goodput_is_the_best_common_length(found: list[Contender], costs: StepCosts, max_rows: int) -> None:
+@given(found=demands, costs=stairs, max_rows=st.integers(3, 16))
+def test_goodput_is_the_best_common_length(found: list[Demand], costs: StepCosts, max_rows: int) -> None:
     lengths = [
         [1 + min(length, len(each.survival)) for each in found]
         for length in range(1 + max(len(each.survival) for each in found))
@@ -63,9 +63,9 @@ def test_goodput_is_the_best_common_length(found: list[Contender], costs: StepCo
 
 
 @settings(max_examples=100, deadline=None)
-@given(found=contenders, costs=stairs, max_rows=st.integers(3, 16))
+@given(found=demands, costs=stairs, max_rows=st.integers(3, 16))
 def test_worth_is_the_best_division_where_drafting_is_free(
-    found: list[Contender], costs: StepCosts, max_rows: int
+    found: list[Demand], costs: StepCosts, max_rows: int
 ) -> None:
     free = StepCosts(verify=costs.verify)
     every = product(*(range(1, 2 + len(each.survival)) for each in found))
@@ -74,15 +74,15 @@ def test_worth_is_the_best_division_where_drafting_is_free(
 
 
 @settings(max_examples=200, deadline=None)
-@given(found=contenders, costs=stairs, max_rows=st.integers(3, 16))
-def test_worth_is_no_worse_than_no_speculation(found: list[Contender], costs: StepCosts, max_rows: int) -> None:
+@given(found=demands, costs=stairs, max_rows=st.integers(3, 16))
+def test_worth_is_no_worse_than_no_speculation(found: list[Demand], costs: StepCosts, max_rows: int) -> None:
     rows = Worth().rows(found, costs=costs, max_rows=max_rows)
     assert goodput(found, rows, costs) >= goodput(found, [1] * len(found), costs) * (1 - 1e-9)
 
 
 @settings(max_examples=200, deadline=None)
-@given(found=contenders, max_rows=st.integers(3, 16))
-def test_slo_gives_what_is_due_or_all_there_is(found: list[Contender], max_rows: int) -> None:
+@given(found=demands, max_rows=st.integers(3, 16))
+def test_slo_gives_what_is_due_or_all_there_is(found: list[Demand], max_rows: int) -> None:
     rows = rows_due(found, max_rows=max_rows)
     full = sum(rows) == max(max_rows, len(found))
     for each, count in zip(found, rows, strict=True):
@@ -92,15 +92,15 @@ def test_slo_gives_what_is_due_or_all_there_is(found: list[Contender], max_rows:
         assert count == 1 or tokens - each.survival[count - 2] < each.tokens_due
 
 
-def rows_due(found: Sequence[Contender], *, max_rows: int, costs: RoundCosts = FLAT) -> list[int]:
+def rows_due(found: Sequence[Demand], *, max_rows: int, costs: RoundCosts = FLAT) -> list[int]:
     begun = DraftRound(found, costs)
     add_due(begun, found, max_rows=max_rows)
     return begun.rows
 
 
 @settings(max_examples=100, deadline=None)
-@given(found=contenders, costs=stairs, max_rows=st.integers(3, 16))
-def test_a_round_knows_its_tokens_and_seconds(found: list[Contender], costs: StepCosts, max_rows: int) -> None:
+@given(found=demands, costs=stairs, max_rows=st.integers(3, 16))
+def test_a_round_knows_its_tokens_and_seconds(found: list[Demand], costs: StepCosts, max_rows: int) -> None:
     begun = DraftRound(found, costs)
     for index in range(len(found)):
         while begun.can_grow(index) and sum(begun.rows) < max_rows:
@@ -113,17 +113,17 @@ def test_a_round_knows_its_tokens_and_seconds(found: list[Contender], costs: Ste
 
 def test_what_is_due_is_not_bought_with_rows_that_slow_the_request_itself() -> None:
     dear = StepCosts(verify=ForwardCost(rows=(1, 2, 8), seconds=(1.0, 1.1, 4.0)))
-    assert rows_due([Contender((0.9, 0.2), 3.0)], max_rows=64, costs=dear) == [2]
+    assert rows_due([Demand((0.9, 0.2), 3.0)], max_rows=64, costs=dear) == [2]
 
 
 def test_slo_serves_who_is_due_most_first() -> None:
-    found = [Contender((0.9, 0.8, 0.7), 2.0), Contender((0.9, 0.8, 0.7), 3.0), Contender((0.9, 0.8, 0.7))]
+    found = [Demand((0.9, 0.8, 0.7), 2.0), Demand((0.9, 0.8, 0.7), 3.0), Demand((0.9, 0.8, 0.7))]
     assert rows_due(found, max_rows=7) == [2, 4, 1]
 
 
 def test_what_is_left_of_a_budget_goes_to_the_likeliest_rows() -> None:
     # With a budget and no costs, as AdaServe: rows that nobody is due are those with the highest survival.
-    found = [Contender((0.5, 0.4)), Contender((0.9, 0.1)), Contender((0.95, 0.9, 0.2), 2.5)]
+    found = [Demand((0.5, 0.4)), Demand((0.9, 0.1)), Demand((0.95, 0.9, 0.2), 2.5)]
     assert Slo().rows(found, costs=FLAT, max_rows=7) == [2, 2, 3]
 
 
@@ -166,7 +166,7 @@ SURVIVAL = (0.71, 0.38, 0.21, 0.08, 0.05)  # tokens per round of 1.71, 2.09, 2.3
     ],
 )
 def test_goodput_of_smartspec_s_published_fits(batch: int, expected: tuple[int, ...]) -> None:
-    found = [Contender(SURVIVAL)] * batch
+    found = [Demand(SURVIVAL)] * batch
     lengths = list(goodput_by_length(found, costs=Published(), max_rows=10_000))
     assert [each.tokens_per_s for each in lengths] == pytest.approx(expected, rel=0.005)
     best = max(range(6), key=expected.__getitem__)
@@ -176,14 +176,14 @@ def test_goodput_of_smartspec_s_published_fits(batch: int, expected: tuple[int, 
 def test_a_dip_does_not_end_the_search() -> None:
     # Padding makes the second row dear and the third free; whoever stops at the first fall never speculates.
     costs = StepCosts(verify=ForwardCost(rows=(1, 2, 3), seconds=(1.0, 2.0, 2.0)))
-    found = [Contender((0.9, 0.9))]
+    found = [Demand((0.9, 0.9))]
     lengths = [each.tokens_per_s for each in goodput_by_length(found, costs=costs, max_rows=64)]
     assert lengths[1] < lengths[0] < lengths[2]
     assert Goodput().rows(found, costs=costs, max_rows=64) == Worth().rows(found, costs=costs, max_rows=64) == [3]
 
 
 def test_per_request_lengths_follow_acceptance() -> None:
-    found = [Contender((0.9,) * 6), Contender((0.3,) * 6)]
+    found = [Demand((0.9,) * 6), Demand((0.3,) * 6)]
     costs = StepCosts(verify=ForwardCost(rows=(1, 6, 7), seconds=(1.0, 1.0, 9.0)))
     assert Goodput().rows(found, costs=costs, max_rows=64) == [3, 3]
     assert GoodputPerRequest().rows(found, costs=costs, max_rows=64) == [4, 2]
@@ -191,7 +191,7 @@ def test_per_request_lengths_follow_acceptance() -> None:
 
 def test_worth_takes_likely_rows_of_one_before_unlikely_ones_of_another() -> None:
     costs = StepCosts(verify=ForwardCost(rows=(1, 5, 6), seconds=(1.0, 1.0, 9.0)))
-    found = [Contender((0.9, 0.8, 0.7)), Contender((0.2, 0.1, 0.05))]
+    found = [Demand((0.9, 0.8, 0.7)), Demand((0.2, 0.1, 0.05))]
     assert Worth().rows(found, costs=costs, max_rows=64) == [4, 1]
 
 
@@ -202,7 +202,7 @@ def test_a_useless_draft_is_turned_off(make: Callable[[], Control]) -> None:
         draft=ForwardCost(rows=(1,), seconds=(0.05,)),
         num_levels=4,
     )
-    found = [Contender((0.02, 0.0, 0.0, 0.0))] * 4
+    found = [Demand((0.02, 0.0, 0.0, 0.0))] * 4
     assert make().rows(found, costs=costs, max_rows=64) == [1] * 4
 
 

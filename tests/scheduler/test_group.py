@@ -25,13 +25,12 @@ from swiftspec.policies.effects import (
     target_forward,
 )
 from swiftspec.policies.scoring import PromptScoring
-from swiftspec.scheduler.asks import Grant, Step
+from swiftspec.scheduler.asks import Grant, Step, equal_shares
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Controller
-from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.costs import RoundCosts
 from swiftspec.scheduler.group import Group
-from swiftspec.scheduler.shares import equal_shares
 from swiftspec.timing.step_costs import ForwardCost, StepCosts
 from tests.policies.fakes import FakeDraft, drafts, requests
 from tests.scheduler.scripted import serve
@@ -72,8 +71,8 @@ class Whimsical:
     learns: ClassVar[bool] = True
     rng: random.Random
 
-    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
-        wanted = [self.rng.choice((1, self.rng.randint(1, 1 + len(each.survival)))) for each in contenders]
+    def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        wanted = [self.rng.choice((1, self.rng.randint(1, 1 + len(each.survival)))) for each in demands]
         return equal_shares(wanted, max_rows)
 
 

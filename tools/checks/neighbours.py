@@ -18,7 +18,7 @@ from swiftspec.costmodel.device_profile import device_profile
 from swiftspec.devices import DEVICES
 from swiftspec.models import known_model, weight_bytes
 from swiftspec.policies.effects import Role
-from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.controls.goodput import goodput_by_length
 from swiftspec.timing.timeline import Phase
 from tools.checks.criterion import Criterion, at_least, at_most, below
@@ -74,8 +74,8 @@ def _sssd() -> Iterator[Criterion]:
     knee = device.peak_flops["bf16"] / device.memory_bandwidth_Bps
     rows, shares = [], []
     for batch in (1, 8, 32, 64, 128, 256):
-        contenders = [Contender((0.71, 0.38, 0.21, 0.08, 0.05))] * batch
-        speeds = [each.tokens_per_s for each in goodput_by_length(contenders, costs=_Published(), max_rows=10_000)]
+        demands = [Demand((0.71, 0.38, 0.21, 0.08, 0.05))] * batch
+        speeds = [each.tokens_per_s for each in goodput_by_length(demands, costs=_Published(), max_rows=10_000)]
         suggested = min(len(speeds) - 1, max(0, round(knee / batch) - 1))
         best = max(range(len(speeds)), key=speeds.__getitem__)
         shares.append((f"batch of {batch}", speeds[suggested] / speeds[best]))

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swiftspec.scheduler.controls.control import Contender, Control
+from swiftspec.scheduler.controls.control import Control, Demand
 from swiftspec.scheduler.costs import RoundCosts
 
 __all__ = ["TURN_S", "Turns", "turn_at"]
@@ -28,9 +28,9 @@ class Turns:
         """As the present one."""
         return self._present.learns
 
-    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
+    def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows by the present one."""
-        return self._present.rows(contenders, costs=costs, max_rows=max_rows)
+        return self._present.rows(demands, costs=costs, max_rows=max_rows)
 
     @property
     def _present(self) -> Control:

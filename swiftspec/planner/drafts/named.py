@@ -54,7 +54,7 @@ def chain_for(kind: DraftKind) -> type[Policy]:
 
 
 def _tree_in(layout: Layout) -> Callable[[Policy], bool]:
-    return lambda policy: policy.layout is layout and policy.verifies_trees and not policy.quotes
+    return lambda policy: policy.layout is layout and policy.verifies_trees and not policy.drafts_from_text
 
 
 def _suited(kind: DraftKind, is_wanted: Callable[[Policy], bool]) -> type[Policy] | None:

@@ -171,11 +171,10 @@ class ClosedForms:
         if policy.layout is Layout.TARGET_ONLY:
             return 1 / verify_s
         expand_s = times.expand_s(option, rows=policy.expand_rows)
-        depth: float = policy.serial_forwards
+        depth: float
         if policy.layout is Layout.COLOCATED:
             round_s = serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
-            # A parallel draft knows several levels after one forward.
-            depth = max(depth, policy.chain_tokens, getattr(policy, "num_masks", 0) + 1)
+            depth = policy.draft_levels
         elif depth := policy.chain_tokens:
             beside_s = times.forward_s(option, Phase.FINISH, Role.TARGET, rows=rows) if policy.exits else verify_s
             round_s = self._ahead_s(policy, verify_s, beside_s=beside_s, chain_s=depth * expand_s)

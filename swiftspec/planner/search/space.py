@@ -218,7 +218,7 @@ class _Checks:
         """Reason why a policy does not work with these models and this trace, whatever its split."""
         if self._memory is not None and self._memory.is_recurrent and policy.verifies_trees:
             return f"{policy.name}: the target keeps a state, of which a tree needs one for every branch"
-        if policy.quotes and not self._has_text:
+        if policy.drafts_from_text and not self._has_text:
             return f"{policy.name}: a synthesised trace has no text to draft from"
         if self._draft_kind not in policy.drafts:
             return f"{policy.name}: not with a {self._draft_kind} draft{lacks_mask(policy, self._draft_kind)}"

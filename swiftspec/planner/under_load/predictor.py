@@ -32,7 +32,6 @@ from swiftspec.planner.under_load.served import ArrayRun
 from swiftspec.planner.under_load.workloads import requests_of
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
-from swiftspec.policies.lookup.shared_outputs import num_searched
 from swiftspec.scheduler.controls.named import control_under
 from swiftspec.simulator.driver import group_degrees, group_ranks
 from swiftspec.simulator.latency import LatencyTable
@@ -247,7 +246,7 @@ def _has_rounds(setup: Setup, options: LoadOptions, replicas: Replicas) -> bool:
         and options.max_waiting is None
         and replicas == ONE_REPLICA
         and policy.layout is not Layout.DISAGGREGATED
-        and not (policy.fuzzy or policy.exits or num_searched(policy))
+        and not (policy.fuzzy or policy.exits or policy.earlier_outputs)
         and control_under(options.control, setup.control) is None
     )
 

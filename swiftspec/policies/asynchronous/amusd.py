@@ -22,8 +22,8 @@ from swiftspec.policies.effects import (
     Program,
     Role,
     Send,
-    Step,
     Stop,
+    Subprogram,
     as_verdict,
     draft_forward,
     poll,
@@ -51,6 +51,7 @@ class Amusd(Shape):
 
     name: ClassVar[str] = "amusd"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    verifies_trees: ClassVar[bool] = False
 
     lookahead: int = 2
     verify_rows: int = 32
@@ -76,10 +77,6 @@ class Amusd(Shape):
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _verify(request, self), Role.DRAFT: _draft(request, self)}
 
-    @property
-    def verifies_trees(self) -> bool:
-        return False
-
     @classmethod
     def search_space(cls) -> Iterator["Amusd"]:
         for verify_rows in (8, 16, 32):
@@ -96,7 +93,7 @@ def _verify(request: Request, shape: Amusd) -> Program:
     yield from verify_drafted(request, receive=partial(_waiting, shape))
 
 
-def _waiting(shape: Amusd, root: int, position: int) -> Step[Subtree]:
+def _waiting(shape: Amusd, root: int, position: int) -> Subprogram[Subtree]:
     """The chain of tokens that have arrived after the root: at least `lookahead` of them."""
     tokens = [root]
     num_stale = 0
@@ -113,7 +110,7 @@ def _waiting(shape: Amusd, root: int, position: int) -> Step[Subtree]:
         num_stale += 1
         if num_stale > 2 * shape.draft_rows:  # more than a draft can have sent before it reads a verdict
             raise PeerError(f"expected a token after {tokens[-1]}, got {num_stale} others")
-    return Subtree(position, tuple(tokens), tuple(range(-1, len(tokens) - 1)))
+    return Subtree.chain(position, tuple(tokens))
 
 
 def _draft(request: Request, shape: Amusd) -> Program:

@@ -13,8 +13,8 @@ from swiftspec.policies.effects import (
     Program,
     Role,
     Send,
-    Step,
     Stop,
+    Subprogram,
     draft_forward,
     prefill,
     receive_verdict,
@@ -22,7 +22,7 @@ from swiftspec.policies.effects import (
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Row, Subtree
 
-__all__ = ["Branch", "Outcome", "Prepared", "forward_window", "prepared_rounds", "receive_outcome", "roll_out"]
+__all__ = ["Branch", "Branches", "Outcome", "forward_window", "prepared_rounds", "receive_outcome", "roll_out"]
 
 Outcome = tuple[int, int]  # accepted tokens, and the token after them
 
@@ -38,10 +38,12 @@ class Branch(NamedTuple):
     slots: tuple[int, ...]
 
 
-Prepared = dict[Outcome, Branch]
+Branches = dict[Outcome, Branch]
 
 
-def prepared_rounds(request: Request, num_draft_tokens: int, prepare: Callable[[Subtree], Step[Prepared]]) -> Program:
+def prepared_rounds(
+    request: Request, num_draft_tokens: int, prepare: Callable[[Subtree], Subprogram[Branches]]
+) -> Program:
     """The draft's program: send a chain, `prepare` for its possible outcomes, continue from the actual one.
 
     An outcome that was not prepared costs the forwards of a new chain. Only KV of verified tokens is kept.
@@ -50,7 +52,7 @@ def prepared_rounds(request: Request, num_draft_tokens: int, prepare: Callable[[
     root, position = request.prompt[-1], request.root_position
     chain = yield from _just_in_time(root, position, num_draft_tokens)
     while True:
-        window = Subtree(position, (root, *chain), tuple(range(-1, len(chain))))
+        window = Subtree.chain(position, (root, *chain))
         yield Send(window)
         prepared = yield from prepare(window)
         verified = yield from receive_outcome(chain)
@@ -63,7 +65,7 @@ def prepared_rounds(request: Request, num_draft_tokens: int, prepare: Callable[[
         chain = branch.tokens if branch else (yield from _just_in_time(root, position, num_draft_tokens))
 
 
-def receive_outcome(chain: tuple[int, ...]) -> Step[tuple[int, ...]]:
+def receive_outcome(chain: tuple[int, ...]) -> Subprogram[tuple[int, ...]]:
     """Receive a chain's verdict: the accepted tokens and the one after them; none if the target has finished.
 
     PeerError unless the accepted tokens are the chain's.
@@ -77,7 +79,7 @@ def receive_outcome(chain: tuple[int, ...]) -> Step[tuple[int, ...]]:
     return verdict.tokens
 
 
-def forward_window(window: Subtree, num_candidates: int) -> Step[tuple[Candidates, ...]]:
+def forward_window(window: Subtree, num_candidates: int) -> Subprogram[tuple[Candidates, ...]]:
     """One forward over a chain that branches may extend; the candidates after each of its tokens."""
     return (yield from draft_forward(window.rows(), num_candidates))
 
@@ -89,7 +91,7 @@ def roll_out(
     *,
     root_has_slot: bool = True,
     num_candidates: int = 1,
-) -> Step[Prepared]:
+) -> Subprogram[Branches]:
     """The next chain for each outcome, in as many forwards as it has tokens.
 
     root_has_slot: whether the window's root is in the first tree slot; otherwise it is in the prefix.
@@ -113,7 +115,7 @@ def roll_out(
     return dict(zip(outcomes, branches, strict=True))
 
 
-def _just_in_time(root: int, position: int, num_draft_tokens: int) -> Step[tuple[int, ...]]:
+def _just_in_time(root: int, position: int, num_draft_tokens: int) -> Subprogram[tuple[int, ...]]:
     tokens = [root]
     for depth in range(num_draft_tokens):
         row = Row(tokens[-1], position + depth, (1 << depth) - 1)

@@ -25,8 +25,8 @@ from swiftspec.policies.effects import (
     Program,
     Role,
     Send,
-    Step,
     Stop,
+    Subprogram,
     Subtree,
     Verdict,
     poll,
@@ -60,6 +60,7 @@ class Dsi(ChainShape):
     name: ClassVar[str] = "dsi"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
     searched: ClassVar[bool] = False
+    least_target_rows: ClassVar[int] = 1
 
     num_draft_tokens: int = 2
     target_groups: int = 2
@@ -76,12 +77,8 @@ class Dsi(ChainShape):
     def draft_rows(self) -> int:
         return self.verify_rows
 
-    @property
-    def least_target_rows(self) -> int:
-        return 1
-
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: _serve(request, self), Role.DRAFT: _Chain(request, self).run()}
+        return {Role.TARGET: _serve(request, self), Role.DRAFT: _ChainDraft(request, self).run()}
 
     @classmethod
     def search_space(cls) -> Iterator["Dsi"]:
@@ -116,11 +113,11 @@ def _is_chain(message: Message, most_tokens: int) -> TypeGuard[Subtree]:
     return (
         isinstance(message, Subtree)
         and 1 <= len(message.tokens) <= most_tokens
-        and message.parents == tuple(range(-1, len(message.tokens) - 1))
+        and message == Subtree.chain(message.position, message.tokens)
     )
 
 
-class _Group:
+class _TargetGroup:
     """State of a target group as the draft knows it: the last chain it was given, and whether that is unanswered."""
 
     def __init__(self, position: int) -> None:
@@ -144,7 +141,7 @@ class _Group:
         return self.chain[: len(rest)] == rest
 
 
-class _Chain:
+class _ChainDraft:
     """The draft's side: one chain, drafted, handed over and followed. `text`: the prompt and all verified tokens."""
 
     def __init__(self, request: Request, shape: Dsi) -> None:
@@ -152,7 +149,7 @@ class _Chain:
         self._shape = shape
         self._text = list(request.prompt)
         self._tree = TokenTree(request.prompt[-1], position=request.root_position, capacity=shape.draft_rows)
-        self._groups = [_Group(request.root_position) for _ in range(shape.target_groups)]
+        self._groups = [_TargetGroup(request.root_position) for _ in range(shape.target_groups)]
         self._in_flight: list[int] = []  # busy groups, in the order in which they will answer
         self._handed_over = request.root_position  # tokens that some group has verified, is verifying, or has rejected
 
@@ -169,7 +166,7 @@ class _Chain:
         for number in range(len(self._groups)):
             yield Send(Stop(), number)
 
-    def _hand_over(self) -> Step[None]:
+    def _hand_over(self) -> Subprogram[None]:
         """Give unverified tokens to the free group that has seen most, if a block is full or no group has the root."""
         free = [number for number, group in enumerate(self._groups) if not group.busy]
         if not free:
@@ -187,9 +184,9 @@ class _Chain:
         group.num_quiet = 0
         self._in_flight.append(number)
         self._handed_over = max(self._handed_over, group.position + len(group.chain))
-        yield Send(Subtree(group.position, group.chain, tuple(range(-1, len(group.chain) - 1))), number)
+        yield Send(Subtree.chain(group.position, group.chain), number)
 
-    def _listen(self) -> Step[tuple[int, tuple[int, ...]]]:
+    def _listen(self) -> Subprogram[tuple[int, tuple[int, ...]]]:
         """A group and its answers, empty if there are none; waits for the oldest if there is no room to draft."""
         for number in self._in_flight:
             message = yield from poll(number) if self._tree.can_grow else receive(number)
@@ -202,7 +199,7 @@ class _Chain:
                 return number, message.tokens
         return -1, ()
 
-    def _follow(self, group: _Group, choices: tuple[int, ...]) -> Step[bool]:
+    def _follow(self, group: _TargetGroup, choices: tuple[int, ...]) -> Subprogram[bool]:
         """Verify along a group's answers, unless they concern discarded tokens; returns whether the output ends."""
         text = self._text
         if not group.covers(text):

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.asynchronous.branches import Outcome, Prepared, forward_window, prepared_rounds, roll_out
+from swiftspec.policies.asynchronous.branches import Branches, Outcome, forward_window, prepared_rounds, roll_out
 from swiftspec.policies.base import ChainShape, Layout, check_shape
 from swiftspec.policies.effects import (
     PeerError,
     Program,
     Role,
     Send,
-    Step,
+    Subprogram,
     Verdict,
     receive,
     target_exit,
@@ -59,10 +59,6 @@ class Mirror(ChainShape):
         check_shape(self, num_draft_tokens=1, guesses=1)
 
     @property
-    def target_rows(self) -> int:
-        return self.num_draft_tokens + 1
-
-    @property
     def draft_rows(self) -> int:
         return self.target_rows + self.num_draft_tokens * self.expand_rows
 
@@ -87,12 +83,12 @@ class Mirror(ChainShape):
     def host_shapes(cls) -> Iterator["Mirror"]:
         yield cls(num_draft_tokens=4, guesses=1)
 
-    def _verify(self, window: Subtree) -> Step[tuple[int, ...]]:
+    def _verify(self, window: Subtree) -> Subprogram[tuple[int, ...]]:
         answers = yield from target_exit(window.rows(), self.guesses + 1)
         yield Send(_hypotheses(window, answers, self.guesses))
         return (yield from target_finish())
 
-    def _prepare(self, window: Subtree) -> Step[Prepared]:
+    def _prepare(self, window: Subtree) -> Subprogram[Branches]:
         yield from forward_window(window, 1)  # its KV, while the target is in its first half
         hypotheses = yield from _receive_hypotheses(window, self.expand_rows)
         return (yield from roll_out(window, _outcomes(hypotheses, len(window.tokens)), self.num_draft_tokens))
@@ -108,7 +104,7 @@ def _hypotheses(window: Subtree, answers: Sequence[Candidates], guesses: int) ->
     return Subtree(window.position, tuple(tokens), tuple(parents))
 
 
-def _receive_hypotheses(window: Subtree, most_guesses: int) -> Step[Subtree]:
+def _receive_hypotheses(window: Subtree, most_guesses: int) -> Subprogram[Subtree]:
     message = yield from receive()
     while isinstance(message, Verdict) and not message.tokens:  # the target has finished its prefill
         message = yield from receive()

@@ -38,6 +38,7 @@ class Pearl(ChainShape):
 
     name: ClassVar[str] = "pearl"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    least_target_rows: ClassVar[int] = 1
 
     num_draft_tokens: int = 8
 
@@ -52,10 +53,6 @@ class Pearl(ChainShape):
     def draft_rows(self) -> int:
         # Pending tokens and the window after them, in addition to the two rows of a miss.
         return 2 * self.num_draft_tokens + 2
-
-    @property
-    def least_target_rows(self) -> int:
-        return 1
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {

@@ -23,8 +23,8 @@ from swiftspec.policies.effects import (
     Program,
     Role,
     Send,
-    Step,
     Stop,
+    Subprogram,
     draft_forward,
     prefill,
     receive_verdict,
@@ -52,6 +52,7 @@ class SpecBranch(ChainShape):
 
     name: ClassVar[str] = "specbranch"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
+    least_target_rows: ClassVar[int] = 1
 
     num_draft_tokens: int = 8
     branches: int = 4
@@ -61,14 +62,6 @@ class SpecBranch(ChainShape):
         check_shape(self, num_draft_tokens=1, branches=1)
         if not 0 <= self.least_confidence <= 1:
             raise ValueError(f"least_confidence is {self.least_confidence}; expected a probability")
-
-    @property
-    def target_rows(self) -> int:
-        return self.num_draft_tokens + 1
-
-    @property
-    def least_target_rows(self) -> int:
-        return 1
 
     @property
     def draft_rows(self) -> int:
@@ -114,7 +107,7 @@ def _draft(request: Request, shape: SpecBranch) -> Program:
         yield KeepKV(Role.DRAFT, *tree.compact())
 
 
-def _window(tree: TokenTree, shape: SpecBranch, *, forked: bool) -> Step[tuple[Subtree, bool]]:
+def _window(tree: TokenTree, shape: SpecBranch, *, forked: bool) -> Subprogram[tuple[Subtree, bool]]:
     """Grow the tree by a window. Returns everything that may be verified, and whether a fork follows it."""
     everything = shape.draft_rows + shape.branches
     for _ in range(shape.num_draft_tokens):

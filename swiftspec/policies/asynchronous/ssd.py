@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
 
-from swiftspec.policies.asynchronous.branches import Outcome, Prepared, forward_window, prepared_rounds, roll_out
+from swiftspec.policies.asynchronous.branches import Branches, Outcome, forward_window, prepared_rounds, roll_out
 from swiftspec.policies.base import ChainShape, Layout, check_shape
-from swiftspec.policies.effects import Program, Role, Step
+from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Subtree
 from swiftspec.policies.verification import verify_rounds
@@ -53,10 +53,6 @@ class Ssd(ChainShape):
         check_shape(self, num_draft_tokens=1, branches=self.num_draft_tokens + 1)
         if not 0 < self.acceptance < 1:
             raise ValueError(f"acceptance is {self.acceptance}; expected a probability between 0 and 1")
-
-    @property
-    def target_rows(self) -> int:
-        return self.num_draft_tokens + 1
 
     @property
     def draft_rows(self) -> int:
@@ -95,7 +91,7 @@ def fan_out(num_draft_tokens: int, branches: int, acceptance: float) -> tuple[in
     return tuple(counts)
 
 
-def _prepare(window: Subtree, shape: Ssd) -> Step[Prepared]:
+def _prepare(window: Subtree, shape: Ssd) -> Subprogram[Branches]:
     """The next chain for each outcome in the fan-out."""
     counts = fan_out(shape.num_draft_tokens, shape.branches, shape.acceptance)
     answers = yield from forward_window(window, max(counts) + 1)

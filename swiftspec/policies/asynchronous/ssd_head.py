@@ -23,7 +23,7 @@ from swiftspec.policies.effects import (
     Program,
     Role,
     Send,
-    Step,
+    Subprogram,
     Verdict,
     as_verdict,
     draft_forward,
@@ -73,7 +73,7 @@ def _draft(request: Request, shape: SsdHead) -> Program:
     branch: Branch | None = None
     while True:
         if branch:
-            window = _window(position, fresh, branch.tokens)
+            window = Subtree.chain(position, (fresh[-1], *branch.tokens))
             yield Send(window)
             answers = yield from _read_on(window, fresh, branch, num_slots, num_candidates)
         else:
@@ -90,7 +90,7 @@ def _draft(request: Request, shape: SsdHead) -> Program:
         branch = prepared.get((len(fresh) - 1, fresh[-1]))
 
 
-def _receive_prompts_features() -> Step[bool]:
+def _receive_prompts_features() -> Subprogram[bool]:
     """Wait for the verdict that carries them; False if the target has finished instead."""
     verdict = as_verdict((yield from receive()))
     if isinstance(verdict, Verdict) and verdict.tokens:
@@ -98,13 +98,9 @@ def _receive_prompts_features() -> Step[bool]:
     return isinstance(verdict, Verdict)
 
 
-def _window(position: int, fresh: Sequence[int], chain: Sequence[int]) -> Subtree:
-    return Subtree(position, (fresh[-1], *chain), tuple(range(-1, len(chain))))
-
-
 def _read_on(
     window: Subtree, fresh: Sequence[int], branch: Branch, num_slots: int, num_candidates: int
-) -> Step[list[Candidates]]:
+) -> Subprogram[list[Candidates]]:
     """Read verified tokens, and a prepared chain's last one; the candidates after each token of the window."""
     behind = sum(1 << slot for slot in (*range(len(fresh) - 1), *branch.slots))
     last = Row(window.tokens[-1], window.position + len(window.tokens) - 1, behind)
@@ -117,7 +113,7 @@ def _read_on(
 
 def _just_in_time(
     position: int, fresh: Sequence[int], num_slots: int, num_draft_tokens: int, num_candidates: int
-) -> Step[tuple[Subtree, list[Candidates]]]:
+) -> Subprogram[tuple[Subtree, list[Candidates]]]:
     """Read verified tokens, draft a chain and send it; the window, and the candidates after each token of it."""
     rows = _verified_rows(fresh, position, num_slots)
     *_, candidates = yield from draft_forward(rows, num_candidates)
@@ -126,7 +122,7 @@ def _just_in_time(
     while len(chain) < num_draft_tokens:
         answers += yield from draft_forward((_last_row(chain, position),), num_candidates)
         chain.append(answers[-1].tokens[0])
-    window = _window(position, fresh, chain)
+    window = Subtree.chain(position, (fresh[-1], *chain))
     yield Send(window)
     answers += yield from draft_forward((_last_row(chain, position),), num_candidates)
     return window, answers

@@ -16,15 +16,15 @@ from functools import partial
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.base import Layout, TreeShape, check_positive, check_shape
 from swiftspec.policies.effects import (
     KeepKV,
     Message,
     Program,
     Role,
     Send,
-    Step,
     Stop,
+    Subprogram,
     Subtree,
     as_verdict,
     poll,
@@ -40,7 +40,7 @@ __all__ = ["SwiftSpec", "draft_rounds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SwiftSpec(Shape):
+class SwiftSpec(TreeShape):
     """Parameters of the asynchronous tree.
 
     Parameters
@@ -76,16 +76,13 @@ class SwiftSpec(Shape):
 
     def __post_init__(self) -> None:
         check_shape(self, verify_rows=2, miss_expansions=1, expand_rows=1, num_candidates=1)
+        check_positive(self, "draft_temperature")
         if not 0 <= self.least_probability < 1:
             raise ValueError(f"least_probability is {self.least_probability}; expected at least 0 and below 1")
         if self.tree_capacity < self.verify_rows:
             raise ValueError(
                 f"tree_capacity is {self.tree_capacity}; expected at least verify_rows ({self.verify_rows})"
             )
-
-    @property
-    def target_rows(self) -> int:
-        return self.verify_rows
 
     @property
     def least_target_rows(self) -> int:
@@ -120,10 +117,6 @@ class SwiftSpec(Shape):
             miss_expansions=self.miss_expansions,
         )
 
-    @property
-    def verifies_trees(self) -> bool:
-        return True
-
     @classmethod
     def search_space(cls) -> Iterator["SwiftSpec"]:
         for verify_rows in (4, 6, 8, 10, 12, 16):
@@ -150,7 +143,7 @@ class SwiftSpec(Shape):
 def draft_rounds(
     tree: TokenTree | MaskedTree,
     *,
-    expand: Callable[[], Step[bool]],
+    expand: Callable[[], Subprogram[bool]],
     best: Callable[[], Subtree],
     is_enough: Callable[[Subtree], bool],
     miss_expansions: int,
@@ -191,7 +184,7 @@ def draft_rounds(
         yield Send(best())
 
 
-def _grow_until_verdict(tree: TokenTree | MaskedTree, expand: Callable[[], Step[bool]]) -> Step[Message]:
+def _grow_until_verdict(tree: TokenTree | MaskedTree, expand: Callable[[], Subprogram[bool]]) -> Subprogram[Message]:
     """Expand without pause; a verdict is noticed after the expansion in progress."""
     while tree.can_grow:
         message = yield from poll()

@@ -16,7 +16,7 @@ from itertools import product
 from typing import ClassVar
 
 from swiftspec.policies.asynchronous.swiftspec import draft_rounds
-from swiftspec.policies.base import DraftKind, Layout, Shape, check_shape
+from swiftspec.policies.base import DraftKind, Layout, TreeShape, check_positive, check_shape
 from swiftspec.policies.effects import Program, Role, prefill
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree
@@ -27,7 +27,7 @@ __all__ = ["SwiftSpecParallel"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SwiftSpecParallel(Shape):
+class SwiftSpecParallel(TreeShape):
     """Parameters of the asynchronous tree.
 
     Parameters
@@ -67,16 +67,13 @@ class SwiftSpecParallel(Shape):
 
     def __post_init__(self) -> None:
         check_shape(self, verify_rows=2, expand_nodes=1, expand_leaves=1, num_masks=1, num_candidates=1)
+        check_positive(self, "draft_temperature")
         if not 0 <= self.least_probability < 1:
             raise ValueError(f"least_probability is {self.least_probability}; expected at least 0 and below 1")
         if self.tree_capacity < self.verify_rows:
             raise ValueError(
                 f"tree_capacity is {self.tree_capacity}; expected at least verify_rows ({self.verify_rows})"
             )
-
-    @property
-    def target_rows(self) -> int:
-        return self.verify_rows
 
     @property
     def least_target_rows(self) -> int:
@@ -117,17 +114,9 @@ class SwiftSpecParallel(Shape):
             miss_expansions=1,
         )
 
-    @property
-    def verifies_trees(self) -> bool:
-        return True
-
     @classmethod
     def search_space(cls) -> Iterator["SwiftSpecParallel"]:
         for verify_rows, expand_nodes, num_masks in product((4, 6, 8, 12, 16), (3, 6, 12), (2, 4, 7)):
             yield cls(verify_rows=verify_rows, expand_nodes=expand_nodes, num_masks=num_masks)
         for verify_rows, expand_nodes, least_probability in product((8, 16), (6, 12), (0.05, 0.15)):
             yield cls(verify_rows=verify_rows, expand_nodes=expand_nodes, least_probability=least_probability)
-
-    @classmethod
-    def host_shapes(cls) -> Iterator["SwiftSpecParallel"]:
-        yield cls(verify_rows=8)

@@ -10,20 +10,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swiftspec.policies.base import ChainShape, DraftKind, Layout, check_shape
-from swiftspec.policies.effects import (
-    Commit,
-    KeepKV,
-    Program,
-    Role,
-    Step,
-    draft_forward,
-    prefill,
-    read_unread,
-    target_forward,
-)
+from swiftspec.policies.colocated import colocated_round
+from swiftspec.policies.effects import KeepKV, Program, Role, Subprogram, draft_forward, prefill, read_unread
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Row, Subtree
-from swiftspec.policies.verification import follow
 
 __all__ = ["ParallelChain"]
 
@@ -36,15 +26,13 @@ class ParallelChain(ChainShape):
     layout: ClassVar[Layout] = Layout.COLOCATED
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.PARALLEL, DraftKind.BLOCK})
     elastic: ClassVar[bool] = True
+    least_target_rows: ClassVar[int] = 1  # without a draft
+    serial_forwards: ClassVar[int] = 1
 
     num_draft_tokens: int = 6
 
     def __post_init__(self) -> None:
         check_shape(self, num_draft_tokens=1)
-
-    @property
-    def target_rows(self) -> int:
-        return self.num_draft_tokens + 1
 
     @property
     def draft_rows(self) -> int:
@@ -54,14 +42,6 @@ class ParallelChain(ChainShape):
     @property
     def expand_rows(self) -> int:
         return self.draft_rows
-
-    @property
-    def least_target_rows(self) -> int:
-        return 1  # without a draft
-
-    @property
-    def serial_forwards(self) -> int:
-        return 1
 
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _rounds(request, self.num_draft_tokens)}
@@ -80,17 +60,11 @@ def _rounds(request: Request, num_draft_tokens: int) -> Program:
     yield from prefill(Role.TARGET, request.prompt[:-1])
     *unread, root = request.prompt  # by the draft
     position = request.root_position
-    num_generated = 0
     while True:
         drafted = yield from _draft(unread, root, position, num_draft_tokens, request.mask_token)
-        chain = Subtree(position, (root, *drafted), tuple(range(-1, len(drafted))))
-        choices = yield from target_forward(chain.rows())
-        path, verified = follow(chain, choices)
-        tokens, finished = request.clip(verified, num_generated=num_generated)
-        yield Commit(tokens)
+        _, tokens, finished = yield from colocated_round(request, Subtree.chain(position, (root, *drafted)))
         if finished:
             return
-        yield KeepKV(Role.TARGET, path, len(path))
         unread.append(root)
         if drafted:
             yield KeepKV(Role.DRAFT, tuple(range(len(unread))), len(unread))
@@ -98,10 +72,11 @@ def _rounds(request: Request, num_draft_tokens: int) -> Program:
         unread += tokens[:-1]
         root = tokens[-1]
         position += len(tokens)
-        num_generated += len(tokens)
 
 
-def _draft(unread: list[int], root: int, position: int, num_tokens: int, mask_token: int) -> Step[tuple[int, ...]]:
+def _draft(
+    unread: list[int], root: int, position: int, num_tokens: int, mask_token: int
+) -> Subprogram[tuple[int, ...]]:
     """A round's draft tokens; none if the round does without.
 
     The prompt is read first, and what earlier rounds that did without have left, unless it is short.

@@ -27,10 +27,10 @@ class _Node:
         self.start = start
         self.length = length
         self.count = count  # occurrences
-        self.children: dict[int, _Below] = {}
+        self.children: dict[int, _Child] = {}
 
 
-_Below = _Node | int  # for a string that occurs once, the position of its last part
+_Child = _Node | int  # for a string that occurs once, the position of its last part
 _Place = tuple[_Node, int] | int  # a node and how many of its last tokens; or the position after a single occurrence
 
 

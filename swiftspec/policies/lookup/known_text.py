@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from swiftspec.policies.lookup.speculation import Bounds, Speculation, best_continuation
 from swiftspec.policies.request import Request
+from swiftspec.policies.tree import Subtree
 
 __all__ = ["KnownText", "SuffixTree"]
 
@@ -17,10 +18,10 @@ class _Node:
         self.depth = depth
         self.num_occurrences = 0
         self.num_followed = 0  # occurrences except one at the text's end
-        self.children: dict[int, _Below] = {}
+        self.children: dict[int, _Child] = {}
 
 
-_Below = _Node | int  # for a string that occurred once, the position after it
+_Child = _Node | int  # for a string that occurred once, the position after it
 
 
 class SuffixTree:
@@ -73,10 +74,10 @@ class SuffixTree:
 
     def speculate(self, bounds: Bounds) -> Speculation:
         """The continuation of best score over all matches; of equals, that of the longest match."""
-        matches: list[tuple[int, _Below]] = [(node.depth, node) for node in self._matches]
+        matches: list[tuple[int, _Child]] = [(node.depth, node) for node in self._matches]
         return best_continuation(matches, self._children, bounds, max_depth=self._max_depth)
 
-    def _children(self, below: _Below, least_share: float) -> list[tuple[float, int, _Below]]:
+    def _children(self, below: _Child, least_share: float) -> list[tuple[float, int, _Child]]:
         """(share, token, what is below) of tokens that followed often enough, the most frequent first.
 
         Of equally frequent tokens the one seen first most recently is first: a text resembles its latest part.
@@ -85,7 +86,7 @@ class SuffixTree:
             known = below < len(self._text) and least_share <= 1.0
             return [(1.0, self._text[below], below + 1)] if known else []
         least, total = least_share * below.num_followed, below.num_followed
-        found: list[tuple[float, int, _Below]] = []
+        found: list[tuple[float, int, _Child]] = []
         for token, child in reversed(below.children.items()):
             count = 1 if isinstance(child, int) else child.num_occurrences
             if count >= least:
@@ -94,7 +95,7 @@ class SuffixTree:
         return found
 
 
-def _share(child: tuple[float, int, _Below]) -> float:
+def _share(child: tuple[float, int, _Child]) -> float:
     return child[0]
 
 
@@ -106,33 +107,36 @@ class KnownText:
     request : Request
     max_depth : int
         Tokens of the longest string that is counted in its own text.
+    bounds : Bounds
+        Of a continuation.
+    least_score : float
+        Least score of a continuation that is worth verifying.
     """
 
-    def __init__(self, request: Request, max_depth: int) -> None:
+    def __init__(self, request: Request, max_depth: int, bounds: Bounds, *, least_score: float = 0.0) -> None:
+        self._bounds, self._least_score = bounds, least_score
         self._earlier = request.earlier
         self._own = SuffixTree(max_depth)
         self._own.extend(request.prompt)
         self._before_output = len(request.prompt) - request.num_output
 
-    @property
-    def last(self) -> int:
-        """The last token."""
-        return self._own.text[-1]
-
-    def extend(self, tokens: Iterable[int]) -> None:
-        """Add output."""
+    def extend(self, tokens: tuple[int, ...], *, finished: bool) -> None:
+        """Add output. finished: later requests may be continued from all of it."""
         self._own.extend(tokens)
+        if finished and self._earlier is not None:
+            self._earlier.add(self._own.text[self._before_output :])
 
-    def speculate(self, bounds: Bounds) -> Speculation:
+    def subtree(self) -> Subtree:
+        """The continuation of best score, under the text's last token; that token alone if none is worth a round."""
+        found, text = self._speculate(), self._own.text
+        if found.score < self._least_score:
+            found = Speculation()
+        return Subtree(len(text) - 1, (text[-1], *found.tokens), (-1, *(parent + 1 for parent in found.parents)))
+
+    def _speculate(self) -> Speculation:
         """The continuation of best score; of equals, that of the request's own text."""
-        own = self._own.speculate(bounds)
+        own = self._own.speculate(self._bounds)
         if self._earlier is None:
             return own
-        earlier = self._earlier.speculate(self._own.text, bounds)
+        earlier = self._earlier.speculate(self._own.text, self._bounds)
         return earlier if earlier.score > own.score else own
-
-    def finish(self, tokens: Iterable[int]) -> None:
-        """Add the last output; later requests may be continued from it."""
-        if self._earlier is not None:
-            self._own.extend(tokens)
-            self._earlier.add(self._own.text[self._before_output :])

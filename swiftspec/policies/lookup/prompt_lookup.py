@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swiftspec.policies.base import TargetOnly, check_shape
-from swiftspec.policies.effects import Commit, KeepKV, Prefill, Program, Role, target_forward
+from swiftspec.policies.colocated import text_rounds
+from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree
-from swiftspec.policies.verification import follow
 
 __all__ = ["Lookup", "PromptLookup"]
 
@@ -32,7 +32,8 @@ class PromptLookup(TargetOnly):
 
     name: ClassVar[str] = "prompt_lookup"
     elastic: ClassVar[bool] = True
-    quotes: ClassVar[bool] = True
+    drafts_from_text: ClassVar[bool] = True
+    least_target_rows: ClassVar[int] = 1
 
     num_draft_tokens: int = 5
     longest_match: int = 3
@@ -44,12 +45,10 @@ class PromptLookup(TargetOnly):
     def target_rows(self) -> int:
         return self.num_draft_tokens + 1
 
-    @property
-    def least_target_rows(self) -> int:
-        return 1
-
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: _rounds(request, self)}
+        text = Lookup(self.longest_match, self.num_draft_tokens)
+        text.extend(request.prompt)
+        return {Role.TARGET: text_rounds(request, text)}
 
     @property
     def chain_tokens(self) -> int:
@@ -67,14 +66,22 @@ class PromptLookup(TargetOnly):
 
 
 class Lookup:
-    """Index of the last occurrence of every token n-gram in the text, and of its continuation."""
+    """Index of the last occurrence of every token n-gram in a text, and of its continuation.
 
-    def __init__(self, longest_match: int) -> None:
-        self._longest = longest_match
+    Parameters
+    ----------
+    longest_match : int
+        Longest n-gram.
+    max_tokens : int
+        Tokens of a continuation.
+    """
+
+    def __init__(self, longest_match: int, max_tokens: int) -> None:
+        self._longest, self._max_tokens = longest_match, max_tokens
         self._tokens: list[int] = []
         self._after: dict[tuple[int, ...], int] = {}  # tokens -> start of their continuation
 
-    def extend(self, tokens: tuple[int, ...]) -> None:
+    def extend(self, tokens: tuple[int, ...], *, finished: bool = False) -> None:  # noqa: ARG002 - it ends, too
         """Add text."""
         for token in tokens:
             end = len(self._tokens)
@@ -82,32 +89,14 @@ class Lookup:
                 self._after[tuple(self._tokens[end - length :])] = end
             self._tokens.append(token)
 
-    def guess(self, num_tokens: int) -> tuple[int, ...]:
-        """At most `num_tokens` tokens that may follow; none if the last token never occurred before."""
+    def subtree(self) -> Subtree:
+        """The last token and its continuation, a chain; that token alone if it never occurred before."""
+        return Subtree.chain(len(self._tokens) - 1, (self._tokens[-1], *self._continuation()))
+
+    def _continuation(self) -> list[int]:
         end = len(self._tokens)
         for length in range(min(self._longest, end), 0, -1):
             start = self._after.get(tuple(self._tokens[end - length :]))
             if start is not None:
-                return tuple(self._tokens[start : start + num_tokens])
-        return ()
-
-
-def _rounds(request: Request, shape: PromptLookup) -> Program:
-    token: int = yield Prefill(Role.TARGET, request.prompt)
-    lookup = Lookup(shape.longest_match)
-    lookup.extend(request.prompt)
-    tokens, finished = request.clip((token,), num_generated=0)
-    yield Commit(tokens)
-    position, num_generated = request.root_position + 1, 1
-    while not finished:
-        lookup.extend(tokens)
-        guess = lookup.guess(shape.num_draft_tokens)
-        chain = Subtree(position, (tokens[-1], *guess), tuple(range(-1, len(guess))))
-        choices = yield from target_forward(chain.rows())
-        path, verified = follow(chain, choices)
-        tokens, finished = request.clip(verified, num_generated=num_generated)
-        yield Commit(tokens)
-        if not finished:
-            yield KeepKV(Role.TARGET, path, len(path))
-        position += len(tokens)
-        num_generated += len(tokens)
+                return self._tokens[start : start + self._max_tokens]
+        return []

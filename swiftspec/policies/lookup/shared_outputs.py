@@ -1,22 +1,9 @@
 """Earlier outputs that a server keeps: apart for every tenant, and for every policy that searches them."""
 
-from typing import Protocol, runtime_checkable
-
 from swiftspec.policies.base import Policy
 from swiftspec.policies.lookup.earlier_outputs import EarlierOutputs
 
-__all__ = ["SharedOutputs", "num_searched"]
-
-
-@runtime_checkable
-class _Searches(Protocol):
-    """A policy that may search earlier outputs."""
-
-    @property
-    def earlier_outputs(self) -> int: ...
-
-    @property
-    def max_tree_depth(self) -> int: ...
+__all__ = ["SharedOutputs"]
 
 
 class SharedOutputs:
@@ -30,14 +17,9 @@ class SharedOutputs:
 
     def known_to(self, policy: Policy, tenant: int = 0) -> EarlierOutputs | None:
         """The outputs that a tenant's request may be continued from; None if its policy searches none."""
-        if not isinstance(policy, _Searches) or not policy.earlier_outputs:
+        if not policy.earlier_outputs:
             return None
         key = (tenant, policy.earlier_outputs, policy.max_tree_depth)
         if key not in self._kept:
             self._kept[key] = EarlierOutputs(policy.earlier_outputs, policy.max_tree_depth)
         return self._kept[key]
-
-
-def num_searched(policy: Policy) -> int:
-    """Most earlier outputs that a policy searches; 0 if it searches none."""
-    return policy.earlier_outputs if isinstance(policy, _Searches) else 0

@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 
 __all__ = ["Bounds", "Speculation", "best_continuation"]
 
-Below = TypeVar("Below")
-Children = Callable[[Below, float], list[tuple[float, int, Below]]]
+Child = TypeVar("Child")
+Children = Callable[[Child, float], list[tuple[float, int, Child]]]
 
 
 class Speculation(NamedTuple):
@@ -50,7 +50,7 @@ class Bounds:
 
 
 def best_continuation(
-    matches: Iterable[tuple[int, Below]], children: Children[Below], bounds: Bounds, *, max_depth: int
+    matches: Iterable[tuple[int, Child]], children: Children[Child], bounds: Bounds, *, max_depth: int
 ) -> Speculation:
     """The continuation of best score over all matches; of equals, that of the longest match.
 
@@ -74,13 +74,13 @@ def best_continuation(
     return best
 
 
-def _likeliest(match: Below, children: Children[Below], max_tokens: int, bounds: Bounds) -> Speculation:
+def _likeliest(match: Child, children: Children[Child], max_tokens: int, bounds: Bounds) -> Speculation:
     """The likeliest tokens after a match, each with all before it."""
     tokens, parents, score = list[int](), list[int](), 0.0
-    waiting: list[tuple[float, int, int, int, Below]] = []  # -probability, order, parent, token, what is below
+    waiting: list[tuple[float, int, int, int, Child]] = []  # -probability, order, parent, token, what is below
     branches = bounds.branches
 
-    def add_children(below: Below, probability: float, parent: int) -> None:
+    def add_children(below: Child, probability: float, parent: int) -> None:
         for share, token, child in children(below, bounds.min_token_prob / probability)[:branches]:
             order = len(tokens) * branches + len(waiting)
             heappush(waiting, (-probability * share, order, parent, token, child))

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.base import TargetOnly, check_shape
-from swiftspec.policies.effects import Commit, KeepKV, Prefill, Program, Role, Subtree, target_forward
+from swiftspec.policies.base import TargetOnly, check_positive, check_shape
+from swiftspec.policies.colocated import text_rounds
+from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.lookup.known_text import KnownText
-from swiftspec.policies.lookup.speculation import Bounds, Speculation
+from swiftspec.policies.lookup.speculation import Bounds
 from swiftspec.policies.request import Request
-from swiftspec.policies.verification import follow
 
-__all__ = ["SuffixDecoding", "below_root"]
+__all__ = ["SuffixDecoding"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,8 @@ class SuffixDecoding(TargetOnly):
 
     name: ClassVar[str] = "suffix_decoding"
     elastic: ClassVar[bool] = True
-    quotes: ClassVar[bool] = True
+    drafts_from_text: ClassVar[bool] = True
+    least_target_rows: ClassVar[int] = 1
 
     verify_rows: int = 8
     branches: int = 1
@@ -54,18 +55,13 @@ class SuffixDecoding(TargetOnly):
 
     def __post_init__(self) -> None:
         check_shape(self, verify_rows=2, branches=1, max_tree_depth=2, earlier_outputs=0)
-        if not self.max_spec_factor > 0:
-            raise ValueError(f"max_spec_factor is {self.max_spec_factor}; expected a positive number")
+        check_positive(self, "max_spec_factor")
         if not 0 < self.min_token_prob <= 1:
             raise ValueError(f"min_token_prob is {self.min_token_prob}; expected above 0 and at most 1")
 
     @property
     def target_rows(self) -> int:
         return self.verify_rows
-
-    @property
-    def least_target_rows(self) -> int:
-        return 1
 
     @property
     def bounds(self) -> Bounds:
@@ -78,7 +74,7 @@ class SuffixDecoding(TargetOnly):
         )
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: _rounds(request, self)}
+        return {Role.TARGET: text_rounds(request, KnownText(request, self.max_tree_depth, self.bounds))}
 
     @property
     def verifies_trees(self) -> bool:
@@ -92,29 +88,3 @@ class SuffixDecoding(TargetOnly):
     @classmethod
     def host_shapes(cls) -> Iterator["SuffixDecoding"]:
         yield cls(verify_rows=8, max_spec_factor=4.0)
-
-
-def below_root(root: int, position: int, speculation: Speculation) -> Subtree:
-    """The speculated tokens under the last verified one."""
-    parents = (-1, *(parent + 1 for parent in speculation.parents))
-    return Subtree(position, (root, *speculation.tokens), parents)
-
-
-def _rounds(request: Request, shape: SuffixDecoding) -> Program:
-    token: int = yield Prefill(Role.TARGET, request.prompt)
-    text, bounds = KnownText(request, shape.max_tree_depth), shape.bounds
-    tokens, finished = request.clip((token,), num_generated=0)
-    yield Commit(tokens)
-    position, num_generated = request.root_position + 1, 1
-    while not finished:
-        text.extend(tokens)
-        subtree = below_root(tokens[-1], position, text.speculate(bounds))
-        choices = yield from target_forward(subtree.rows())
-        path, verified = follow(subtree, choices)
-        tokens, finished = request.clip(verified, num_generated=num_generated)
-        yield Commit(tokens)
-        if not finished:
-            yield KeepKV(Role.TARGET, path, len(path))
-        position += len(tokens)
-        num_generated += len(tokens)
-    text.finish(tokens)

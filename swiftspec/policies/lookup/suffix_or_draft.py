@@ -4,16 +4,16 @@ Where the suffix tree of the text expects many tokens to be accepted, its contin
 run; elsewhere the draft writes a chain, as in `serial_chain`. The draft reads what it missed before its next chain.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, check_shape
+from swiftspec.policies.base import ChainShape, Layout, check_positive, check_shape
 from swiftspec.policies.chains.serial import SerialChain, serial_rounds
-from swiftspec.policies.effects import Program, Role, Subtree
+from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.lookup.known_text import KnownText
-from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding, below_root
+from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.policies.request import Request
 
 __all__ = ["SuffixOrDraft"]
@@ -37,7 +37,8 @@ class SuffixOrDraft(ChainShape):
     name: ClassVar[str] = "suffix_or_draft"
     layout: ClassVar[Layout] = Layout.COLOCATED
     elastic: ClassVar[bool] = True
-    quotes: ClassVar[bool] = True
+    drafts_from_text: ClassVar[bool] = True
+    least_target_rows: ClassVar[int] = 2
 
     num_draft_tokens: int = 4
     least_score: float = 2.0
@@ -49,8 +50,7 @@ class SuffixOrDraft(ChainShape):
 
     def __post_init__(self) -> None:
         check_shape(self, num_draft_tokens=1)
-        if not self.least_score > 0:
-            raise ValueError(f"least_score is {self.least_score}; expected a positive number")
+        check_positive(self, "least_score")
         _ = self.suffix  # which checks the others
 
     @property
@@ -74,10 +74,6 @@ class SuffixOrDraft(ChainShape):
         return max(self.verify_rows, self.chain.target_rows)
 
     @property
-    def least_target_rows(self) -> int:
-        return 2
-
-    @property
     def draft_rows(self) -> int:
         return self.chain.draft_rows
 
@@ -86,7 +82,8 @@ class SuffixOrDraft(ChainShape):
         return self.num_draft_tokens
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: serial_rounds(request, self.chain.tree, _WorthQuoting(request, self))}
+        text = KnownText(request, self.max_tree_depth, self.suffix.bounds, least_score=self.least_score)
+        return {Role.TARGET: serial_rounds(request, self.chain.tree, text)}
 
     @classmethod
     def search_space(cls) -> Iterator["SuffixOrDraft"]:
@@ -103,21 +100,3 @@ class SuffixOrDraft(ChainShape):
     @classmethod
     def host_shapes(cls) -> Iterator["SuffixOrDraft"]:
         yield cls(num_draft_tokens=4, least_score=3.0, max_spec_factor=4.0)
-
-
-class _WorthQuoting:
-    """Continuations of a suffix tree whose score is high enough."""
-
-    def __init__(self, request: Request, shape: SuffixOrDraft) -> None:
-        self._bounds, self._least_score = shape.suffix.bounds, shape.least_score
-        self._text = KnownText(request, shape.max_tree_depth)
-
-    def extend(self, tokens: Iterable[int]) -> None:
-        self._text.extend(tokens)
-
-    def subtree(self, position: int) -> Subtree | None:
-        found = self._text.speculate(self._bounds)
-        return below_root(self._text.last, position, found) if found.score >= self._least_score else None
-
-    def finish(self, tokens: Iterable[int]) -> None:
-        self._text.finish(tokens)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape, check_shape
-from swiftspec.policies.effects import Program, Role, Step
+from swiftspec.policies.base import Layout, TreeShape, check_positive, check_shape
+from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, at_temperature
 from swiftspec.policies.trees.level_trees import Layers, layered_rounds
@@ -22,7 +22,7 @@ __all__ = ["Eagle2Tree"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Eagle2Tree(Shape):
+class Eagle2Tree(TreeShape):
     """Parameters of the dynamic tree.
 
     Parameters
@@ -49,10 +49,7 @@ class Eagle2Tree(Shape):
 
     def __post_init__(self) -> None:
         check_shape(self, verify_rows=2, top_k=1, depth=1)
-
-    @property
-    def target_rows(self) -> int:
-        return self.verify_rows
+        check_positive(self, "draft_temperature")
 
     @property
     def draft_rows(self) -> int:
@@ -78,10 +75,6 @@ class Eagle2Tree(Shape):
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: layered_rounds(request, self._draft, fuzzy=self.fuzzy, is_exact=self.is_exact)}
 
-    @property
-    def verifies_trees(self) -> bool:
-        return True
-
     @classmethod
     def search_space(cls) -> Iterator["Eagle2Tree"]:
         for verify_rows in (6, 8, 12, 16, 24):
@@ -94,7 +87,7 @@ class Eagle2Tree(Shape):
     def host_shapes(cls) -> Iterator["Eagle2Tree"]:
         yield cls(verify_rows=8, top_k=4, depth=4)
 
-    def _draft(self, layers: Layers) -> Step[list[int]]:
+    def _draft(self, layers: Layers) -> Subprogram[list[int]]:
         first = yield from layers.start(self.top_k)
         if first is None:
             return []

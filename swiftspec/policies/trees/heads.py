@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swiftspec.policies.base import ChainShape, DraftKind, Layout, check_shape
-from swiftspec.policies.effects import Program, Role, Step
+from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.trees.eagle2 import Eagle2Tree
 from swiftspec.policies.trees.level_trees import Layers, layered_rounds
@@ -34,10 +34,6 @@ class HeadChain(ChainShape):
         check_shape(self, num_draft_tokens=1)
 
     @property
-    def target_rows(self) -> int:
-        return self.num_draft_tokens + 1
-
-    @property
     def draft_rows(self) -> int:
         return 2 * self.num_draft_tokens  # a whole chain accepted and the bonus token, and all but the last of the next
 
@@ -57,11 +53,7 @@ class HeadChain(ChainShape):
         for num_draft_tokens in (1, 2, 3, 4, 5, 6, 7, 8, 10):
             yield cls(num_draft_tokens=num_draft_tokens)
 
-    @classmethod
-    def host_shapes(cls) -> Iterator["HeadChain"]:
-        yield cls(num_draft_tokens=4)
-
-    def _draft(self, layers: Layers) -> Step[list[int]]:
+    def _draft(self, layers: Layers) -> Subprogram[list[int]]:
         chain: list[int] = []
         candidates = yield from layers.start(1)
         while candidates is not None:

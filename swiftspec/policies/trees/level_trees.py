@@ -2,20 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from swiftspec.policies.effects import (
-    Commit,
-    KeepKV,
-    Program,
-    Role,
-    Step,
-    draft_forward,
-    prefill,
-    read_unread,
-    target_forward,
-)
+from swiftspec.policies.colocated import colocated_round
+from swiftspec.policies.effects import KeepKV, Program, Role, Subprogram, draft_forward, prefill, read_unread
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Row, Subtree
-from swiftspec.policies.verification import follow
 
 __all__ = ["Layers", "layered_rounds"]
 
@@ -61,7 +51,7 @@ class Layers:
         self.scores.append(score)
         return len(self._tokens) - 1
 
-    def start(self, num_candidates: int) -> Step[Candidates | None]:
+    def start(self, num_candidates: int) -> Subprogram[Candidates | None]:
         """Forward the fresh tokens; returns the root's candidates, or None if it was not computed."""
         first = self._position - len(self._fresh) + 1
         rows = tuple(Row(token, first + i, (1 << i) - 1) for i, token in enumerate(self._fresh))
@@ -71,7 +61,7 @@ class Layers:
         self._rows[0], self._slots[0], self._num_slots = rows[-1], len(rows) - 1, len(rows)
         return answers[-1]
 
-    def forward(self, nodes: Sequence[int], num_candidates: int, *, level: int) -> Step[tuple[Candidates, ...]]:
+    def forward(self, nodes: Sequence[int], num_candidates: int, *, level: int) -> Subprogram[tuple[Candidates, ...]]:
         """Forward nodes whose parents were forwarded; returns the candidates of each, none if it was not computed.
 
         level: of the forward in its round, from 1.
@@ -107,7 +97,7 @@ class Layers:
 
 def layered_rounds(
     request: Request,
-    draft: Callable[[Layers], Step[list[int]]],
+    draft: Callable[[Layers], Subprogram[list[int]]],
     *,
     fuzzy: bool = False,
     is_exact: bool = True,
@@ -118,19 +108,14 @@ def layered_rounds(
     """
     yield from prefill(Role.TARGET, request.prompt[:-1])
     unread = list(request.prompt[:-1])  # by the draft
-    fresh, position, num_generated = request.prompt[-1:], request.root_position, 0
+    fresh, position = request.prompt[-1:], request.root_position
     while True:
         layers, nodes = Layers(fresh, position=position, fuzzy=fuzzy, is_exact=is_exact), list[int]()
         if (yield from read_unread(unread, position - len(fresh) + 1)):
             nodes = yield from draft(layers)
-        subtree = layers.subtree(nodes)
-        choices = yield from target_forward(subtree.rows())
-        path, verified = follow(subtree, choices)
-        tokens, finished = request.clip(verified, num_generated=num_generated)
-        yield Commit(tokens)
+        path, tokens, finished = yield from colocated_round(request, layers.subtree(nodes))
         if finished:
             return
-        yield KeepKV(Role.TARGET, path, len(path))
         kept = layers.kept([nodes[index - 1] for index in path[1:]])
         fresh = (fresh + tokens)[len(kept) :]
         if kept:
@@ -139,4 +124,3 @@ def layered_rounds(
             unread += fresh[:-1]
             fresh = fresh[-1:]
         position += len(tokens)
-        num_generated += len(tokens)

@@ -129,7 +129,7 @@ class MaskedTree(SlottedTree[_Node]):
         self._picked = []
 
     def best(self, num_rows: int, *, least_probability: float = 0.0) -> Subtree:
-        """As `TokenTree.best`."""
+        """The `num_rows` best nodes, as `TokenTree.best`."""
         worst = log(least_probability) if least_probability > 0 else -inf
         index_of = {self._root: 0}
         tokens, parents = [self._root.token], [-1]

@@ -15,9 +15,9 @@ from functools import partial
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.base import DraftKind, Layout, Shape, check_shape
-from swiftspec.policies.chains.serial import tree_rounds
-from swiftspec.policies.effects import Program, Role, Step, read_unread
+from swiftspec.policies.base import DraftKind, Layout, TreeShape, check_positive, check_shape
+from swiftspec.policies.colocated import tree_rounds
+from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
 from swiftspec.policies.trees.masked_tree import MaskedTree
 from swiftspec.policies.verification import expand_masked
@@ -26,7 +26,7 @@ __all__ = ["ParallelTree"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelTree(Shape):
+class ParallelTree(TreeShape):
     """Grow a tree by one draft forward, verify its best `verify_rows` nodes.
 
     Parameters
@@ -48,6 +48,8 @@ class ParallelTree(Shape):
     layout: ClassVar[Layout] = Layout.COLOCATED
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.PARALLEL, DraftKind.BLOCK})
     elastic: ClassVar[bool] = True
+    least_target_rows: ClassVar[int] = 1  # without a draft
+    serial_forwards: ClassVar[int] = 1
 
     verify_rows: int = 12
     least_probability: float = 0.0
@@ -57,12 +59,13 @@ class ParallelTree(Shape):
 
     def __post_init__(self) -> None:
         check_shape(self, verify_rows=2, num_masks=1, num_candidates=1)
+        check_positive(self, "draft_temperature")
         if not 0 <= self.least_probability < 1:
             raise ValueError(f"least_probability is {self.least_probability}; expected at least 0 and below 1")
 
     @property
-    def target_rows(self) -> int:
-        return self.verify_rows
+    def draft_levels(self) -> int:
+        return self.num_masks + 1
 
     @property
     def draft_rows(self) -> int:
@@ -73,14 +76,6 @@ class ParallelTree(Shape):
     def expand_rows(self) -> int:
         return self.draft_rows
 
-    @property
-    def least_target_rows(self) -> int:
-        return 1  # without a draft
-
-    @property
-    def serial_forwards(self) -> int:
-        return 1
-
     def programs(self, request: Request) -> dict[Role, Program]:
         tree = MaskedTree(
             request.prompt[-1],
@@ -90,15 +85,11 @@ class ParallelTree(Shape):
             num_masks=self.num_masks,
             temperature=self.draft_temperature,
         )
-        draft = partial(_draft, tree, self)
+        grow = partial(expand_masked, tree, 1, self.num_candidates, level=1)
         rounds = tree_rounds(
-            request, tree, draft, verify_rows=self.verify_rows, least_probability=self.least_probability
+            request, tree, grow, verify_rows=self.verify_rows, least_probability=self.least_probability
         )
         return {Role.TARGET: rounds}
-
-    @property
-    def verifies_trees(self) -> bool:
-        return True
 
     @classmethod
     def search_space(cls) -> Iterator["ParallelTree"]:
@@ -111,8 +102,3 @@ class ParallelTree(Shape):
     @classmethod
     def host_shapes(cls) -> Iterator["ParallelTree"]:
         yield cls(verify_rows=8, num_masks=4)
-
-
-def _draft(tree: MaskedTree, shape: ParallelTree, unread: list[int]) -> Step[None]:
-    if (yield from read_unread(unread, tree.position)):
-        yield from expand_masked(tree, 1, shape.num_candidates, level=1)

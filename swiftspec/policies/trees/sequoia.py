@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, NamedTuple
 
-from swiftspec.policies.base import Layout, Shape, check_shape
-from swiftspec.policies.effects import Program, Role, Step
+from swiftspec.policies.base import Layout, TreeShape, check_shape
+from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates
 from swiftspec.policies.trees.level_trees import Layers, layered_rounds
@@ -55,7 +55,7 @@ def static_tree(rank_acceptance: tuple[float, ...], num_nodes: int, max_depth: f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SequoiaTree(Shape):
+class SequoiaTree(TreeShape):
     """Parameters of the static tree.
 
     Parameters
@@ -86,10 +86,6 @@ class SequoiaTree(Shape):
         return static_tree(self.rank_acceptance, self.verify_rows, self.depth)
 
     @property
-    def target_rows(self) -> int:
-        return self.verify_rows
-
-    @property
     def draft_rows(self) -> int:
         return self.verify_rows + 2
 
@@ -110,10 +106,6 @@ class SequoiaTree(Shape):
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: layered_rounds(request, self._draft)}
 
-    @property
-    def verifies_trees(self) -> bool:
-        return True
-
     @classmethod
     def search_space(cls) -> Iterator["SequoiaTree"]:
         for verify_rows in (4, 6, 8, 10, 12, 16, 24):
@@ -125,7 +117,7 @@ class SequoiaTree(Shape):
     def host_shapes(cls) -> Iterator["SequoiaTree"]:
         yield cls(verify_rows=6, depth=4, rank_acceptance=(0.6, 0.15, 0.08, 0.04))
 
-    def _draft(self, layers: Layers) -> Step[list[int]]:
+    def _draft(self, layers: Layers) -> Subprogram[list[int]]:
         static = self._nodes
         placed = {0: 0}  # index in the static tree -> node
         for depth in range(1, self.depth + 1):

@@ -5,11 +5,11 @@ from typing import NamedTuple, Protocol
 
 from swiftspec.scheduler.costs import RoundCosts
 
-__all__ = ["Contender", "Control"]
+__all__ = ["Control", "Demand"]
 
 
-class Contender(NamedTuple):
-    """A request that rows of a round are for.
+class Demand(NamedTuple):
+    """Demand of one request for rows of a round.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ class Control(Protocol):
     @property
     def learns(self) -> bool: ...
 
-    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
-        """Rows of each contender's verification, the root included: from 1 to 1 + len(survival).
+    def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        """Rows of each request's verification, the root included: from 1 to 1 + len(survival).
 
-        Together they are at most `max_rows`, or one each if there are more contenders than that. What is to be drafted
+        Together they are at most `max_rows`, or one each if there are more requests than that. What is to be drafted
         follows from them: the rows below a root take as many draft forwards, one after another.
         """

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import ClassVar, NamedTuple
 
-from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.costs import RoundCosts
 
 __all__ = ["Goodput", "GoodputPerRequest", "RoundGoodput", "goodput_by_length"]
@@ -23,12 +23,12 @@ class RoundGoodput(NamedTuple):
     tokens_per_s: float
 
 
-def goodput_by_length(contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> Iterator[RoundGoodput]:
+def goodput_by_length(demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> Iterator[RoundGoodput]:
     """Goodput of every draft length for which there is room, from 0."""
-    num_sequences = len(contenders)
+    num_sequences = len(demands)
     tokens, num_rows, draft_s = float(num_sequences), num_sequences, 0.0
     yield RoundGoodput(0, tokens / costs.verify_s(num_sequences, num_rows))
-    for length, level in enumerate(zip_longest(*[contender.survival for contender in contenders]), start=1):
+    for length, level in enumerate(zip_longest(*[demand.survival for demand in demands]), start=1):
         surviving = [survival for survival in level if survival is not None]
         tokens += sum(surviving)
         num_rows += len(surviving)
@@ -38,9 +38,9 @@ def goodput_by_length(contenders: Sequence[Contender], *, costs: RoundCosts, max
         yield RoundGoodput(length, tokens / (draft_s + costs.verify_s(num_sequences, num_rows)))
 
 
-def _best_length(contenders: Sequence[Contender], costs: RoundCosts, max_rows: int) -> int:
+def _best_length(demands: Sequence[Demand], costs: RoundCosts, max_rows: int) -> int:
     """Draft length with the highest goodput; the shortest of equals."""
-    found = goodput_by_length(contenders, costs=costs, max_rows=max_rows)
+    found = goodput_by_length(demands, costs=costs, max_rows=max_rows)
     return max(found, key=lambda each: each.tokens_per_s).num_draft_rows
 
 
@@ -50,10 +50,10 @@ class Goodput:
 
     learns: ClassVar[bool] = True
 
-    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
-        """Rows of each contender."""
-        length = _best_length(contenders, costs, max_rows)
-        return [1 + min(length, len(contender.survival)) for contender in contenders]
+    def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        """Rows of each request."""
+        length = _best_length(demands, costs, max_rows)
+        return [1 + min(length, len(demand.survival)) for demand in demands]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,15 @@ class GoodputPerRequest:
 
     learns: ClassVar[bool] = True
 
-    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
-        """Rows of each contender."""
-        length = _best_length(contenders, costs, max_rows)
-        acceptance = [contender.survival[0] if contender.survival else 0.0 for contender in contenders]
+    def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        """Rows of each request."""
+        length = _best_length(demands, costs, max_rows)
+        acceptance = [demand.survival[0] if demand.survival else 0.0 for demand in demands]
         total = sum(acceptance)
         if not total:
-            return [1] * len(contenders)
-        lengths = [int(0.5 + length * len(contenders) * each / total) for each in acceptance]
-        rows = [1 + min(each, len(contender.survival)) for each, contender in zip(lengths, contenders, strict=True)]
+            return [1] * len(demands)
+        lengths = [int(0.5 + length * len(demands) * each / total) for each in acceptance]
+        rows = [1 + min(each, len(demand.survival)) for each, demand in zip(lengths, demands, strict=True)]
         while sum(rows) > max(max_rows, len(rows)):  # rounding up
             rows[rows.index(max(rows))] -= 1
         return rows

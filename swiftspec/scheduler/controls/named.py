@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.scheduler.controls.control import Contender, Control
+from swiftspec.scheduler.asks import equal_shares
+from swiftspec.scheduler.controls.control import Control, Demand
 from swiftspec.scheduler.controls.goodput import Goodput, GoodputPerRequest
 from swiftspec.scheduler.controls.slo import Slo
 from swiftspec.scheduler.controls.worth import Worth
 from swiftspec.scheduler.costs import RoundCosts
-from swiftspec.scheduler.shares import equal_shares
 
 __all__ = ["CONTROLS", "NO_CONTROL", "Fixed", "control_under", "named_control"]
 
@@ -37,13 +37,13 @@ class Fixed:
 
     def rows(
         self,
-        contenders: Sequence[Contender],
+        demands: Sequence[Demand],
         *,
         costs: RoundCosts,  # noqa: ARG002 - they change nothing
         max_rows: int,
     ) -> list[int]:
-        """Rows of each contender."""
-        wanted = [1 + min(self.num_draft_rows, len(contender.survival)) for contender in contenders]
+        """Rows of each request."""
+        wanted = [1 + min(self.num_draft_rows, len(demand.survival)) for demand in demands]
         return equal_shares(wanted, max_rows)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.controls.draft_round import DraftRound
 from swiftspec.scheduler.controls.worth import add_likeliest
 from swiftspec.scheduler.costs import RoundCosts
@@ -24,21 +24,21 @@ class Slo:
 
     learns: ClassVar[bool] = True
 
-    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
-        """Rows of each contender."""
-        begun = DraftRound(contenders, costs)
-        add_due(begun, contenders, max_rows=max_rows)
-        return add_likeliest(begun, contenders, costs=costs, max_rows=max_rows)
+    def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        """Rows of each request."""
+        begun = DraftRound(demands, costs)
+        add_due(begun, demands, max_rows=max_rows)
+        return add_likeliest(begun, demands, costs=costs, max_rows=max_rows)
 
 
-def add_due(begun: DraftRound, contenders: Sequence[Contender], *, max_rows: int) -> None:
-    """Give contenders the rows that they are due, those that are due most first, while there is room."""
-    left = max_rows - len(contenders)
-    behind = [index for index, contender in enumerate(contenders) if contender.tokens_due > 1]
-    for index in sorted(behind, key=lambda index: -contenders[index].tokens_due):
-        contender = contenders[index]
-        while left > 0 and begun.can_grow(index) and begun.tokens_of(index) < contender.tokens_due:
-            survival = contender.survival[begun.rows[index] - 1]
+def add_due(begun: DraftRound, demands: Sequence[Demand], *, max_rows: int) -> None:
+    """Give requests the rows that they are due, those that are due most first, while there is room."""
+    left = max_rows - len(demands)
+    behind = [index for index, demand in enumerate(demands) if demand.tokens_due > 1]
+    for index in sorted(behind, key=lambda index: -demands[index].tokens_due):
+        demand = demands[index]
+        while left > 0 and begun.can_grow(index) and begun.tokens_of(index) < demand.tokens_due:
+            survival = demand.survival[begun.rows[index] - 1]
             if survival / begun.tokens_of(index) < len(behind) * (begun.longer_s(index) / begun.seconds - 1):
                 break
             begun.add(index)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.controls.draft_round import DraftRound
 from swiftspec.scheduler.costs import RoundCosts
 
@@ -21,21 +21,21 @@ class Worth:
 
     learns: ClassVar[bool] = True
 
-    def rows(self, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
-        """Rows of each contender."""
-        return add_likeliest(DraftRound(contenders, costs), contenders, costs=costs, max_rows=max_rows)
+    def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
+        """Rows of each request."""
+        return add_likeliest(DraftRound(demands, costs), demands, costs=costs, max_rows=max_rows)
 
 
-def add_likeliest(begun: DraftRound, contenders: Sequence[Contender], *, costs: RoundCosts, max_rows: int) -> list[int]:
-    """Rows of each contender, those that a round has already included.
+def add_likeliest(begun: DraftRound, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
+    """Rows of each request, those that a round has already included.
 
     The argmax is over all numbers of rows, not up to the first fall: costs rise in stairs.
     """
     rows = list(begun.rows)
     order = [
         (-survival, level, index)
-        for index, contender in enumerate(contenders)
-        for level, survival in enumerate(contender.survival[rows[index] - 1 :], start=rows[index])
+        for index, demand in enumerate(demands)
+        for level, survival in enumerate(demand.survival[rows[index] - 1 :], start=rows[index])
     ]
     order.sort()
     # Hundreds of rows in every round, while a device waits: no call that is not needed.

@@ -15,7 +15,7 @@ from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Program, Role
 from swiftspec.scheduler.asks import Ask
 from swiftspec.scheduler.controller import Controller, Steering
-from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.costs import RoundCosts
 
 __all__ = ["FilledBudget", "FilledBudgetSteering"]
@@ -48,20 +48,20 @@ class FilledBudget:
 
     def rows(
         self,
-        contenders: Sequence[Contender],
+        demands: Sequence[Demand],
         *,
         costs: RoundCosts,  # noqa: ARG002 - rows cost nothing within the budget
         max_rows: int,
     ) -> list[int]:
-        """Rows of each contender."""
-        rows = [1] * len(contenders)
-        if not contenders:
+        """Rows of each request."""
+        rows = [1] * len(demands)
+        if not demands:
             return rows
-        left = max_rows - len(contenders)
-        most_due = self.depth(len(contenders)) + 1
-        most_rows = int(_MOST_OF_EQUAL * max_rows / len(contenders))
-        for index in sorted(range(len(contenders)), key=lambda index: -contenders[index].tokens_due):
-            survival, due = contenders[index].survival, min(contenders[index].tokens_due, most_due)
+        left = max_rows - len(demands)
+        most_due = self.depth(len(demands)) + 1
+        most_rows = int(_MOST_OF_EQUAL * max_rows / len(demands))
+        for index in sorted(range(len(demands)), key=lambda index: -demands[index].tokens_due):
+            survival, due = demands[index].survival, min(demands[index].tokens_due, most_due)
             tokens = 1.0
             while left > 0 and tokens < due and rows[index] <= min(most_rows, len(survival)):
                 tokens += survival[rows[index] - 1]
@@ -69,8 +69,8 @@ class FilledBudget:
                 left -= 1
         order = sorted(
             (-survival, row, index)
-            for index, contender in enumerate(contenders)
-            for row, survival in enumerate(contender.survival[rows[index] - 1 :])
+            for index, demand in enumerate(demands)
+            for row, survival in enumerate(demand.survival[rows[index] - 1 :])
         )
         for _, _, index in order[: max(0, left)]:
             rows[index] += 1
@@ -88,12 +88,12 @@ class _Controller(Controller):
         return level <= self._rule.depth(len(self._paces))
 
     def shares(self, asks: Sequence[Ask], num_rows: int, now_s: float) -> Sequence[int]:
-        contenders = []
+        demands = []
         for ask in asks:
-            survival, due = self._contender(ask.request, ask.num_rows, now_s)
+            survival, due = self._demand(ask.request, ask.num_rows, now_s)
             unknown = ask.num_rows - 1 - len(survival)
-            contenders.append(Contender(survival + (survival[-1:] or (1.0,)) * unknown, due))
-        return self._rule.rows(contenders, costs=self._costs, max_rows=num_rows)
+            demands.append(Demand(survival + (survival[-1:] or (1.0,)) * unknown, due))
+        return self._rule.rows(demands, costs=self._costs, max_rows=num_rows)
 
 
 class FilledBudgetSteering(Steering):

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.controls.worth import Worth
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import Constant, Row
@@ -83,8 +83,8 @@ class Server:
         return tokens / self.round_s(num_requests, num_requests * (length + 1), drafts=length > 0)
 
     def _adaptive(self, num_requests: int) -> float:
-        contenders = [Contender(self.survival)] * num_requests
-        rows = Worth().rows(contenders, costs=self, max_rows=num_requests * (_LONGEST + 1))
+        demands = [Demand(self.survival)] * num_requests
+        rows = Worth().rows(demands, costs=self, max_rows=num_requests * (_LONGEST + 1))
         tokens = sum(1 + sum(self.survival[: count - 1]) for count in rows)
         return tokens / num_requests / self.verify_s(num_requests, sum(rows))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from swiftspec.acceptance.model import tree_acceptance
-from swiftspec.scheduler.controls.control import Contender
+from swiftspec.scheduler.controls.control import Demand
 from swiftspec.studies.adaserve.experiment import SYSTEMS, acceptance_model, serve
 from swiftspec.studies.adaserve.rule import FilledBudget
 from swiftspec.studies.backtest.published import read_facts
@@ -22,9 +22,9 @@ class NoCosts:
         raise AssertionError("drafts cost nothing")
 
 
-def rows(*contenders: Contender, budget: int) -> list[int]:
+def rows(*demands: Demand, budget: int) -> list[int]:
     rule = FilledBudget(budget_rows=budget, least_depth=2, most_depth=8)
-    return rule.rows(contenders, costs=NoCosts(), max_rows=budget)
+    return rule.rows(demands, costs=NoCosts(), max_rows=budget)
 
 
 def test_every_system_has_published_figures_at_every_rate() -> None:
@@ -46,13 +46,13 @@ def test_trees_become_shallower_with_the_number_of_requests(num_requests: int, d
 
 
 def test_the_budget_is_always_used_up() -> None:
-    unlikely = Contender((0.1,) * 20)
+    unlikely = Demand((0.1,) * 20)
     assert rows(unlikely, unlikely, budget=16) == [8, 8]
     assert rows(unlikely, unlikely, budget=64) == [21, 21]
 
 
 def test_who_is_due_most_is_served_first_but_not_for_more_than_its_part() -> None:
-    likely, due = Contender((0.9,) * 20), Contender((0.1,) * 20, tokens_due=3.0)
+    likely, due = Demand((0.9,) * 20), Demand((0.1,) * 20, tokens_due=3.0)
     # Its 9 rows, 1.2 times the half of the budget, are too few for two tokens; without a debt it would have one.
     assert rows(likely, due, budget=16) == [6, 10]
     assert rows(likely, due._replace(tokens_due=0.0), budget=16) == [15, 1]

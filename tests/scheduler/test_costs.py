@@ -7,8 +7,7 @@ import pytest
 
 from swiftspec.scheduler.controller import Controller
 from swiftspec.scheduler.controls.goodput import Goodput
-from swiftspec.scheduler.costs import RoundCosts
-from swiftspec.scheduler.measured_costs import MeasuredCosts
+from swiftspec.scheduler.costs import MeasuredCosts, RoundCosts
 from swiftspec.timing.step_costs import ForwardCost, StepCosts
 
 ACCEPTANCE, LONGEST = 0.75, 6
