@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.all_reduce import all_reduce, all_reduce_reference, check_arguments
+from swiftspec.kernels.all_reduce import all_reduce, all_reduce_reference, check_norm
 from swiftspec.kernels.exchange import PAYLOADS, SLOT, Exchange, pack, push
 from swiftspec.kernels.runtime import INTERPRETED, check_contiguous, check_dtype, check_shape, check_together, dot
 
@@ -134,25 +134,22 @@ def _gemm_push_kernel(
 def gemm_all_reduce(
     x_RK: Tensor,
     weight_NK: Tensor,
-    residual_RH: Tensor | None,
-    norm_H: Tensor | None,
+    residual_RH: Tensor,
+    norm_H: Tensor,
     exchange: Exchange,
     *,
-    eps: float = 0.0,
-    out: Tensor | None = None,
+    eps: float,
     workspace: Workspace | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """`gemm_all_reduce_reference`'s second answer, its first replacing `residual_RH`; without residual, the sum itself.
+    """`gemm_all_reduce_reference`'s second answer, its first replacing `residual_RH`.
 
     Parameters
     ----------
     x_RK, weight_NK : Tensor
         This rank's shard, of the exchange's dtype; up to 64 rows; N is the exchange's hidden size.
-    residual_RH, norm_H : Tensor, optional
-        As the residual and the weight of `all_reduce`: both or neither.
-    out : Tensor, optional
-        Answer's buffer, (R, H).
+    residual_RH, norm_H : Tensor
+        As the residual and the weight of `all_reduce`.
     workspace : Workspace, optional
         One of the hidden size, kept between calls; without it, every call makes and fills one.
     pdl : bool
@@ -179,10 +176,10 @@ def gemm_all_reduce(
     if workspace.counters.numel() < triton.cdiv(exchange.hidden, BLOCK_N):
         raise ValueError(f"workspace is for {workspace.counters.numel()} tiles; H is {exchange.hidden}: another's")
     # All checks come before the first push: ranks that do not push the same would wait for each other forever.
-    out = check_arguments(None, residual_RH, norm_H, exchange, num_rows=num_rows, out=out)
+    check_norm(residual_RH, norm_H, exchange, num_rows=num_rows)
     if num_rows:
         _launch(x_RK, weight_NK, exchange, workspace, pdl=pdl)
-    return all_reduce(None, residual_RH, norm_H, exchange, eps=eps, num_rows=num_rows, out=out, pdl=pdl)
+    return all_reduce(None, residual_RH, norm_H, exchange, eps=eps, num_rows=num_rows, pdl=pdl)
 
 
 def _launch(x_RK: Tensor, weight_NK: Tensor, exchange: Exchange, workspace: Workspace, *, pdl: bool) -> None:

@@ -134,7 +134,7 @@ def experts(
     *,
     pdl: bool = False,
 ) -> Tensor:
-    """`experts_reference`: [R, H], as x.
+    """`experts_reference`: [R, H], as x. `pdl` and errors: see `runtime`.
 
     Parameters
     ----------
@@ -144,13 +144,6 @@ def experts(
         Of `route`: fp32 and int32. A row's experts differ from each other.
     gate_up_EJH, down_EHI : Tensor
         x's dtype, contiguous. An expert's gate rows, then its up rows; its down projection.
-    pdl : bool
-        Programmatic dependent launch: a kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype, device or layout that is not supported.
     """
     _check(x_RH, weights_RK, chosen_RK, gate_up_EJH, down_EHI)
     (num_rows, hidden), num_slots, width = x_RH.shape, chosen_RK.numel(), down_EHI.shape[2]

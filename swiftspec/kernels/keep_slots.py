@@ -94,13 +94,6 @@ def keep_slots(
         int32, one element: the number of kept slots that join the prefix.
     workspace : Tensor, optional
         int32 [1], zero, and zero again afterwards. Without it every call clears one, with an extra launch.
-    pdl : bool
-        Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype, device or layout that is not supported.
     """
     check_shape("cache_L2GCD", cache_L2GCD, (None, 2, None, None, None))
     num_layers, _, num_kv_heads, capacity, head_dim = cache_L2GCD.shape

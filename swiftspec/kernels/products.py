@@ -175,7 +175,7 @@ class Launch:
 
     @classmethod
     def plan(
-        cls, x_RK: Tensor, n: int, config: TileConfig, *, gated: bool, workspace: Workspace | None, pdl: bool
+        cls, x_RK: Tensor, n: int, config: TileConfig, *, gated: bool, pdl: bool, workspace: Workspace | None = None
     ) -> Launch:
         """Launch parameters of a product; ValueError if the workspace is too small or on another device."""
         num_rows, num_tiles = x_RK.shape[0], triton.cdiv(n, config.block_n)
@@ -260,7 +260,6 @@ def weight_rows(tile, size, BLOCK_N: tl.constexpr, GATED: tl.constexpr):
 def finish(
     total,
     scale,
-    bias,
     out,
     partials,
     arrivals,
@@ -272,9 +271,8 @@ def finish(
     SWAP_AB: tl.constexpr,
     GATED: tl.constexpr,
     HAS_SCALE: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
 ):
-    """out <- f(scale * sum over splits of total + bias), by the last program; f = silu(gate) * up if GATED."""
+    """out <- f(scale * sum over splits of total), by the last program; f = silu(gate) * up if GATED."""
     tile = tl.program_id(0)
     if SWAP_AB:
         total = tl.trans(total)
@@ -292,9 +290,6 @@ def finish(
         total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for split in tl.static_range(SPLIT_K):
             total += tl.load(pieces + split * num_rows * BLOCK_N, mask=keep, other=0.0, cache_modifier=".cg")
-    weight_row = weight_rows(tile, size, BLOCK_N, GATED)
     if HAS_SCALE:
-        total *= tl.load(scale + weight_row)[None, :]
-    if HAS_BIAS:
-        total += tl.load(bias + weight_row).to(tl.float32)[None, :]
+        total *= tl.load(scale + weight_rows(tile, size, BLOCK_N, GATED))[None, :]
     store_tile(out, total, row, keep, tile, size, BLOCK_M, BLOCK_N, GATED)

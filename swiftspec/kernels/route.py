@@ -69,7 +69,7 @@ def _route_kernel(
 
 
 def route(logits_RE: Tensor, num_active: int, *, is_normalised: bool, pdl: bool = False) -> tuple[Tensor, Tensor]:
-    """`route_reference`: (weights fp32 [R, K], experts int32 [R, K]).
+    """`route_reference`: (weights fp32 [R, K], experts int32 [R, K]). `pdl` and errors: see `runtime`.
 
     Parameters
     ----------
@@ -79,13 +79,6 @@ def route(logits_RE: Tensor, num_active: int, *, is_normalised: bool, pdl: bool 
         1 to E.
     is_normalised : bool
         Whether a row's weights add up to one.
-    pdl : bool
-        Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype or layout that is not supported.
     """
     check_shape("logits_RE", logits_RE, (None, None))
     num_rows, size = logits_RE.shape

@@ -1,5 +1,9 @@
 """Helpers of every kernel file: interpreter detection, exact products, argument checks, errors.
 
+A kernel and its definition in plain torch, `*_reference`, are functions of one file. The kernel's raises ValueError for
+a shape, dtype, device or layout that it does not support. With `pdl` (programmatic dependent launch) it starts while
+its predecessor ends, on CUDA only, sm_90 and newer.
+
 Triton decides between compiler and interpreter when a kernel is decorated, so TRITON_INTERPRET counts at import.
 """
 

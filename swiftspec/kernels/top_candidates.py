@@ -102,13 +102,6 @@ def top_candidates(logits_RV: Tensor, k: int, *, pdl: bool = False) -> tuple[Ten
         fp32, fp16 or bf16, contiguous; V up to 262144. No row with not-a-number, or with fewer than k that are finite.
     k : int
         1 to 32, and at most V.
-    pdl : bool
-        Programmatic dependent launch: a kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype, device or layout that is not supported.
     """
     check_shape("logits_RV", logits_RV, (None, None))
     num_rows, size = logits_RV.shape

@@ -267,13 +267,12 @@ def tree_attention(
     lengths_2: Tensor,
     *,
     scale: float,
-    out: Tensor | None = None,
     num_splits: int | None = None,
     min_blocks: int = MIN_BLOCKS,
     workspace: Tensor | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """`tree_attention_reference`, (R, H, D), in one launch.
+    """`tree_attention_reference`, (R, H, D), in one launch. `pdl` and errors: see `runtime`.
 
     Parameters
     ----------
@@ -288,24 +287,15 @@ def tree_attention(
         checked. No row sees tree slots without a word.
     scale : float
         Of the products of queries and keys, usually 1 / sqrt(D).
-    out : Tensor, optional
-        Buffer for the result.
     num_splits : int, optional
         Most programs that share the keys of one query block; fewer if a program would have less than `min_blocks`.
     min_blocks : int
         Fewest blocks of 64 slots for a program.
     workspace : Tensor, optional
         The result of `tree_attention_workspace`, or longer. Without it every call clears one, with an extra launch.
-    pdl : bool
-        Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype, device or layout that is not supported.
     """
-    out = torch.empty_like(q_RHD) if out is None else out
-    _check(q_RHD, keys_GCD, values_GCD, ancestors_RW, lengths_2, out)
+    _check(q_RHD, keys_GCD, values_GCD, ancestors_RW, lengths_2)
+    out = torch.empty_like(q_RHD)
     if num_splits is not None and num_splits < 1:
         raise ValueError(f"num_splits is {num_splits}; expected at least 1")
     if min_blocks < 1:
@@ -350,9 +340,7 @@ def tree_attention(
     return out
 
 
-def _check(
-    q_RHD: Tensor, keys_GCD: Tensor, values_GCD: Tensor, ancestors_RW: Tensor, lengths_2: Tensor, out: Tensor
-) -> None:
+def _check(q_RHD: Tensor, keys_GCD: Tensor, values_GCD: Tensor, ancestors_RW: Tensor, lengths_2: Tensor) -> None:
     check_shape("q_RHD", q_RHD, (None, None, None))
     num_rows, num_heads, head_dim = q_RHD.shape
     if not 1 <= num_rows <= MAX_ROWS or head_dim not in HEAD_DIMS:
@@ -372,9 +360,8 @@ def _check(
     if not 1 <= ancestors_RW.shape[1] <= MAX_WORDS:
         raise ValueError(f"ancestors_RW has shape {tuple(ancestors_RW.shape)}; supported: W from 1 to {MAX_WORDS}")
     check_shape("lengths_2", lengths_2, (2,))
-    check_shape("out", out, tuple(q_RHD.shape), why="that of q_RHD")
     check_dtype("q_RHD", q_RHD, FLOATS)
-    like_q = {"keys_GCD": keys_GCD, "values_GCD": values_GCD, "out": out}
+    like_q = {"keys_GCD": keys_GCD, "values_GCD": values_GCD}
     for name, tensor in like_q.items():
         check_dtype(name, tensor, (q_RHD.dtype,))
     integers = {"ancestors_RW": ancestors_RW, "lengths_2": lengths_2}

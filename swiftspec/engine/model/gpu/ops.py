@@ -89,13 +89,12 @@ def reference_ops() -> Ops:
 def triton_ops(*, pdl: bool) -> Ops:
     """The kernels; with `pdl` each starts while its predecessor ends, which needs compute capability 9.0."""
     from swiftspec.kernels.experts import experts
-    from swiftspec.kernels.gate_up import gate_up
     from swiftspec.kernels.keep_slots import keep_slots
-    from swiftspec.kernels.linear import linear
     from swiftspec.kernels.quantised_gemm import quantised_gemm
     from swiftspec.kernels.rms_norm import rms_norm
     from swiftspec.kernels.rope_kv_write import rope_kv_write
     from swiftspec.kernels.route import route
+    from swiftspec.kernels.skinny_gemm import gate_up, linear
     from swiftspec.kernels.top_candidates import top_candidates
     from swiftspec.kernels.tree_attention import tree_attention, tree_attention_workspace
 
