@@ -30,6 +30,7 @@ __all__ = ["main"]
 RECORDED = Path(__file__).resolve().parents[1] / "swiftspec/profiles/demo-zen4-2-cores"
 TARGET = ModelRef(model="demo/target", inflate="layers=48", dtype="float32")
 DRAFT = ModelRef(model="demo/parallel_draft", dtype="float32")
+MODELS = {Role.TARGET: TARGET, Role.DRAFT: DRAFT}
 NEW_TOKENS = 64
 FACTORS = (1, 8)
 SHAPES: dict[str, Sequence[dict[str, Any]]] = {
@@ -89,6 +90,7 @@ def measured(policies: Sequence[Policy], trace: AcceptanceTrace) -> Iterator[tup
     """Name, tokens/s and tokens per round of each policy on this machine; every output is checked."""
     from swiftspec.engine.launcher import Launcher
     from swiftspec.engine.model.sampling.sampler import Sampler
+    from swiftspec.engine.process.placement import Placement
 
     groups: dict[Layout, dict[Role, tuple[int, ...]]] = {
         Layout.COLOCATED: {Role.TARGET: (0, 1)},
@@ -96,7 +98,7 @@ def measured(policies: Sequence[Policy], trace: AcceptanceTrace) -> Iterator[tup
     }
     for layout in groups:
         some = [policy for policy in policies if policy.layout is layout]
-        with Launcher(target=TARGET, draft=DRAFT, groups=groups[layout], layout=layout, max_context=512) as engine:
+        with Launcher(MODELS, Placement(groups=groups[layout]), layout=layout, max_context=512) as engine:
             timelines: dict[Policy, list[Timeline]] = {policy: [] for policy in some}
             for prompt in trace.prompts:
                 output = tuple(prompt.target_tokens.tolist())

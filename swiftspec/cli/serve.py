@@ -16,7 +16,7 @@ from swiftspec.cli.nodes import on_ray
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.settings import SERVER
 from swiftspec.engine.checks import check_devices
-from swiftspec.engine.requests.tenants import Tenant
+from swiftspec.engine.requests import Tenant
 from swiftspec.extras import check_extra
 from swiftspec.files.reading import read_input
 from swiftspec.policies.lookup.shared_outputs import num_searched

@@ -14,9 +14,7 @@ from swiftspec.artifacts.basis import candidate_of, searching
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.checks import ContextLimit, check_devices, fitting_context
 from swiftspec.engine.chunks import Chunk, Chunks, Finish
-from swiftspec.engine.requests.making import RequestMaker
-from swiftspec.engine.requests.task import RequestOptions, Task
-from swiftspec.engine.requests.tenants import Tenants
+from swiftspec.engine.requests import RequestMaker, RequestOptions, Task, Tenants
 from swiftspec.engine.scoring import ScoredToken, Scorer
 from swiftspec.engine.stats import EngineState, Past, Stats
 from swiftspec.engine.tasks import warm_up

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.api import Chunk, Engine, EngineState, ScoredToken, Stats
-from swiftspec.engine.requests.tenants import Tenant
+from swiftspec.engine.requests import Tenant
 
 if TYPE_CHECKING:
     from swiftspec.engine.running import Generation

@@ -17,10 +17,10 @@ from threading import Thread
 
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.protocol import Fault, Finished, Generate, OfRequest, Scored
-from swiftspec.engine.process.timeouts import TargetSilence
+from swiftspec.engine.process.timeouts import DraftRecovery, TargetSilence
 from swiftspec.engine.process.wakeup import Wakeup
 from swiftspec.engine.process.worker_group import WorkerGroup
-from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.engine.requests import RequestOptions
 from swiftspec.engine.running import Deliver, Ending, RunningRequest
 from swiftspec.engine.stats import DraftState, EngineState
 from swiftspec.errors import EngineBusyError, EngineError
@@ -46,10 +46,7 @@ class Dispatcher:
     draft : WorkerGroup or None
         None if no separate process drafts.
     admission : AdmissionLimits
-    fallback : Policy
-        Policy of a target without its draft.
-    patience_s : float
-        Longest that a target waits for its draft.
+    recovery : DraftRecovery
     """
 
     def __init__(
@@ -58,13 +55,11 @@ class Dispatcher:
         draft: WorkerGroup | None,
         *,
         admission: AdmissionLimits,
-        fallback: Policy,
-        patience_s: float,
+        recovery: DraftRecovery,
     ) -> None:
         self._targets = targets
         self._draft = draft
-        self._fallback = fallback
-        self._patience_s = patience_s
+        self._recovery = recovery
         self._queue = AdmissionQueue(admission)
         self._admission = admission
         self._keys, self._numbers = count(), count(1)
@@ -243,15 +238,15 @@ class Dispatcher:
         has_draft = self._draft is not None and self._draft.is_responsive
         if drafts and not has_draft and running.policy.target_groups > 1:
             # The draft holds their text, and nothing continues without it.
-            running.policy, drafts = self._fallback, False
+            running.policy, drafts = self._recovery.fallback, False
         command = Generate(
             number=next(self._numbers),
             policy=running.policy,
             request=running.rest,
             sampler=running.sampler,
-            patience_s=self._patience_s,
+            patience_s=self._recovery.patience_s,
             alone=drafts and not has_draft,
-            fallback=self._fallback,
+            fallback=self._recovery.fallback,
             tpot_s=running.options.tpot_s,
             tenant=running.options.tenant,
         )
@@ -333,7 +328,7 @@ class Dispatcher:
             return
         if self._draft is not None and self._draft.is_at(running.command.number):
             # With several target groups the draft commits: what it has not told yet is output, not only spans.
-            within_s = self._patience_s if running.command.policy.target_groups > 1 else _DRAFT_ENDS_WITHIN_S
+            within_s = self._recovery.patience_s if running.command.policy.target_groups > 1 else _DRAFT_ENDS_WITHIN_S
             running.deadline_s = running.deadline_s or time.monotonic() + within_s
             return
         self._programs_ended(running)
@@ -351,8 +346,8 @@ class Dispatcher:
         elif ending is Ending.PREEMPTED:
             if running.is_due:
                 self._begin(running)
-        elif running.losses and running.policy is not self._fallback:
-            running.policy = self._fallback
+        elif running.losses and running.policy is not self._recovery.fallback:
+            running.policy = self._recovery.fallback
             self._begin(running)
         else:
             self._end(running, interrupted=False)

@@ -14,7 +14,7 @@ from queue import Empty, Queue
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.protocol import Generate, Scored
 from swiftspec.engine.process.worker_group import WorkerGroup
-from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.engine.requests import RequestOptions
 from swiftspec.errors import EngineError
 from swiftspec.files.reading import brief
 from swiftspec.policies import Policy, Request

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 from swiftspec.engine.chunks import Chunk
-from swiftspec.engine.requests.task import RequestOptions, Task
+from swiftspec.engine.requests import RequestOptions, Task
 from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.policies.effects import Candidates
 from swiftspec.policies.scoring import PromptScoring

@@ -157,7 +157,7 @@ def quantised_gemm(
     workspace: Workspace | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """`quantised_gemm_reference`, summed in fp32. Other parameters as in `skinny_gemm`; `out` is (R, N // 2) if `gated`.
+    """`quantised_gemm_reference`, summed in fp32. Others as in `skinny_gemm`; `out` is (R, N // 2) if `gated`.
 
     Parameters
     ----------

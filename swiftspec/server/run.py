@@ -16,7 +16,7 @@ import uvicorn
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.api import Stats
 from swiftspec.engine.async_api import AsyncEngine
-from swiftspec.engine.requests.tenants import Tenant
+from swiftspec.engine.requests import Tenant
 from swiftspec.errors import EngineError
 from swiftspec.server.app import HttpOptions, make_app
 from swiftspec.server.connections import (

@@ -17,7 +17,7 @@ from swiftspec.engine.checks import ContextLimit, check_devices
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.interrupts import interrupts_noted
-from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.engine.requests import RequestOptions
 from swiftspec.engine.running import Event as EngineEvent
 from swiftspec.engine.tasks import EncodedPrompts
 from swiftspec.policies import Request

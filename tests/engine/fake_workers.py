@@ -11,9 +11,10 @@ from swiftspec.engine.dispatcher import Dispatcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.placement import LocalExecutor
 from swiftspec.engine.process.protocol import Cancel, Command, Generate, Ready, Report, Setup
+from swiftspec.engine.process.timeouts import DraftRecovery
 from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.engine.process.worker_handle import Worker, WorkerLostError, check_report
-from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.engine.requests import RequestOptions
 from swiftspec.engine.running import Event, Generation, RunningRequest
 from swiftspec.policies import Policy, Request, make_policy
 from swiftspec.policies.effects import Role
@@ -108,8 +109,7 @@ class Engine:
             [self.groups[Role.TARGET]],
             self.groups.get(Role.DRAFT),
             admission=AdmissionLimits(**({"max_running": 8} | limits)),
-            fallback=make_policy("prompt_lookup"),
-            patience_s=1.0,
+            recovery=DraftRecovery(patience_s=1.0),
         )
 
     def submit(

@@ -17,7 +17,7 @@ import swiftspec
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.engine.requests import RequestOptions
 from swiftspec.engine.running import Event
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
@@ -219,7 +219,7 @@ def test_requests_that_are_left_disturb_nobody(colocated: Launcher, alone: tuple
         interrupted += end.interrupted
         assert end.tokens == (expected[: len(end.tokens)] if end.interrupted else expected)
     assert 0 < interrupted <= 30
-    until(lambda: all(group.is_idle for group in colocated._targets))
+    until(lambda: all(group.is_idle for group in colocated._worker_groups))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.protocol import Committed, Failed, Fault, Finished
-from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.engine.requests import RequestOptions
 from swiftspec.engine.running import Event
 from swiftspec.errors import EngineError
 from swiftspec.policies import Request, make_policy

@@ -80,14 +80,14 @@ class ClusterExecutor:
         # All slots have devices of one kind.
         return max(max(spec.devices) for spec in self._slots) + 1
 
-    def channel(self, target: WorkerSpec, _draft: WorkerSpec, /) -> str:
+    def channel(self, target: WorkerSpec, /) -> str:
         # The target's address: a draft may move to another node.
         spare = self._listener.look(self._slots.index(target))
         if spare is None:
             raise ValueError(f"the {target.name} has no host; expected one before the engine starts")
         return f"tcp://{spare.address}:{spare.hello.port}"
 
-    def tp_group(self, name: str, _setups: Sequence[Setup], /) -> str:
+    def tp_group(self, name: str, /) -> str:
         address, port = self._store
         return f"tcp://{address}:{port}/tp-group-{name}"
 

@@ -77,7 +77,7 @@ class WorkerGroup:
         self.num_starts += 1
         size = len(self._setups)
         name = f"{self.role}-{self.group}-{self.num_starts}"
-        tp_group = self._executor.tp_group(name, self._setups) if size > 1 else ""
+        tp_group = self._executor.tp_group(name) if size > 1 else ""
         for setup in self._setups:
             self._workers.append(self._executor.start(replace(setup, tp_group=tp_group)))
 
