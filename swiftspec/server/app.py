@@ -22,8 +22,7 @@ from swiftspec.server.bodies import ChatBody, DetokenizeBody, TokenizeBody, pars
 from swiftspec.server.connections import ConnectionLimits
 from swiftspec.server.endpoint import Generations
 from swiftspec.server.errors import INTERNAL, RequestError, error_body
-from swiftspec.server.guards import ApiKeys, BodyLimit, RequestIds, SendTimeout
-from swiftspec.server.origins import JsonBodies, KnownHosts
+from swiftspec.server.guards import ApiKeys, BodyLimit, JsonBodies, KnownHosts, RequestIds, SendTimeout
 from swiftspec.server.replies import event
 from swiftspec.server.serving import Phase, Serving
 from swiftspec.timing.timelines import timelines_as_json
@@ -128,7 +127,7 @@ class HttpOptions:
 
 
 def make_app(serving: Serving, options: HttpOptions) -> ASGIApp:
-    """The ASGI application."""
+    """The ASGI application, for HTTP alone."""
     view = _Views(serving)
     routed = Starlette(
         routes=[
@@ -221,7 +220,7 @@ class _Views:
 
 async def _refuse(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return JSONResponse(error.body, error.status, error.headers)
+    return error.response
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from swiftspec.engine.driver.request_part import Form, RequestPart
-from swiftspec.engine.model.forward_batch import BatchResult, ForwardBatch
-from swiftspec.engine.model.protocol import DeviceError, Model
+from swiftspec.engine.model.forward_batch import BatchResult, DeviceError, ForwardBatch, Model
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies.effects import Message, Program, Receive, Role
 from swiftspec.scheduler.asks import Step

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Rows
-from swiftspec.engine.model.protocol import Model
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Model, Rows
 from swiftspec.engine.model.sampling.rejection_sampler import RejectionSampler
 from swiftspec.engine.model.sampling.sampler import Sampler, log_probs
 from swiftspec.policies.effects import (

@@ -17,7 +17,7 @@ from swiftspec.engine.channel.zmq_channel import NO_PAYLOAD, Channel, Payload
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.drafts.features import FeatureReceiver, Features, FeatureSender, FeatureStore
-from swiftspec.engine.model.protocol import Model
+from swiftspec.engine.model.forward_batch import Model
 from swiftspec.engine.process.protocol import Cancel, Committed, Fault, Finished, Generate, Report, Scored, Setup
 from swiftspec.files.reading import brief
 from swiftspec.policies import Layout

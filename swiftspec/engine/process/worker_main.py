@@ -20,9 +20,9 @@ from swiftspec.engine.model.drafts.block_runner import BlockRunner
 from swiftspec.engine.model.drafts.features import Features, most_payload_bytes
 from swiftspec.engine.model.drafts.head_runner import HeadRunner
 from swiftspec.engine.model.drafts.vocabulary import with_vocabulary
+from swiftspec.engine.model.forward_batch import Model
 from swiftspec.engine.model.memory import trim_memory
 from swiftspec.engine.model.models import Models, load_models
-from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup

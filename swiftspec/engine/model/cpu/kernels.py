@@ -164,7 +164,6 @@ class KernelLayers:
         return _Forward(work=work, residual=work.residual[:num_rows], inputs=inputs)
 
     def run(self, forward: _Forward, layers: Sequence[int]) -> None:
-        """The next layers of this forward."""
         if self._tp_group.size == 1 and layers:
             self._library.layers(forward.work.step_pointer, layers[0], layers[-1] + 1, self._num_threads)
             return
@@ -188,7 +187,6 @@ class KernelLayers:
         return logits
 
     def routes(self) -> Tensor | None:
-        """Experts [layers, R, active] of the last forward's rows; None without experts."""
         return self._workspace.routes().clone() if self._spec.experts else None
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:

@@ -14,13 +14,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.adapters_with_torch import TorchTenants
 from swiftspec.engine.model.cpu.kernels import KernelLayers
 from swiftspec.engine.model.cpu.sequence_input import SequenceInput, sequence_input, split_chunk
+from swiftspec.engine.model.cpu.with_torch import TorchTenants
 from swiftspec.engine.model.drafts.features import FeatureTaps
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
-from swiftspec.engine.model.kv.batch_caches import PendingHalf, checked_caches
-from swiftspec.engine.model.kv.cache import KVCache
+from swiftspec.engine.model.kv_cache import KVCache, PendingHalf, checked_caches
 from swiftspec.engine.model.weights.loader import LoadedModel, load_tenants, local_spec
 from swiftspec.engine.model.weights.shared import SharedWeights
 from swiftspec.engine.parallel.tp_group import TPGroup
@@ -116,12 +115,10 @@ class CpuDecoder:
 
     @property
     def has_own_threads(self) -> bool:
-        """Whether forwards do without torch's threads."""
         return self._layers.has_own_threads
 
     @property
     def tenant_bytes(self) -> tuple[int, ...]:
-        """Memory that the weights of each tenant take in addition to the model's."""
         return self._layers.weight_bytes[1:]
 
     @classmethod
@@ -202,7 +199,6 @@ class CpuDecoder:
         return result if isinstance(order, range) else _in_order(result, order)
 
     def check(self, batch: ForwardBatch, caches: Sequence[KVCache]) -> None:
-        """As `Decoder.check`."""
         checked_caches(batch, caches, vocab_size=self.spec.vocab_size)
 
     def routes(self) -> Tensor | None:

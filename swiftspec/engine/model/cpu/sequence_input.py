@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from swiftspec.engine.model.forward_batch import Chunk, Entry
-from swiftspec.engine.model.kv.cache import KVCache
+from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.timing.steps import PREFILL_CHUNK
 
 __all__ = ["SequenceInput", "sequence_input", "split_chunk"]

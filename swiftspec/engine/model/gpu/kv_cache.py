@@ -11,7 +11,7 @@ from swiftspec.engine.model.gpu.cuda_graph import GraphPool, Replay
 from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES, InputBatch, SlotMoves
 from swiftspec.engine.model.gpu.layers import Step
 from swiftspec.engine.model.gpu.ops import Ops
-from swiftspec.engine.model.kv.cache import KVCache
+from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind
 

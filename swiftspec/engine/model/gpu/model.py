@@ -26,7 +26,7 @@ from swiftspec.engine.model.gpu.kv_cache import GpuKVCache
 from swiftspec.engine.model.gpu.layers import Groups, Layers, Step
 from swiftspec.engine.model.gpu.ops import PRODUCTS, Ops, joined_ops, ops_for
 from swiftspec.engine.model.gpu.weights import FORMATS, WeightFormat
-from swiftspec.engine.model.kv.batch_caches import PendingHalf, checked_caches
+from swiftspec.engine.model.kv_cache import PendingHalf, checked_caches
 from swiftspec.engine.model.weights.loader import load_model, local_spec
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.inflation import Inflation
@@ -168,7 +168,6 @@ class GpuDecoder:
         return BatchResult(tuple(answer.logits for answer in answers), candidates)
 
     def check(self, batch: ForwardBatch, caches: Sequence[GpuKVCache]) -> None:
-        """As `Decoder.check`."""
         self._checked(batch, caches)
 
     def _checked(self, batch: ForwardBatch, caches: Sequence[GpuKVCache]) -> list[GpuKVCache]:

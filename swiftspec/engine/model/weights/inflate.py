@@ -23,9 +23,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from swiftspec.engine.model.memory import require_memory
-from swiftspec.engine.model.weights.checkpoint import load_weights, weight_shapes
+from swiftspec.engine.model.weights.checkpoint import load_weights, stored_name, weight_shapes
 from swiftspec.engine.model.weights.low_rank import Adapters, LowRank
-from swiftspec.engine.model.weights.names import stored_name
 from swiftspec.engine.model.weights.sharding import EMBEDDING
 from swiftspec.files.reading import read_foreign_json
 from swiftspec.models.inflation import Inflation
