@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, ProcessInfo
     from swiftspec.engine.model.sampling.sampler import AcceptanceMethod, Sampler, Sampling
     from swiftspec.engine.process.placement import Executor
-    from swiftspec.engine.running import Event as EngineEvent
+    from swiftspec.engine.running import RequestEvent
 
 __all__ = ["Chunk", "Engine", "EngineState", "Finish", "Generation", "ScoredToken", "Stats"]
 
@@ -286,7 +286,7 @@ class Engine:
         task = self._requests.task(prompt, max_new_tokens, request_id, tenant=tenant, ignore_eos=ignore_eos)
         chunks = Chunks(task.request, self._requests.tokenizer)
 
-        def take(event: EngineEvent) -> None:
+        def take(event: RequestEvent) -> None:
             if isinstance(event, tuple):
                 deliver(tuple(map(chunks.of, event)), None)
                 return

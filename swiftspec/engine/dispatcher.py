@@ -15,16 +15,14 @@ from dataclasses import replace
 from itertools import count
 from threading import Thread
 
-from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.process.protocol import Fault, Finished, Generate, OfRequest, Scored
+from swiftspec.engine.process.protocol import EndReport, Fault, Generate, RequestReport, ScoreReport
 from swiftspec.engine.process.timeouts import DraftRecovery, TargetSilence
 from swiftspec.engine.process.wakeup import Wakeup
 from swiftspec.engine.process.worker_group import WorkerGroup
-from swiftspec.engine.requests import RequestOptions
-from swiftspec.engine.running import Deliver, Ending, RunningRequest
+from swiftspec.engine.running import Ending, RunningRequest
 from swiftspec.engine.stats import DraftState, EngineState
 from swiftspec.errors import EngineBusyError, EngineError
-from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
 
@@ -76,29 +74,10 @@ class Dispatcher:
         self._thread = Thread(target=self._serve, name="swiftspec-dispatcher", daemon=True)
         self._thread.start()
 
-    def submit(
-        self,
-        policy: Policy,
-        request: Request,
-        *,
-        name: str,
-        sampler: Sampler,
-        deliver: Deliver,
-        options: RequestOptions,
-    ) -> RunningRequest:
+    def submit(self, running: RunningRequest) -> None:
         """Queue a request; thread-safe. Its last event is a `Generation`, or an exception."""
-        running = RunningRequest(
-            key=next(self._keys),
-            name=name,
-            policy=policy,
-            request=request,
-            sampler=sampler,
-            deliver=deliver,
-            start_s=time.perf_counter(),
-            options=options,
-        )
+        running.key = next(self._keys)
         self._order(lambda: self._enqueue(running))
-        return running
 
     def cancel(self, running: RunningRequest) -> None:
         """End a request wherever it is; thread-safe. Its last event comes soon."""
@@ -272,13 +251,13 @@ class Dispatcher:
             if can_rejoin and running.targets_left and running.ending is None and not draft.knows(number):
                 draft.generate(replace(command, alone=True))
 
-    def _take(self, group: WorkerGroup, report: OfRequest) -> None:
+    def _take(self, group: WorkerGroup, report: RequestReport) -> None:
         if group.role is Role.TARGET:
             self._silence.broken()
         running = self._running.get(report.number)
         if running is None:
             return  # of a request that has ended
-        if isinstance(report, Finished):
+        if isinstance(report, EndReport):
             self._has_changed = True
             if report.fault is not None:
                 self._note_fault(group, running, report.fault)
@@ -290,7 +269,7 @@ class Dispatcher:
             running.targets_left.discard(group)
             self._settle(running)
             return
-        if isinstance(report, Scored):
+        if isinstance(report, ScoreReport):
             running.scores.append(report)
             return
         running.tokens += report.tokens

@@ -353,9 +353,11 @@ class Launcher:
         """
         self._check(policy, request, sampler)
         request = replace(request, mask_token=self.draft_facts.mask_token)
-        return self._dispatcher.submit(
-            policy, request, name=request_id, sampler=sampler, options=options, deliver=deliver
+        running = RunningRequest(
+            name=request_id, policy=policy, request=request, sampler=sampler, options=options, deliver=deliver
         )
+        self._dispatcher.submit(running)
+        return running
 
     def cancel(self, running: RunningRequest) -> None:
         """End a request wherever it is; thread-safe. Its `Generation` is delivered soon, if it was not before."""

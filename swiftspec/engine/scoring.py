@@ -16,7 +16,7 @@ from swiftspec.policies.scoring import PromptScoring
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Launcher
-    from swiftspec.engine.running import Event, Generation
+    from swiftspec.engine.running import Generation, RequestEvent
 
 __all__ = ["ScoredToken", "Scorer"]
 
@@ -87,7 +87,7 @@ class Scorer:
         """
         from swiftspec.engine.model.sampling.sampler import Sampler
 
-        def take(event: Event) -> None:
+        def take(event: RequestEvent) -> None:
             if not isinstance(event, tuple):
                 deliver((), event)
 

@@ -24,7 +24,7 @@ from swiftspec.server.endpoint import Generations
 from swiftspec.server.errors import INTERNAL, RequestError, error_body
 from swiftspec.server.guards import ApiKeys, BodyLimit, JsonBodies, KnownHosts, RequestIds, SendTimeout
 from swiftspec.server.replies import event
-from swiftspec.server.serving import Phase, Serving
+from swiftspec.server.serving import ServerPhase, Serving
 from swiftspec.timing.timelines import timelines_as_json
 from swiftspec.version import __version__
 
@@ -197,7 +197,7 @@ class _Views:
             raise RequestError(str(error).replace("prompt", "tokens", 1), param="tokens") from error
 
     async def health(self, _: Request) -> Response:
-        is_ready = self._serving.phase is Phase.READY
+        is_ready = self._serving.phase is ServerPhase.READY
         return Response(status_code=200 if is_ready else 503)
 
     async def metrics(self, _: Request) -> Response:

@@ -243,7 +243,7 @@ class DetokenizeBody(_Body):
     tokens: Annotated[_TokenIds, Field(max_length=_MOST_DETOKENIZED)]
 
 
-class _Wanted(_Body):
+class _EchoFields(_Body):
     echo: Any = False
     max_tokens: Any = None
 
@@ -252,7 +252,7 @@ def parse_completion(content: bytes) -> CompletionBody:
     """The body of a completion: a `ScoringBody` if it wants the prompt back, and at most one token after it."""
     if b"echo" not in content:  # as in most, which are parsed once
         return parse(CompletionBody, content)
-    wanted = parse(_Wanted, content)
+    wanted = parse(_EchoFields, content)
     is_scoring = wanted.echo is True and wanted.max_tokens in (0, 1)
     return parse(ScoringBody if is_scoring else CompletionBody, content)
 

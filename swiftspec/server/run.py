@@ -26,7 +26,7 @@ from swiftspec.server.connections import (
     free_descriptors,
     raise_descriptor_limit,
 )
-from swiftspec.server.serving import Phase, Serving, ServingOptions
+from swiftspec.server.serving import ServerPhase, Serving, ServingOptions
 
 __all__ = ["listen", "serve"]
 
@@ -107,7 +107,7 @@ async def serve(
     interrupted = asyncio.create_task(signals.first.wait())
     try:
         await asyncio.wait((running, interrupted), return_when=asyncio.FIRST_COMPLETED)
-        if state.phase is Phase.STARTING and not running.done():
+        if state.phase is ServerPhase.STARTING and not running.done():
             running.cancel()
         with suppress(asyncio.CancelledError):
             return await running
@@ -161,7 +161,7 @@ async def _run(
         await state.open(engine)
         ready(engine.tenants)
         if failure := await _until_over(engine, signals):
-            state.phase = Phase.FAILED
+            state.phase = ServerPhase.FAILED
         await _drain(state, signals, _FLUSHED_WITHIN_S if failure else drain_s)
         stats = engine.stats()
     if failure:

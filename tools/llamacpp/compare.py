@@ -23,6 +23,7 @@ from swiftspec.cli import console
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.model.weights.inflate import write_inflated
+from swiftspec.engine.process.placement import Placement
 from swiftspec.engine.tasks import EncodedPrompts
 from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import Inflation
@@ -66,18 +67,16 @@ def main() -> int:
 
 def ours(prompts: Sequence[tuple[int, ...]], layers: int, stack: ExitStack) -> dict[str, Decode]:
     """Warm engines of our own."""
-    start = partial(
-        Launcher,
-        target=ModelRef(model="demo/target", inflate=f"layers={layers}", dtype="float32"),
-        draft=ModelRef(model="demo/draft", dtype="float32"),
-        max_context=1024,
-    )
-    together = {
-        cores: stack.enter_context(start(groups={Role.TARGET: tuple(range(cores))}, layout=Layout.COLOCATED))
-        for cores in (1, 2)
+    models = {
+        Role.TARGET: ModelRef(model="demo/target", inflate=f"layers={layers}", dtype="float32"),
+        Role.DRAFT: ModelRef(model="demo/draft", dtype="float32"),
     }
-    groups = {Role.TARGET: (0,), Role.DRAFT: (1,)}
-    apart = stack.enter_context(start(groups=groups, layout=Layout.DISAGGREGATED))
+
+    def start(groups: dict[Role, tuple[int, ...]], layout: Layout) -> Launcher:
+        return stack.enter_context(Launcher(models, Placement(groups=groups), layout=layout, max_context=1024))
+
+    together = {cores: start({Role.TARGET: tuple(range(cores))}, Layout.COLOCATED) for cores in (1, 2)}
+    apart = start({Role.TARGET: (0,), Role.DRAFT: (1,)}, Layout.DISAGGREGATED)
     decodes: dict[str, Decode] = {"our swiftspec, 1+1": partial(decode, apart, "swiftspec", prompts)}
     return decodes | {f"our {name}, {cores}": partial(decode, together[cores], name, prompts) for name, cores in OURS}
 

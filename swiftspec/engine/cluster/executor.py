@@ -12,7 +12,7 @@ from swiftspec.devices.local import Device
 from swiftspec.engine.channel.curve import Curve
 from swiftspec.engine.cluster.host import this_machine
 from swiftspec.engine.cluster.listener import Listener, Spare
-from swiftspec.engine.cluster.remote_worker import Placed, RemoteWorker
+from swiftspec.engine.cluster.remote_worker import RemoteWorker, WorkerPlace
 from swiftspec.engine.process.pipes import PipeEnd
 from swiftspec.engine.process.placement import WorkerSpec
 from swiftspec.engine.process.protocol import Setup
@@ -106,11 +106,11 @@ class ClusterExecutor:
         )
         return RemoteWorker(setup, lambda: self._place(slot, setup))
 
-    def _place(self, slot: int, setup: Setup) -> Placed | None:
+    def _place(self, slot: int, setup: Setup) -> WorkerPlace | None:
         if (spare := self._listener.take(slot)) is None:
             return None
         devices = self._devices_for(slot, setup, spare)
-        return Placed(
+        return WorkerPlace(
             pipe=PipeEnd(spare.connection),
             node=spare.hello.node,
             setup=replace(setup, devices=devices, curve=self._curve),

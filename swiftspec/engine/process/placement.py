@@ -29,7 +29,7 @@ class Executor(Protocol):
         """Meeting place of a TP group of several ranks, different for each name."""
 
     def start(self, setup: Setup) -> Worker:
-        """Start a process, without waiting; it loads its models and reports Ready, or Failed.
+        """Start a process, without waiting; it loads its models and reports ReadyReport, or FailureReport.
 
         EngineError or ValueError if it cannot even be started.
         """

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from swiftspec.engine.process.fork_server_client import ForkServer
 from swiftspec.engine.process.pipes import PipeEnd, pipe
-from swiftspec.engine.process.protocol import Command, Failed, Report, Setup
+from swiftspec.engine.process.protocol import Command, FailureReport, Report, Setup
 from swiftspec.engine.process.timeouts import is_stopped
 from swiftspec.errors import EngineError
 
@@ -174,7 +174,7 @@ class LocalWorker:
 
 def check_report(report: Report) -> Report:
     """The report; raises if it says that the process failed."""
-    if isinstance(report, Failed):
+    if isinstance(report, FailureReport):
         if report.trace:
             _log.error("%s\n%s", report.sentence, report.trace)
         raise (ValueError if report.is_user_error else EngineError)(report.sentence)
