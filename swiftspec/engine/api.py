@@ -74,7 +74,7 @@ class Engine:
     Attributes
     ----------
     max_context : int
-        As above.
+        Tokens of the longest request.
     model : str
         The target, as the plan names it.
     tenants : tuple of Tenant
@@ -264,11 +264,11 @@ class Engine:
         Parameters
         ----------
         prompt, max_new_tokens, acceptance_method, ignore_eos, request_id, client, tpot_s, tenant
-            As of `generate`.
+            Arguments of `generate`.
         deliver : callable
             Takes chunks, and at the end a `Generation` or an exception; in another thread, which it must not hold up.
         **sampling : Sampling
-            `temperature`, `top_p`, `top_k` and `seed`, as of `generate`.
+            `temperature`, `top_p`, `top_k` and `seed` of `generate`.
 
         Returns
         -------
@@ -278,7 +278,7 @@ class Engine:
         Raises
         ------
         ValueError
-            As `generate`.
+            For the reasons of `generate`.
         """
         from swiftspec.engine.model.sampling.sampler import sampler_of
 
@@ -311,7 +311,7 @@ class Engine:
         return self._scorer.score(self._requests.task(prompt, 1, None, tenant=tenant, ignore_eos=True), num_candidates)
 
     def submit_scoring(self, prompt: Sequence[int], deliver: Deliver, **options: Any) -> Callable[[], None]:
-        """As `submit`, to score a prompt, or as `Scorer.submit`: only the end is delivered, for `scored`."""
+        """Score a prompt without waiting, see `Scorer.submit`: only the end is delivered, for `scored`."""
         request_id, tenant = options.pop("request_id", None), options.pop("tenant", None)
         task = self._requests.task(prompt, 1, request_id, tenant=tenant, ignore_eos=True)
         return self._scorer.submit(task, deliver, **options)
@@ -333,14 +333,14 @@ class Engine:
         Raises
         ------
         ValueError, swiftspec.errors.EngineError, KeyboardInterrupt
-            As `generate`; or if a signal interrupted it.
+            For the reasons of `generate`; or if a signal interrupted it.
         """
         warm_up(self._launcher, self._candidate, self._requests.task(prompt, max_new_tokens, "warm-up"))
 
     def tokenize(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
-        """Token ids of a text, unless told not to with the special tokens around it that the model expects.
+        """Token ids of a text, with the special tokens around it that the model expects unless they are not wanted.
 
-        Of a text that is much too long for a request only the beginning.
+        A text that is much too long for a request is cut.
         """
         return self._requests.tokenize(text, special_tokens=special_tokens)
 

@@ -84,7 +84,7 @@ class Dispatcher:
         self._order(lambda: self._cancel(running))
 
     def state(self) -> EngineState:
-        """As of now, roughly: the thread may be changing it."""
+        """Present state, roughly: the thread may be changing it."""
         queue = self._queue
         draft = DraftState.NONE
         if self._draft is not None:

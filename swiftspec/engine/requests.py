@@ -105,7 +105,7 @@ class Tenants:
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Of all but the target."""
+        """Directories of all but the target."""
         return tuple(str(tenant.directory.absolute()) for tenant in self.every[1:])
 
     def named(self, name: str | None) -> Tenant:
@@ -145,7 +145,7 @@ class RequestMaker:
         self._numbers = count()
 
     def tokenize(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
-        """Token ids of a text; of one that is much too long for a request only the beginning."""
+        """Token ids of a text, which is cut if it is much too long for a request."""
         return self.tokenizer.encode(text, most=self._max_context, special_tokens=special_tokens)
 
     def known(self, tokens: Sequence[int]) -> tuple[int, ...]:

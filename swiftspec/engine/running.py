@@ -46,9 +46,9 @@ class Generation:
     alone_s : float
         Seconds without the draft that it should have had.
     seed : int
-        By which its tokens were drawn, unless it was greedy.
+        Seed by which its tokens were drawn, unless it was greedy.
     log_probs : tuple of float
-        Of a prompt that was scored, from its second token on.
+        Log-probs of a prompt that was scored, from its second token on.
     candidates : tuple of Candidates
         The likeliest tokens in the place of each of these, if they were wanted.
     """
@@ -90,7 +90,7 @@ class RunningRequest:
     name : str
         Name in its timeline.
     policy, request, sampler
-        As submitted.
+        What was submitted.
     deliver : callable
         Takes its events, in the dispatcher's thread.
     options : RequestOptions

@@ -145,7 +145,7 @@ class Document(Facts):
 
     @classmethod
     def parse(cls, content: object, *, source: str) -> Self:
-        """As `load`, from an object already read."""
+        """The document in an object already read. ValueError as `load`."""
         if not isinstance(content, Mapping) or content.get("schema") != cls.schema_name:
             found = content.get("schema") if isinstance(content, Mapping) else content
             raise ValueError(f"{source}: schema is {shown(found)}; expected {cls.schema_name!r}")

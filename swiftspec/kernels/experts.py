@@ -141,7 +141,7 @@ def experts(
     x_RH : Tensor
         At most 64 rows; fp32, fp16 or bf16, contiguous.
     weights_RK, chosen_RK : Tensor
-        Of `route`: fp32 and int32. A row's experts differ from each other.
+        Results of `route`: fp32 and int32. A row's experts differ from each other.
     gate_up_EJH, down_EHI : Tensor
         x's dtype, contiguous. An expert's gate rows, then its up rows; its down projection.
     """

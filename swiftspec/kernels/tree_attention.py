@@ -286,7 +286,7 @@ def tree_attention(
         int32, (prefix, tree) before this forward's rows: at most C - R in total. Read on the device and therefore not
         checked. No row sees tree slots without a word.
     scale : float
-        Of the products of queries and keys, usually 1 / sqrt(D).
+        Factor of the products of queries and keys, usually 1 / sqrt(D).
     num_splits : int, optional
         Most programs that share the keys of one query block; fewer if a program would have less than `min_blocks`.
     min_blocks : int

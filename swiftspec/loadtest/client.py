@@ -84,7 +84,7 @@ class ServerClient:
         return self._quick(TokenIds, "POST", "/tokenize", {"model": model, "prompt": text}).tokens
 
     def timelines(self) -> list[Timeline]:
-        """Of the requests that ended last; none if the server keeps none, or is none of ours."""
+        """Timelines of the requests that ended last; none if the server keeps none, or is none of ours."""
         bounds = self._bounds(_MOST_TIMELINES_BYTES, total_s=_QUICK_S)
         try:
             with self._address.asked("GET", "/timelines", None, self._headers, bounds=bounds) as answer:

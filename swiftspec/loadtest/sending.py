@@ -33,7 +33,7 @@ class SentLoad:
     Attributes
     ----------
     metrics : LoadMetrics
-        Of the requests that ended well. Rounds are chunks; waiting for admission is part of TTFT, and not known.
+        Metrics of the requests that ended well. Rounds are chunks; TTFT includes the wait for admission.
     records : tuple of ServedRecord
         The same requests, in the order of the workload.
     answers : tuple of StreamedCompletion
@@ -45,7 +45,7 @@ class SentLoad:
     late_s : float
         Longest delay of a submission after its arrival.
     timelines : dict of int to Timeline
-        Of the requests, by their number in the workload, if the server keeps timelines; on its clock.
+        Timelines of the requests, by their number in the workload, if the server keeps timelines; on its clock.
     """
 
     metrics: LoadMetrics
@@ -103,7 +103,7 @@ def send_workload(
     prompts : sequence of tuple of int
         One for each request, see `drawn_prompts`.
     model : str
-        As the server names it.
+        The server's name of it.
 
     Raises
     ------

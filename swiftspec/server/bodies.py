@@ -73,7 +73,7 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
 class _Body(BaseModel):
-    """Of a list, only the first wrong item is found: a description of a million takes half a minute, and a gigabyte."""
+    """A body; only a list's first wrong item is found: describing a million takes half a minute, and a gigabyte."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

@@ -111,7 +111,7 @@ def _raise(message: str) -> None:
 
 
 def _tojson(value: Any, indent: int | None = None) -> str:
-    """As transformers, not as Jinja, which escapes for HTML."""
+    """JSON as transformers writes it; Jinja's own filter escapes for HTML."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 

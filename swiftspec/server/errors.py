@@ -24,7 +24,7 @@ class RequestError(Exception):
     param : str or None
         The field at fault.
     headers : mapping
-        Of the answer.
+        HTTP headers of the answer.
     """
 
     def __init__(

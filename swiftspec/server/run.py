@@ -72,11 +72,11 @@ async def serve(
     Parameters
     ----------
     listening : socket
-        As of `listen`; it is closed.
+        The socket of `listen`, which is closed at the end.
     ready : callable
         Called with the target and its tenants when requests are accepted.
     **engine_options
-        As of `Engine`.
+        Options of `Engine`.
 
     Raises
     ------

@@ -76,7 +76,7 @@ class Serving:
         Requests under way, by the order of their arrival.
     metrics : Metrics
     timelines : deque of Timeline
-        Of the last requests that have ended, as many as are kept.
+        Timelines of the last requests that have ended, as many as are kept.
     """
 
     def __init__(self, options: ServingOptions) -> None:

@@ -137,7 +137,7 @@ class Channel:
     curve : Curve, optional
         Rejects peers without the secret; for addresses that others can reach.
     most_payload_bytes : int
-        Of the largest payload beside a message.
+        Size of the largest payload beside a message.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ class RequestChannel:
         return message
 
     def take(self) -> Message | None:
-        """As `poll`, among what the channel has read already."""
+        """The next message of the present exchange, among those that the channel has read already."""
         while self._inbox:
             heard = self._inbox.popleft()
             if heard is None:

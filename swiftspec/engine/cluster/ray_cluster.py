@@ -56,7 +56,7 @@ def ray_executor(
     policy : str, optional
         One of the plan's alternatives; its choice if not given.
     address : str
-        Of the cluster, as `10.0.0.1:6379`; `auto` is the one that runs on this machine, or that RAY_ADDRESS names.
+        Address of the cluster, such as `10.0.0.1:6379`; `auto` is that of this machine, or what RAY_ADDRESS names.
     strategy : "SPREAD" or "PACK"
         Whether roles are to be on different nodes or on the same, if there is room.
     within_s : float

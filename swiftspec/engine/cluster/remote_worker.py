@@ -9,7 +9,7 @@ from typing import NamedTuple
 from swiftspec.engine.process.clocks import LeastDelay, TimedMessage
 from swiftspec.engine.process.pipes import PipeEnd
 from swiftspec.engine.process.protocol import Command, EndReport, Report, Setup
-from swiftspec.engine.process.worker_handle import WorkerLostError, check_report
+from swiftspec.engine.process.worker_handle import Worker, WorkerLostError, check_report
 
 __all__ = ["RemoteWorker", "WorkerPlace"]
 
@@ -28,8 +28,8 @@ class WorkerPlace(NamedTuple):
     has_own_clock: bool
 
 
-class RemoteWorker:
-    """A worker as of the protocol `Worker`. It is started as soon as its slot has a host; reports have our times.
+class RemoteWorker(Worker):
+    """A worker that is started as soon as its slot has a host; reports have our times.
 
     place: gives the worker's place, once there is one.
     """
@@ -56,13 +56,12 @@ class RemoteWorker:
             self._pipe.send(TimedMessage(command, time.perf_counter(), None))
 
     def poll(self) -> bool:
-        """Whether `receive` would return, or raise, at once."""
         if self._pipe is None:
             self._begin()
         return bool(self._reports) or (self._pipe is not None and self._pipe.poll())
 
     def receive(self) -> Report:
-        """Its next report, as of `Worker`; WorkerLostError if it ended, or its node vanished."""
+        """Its next report; WorkerLostError if it ended, or its node vanished."""
         while not self.poll():
             time.sleep(_LOOK_EVERY_S)
         if not self._reports:
@@ -95,7 +94,6 @@ class RemoteWorker:
         return None if self._pipe is None else self._pipe.fileno()
 
     def hang_up(self) -> None:
-        """Let it end."""
         self._place = lambda: None
         if self._pipe is not None:
             self._pipe.close()

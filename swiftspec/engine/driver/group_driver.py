@@ -45,7 +45,7 @@ class GroupDriver:
     inbox : Inbox
     ended : Ended
     controller : Controller, optional
-        As of `Group`.
+        The scheduler's control of how much is drafted, see `Group`.
     """
 
     def __init__(

@@ -147,7 +147,7 @@ class NodeStore(Store):
     Parameters
     ----------
     address, port : str, int
-        Of the `StoreServer`, which is already listening.
+        Address and port of the `StoreServer`, which is already listening.
     curve : Curve
         The run's keys.
     timeout_s : float, optional

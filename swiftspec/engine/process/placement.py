@@ -66,7 +66,6 @@ class WorkerSpec(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As `Setup.name`."""
         return name_of(self.role, self.group, self.rank, self.size)
 
 

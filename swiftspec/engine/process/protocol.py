@@ -66,9 +66,9 @@ class Setup:
     batch : BatchLimits
         Limits of a step.
     steering : Steering or None
-        Of a target: what decides how much is drafted and verified.
+        What decides how much is drafted and verified, in a target's process.
     vocab_size : int
-        Of the target; a draft's may be padded to another size.
+        Size of the target's vocabulary; a draft's may be padded to another size.
     report_every_s : float
         CommitReport tokens are reported at most this often; the first ones of a request, and its end, at once.
     curve : Curve or None
@@ -126,7 +126,7 @@ class Generate:
     Parameters
     ----------
     number : int
-        Of these programs of the request, ascending: by it peers tell its messages from those of others.
+        Number of these programs of the request, ascending: by it peers tell its messages from those of others.
     patience_s : float
         Longest that a target waits for its draft before it decodes alone.
     alone : bool

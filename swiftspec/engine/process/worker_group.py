@@ -163,7 +163,7 @@ class WorkerGroup:
                     yield report
 
     def reports_or_restart(self) -> Iterator[RequestReport]:
-        """As `reports`, but a group that failed is restarted, if allowed. Never waits, never raises."""
+        """Reports since the last call; a group that failed is restarted, if allowed. Never waits, never raises."""
         try:
             yield from self.reports()
         except (EngineError, ValueError) as error:

@@ -92,7 +92,7 @@ class StartedProcess(Protocol):
     def kill(self) -> None: ...
 
 
-class LocalWorker:
+class LocalWorker(Worker):
     """A process of this machine, and the launcher's end of its pipe."""
 
     def __init__(self, setup: Setup, process: StartedProcess, end: PipeEnd) -> None:
@@ -145,7 +145,6 @@ class LocalWorker:
         return WorkerLostError(f"the {self.setup.name} process could not be started: {why}", was_started=False)
 
     def fileno(self) -> int:
-        """Descriptor that is readable when `poll` is true."""
         return self._pipe.fileno()
 
     def hang_up(self) -> None:

@@ -54,7 +54,7 @@ class WorkerLoop:
     channels : sequence of Channel
         One to every peer.
     features : sequence of Features
-        Of each sequence, if they go beside verdicts: the target's, or the store of the draft's process.
+        Features of each sequence, if they go beside verdicts: the target's, or the store of the draft's process.
     """
 
     def __init__(
@@ -198,12 +198,12 @@ class WorkerLoop:
         return self._reported_s + self._setup.report_every_s
 
     def pump(self) -> None:
-        """As `Inbox.pump`."""
+        """Read what has come on every channel."""
         for channel in self._channels:
             channel.pump()
 
     def wait(self, until_s: float | None) -> None:
-        """As `Inbox.wait`; returns early when reports are due."""
+        """Wait for a message, a command or a time, and no longer than until reports are due."""
         if self._reports:
             until_s = min(self._reports_due_s, math.inf if until_s is None else until_s)
         left_s = None if until_s is None else until_s - time.perf_counter()

@@ -190,7 +190,6 @@ class KernelLayers:
         return self._workspace.routes().clone() if self._spec.experts else None
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
-        """As `sampler.top_candidates`; of equally likely tokens the first."""
         return best_candidates(self._library, logits, k)
 
     def _attention(self, forward: _Forward, layer: int) -> Tensor:
@@ -205,7 +204,7 @@ class KernelLayers:
 
 
 def best_candidates(library: Library, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
-    """As `sampler.top_candidates`; of equally likely tokens the first."""
+    """The `k` most likely tokens of each row, as `top_candidates` finds them; of equally likely ones the first."""
     num_rows, num_tokens = logits.shape
     k = min(k, num_tokens)
     if k > _MOST_CANDIDATES or not logits.is_contiguous():

@@ -62,9 +62,9 @@ class BlockLayers(DraftLayers):
     ----------
     spec : BlockSpec
     weights : mapping
-        As of `load_block_weights`.
+        From `load_block_weights`.
     dtype : torch.dtype
-        Of matrices and cache; the residual stream is in fp32.
+        Matrices and cache have it; the residual stream is in fp32.
     """
 
     def __init__(self, spec: BlockSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype) -> None:

@@ -56,7 +56,7 @@ class BlockRunner(Model):
     capacity : int
         Slots of a sequence's cache.
     dtype : torch.dtype
-        Of the cache.
+        Dtype of the cache.
     """
 
     has_own_threads = False

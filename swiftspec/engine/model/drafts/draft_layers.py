@@ -26,9 +26,9 @@ class DraftLayers:
     Parameters
     ----------
     shape : ModelSpec
-        Of the layers.
+        Shape of the layers.
     dtype : torch.dtype
-        Of matrices and cache; the residual stream is in fp32.
+        Matrices and cache have it; the residual stream is in fp32.
     """
 
     def __init__(self, shape: ModelSpec, *, dtype: torch.dtype) -> None:

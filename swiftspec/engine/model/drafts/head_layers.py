@@ -31,9 +31,9 @@ class HeadLayers(DraftLayers):
     ----------
     spec : HeadSpec
     weights : mapping
-        As of `load_head_weights`.
+        From `load_head_weights`.
     dtype : torch.dtype
-        Of matrices and cache; the residual stream is in fp32.
+        Matrices and cache have it; the residual stream is in fp32.
 
     Attributes
     ----------
@@ -101,7 +101,6 @@ class HeadLayers(DraftLayers):
         return self._head(self._unit(hidden).to(self._dtype)).float()
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
-        """As `sampler.top_candidates`."""
         return top_candidates(logits, k)
 
     def _attended(self, rows: Tensor, positions: Sequence[int], inputs: Sequence[SequenceInput]) -> Tensor:

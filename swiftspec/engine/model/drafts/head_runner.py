@@ -61,7 +61,7 @@ class HeadRunner(Model):
     capacity : int
         Slots of a sequence's cache.
     dtype : torch.dtype
-        Of the cache.
+        Dtype of the cache.
     """
 
     tenant_bytes: tuple[int, ...] = ()

@@ -29,7 +29,7 @@ class _ResizedDraft(Model):
         self._draft, self._own_size, self._size = draft, own_size, size
 
     def forward(self, batch: ForwardBatch) -> BatchResult:
-        """As `Model.forward`, with logits and candidates of the target's vocabulary."""
+        """Compute a batch; logits and candidates are of the target's vocabulary."""
         is_larger = self._own_size > self._size
         result = self._draft.forward(self._readable(batch, top_k=0 if is_larger else batch.top_k))
         logits = tuple(map(self._resized, result.logits))

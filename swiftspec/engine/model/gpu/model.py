@@ -151,7 +151,7 @@ class GpuDecoder:
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, caches: Sequence[GpuKVCache]) -> BatchResult:
-        """As `CpuDecoder.forward`, for at most 64 rows of a sequence; logits are on the device.
+        """Logits and candidates of a batch, at most 64 rows of a sequence; the logits are on the device.
 
         Entries are computed one after the other, and each reads all weights: a captured graph holds the addresses of
         one cache.

@@ -188,7 +188,7 @@ def _quantised_gemm(x_RK: Tensor, weight: Quantised, *, gated: bool = False) -> 
 
 
 def _experts(x_RH: Tensor, weights_RK: Tensor, chosen_RK: Tensor, gate_up_EJH: Tensor, down_EHI: Tensor) -> Tensor:
-    """As `experts_reference`, but an expert computes only the rows that chose it."""
+    """The result of `experts_reference`; an expert computes only the rows that chose it."""
     slots = chosen_RK.flatten().argsort(stable=True)  # by expert
     counts = chosen_RK.flatten().bincount(minlength=len(down_EHI)).tolist()
 
