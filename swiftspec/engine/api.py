@@ -7,7 +7,6 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from swiftspec.artifacts.basis import candidate_of, searching
@@ -163,9 +162,7 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

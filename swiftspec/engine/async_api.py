@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from swiftspec.artifacts.plan import Plan
@@ -78,9 +77,7 @@ class AsyncEngine:
         if not started.cancelled() and started.exception() is None:
             self._thread.submit(started.result().close)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.shield(self._call(engine.close))

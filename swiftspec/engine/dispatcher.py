@@ -15,9 +15,9 @@ from dataclasses import replace
 from itertools import count
 from threading import Thread
 
+from swiftspec.engine.process.pipes import Wakeup
 from swiftspec.engine.process.protocol import EndReport, Fault, Generate, RequestReport, ScoreReport
 from swiftspec.engine.process.timeouts import DraftRecovery, TargetSilence
-from swiftspec.engine.process.wakeup import Wakeup
 from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.engine.running import Ending, RunningRequest
 from swiftspec.engine.stats import DraftState, EngineState

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from types import TracebackType
 from typing import TypedDict, Unpack
 
 from swiftspec.artifacts.candidate_costs import usual_gather_s
@@ -240,9 +239,7 @@ class Launcher:
     def __enter__(self) -> "Launcher":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

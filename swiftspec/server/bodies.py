@@ -11,14 +11,12 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
     ValidationError,
     field_validator,
     model_validator,
 )
-from pydantic_core import CoreSchema
 
-from swiftspec.files.document import fail_fast
+from swiftspec.files.document import FailFastModel
 from swiftspec.server.errors import RequestError
 
 __all__ = [
@@ -72,16 +70,10 @@ _LimitMs = Annotated[float, Field(ge=_LEAST_LIMIT_MS, allow_inf_nan=False)]
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
-class _Body(BaseModel):
+class _Body(FailFastModel):
     """A body; only a list's first wrong item is found: describing a million takes half a minute, and a gigabyte."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        schema = handler(source)
-        fail_fast(schema)
-        return schema
+    model_config = ConfigDict(extra="ignore")
 
 
 class StreamOptions(_Body):
@@ -217,7 +209,7 @@ class ChatBody(GenerationBody):
 
     messages: Annotated[tuple[Message, ...], Field(min_length=1, max_length=_MOST_MESSAGES)]
     max_completion_tokens: _Count | None = None
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def most_tokens(self) -> int | None:

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 import zmq
@@ -200,9 +199,7 @@ class Channel:
     def __enter__(self) -> "Channel":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close_socket()
 
     def open(self, request: int, payload: Payload = NO_PAYLOAD) -> "RequestChannel":

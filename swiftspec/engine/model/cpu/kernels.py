@@ -14,14 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.attention import packed_visibility
+from swiftspec.engine.model.cpu.attention import SequenceInput, packed_visibility
 from swiftspec.engine.model.cpu.packer import Packer
 from swiftspec.engine.model.cpu.packing import PackedModel
-from swiftspec.engine.model.cpu.sequence_input import SequenceInput
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.sampling.sampler import top_candidates
-from swiftspec.engine.model.weights.loader import LoadedModel
-from swiftspec.engine.model.weights.shared import SharedWeights
+from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.kernels.cpu_library import Library, Model, SequenceRows, Step
 from swiftspec.models.layers import layer_groups

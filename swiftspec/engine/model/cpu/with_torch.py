@@ -18,15 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.attention import TreeAttention, causal_visibility, tree_visibility
+from swiftspec.engine.model.cpu.attention import SequenceInput, TreeAttention
 from swiftspec.engine.model.cpu.layers import Experts, Layer, build_head, build_layer
-from swiftspec.engine.model.cpu.sequence_input import SequenceInput
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.sampling.sampler import top_candidates
-from swiftspec.engine.model.weights.loader import LoadedModel
+from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights
 from swiftspec.engine.model.weights.low_rank import merged
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
-from swiftspec.engine.model.weights.shared import SharedWeights
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
@@ -155,8 +153,7 @@ class TorchLayers:
 
     def _part(self, work: _Workspace, sequence: SequenceInput, first: int, num_padding: int) -> _Part:
         """Rows of the forward from `first` on; its last part has the padding."""
-        cache, ancestors, num_rows = sequence.cache, sequence.ancestors, len(sequence.tokens)
-        visible = causal_visibility(num_rows) if ancestors is None else tree_visibility(ancestors, cache.tree_length)
+        cache, num_rows, visible = sequence.cache, len(sequence.tokens), sequence.visible
         if num_padding:
             visible = np.pad(visible, ((0, num_padding), (0, 0)), mode="edge")
         size = num_rows + num_padding

@@ -14,15 +14,14 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from swiftspec.engine.model.cpu.attention import SequenceInput
 from swiftspec.engine.model.cpu.kernels import Workspace, best_candidates
 from swiftspec.engine.model.cpu.packer import Packer
 from swiftspec.engine.model.cpu.packing import PackedModel
-from swiftspec.engine.model.cpu.sequence_input import SequenceInput
 from swiftspec.engine.model.drafts.head_weights import LAYER
 from swiftspec.engine.model.rope import rotations
-from swiftspec.engine.model.weights.loader import LoadedModel
+from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights
 from swiftspec.engine.model.weights.sharding import EMBEDDING
-from swiftspec.engine.model.weights.shared import SharedWeights
 from swiftspec.kernels.cpu_library import Library, Model
 from swiftspec.models.head_spec import HeadSpec
 from swiftspec.models.spec import ModelSpec

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.attention import causal_visibility, tree_visibility
+from swiftspec.engine.model.cpu.attention import SequenceInput
 from swiftspec.engine.model.cpu.layers import Linear, build_head, build_layer
-from swiftspec.engine.model.cpu.sequence_input import SequenceInput
 from swiftspec.engine.model.cpu.with_torch import rows_with_logits
 from swiftspec.engine.model.drafts.draft_layers import DraftLayers
 from swiftspec.engine.model.drafts.head_weights import LAYER
@@ -112,10 +111,9 @@ class HeadLayers(DraftLayers):
         return self._layer.output(outputs[0] if len(outputs) == 1 else torch.cat(outputs)).float()
 
     def _attend(self, sequence: SequenceInput, queries: Tensor, new: Tensor) -> Tensor:
-        cache, ancestors, num_rows = sequence.cache, sequence.ancestors, len(sequence.tokens)
-        visible = causal_visibility(num_rows) if ancestors is None else tree_visibility(ancestors, cache.tree_length)
+        cache, num_rows = sequence.cache, len(sequence.tokens)
         attention = self._attention(num_rows)
-        num_slots = attention.prepare(visible, prefix_length=cache.prefix_length)
+        num_slots = attention.prepare(sequence.visible, prefix_length=cache.prefix_length)
         attention.queries_GRJD.copy_(queries)
         data = cache.data[0]
         data[:, :, num_slots - num_rows : num_slots].copy_(new)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.sequence_input import SequenceInput, sequence_input
+from swiftspec.engine.model.cpu.attention import SequenceInput, sequence_input
 from swiftspec.engine.model.drafts.features import Features
 from swiftspec.engine.model.drafts.head_kernels import HeadKernels
 from swiftspec.engine.model.drafts.head_layers import HeadLayers
@@ -156,10 +156,7 @@ class HeadRunner(Model):
         for each in rows:
             first, end, own = end, end + len(each.tokens), each.cache
             own.features[own.length : own.length + end - first] = carried[first:end]
-            if each.ancestors is None:
-                own.extend_prefix(end - first)
-            else:
-                own.extend_tree(end - first)
+            each.extend_cache()
         return hidden
 
     def _before(self, inputs: _Input) -> Tensor:
