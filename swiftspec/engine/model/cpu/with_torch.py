@@ -252,6 +252,7 @@ class TorchTenants:
 
     compiles_sizes = True
     has_own_threads = False
+    candidates = staticmethod(top_candidates)
 
     def __init__(
         self,
@@ -289,9 +290,6 @@ class TorchTenants:
     def routes(self) -> Tensor | None:
         """Experts [layers, R, active] of the last forward's rows; None without experts, which a model alone has."""
         return self._tenants[0].routes()
-
-    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
-        return top_candidates(logits, k)
 
 
 def rows_with_logits(inputs: Iterable[SequenceInput]) -> list[int]:

@@ -41,6 +41,7 @@ class HeadLayers(DraftLayers):
     """
 
     has_own_threads = False
+    candidates = staticmethod(top_candidates)
 
     def __init__(self, spec: HeadSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype) -> None:
         super().__init__(spec.layer, dtype=dtype)
@@ -98,9 +99,6 @@ class HeadLayers(DraftLayers):
         if any(sequence.ancestors is None for sequence in inputs):
             hidden = hidden.index_select(0, torch.tensor(rows_with_logits(inputs)))
         return self._head(self._unit(hidden).to(self._dtype)).float()
-
-    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
-        return top_candidates(logits, k)
 
     def _attended(self, rows: Tensor, positions: Sequence[int], inputs: Sequence[SequenceInput]) -> Tensor:
         queries, keys_values = self._projected(self._layer, rows, positions)
