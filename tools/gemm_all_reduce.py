@@ -17,7 +17,7 @@ from torch import Tensor
 
 from swiftspec.kernels.all_reduce import all_reduce, all_reduce_reference, check_norm
 from swiftspec.kernels.exchange import PAYLOADS, SLOT, Exchange, pack, push
-from swiftspec.kernels.runtime import INTERPRETED, check_contiguous, check_dtype, check_shape, check_together, dot
+from swiftspec.kernels.runtime import INTERPRETED, check_dtype, check_layout, check_shape, dot
 
 __all__ = ["Workspace", "gemm_all_reduce", "gemm_all_reduce_reference"]
 
@@ -169,10 +169,8 @@ def gemm_all_reduce(
     check_shape("weight_NK", weight_NK, (exchange.hidden, size_k), why="H of the exchange, K of x_RK")
     workspace = workspace or Workspace.make(hidden=exchange.hidden, device=exchange.peers.device)
     tensors = {"x_RK": x_RK, "weight_NK": weight_NK}
-    for name, tensor in tensors.items():
-        check_dtype(name, tensor, (exchange.dtype,))
-    check_contiguous(**tensors)
-    check_together(peers=exchange.peers.table, **tensors, parts=workspace.parts, counters=workspace.counters)
+    check_dtype((exchange.dtype,), **tensors)
+    check_layout(peers=exchange.peers.table, **tensors, parts=workspace.parts, counters=workspace.counters)
     if workspace.counters.numel() < triton.cdiv(exchange.hidden, BLOCK_N):
         raise ValueError(f"workspace is for {workspace.counters.numel()} tiles; H is {exchange.hidden}: another's")
     # All checks come before the first push: ranks that do not push the same would wait for each other forever.

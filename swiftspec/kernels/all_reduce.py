@@ -16,7 +16,7 @@ from torch import Tensor
 
 from swiftspec.kernels.exchange import LATE, PAYLOADS, ROWS, SENTINEL, SLOT, Exchange, advance, clear, push, receive
 from swiftspec.kernels.rms_norm import rms_norm, rms_norm_reference
-from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_dtype, check_layout, check_shape
 from swiftspec.kernels.symmetric import symmetric_buffers
 
 __all__ = ["AllReduce", "all_reduce", "all_reduce_reference", "check_norm"]
@@ -130,8 +130,7 @@ def all_reduce(
     num_rows = _check_rows(x_RH, num_rows, exchange)
     check_norm(residual_RH, weight_H, exchange, num_rows=num_rows)
     if x_RH is not None:
-        check_together(peers=exchange.peers.table, x_RH=x_RH)
-        check_contiguous(x_RH=x_RH)
+        check_layout(peers=exchange.peers.table, x_RH=x_RH)
     out = torch.empty(num_rows, exchange.hidden, dtype=weight_H.dtype, device=exchange.peers.device)
     if num_rows:
         _launch(x_RH, residual_RH, weight_H, exchange, out, eps=eps, pdl=pdl)
@@ -222,10 +221,8 @@ def check_norm(residual_RH: Tensor, weight_H: Tensor, exchange: Exchange, *, num
     check_shape("residual_RH", residual_RH, (num_rows, exchange.hidden))
     check_shape("weight_H", weight_H, (exchange.hidden,), why="the exchange's")
     tensors = {"residual_RH": residual_RH, "weight_H": weight_H}
-    for name, tensor in tensors.items():
-        check_dtype(name, tensor, FLOATS)
-    check_together(peers=exchange.peers.table, **tensors)
-    check_contiguous(**tensors)
+    check_dtype(FLOATS, **tensors)
+    check_layout(peers=exchange.peers.table, **tensors)
 
 
 def _check_rows(x_RH: Tensor | None, num_rows: int | None, exchange: Exchange) -> int:
@@ -233,7 +230,7 @@ def _check_rows(x_RH: Tensor | None, num_rows: int | None, exchange: Exchange) -
         raise ValueError("exactly one of x_RH and num_rows is expected")
     if x_RH is not None:
         check_shape("x_RH", x_RH, (None, exchange.hidden), why="the exchange's")
-        check_dtype("x_RH", x_RH, (exchange.dtype,))
+        check_dtype((exchange.dtype,), x_RH=x_RH)
         if x_RH.storage_offset() * x_RH.itemsize % 4:
             raise ValueError(f"x_RH starts at element {x_RH.storage_offset()}; expected a multiple of 4 bytes")
         num_rows = x_RH.shape[0]

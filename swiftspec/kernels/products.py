@@ -18,10 +18,9 @@ from torch import Tensor
 from swiftspec.kernels.runtime import (
     FLOATS,
     INTERPRETED,
-    check_contiguous,
     check_dtype,
+    check_layout,
     check_shape,
-    check_together,
     dot,
 )
 
@@ -158,10 +157,9 @@ def check_product(x_RK: Tensor, shape: tuple[int, int], out: Tensor, num_outputs
     if 0 in shape:
         raise ValueError(f"weight_NK has shape {shape}; supported: N and K from 1")
     check_shape("out", out, (x_RK.shape[0], num_outputs))
-    check_dtype("x_RK", x_RK, FLOATS)
-    check_dtype("out", out, (x_RK.dtype,))
-    check_together(x_RK=x_RK, **weights, out=out)
-    check_contiguous(x_RK=x_RK, **weights, out=out)
+    check_dtype(FLOATS, x_RK=x_RK)
+    check_dtype((x_RK.dtype,), out=out)
+    check_layout(x_RK=x_RK, **weights, out=out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,12 +200,12 @@ class Launch:
 
 
 def _check_workspace(workspace: Workspace, x_RK: Tensor, num_tiles: int, num_partials: int) -> None:
-    check_together(x_RK=x_RK, partials=workspace.partials, arrivals=workspace.arrivals)
+    check_layout(x_RK=x_RK, partials=workspace.partials, arrivals=workspace.arrivals)
     for name, tensor, dtype, needed in (
         ("partials", workspace.partials, torch.float32, num_partials),
         ("arrivals", workspace.arrivals, torch.int32, num_tiles),
     ):
-        check_dtype(f"workspace.{name}", tensor, (dtype,))
+        check_dtype((dtype,), **{f"workspace.{name}": tensor})
         if tensor.numel() < needed:
             raise ValueError(f"workspace.{name} has {tensor.numel()} elements; this product and tiling need {needed}")
 

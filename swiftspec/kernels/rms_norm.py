@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import FLOATS, check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 
 __all__ = ["MAX_HIDDEN", "rms_norm", "rms_norm_reference"]
 
@@ -80,10 +80,8 @@ def rms_norm(
     if update_RH is not None:
         check_shape("update_RH", update_RH, (num_rows, size), why="that of residual_RH")
         tensors["update_RH"] = update_RH
-    for name, tensor in tensors.items():
-        check_dtype(name, tensor, FLOATS)
-    check_together(**tensors)
-    check_contiguous(**tensors)
+    check_dtype(FLOATS, **tensors)
+    check_layout(**tensors)
     out = torch.empty(num_rows, size, dtype=weight_H.dtype, device=weight_H.device)
     if num_rows:
         block = triton.next_power_of_2(size)

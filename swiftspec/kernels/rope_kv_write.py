@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import FLOATS, check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 
 __all__ = ["HEAD_DIMS", "rope_kv_write", "rope_kv_write_reference"]
 
@@ -157,9 +157,8 @@ def rope_kv_write(
     for name, norm_D in (("q_norm_D", q_norm_D), ("k_norm_D", k_norm_D)):
         if norm_D is not None:
             check_shape(name, norm_D, (head_dim,), why="D of keys_GCD")
-            check_dtype(name, norm_D, FLOATS)
-            check_together(qkv_RQ=qkv_RQ, **{name: norm_D})
-            check_contiguous(**{name: norm_D})
+            check_dtype(FLOATS, **{name: norm_D})
+            check_layout(qkv_RQ=qkv_RQ, **{name: norm_D})
     if num_rows:
         block = max(1, TILE // head_dim)
         blocks = triton.cdiv(num_heads + 2 * num_kv_heads, block)
@@ -199,13 +198,11 @@ def _check(
     check_shape("cos_sin_CD", cos_sin_CD, (None, head_dim), why="D of keys_GCD")
     check_shape("positions_R", positions_R, (qkv_RQ.shape[0],), why="R of qkv_RQ")
     check_shape("lengths_2", lengths_2, (2,))
-    check_dtype("qkv_RQ", qkv_RQ, FLOATS)
+    check_dtype(FLOATS, qkv_RQ=qkv_RQ)
     like_qkv = {"keys_GCD": keys_GCD, "values_GCD": values_GCD}
-    for name, tensor in like_qkv.items():
-        check_dtype(name, tensor, (qkv_RQ.dtype,))
-    check_dtype("cos_sin_CD", cos_sin_CD, (torch.float32,))
-    check_dtype("positions_R", positions_R, (torch.int32, torch.int64))
-    check_dtype("lengths_2", lengths_2, (torch.int32,))
+    check_dtype((qkv_RQ.dtype,), **like_qkv)
+    check_dtype((torch.float32,), cos_sin_CD=cos_sin_CD)
+    check_dtype((torch.int32, torch.int64), positions_R=positions_R)
+    check_dtype((torch.int32,), lengths_2=lengths_2)
     others = {"cos_sin_CD": cos_sin_CD, "positions_R": positions_R, "lengths_2": lengths_2}
-    check_together(qkv_RQ=qkv_RQ, **like_qkv, **others)
-    check_contiguous(qkv_RQ=qkv_RQ, **like_qkv, **others)
+    check_layout(qkv_RQ=qkv_RQ, **like_qkv, **others)

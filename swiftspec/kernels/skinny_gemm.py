@@ -31,7 +31,7 @@ from swiftspec.kernels.products import (
     multiply,
     weight_rows,
 )
-from swiftspec.kernels.runtime import FLOATS, check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 from swiftspec.kernels.tables import Product, tuned_config
 
 __all__ = [
@@ -177,7 +177,7 @@ def skinny_gemm(
     if out is None:
         out = torch.empty(x_RK.shape[0], n, dtype=x_RK.dtype, device=x_RK.device)
     check_product(x_RK, (n, k), out, n, weight_NK=weight_NK)
-    check_dtype("weight_NK", weight_NK, (x_RK.dtype,))
+    check_dtype((x_RK.dtype,), weight_NK=weight_NK)
     config = config or default_config(x_RK.shape[0], n, k)
     return launch_skinny_gemm(x_RK, weight_NK, out, config=config, workspace=workspace, pdl=pdl)
 
@@ -191,10 +191,9 @@ def linear(x_RK: Tensor, weight_NK: Tensor, *, pdl: bool = False) -> Tensor:
     check_shape("weight_NK", weight_NK, (None, None))
     n, k = weight_NK.shape
     check_shape("x_RK", x_RK, (None, k), why="K of weight_NK")
-    check_dtype("x_RK", x_RK, FLOATS)
-    check_dtype("weight_NK", weight_NK, (x_RK.dtype,))
-    check_together(x_RK=x_RK, weight_NK=weight_NK)
-    check_contiguous(x_RK=x_RK, weight_NK=weight_NK)
+    check_dtype(FLOATS, x_RK=x_RK)
+    check_dtype((x_RK.dtype,), weight_NK=weight_NK)
+    check_layout(x_RK=x_RK, weight_NK=weight_NK)
     config = tuned_config(x_RK, Product(n, k)) if x_RK.shape[0] <= MAX_ROWS else None
     if config is None:
         return torch.mm(x_RK, weight_NK.T)
@@ -232,6 +231,6 @@ def gate_up(
     if out is None:
         out = torch.empty(x_RK.shape[0], n // 2, dtype=x_RK.dtype, device=x_RK.device)
     check_product(x_RK, (n, k), out, n // 2, weight_NK=weight_NK)
-    check_dtype("weight_NK", weight_NK, (x_RK.dtype,))
+    check_dtype((x_RK.dtype,), weight_NK=weight_NK)
     config = config or tuned_config(x_RK, Product(n, k, gated=True)) or default_config(x_RK.shape[0], n, k)
     return launch_skinny_gemm(x_RK, weight_NK, out, config=config, gated=True, workspace=workspace, pdl=pdl)

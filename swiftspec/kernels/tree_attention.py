@@ -21,10 +21,9 @@ from torch import Tensor
 from swiftspec.kernels.runtime import (
     FLOATS,
     INTERPRETED,
-    check_contiguous,
     check_dtype,
+    check_layout,
     check_shape,
-    check_together,
     dot,
 )
 
@@ -305,10 +304,9 @@ def tree_attention(
     grid = _plan(num_rows, num_heads, keys_GCD, num_splits, min_blocks)
     if workspace is None:
         workspace = torch.zeros(grid.workspace_size, dtype=torch.float32, device=q_RHD.device)
-    check_dtype("workspace", workspace, (torch.float32,))
+    check_dtype((torch.float32,), workspace=workspace)
     check_shape("workspace", workspace, (None,))
-    check_together(q_RHD=q_RHD, workspace=workspace)
-    check_contiguous(workspace=workspace)
+    check_layout(q_RHD=q_RHD, workspace=workspace)
     if len(workspace) < grid.workspace_size:
         raise ValueError(f"workspace has shape {tuple(workspace.shape)}; expected at least ({grid.workspace_size})")
     _tree_attention_kernel[(grid.num_query_blocks, grid.num_splits, num_kv_heads)](
@@ -360,12 +358,9 @@ def _check(q_RHD: Tensor, keys_GCD: Tensor, values_GCD: Tensor, ancestors_RW: Te
     if not 1 <= ancestors_RW.shape[1] <= MAX_WORDS:
         raise ValueError(f"ancestors_RW has shape {tuple(ancestors_RW.shape)}; supported: W from 1 to {MAX_WORDS}")
     check_shape("lengths_2", lengths_2, (2,))
-    check_dtype("q_RHD", q_RHD, FLOATS)
+    check_dtype(FLOATS, q_RHD=q_RHD)
     like_q = {"keys_GCD": keys_GCD, "values_GCD": values_GCD}
-    for name, tensor in like_q.items():
-        check_dtype(name, tensor, (q_RHD.dtype,))
+    check_dtype((q_RHD.dtype,), **like_q)
     integers = {"ancestors_RW": ancestors_RW, "lengths_2": lengths_2}
-    for name, tensor in integers.items():
-        check_dtype(name, tensor, (torch.int32,))
-    check_together(q_RHD=q_RHD, **like_q, **integers)
-    check_contiguous(q_RHD=q_RHD, **like_q, **integers)
+    check_dtype((torch.int32,), **integers)
+    check_layout(q_RHD=q_RHD, **like_q, **integers)
