@@ -151,13 +151,19 @@ class ProposalsBySlot:
             self._proposals = {path: self._proposals[path] for path in tree}
 
 
-class RejectionSampler(ProposalsBySlot):
+class RejectionSampler:
     """Candidates and choices of one request whose two models are in one process."""
 
     def __init__(self, sampler: Sampler) -> None:
-        super().__init__()
         self._sampler = sampler
+        self._book = ProposalsBySlot()
         self._generator = stream(sampler.seed, 0, use=_CANDIDATES)
+
+    def prefill(self, role: Role, tokens: Sequence[int]) -> None:
+        self._book.prefill(role, tokens)
+
+    def keep(self, role: Role, slots: Sequence[int], num_verified: int) -> None:
+        self._book.keep(role, slots, num_verified)
 
     def propose(self, rows: Sequence[Row], logits: Tensor, num_candidates: int) -> tuple[Candidates, ...]:
         """Candidates of each draft row, in the order drawn; log-probs of the most likely tokens, drawn or not.
@@ -169,7 +175,7 @@ class RejectionSampler(ProposalsBySlot):
         drawn = draw(shares, num_candidates, self._generator)
         # Copies: a view of one row would keep the whole forward's in memory.
         proposals = [Proposal(tokens, row.copy()) for tokens, row in zip(drawn, shares.numpy(), strict=True)]
-        self.enter(rows, proposals)
+        self._book.enter(rows, proposals)
         logprobs = shares.topk(min(num_candidates, shares.shape[1]), dim=-1).values.log().tolist()
         return tuple(
             Candidates(tokens, tuple(best[: len(tokens)])) for tokens, best in zip(drawn, logprobs, strict=True)
@@ -179,7 +185,7 @@ class RejectionSampler(ProposalsBySlot):
         """The target's token of each row: an accepted child, or a draw."""
         scores = self._sampler.scores(logits)
         accepted: dict[int, int] = {}
-        for index, (proposal, children) in enumerate(self.look_up(rows)):
+        for index, (proposal, children) in enumerate(self._book.look_up(rows)):
             if proposal and children:
                 coins = stream(self._sampler.seed, rows[index].position, use=_COINS)
                 token, left = accept(scores[index].softmax(dim=-1).numpy(), proposal, children, coins)
