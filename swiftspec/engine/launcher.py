@@ -115,7 +115,8 @@ class Launcher:
         draft = models.get(Role.DRAFT)
         self.draft_facts = draft_facts(draft.model) if draft else DraftFacts()
         with ExitStack() as stack:
-            executor = executor or _this_machine(stack, models.values(), self.device)
+            if executor is None:
+                executor = _this_machine(stack, models.values(), self.device)
             available = executor.num_devices(self.device)
             placement.check(available)
             tp_groups = placement.worker_specs()
