@@ -64,13 +64,11 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "errors", "interpreters"}
         | {"extras", "policies", "version", "torch", "ray"}
     ),
-    "engine.requests": frozenset({"models", "policies"}),
     # kernels: what forked processes will load is compiled before they start.
     "engine": frozenset(
         {
             "engine.model",
             "engine.process",
-            "engine.requests",
             "artifacts",
             "devices",
             "errors",
@@ -102,7 +100,6 @@ ROOMS: Mapping[str, frozenset[str]] = {
             "engine",
             "engine.model",
             "engine.process",
-            "engine.requests",
             "profiler",
             "planner",
             "simulator",
@@ -117,8 +114,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "loadtest": frozenset({"timing", "artifacts", "files", "numpy"}),
     # The engine as everyone uses it: see NEVERS.
     "server": frozenset(
-        {"timing", "engine", "engine.requests", "artifacts", "errors", "files", "interpreters", "models", "version"}
-        | {"pydantic", "pydantic_core", "starlette", "uvicorn", "prometheus_client", "jinja2"}
+        {"timing", "engine", "artifacts", "errors", "files", "interpreters", "models", "version"}
+        | {"pydantic", "starlette", "uvicorn", "prometheus_client", "jinja2"}
     ),
     "api": frozenset(
         {"files", "timing", "acceptance", "artifacts", "devices", "engine", "loadtest", "models", "planner"}

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from swiftspec.devices.local import TREE_SLOTS
-from swiftspec.engine.driver.group_driver import run_alone
 from swiftspec.engine.model.cpu.model import CpuDecoder
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.gpu.model import GpuDecoder
@@ -23,6 +22,7 @@ from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.effects import ForwardKind, Role, Row
+from tools.run_alone import run_alone
 
 __all__ = ["decoder_records", "greedy_records"]
 

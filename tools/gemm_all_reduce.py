@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.all_reduce import all_reduce, all_reduce_reference, check_arguments
+from swiftspec.kernels.all_reduce import all_reduce, all_reduce_reference, check_norm
 from swiftspec.kernels.exchange import PAYLOADS, SLOT, Exchange, pack, push
-from swiftspec.kernels.runtime import INTERPRETED, check_contiguous, check_dtype, check_shape, check_together, dot
+from swiftspec.kernels.runtime import INTERPRETED, check_dtype, check_layout, check_shape, dot
 
 __all__ = ["Workspace", "gemm_all_reduce", "gemm_all_reduce_reference"]
 
@@ -134,25 +134,22 @@ def _gemm_push_kernel(
 def gemm_all_reduce(
     x_RK: Tensor,
     weight_NK: Tensor,
-    residual_RH: Tensor | None,
-    norm_H: Tensor | None,
+    residual_RH: Tensor,
+    norm_H: Tensor,
     exchange: Exchange,
     *,
-    eps: float = 0.0,
-    out: Tensor | None = None,
+    eps: float,
     workspace: Workspace | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """`gemm_all_reduce_reference`'s second answer, its first replacing `residual_RH`; without residual, the sum itself.
+    """`gemm_all_reduce_reference`'s second answer, its first replacing `residual_RH`.
 
     Parameters
     ----------
     x_RK, weight_NK : Tensor
         This rank's shard, of the exchange's dtype; up to 64 rows; N is the exchange's hidden size.
-    residual_RH, norm_H : Tensor, optional
-        As the residual and the weight of `all_reduce`: both or neither.
-    out : Tensor, optional
-        Answer's buffer, (R, H).
+    residual_RH, norm_H : Tensor
+        As the residual and the weight of `all_reduce`.
     workspace : Workspace, optional
         One of the hidden size, kept between calls; without it, every call makes and fills one.
     pdl : bool
@@ -172,17 +169,15 @@ def gemm_all_reduce(
     check_shape("weight_NK", weight_NK, (exchange.hidden, size_k), why="H of the exchange, K of x_RK")
     workspace = workspace or Workspace.make(hidden=exchange.hidden, device=exchange.peers.device)
     tensors = {"x_RK": x_RK, "weight_NK": weight_NK}
-    for name, tensor in tensors.items():
-        check_dtype(name, tensor, (exchange.dtype,))
-    check_contiguous(**tensors)
-    check_together(peers=exchange.peers.table, **tensors, parts=workspace.parts, counters=workspace.counters)
+    check_dtype((exchange.dtype,), **tensors)
+    check_layout(peers=exchange.peers.table, **tensors, parts=workspace.parts, counters=workspace.counters)
     if workspace.counters.numel() < triton.cdiv(exchange.hidden, BLOCK_N):
         raise ValueError(f"workspace is for {workspace.counters.numel()} tiles; H is {exchange.hidden}: another's")
     # All checks come before the first push: ranks that do not push the same would wait for each other forever.
-    out = check_arguments(None, residual_RH, norm_H, exchange, num_rows=num_rows, out=out)
+    check_norm(residual_RH, norm_H, exchange, num_rows=num_rows)
     if num_rows:
         _launch(x_RK, weight_NK, exchange, workspace, pdl=pdl)
-    return all_reduce(None, residual_RH, norm_H, exchange, eps=eps, num_rows=num_rows, out=out, pdl=pdl)
+    return all_reduce(None, residual_RH, norm_H, exchange, eps=eps, num_rows=num_rows, pdl=pdl)
 
 
 def _launch(x_RK: Tensor, weight_NK: Tensor, exchange: Exchange, workspace: Workspace, *, pdl: bool) -> None:

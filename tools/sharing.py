@@ -17,8 +17,9 @@ from swiftspec.devices.local import Device
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import ForkServer, shared_fork_server
-from swiftspec.engine.process.placement import LocalExecutor
+from swiftspec.engine.process.placement import LocalExecutor, Placement
 from swiftspec.engine.process.run_folder import run_folder
+from swiftspec.engine.process.timeouts import DraftRecovery
 from swiftspec.files.document import ModelRef
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import Layout, Policy, Request
@@ -83,13 +84,11 @@ class _Measurement:
             folder = stack.enter_context(run_folder())
             engine = stack.enter_context(
                 Launcher(
-                    target=self._target,
-                    draft=self._draft,
-                    groups=groups,
+                    {Role.TARGET: self._target, Role.DRAFT: self._draft},
+                    Placement(groups=groups, device=self._device),
                     layout=layout,
                     max_context=_PROMPT_TOKENS + self._requests[0].max_new_tokens,
-                    device=self._device,
-                    patience_s=_PATIENCE_S,
+                    recovery=DraftRecovery(patience_s=_PATIENCE_S),
                     executor=open_executor(folder, stack.enter_context(shared_fork_server())),
                 )
             )

@@ -21,11 +21,10 @@ from torch import Tensor
 from swiftspec.engine.model.gpu.weights import FORMATS, Weight, build_weight
 from swiftspec.files.document import ModelRef
 from swiftspec.files.writing import write_output
-from swiftspec.kernels.gate_up import gate_up, gate_up_reference
 from swiftspec.kernels.products import MAX_SPLITS, NUM_PARTIALS, TileConfig, Workspace, default_config
 from swiftspec.kernels.quantised_gemm import quantised_gemm, quantised_gemm_reference
 from swiftspec.kernels.runtime import OutOfResources
-from swiftspec.kernels.skinny_gemm import skinny_gemm, skinny_gemm_reference
+from swiftspec.kernels.skinny_gemm import gate_up, gate_up_reference, skinny_gemm, skinny_gemm_reference
 from swiftspec.kernels.tables import Choice, Product, dump_table
 from swiftspec.models import known_model, sharded
 from swiftspec.models.spec import ModelSpec

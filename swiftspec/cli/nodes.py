@@ -99,12 +99,15 @@ def _torchrun(plan: Plan, candidate: Candidate) -> "TorchrunProcess":
 
 
 def _slots(plan: Plan, candidate: Candidate) -> "list[WorkerSpec]":
-    from swiftspec.engine.process.placement import worker_specs
+    from swiftspec.engine.process.placement import Placement
 
-    tp_groups = worker_specs(
-        candidate.groups, candidate.ranks, target_groups=candidate.build().target_groups, device=_device(plan)
+    placement = Placement(
+        groups=candidate.groups,
+        ranks=candidate.ranks,
+        target_groups=candidate.build().target_groups,
+        device=_device(plan),
     )
-    return [spec for tp_group in tp_groups for spec in tp_group]
+    return [spec for tp_group in placement.worker_specs() for spec in tp_group]
 
 
 def _device(plan: Plan) -> "Device":

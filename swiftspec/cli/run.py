@@ -18,7 +18,7 @@ from swiftspec.cli.verbs.use import RunFlags
 from swiftspec.engine.api import Engine
 from swiftspec.engine.checks import check_acceptance, check_devices
 from swiftspec.engine.process.interrupts import interrupts_noted
-from swiftspec.engine.requests.task import Task
+from swiftspec.engine.requests import Task
 from swiftspec.engine.tasks import make_tasks
 from swiftspec.errors import EngineError
 from swiftspec.reports.formatting import count, milliseconds, percent, speed

@@ -16,7 +16,7 @@ from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.settings import SERVER, own_settings
 from swiftspec.cli.verbs.use import ServeFlags
 from swiftspec.engine.checks import check_devices
-from swiftspec.engine.requests.tenants import Tenant
+from swiftspec.engine.requests import Tenant
 from swiftspec.extras import check_extra
 from swiftspec.files.reading import read_input
 from swiftspec.reports.formatting import count

@@ -7,16 +7,13 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from swiftspec.artifacts.basis import candidate_of, searching
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.checks import ContextLimit, check_devices, fitting_context
 from swiftspec.engine.chunks import Chunk, Chunks, Finish
-from swiftspec.engine.requests.making import RequestMaker
-from swiftspec.engine.requests.task import RequestOptions, Task
-from swiftspec.engine.requests.tenants import Tenants
+from swiftspec.engine.requests import RequestMaker, RequestOptions, Task, Tenants
 from swiftspec.engine.scoring import ScoredToken, Scorer
 from swiftspec.engine.stats import EngineState, Past, Stats
 from swiftspec.engine.tasks import warm_up
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, ProcessInfo
     from swiftspec.engine.model.sampling.sampler import AcceptanceMethod, Sampler, Sampling
     from swiftspec.engine.process.placement import Executor
-    from swiftspec.engine.running import Event as EngineEvent
+    from swiftspec.engine.running import RequestEvent
 
 __all__ = ["Chunk", "Engine", "EngineState", "Finish", "Generation", "ScoredToken", "Stats"]
 
@@ -76,7 +73,7 @@ class Engine:
     Attributes
     ----------
     max_context : int
-        As above.
+        Tokens of the longest request.
     model : str
         The target, as the plan names it.
     tenants : tuple of Tenant
@@ -165,9 +162,7 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -266,11 +261,11 @@ class Engine:
         Parameters
         ----------
         prompt, max_new_tokens, acceptance_method, ignore_eos, request_id, client, tpot_s, tenant
-            As of `generate`.
+            Arguments of `generate`.
         deliver : callable
             Takes chunks, and at the end a `Generation` or an exception; in another thread, which it must not hold up.
         **sampling : Sampling
-            `temperature`, `top_p`, `top_k` and `seed`, as of `generate`.
+            `temperature`, `top_p`, `top_k` and `seed` of `generate`.
 
         Returns
         -------
@@ -280,7 +275,7 @@ class Engine:
         Raises
         ------
         ValueError
-            As `generate`.
+            For the reasons of `generate`.
         """
         from swiftspec.engine.model.sampling.sampler import sampler_of
 
@@ -288,7 +283,7 @@ class Engine:
         task = self._requests.task(prompt, max_new_tokens, request_id, tenant=tenant, ignore_eos=ignore_eos)
         chunks = Chunks(task.request, self._requests.tokenizer)
 
-        def take(event: EngineEvent) -> None:
+        def take(event: RequestEvent) -> None:
             if isinstance(event, tuple):
                 deliver(tuple(map(chunks.of, event)), None)
                 return
@@ -313,7 +308,7 @@ class Engine:
         return self._scorer.score(self._requests.task(prompt, 1, None, tenant=tenant, ignore_eos=True), num_candidates)
 
     def submit_scoring(self, prompt: Sequence[int], deliver: Deliver, **options: Any) -> Callable[[], None]:
-        """As `submit`, to score a prompt, or as `Scorer.submit`: only the end is delivered, for `scored`."""
+        """Score a prompt without waiting, see `Scorer.submit`: only the end is delivered, for `scored`."""
         request_id, tenant = options.pop("request_id", None), options.pop("tenant", None)
         task = self._requests.task(prompt, 1, request_id, tenant=tenant, ignore_eos=True)
         return self._scorer.submit(task, deliver, **options)
@@ -335,14 +330,14 @@ class Engine:
         Raises
         ------
         ValueError, swiftspec.errors.EngineError, KeyboardInterrupt
-            As `generate`; or if a signal interrupted it.
+            For the reasons of `generate`; or if a signal interrupted it.
         """
         warm_up(self._launcher, self._candidate, self._requests.task(prompt, max_new_tokens, "warm-up"))
 
     def tokenize(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
-        """Token ids of a text, unless told not to with the special tokens around it that the model expects.
+        """Token ids of a text, with the special tokens around it that the model expects unless they are not wanted.
 
-        Of a text that is much too long for a request only the beginning.
+        A text that is much too long for a request is cut.
         """
         return self._requests.tokenize(text, special_tokens=special_tokens)
 

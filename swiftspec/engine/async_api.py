@@ -10,12 +10,11 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.api import Chunk, Engine, EngineState, ScoredToken, Stats
-from swiftspec.engine.requests.tenants import Tenant
+from swiftspec.engine.requests import Tenant
 
 if TYPE_CHECKING:
     from swiftspec.engine.running import Generation
@@ -36,7 +35,7 @@ class AsyncEngine:
     plan : Plan, str or Path
         A plan, or the file that `swiftspec plan` wrote.
     **options
-        As of `Engine`.
+        Options of `Engine`.
 
     Raises
     ------
@@ -78,9 +77,7 @@ class AsyncEngine:
         if not started.cancelled() and started.exception() is None:
             self._thread.submit(started.result().close)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.shield(self._call(engine.close))
@@ -94,7 +91,7 @@ class AsyncEngine:
         prompt : str, or sequence of int
             A text, or token ids.
         **options
-            As of `Engine.generate`.
+            Options of `Engine.generate`.
 
         Yields
         ------
@@ -103,7 +100,7 @@ class AsyncEngine:
         Raises
         ------
         ValueError, swiftspec.errors.EngineError
-            As `Engine.generate`, on the first chunk.
+            On the first chunk, for the reasons of `Engine.generate`.
         """
         stream = await self.submit(prompt, **options)
         try:
@@ -129,7 +126,7 @@ class AsyncEngine:
     async def score(
         self, prompt: str | Sequence[int], *, num_candidates: int = 0, tenant: str | None = None
     ) -> tuple[ScoredToken, ...]:
-        """As `Engine.score`. A task that is cancelled ends its request."""
+        """Score a text, see `Engine.score`. A task that is cancelled ends its request."""
         tokens = await self.tokenize(prompt) if isinstance(prompt, str) else tuple(prompt)
         stream = await self.submit_scoring(tokens, num_candidates=num_candidates, tenant=tenant)
         try:
@@ -140,44 +137,44 @@ class AsyncEngine:
             await asyncio.shield(stream.close())
 
     async def submit_scoring(self, prompt: Sequence[int], **options: Any) -> AsyncStream:
-        """As `submit`, to score a prompt: a stream without chunks; `scored` makes tokens of its `generation`."""
+        """Begin to score a prompt: a stream without chunks; `scored` makes tokens of its `generation`."""
         return await self._begun(partial(self._running.submit_scoring, prompt), options)
 
     async def scored(self, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
-        """As `Engine.scored`."""
+        """The tokens of a prompt that was scored."""
         tokens: tuple[ScoredToken, ...] = await self._call(partial(self._running.scored, prompt, generation))
         return tokens
 
     async def warm_up(self, prompt: str | Sequence[int], *, max_new_tokens: int | None = None) -> None:
-        """As `Engine.warm_up`."""
+        """Run a short request, see `Engine.warm_up`."""
         await self._call(partial(self._running.warm_up, prompt, max_new_tokens=max_new_tokens))
 
     async def tokenize(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
-        """As `Engine.tokenize`."""
+        """Token ids of a text, see `Engine.tokenize`."""
         tokens: tuple[int, ...] = await self._call(partial(self._running.tokenize, text, special_tokens=special_tokens))
         return tokens
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
-        """As `Engine.detokenize`."""
+        """The text of token ids, see `Engine.detokenize`."""
         text: str = await self._call(partial(self._running.detokenize, tokens))
         return text
 
     def text_stream(self) -> TextStream:
-        """As `Engine.text_stream`."""
+        """A decoder of tokens that come one by one."""
         return self._running.text_stream()
 
     @property
     def max_context(self) -> int:
-        """As of `Engine`."""
+        """Tokens of the longest request, prompt and output together."""
         return self._running.max_context
 
     @property
     def tenants(self) -> tuple[Tenant, ...]:
-        """As of `Engine`."""
+        """The target, and its fine-tunes and adapters."""
         return self._running.tenants
 
     def state(self) -> EngineState:
-        """As `Engine.state`."""
+        """Requests that run and wait, use of the caches, and the state of the draft."""
         return self._running.state()
 
     def stats(self) -> Stats:
@@ -239,7 +236,7 @@ class AsyncStream:
         self._news = asyncio.Event()
 
     def deliver(self, chunks: tuple[Chunk, ...], end: Generation | Exception | None) -> None:
-        """As `Engine.submit` wants it: called in another thread."""
+        """Take what `Engine.submit` delivers, in another thread."""
         self._bridge.call(partial(self._take, chunks, end))
 
     def _take(self, chunks: tuple[Chunk, ...], end: Generation | Exception | None) -> None:

@@ -15,16 +15,14 @@ from dataclasses import replace
 from itertools import count
 from threading import Thread
 
-from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.process.protocol import Fault, Finished, Generate, OfRequest, Scored
-from swiftspec.engine.process.timeouts import TargetSilence
-from swiftspec.engine.process.wakeup import Wakeup
+from swiftspec.engine.process.pipes import Wakeup
+from swiftspec.engine.process.protocol import EndReport, Fault, Generate, RequestReport, ScoreReport
+from swiftspec.engine.process.timeouts import DraftRecovery, TargetSilence
 from swiftspec.engine.process.worker_group import WorkerGroup
-from swiftspec.engine.requests.task import RequestOptions
-from swiftspec.engine.running import Deliver, Ending, RunningRequest
+from swiftspec.engine.running import Ending, RunningRequest
 from swiftspec.engine.stats import DraftState, EngineState
 from swiftspec.errors import EngineBusyError, EngineError
-from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
 
@@ -46,10 +44,7 @@ class Dispatcher:
     draft : WorkerGroup or None
         None if no separate process drafts.
     admission : AdmissionLimits
-    fallback : Policy
-        Policy of a target without its draft.
-    patience_s : float
-        Longest that a target waits for its draft.
+    recovery : DraftRecovery
     """
 
     def __init__(
@@ -58,13 +53,11 @@ class Dispatcher:
         draft: WorkerGroup | None,
         *,
         admission: AdmissionLimits,
-        fallback: Policy,
-        patience_s: float,
+        recovery: DraftRecovery,
     ) -> None:
         self._targets = targets
         self._draft = draft
-        self._fallback = fallback
-        self._patience_s = patience_s
+        self._recovery = recovery
         self._queue = AdmissionQueue(admission)
         self._admission = admission
         self._keys, self._numbers = count(), count(1)
@@ -81,36 +74,17 @@ class Dispatcher:
         self._thread = Thread(target=self._serve, name="swiftspec-dispatcher", daemon=True)
         self._thread.start()
 
-    def submit(
-        self,
-        policy: Policy,
-        request: Request,
-        *,
-        name: str,
-        sampler: Sampler,
-        deliver: Deliver,
-        options: RequestOptions,
-    ) -> RunningRequest:
+    def submit(self, running: RunningRequest) -> None:
         """Queue a request; thread-safe. Its last event is a `Generation`, or an exception."""
-        running = RunningRequest(
-            key=next(self._keys),
-            name=name,
-            policy=policy,
-            request=request,
-            sampler=sampler,
-            deliver=deliver,
-            start_s=time.perf_counter(),
-            options=options,
-        )
+        running.key = next(self._keys)
         self._order(lambda: self._enqueue(running))
-        return running
 
     def cancel(self, running: RunningRequest) -> None:
         """End a request wherever it is; thread-safe. Its last event comes soon."""
         self._order(lambda: self._cancel(running))
 
     def state(self) -> EngineState:
-        """As of now, roughly: the thread may be changing it."""
+        """Present state, roughly: the thread may be changing it."""
         queue = self._queue
         draft = DraftState.NONE
         if self._draft is not None:
@@ -243,15 +217,15 @@ class Dispatcher:
         has_draft = self._draft is not None and self._draft.is_responsive
         if drafts and not has_draft and running.policy.target_groups > 1:
             # The draft holds their text, and nothing continues without it.
-            running.policy, drafts = self._fallback, False
+            running.policy, drafts = self._recovery.fallback, False
         command = Generate(
             number=next(self._numbers),
             policy=running.policy,
             request=running.rest,
             sampler=running.sampler,
-            patience_s=self._patience_s,
+            patience_s=self._recovery.patience_s,
             alone=drafts and not has_draft,
-            fallback=self._fallback,
+            fallback=self._recovery.fallback,
             tpot_s=running.options.tpot_s,
             tenant=running.options.tenant,
         )
@@ -277,13 +251,13 @@ class Dispatcher:
             if can_rejoin and running.targets_left and running.ending is None and not draft.knows(number):
                 draft.generate(replace(command, alone=True))
 
-    def _take(self, group: WorkerGroup, report: OfRequest) -> None:
+    def _take(self, group: WorkerGroup, report: RequestReport) -> None:
         if group.role is Role.TARGET:
             self._silence.broken()
         running = self._running.get(report.number)
         if running is None:
             return  # of a request that has ended
-        if isinstance(report, Finished):
+        if isinstance(report, EndReport):
             self._has_changed = True
             if report.fault is not None:
                 self._note_fault(group, running, report.fault)
@@ -295,7 +269,7 @@ class Dispatcher:
             running.targets_left.discard(group)
             self._settle(running)
             return
-        if isinstance(report, Scored):
+        if isinstance(report, ScoreReport):
             running.scores.append(report)
             return
         running.tokens += report.tokens
@@ -333,7 +307,7 @@ class Dispatcher:
             return
         if self._draft is not None and self._draft.is_at(running.command.number):
             # With several target groups the draft commits: what it has not told yet is output, not only spans.
-            within_s = self._patience_s if running.command.policy.target_groups > 1 else _DRAFT_ENDS_WITHIN_S
+            within_s = self._recovery.patience_s if running.command.policy.target_groups > 1 else _DRAFT_ENDS_WITHIN_S
             running.deadline_s = running.deadline_s or time.monotonic() + within_s
             return
         self._programs_ended(running)
@@ -351,8 +325,8 @@ class Dispatcher:
         elif ending is Ending.PREEMPTED:
             if running.is_due:
                 self._begin(running)
-        elif running.losses and running.policy is not self._fallback:
-            running.policy = self._fallback
+        elif running.losses and running.policy is not self._recovery.fallback:
+            running.policy = self._recovery.fallback
             self._begin(running)
         else:
             self._end(running, interrupted=False)

@@ -2,10 +2,10 @@
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from types import TracebackType
+from typing import TypedDict, Unpack
 
 from swiftspec.artifacts.candidate_costs import usual_gather_s
 from swiftspec.artifacts.load_options import usual_prefill_rows
@@ -16,12 +16,12 @@ from swiftspec.engine.dispatcher import Dispatcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.interrupts import interrupts_noted
-from swiftspec.engine.process.placement import Executor, LocalExecutor, WorkerSpec, check_groups, worker_specs
+from swiftspec.engine.process.placement import Executor, LocalExecutor, Placement, WorkerSpec
 from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.run_folder import run_folder
-from swiftspec.engine.process.timeouts import Silence
+from swiftspec.engine.process.timeouts import DraftRecovery, Silence
 from swiftspec.engine.process.worker_group import ProcessInfo, WorkerGroup
-from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.engine.requests import RequestOptions
 from swiftspec.engine.running import Deliver, Events, Generation, RunningRequest, next_event
 from swiftspec.engine.stats import EngineState
 from swiftspec.files.document import ModelRef
@@ -37,16 +37,24 @@ from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.control import Control
 
-__all__ = ["PATIENCE_S", "Generation", "Launcher", "ProcessInfo"]
+__all__ = ["Generation", "LaunchOptions", "Launcher", "ProcessInfo"]
 
-PATIENCE_S = 0.5  # default for plans without one
-MAX_RESTARTS = 3
 _LOOK_EVERY_S = 0.01
 _REPORT_EVERY_S = 0.02  # where no core is left for the launcher, whose every waking interrupts a forward
 _ONE_AT_A_TIME = AdmissionLimits(max_running=1)
+_USUAL_RECOVERY, _USUAL_BATCH = DraftRecovery(), BatchLimits()
 _PLAIN = RequestOptions()
 _SAY_AFTER_S = 10.0  # of waiting for models, before a warning names the processes
 _log = logging.getLogger("swiftspec")
+
+
+class LaunchOptions(TypedDict, total=False):
+    """Options of a `Launcher` that no plan knows."""
+
+    admission: AdmissionLimits
+    tenants: Sequence[str]
+    executor: Executor | None
+    cancelled: threading.Event | None
 
 
 class Launcher:
@@ -54,30 +62,16 @@ class Launcher:
 
     Parameters
     ----------
-    target, draft : ModelRef
-        `draft` may be None if no policy drafts.
-    groups : mapping of Role to device numbers
-        Device n is the n-th core this process may use, or GPU n. Disaggregated: groups of both roles, disjoint unless
-        they share a GPU; otherwise only the target's group, for both models.
+    models : mapping of Role to ModelRef
+        The target, and the draft if a policy drafts.
+    placement : Placement
+        Devices of the roles; those of other machines if the executor is theirs.
     layout : Layout
         Layout that the policies to come need; a co-located engine also decodes without its draft.
-    target_groups : int
-        Equal groups that the target's devices are split into, each with a copy of the target.
-    ranks : mapping of Role to int
-        Processes that divide each of a role's groups, and its models, equally; the default is one on a CPU, with a
-        thread per core, and one for each GPU.
     max_context : int
         Prompt and output tokens of the longest request.
-    device : "cpu" or "cuda"
-        Kind of the devices in `groups`. On a GPU a process is one rank with one GPU; roles that share a GPU are two
-        processes on it.
-    patience_s : float
-        Longest that a target waits for its draft before it decodes alone.
-    fallback : Policy
-        Policy without a draft; prompt lookup if not given.
-    max_restarts : int
-        How often within an hour a draft that died is restarted. After that the target decodes alone, and the logger
-        `swiftspec` warns of it.
+    recovery : DraftRecovery
+        Waits and restarts when a draft is lost.
     admission : AdmissionLimits
         How many requests run and wait at once; one runs, if not given.
     batch : BatchLimits
@@ -103,67 +97,67 @@ class Launcher:
 
     def __init__(
         self,
+        models: Mapping[Role, ModelRef],
+        placement: Placement,
         *,
-        target: ModelRef,
-        draft: ModelRef | None,
-        groups: Mapping[Role, tuple[int, ...]],
         layout: Layout,
         max_context: int,
-        target_groups: int = 1,
-        ranks: Mapping[Role, int] | None = None,
-        device: Device = "cpu",
-        patience_s: float = PATIENCE_S,
-        fallback: Policy | None = None,
-        max_restarts: int = MAX_RESTARTS,
+        recovery: DraftRecovery = _USUAL_RECOVERY,
         admission: AdmissionLimits = _ONE_AT_A_TIME,
-        batch: BatchLimits | None = None,
+        batch: BatchLimits = _USUAL_BATCH,
         steering: Steering | None = None,
         tenants: Sequence[str] = (),
         executor: Executor | None = None,
         cancelled: threading.Event | None = None,
     ) -> None:
-        if patience_s <= 0:
-            raise ValueError(f"patience_s is {patience_s}; expected a positive time")
-        self.layout, self.device = layout, device
-        self.target_groups, self.max_context, self.patience_s = target_groups, max_context, patience_s
-        self._max_running, self._batch = admission.max_running, batch or BatchLimits()
-        self._steering, self._tenants = steering, tuple(tenants)
+        self.layout, self.device, self.target_groups = layout, placement.device, placement.target_groups
+        self.max_context = max_context
+        draft = models.get(Role.DRAFT)
         self.draft_facts = draft_facts(draft.model) if draft else DraftFacts()
-        self._tree_slots = TREE_SLOTS[device]
         with ExitStack() as stack:
             if executor is None:
-                check_device(device)
-                if device == "cpu" and any(each.dtype != "bfloat16" for each in (target, draft) if each):
-                    prepare_library()  # which the processes load
-                executor = LocalExecutor(stack.enter_context(run_folder()), stack.enter_context(shared_fork_server()))
-            available = executor.num_devices(device)
-            check_groups(groups, ranks or {}, target_groups=target_groups, device=device, num_available=available)
-            tp_groups = worker_specs(groups, ranks or {}, target_groups=target_groups, device=device)
-            num_used = sum(len(worker_spec.devices) for tp_group in tp_groups for worker_spec in tp_group)
-            self._report_every_s = _REPORT_EVERY_S if device == "cpu" and num_used == available else 0.0
-            models = {Role.TARGET: target} | ({Role.DRAFT: draft} if draft else {})
-            leaders = [tp_group[0] for tp_group in tp_groups]
-            self._vocab_size = ModelSpec.from_directory(model_directory(target.model)).vocab_size
-            setups = [
-                [self._setup(worker_spec, leaders, executor, models, device) for worker_spec in tp_group]
+                executor = _this_machine(stack, models.values(), self.device)
+            available = executor.num_devices(self.device)
+            placement.check(available)
+            tp_groups = placement.worker_specs()
+            num_used = sum(len(spec.devices) for tp_group in tp_groups for spec in tp_group)
+            vocab_size = ModelSpec.from_directory(model_directory(models[Role.TARGET].model)).vocab_size
+
+            def setup_of(spec: WorkerSpec) -> Setup:
+                is_target = spec.role is Role.TARGET
+                own, elsewhere = self._models_of(spec.role, models)
+                return Setup(
+                    role=spec.role,
+                    group=spec.group,
+                    rank=spec.rank,
+                    size=spec.size,
+                    tp_group="",
+                    models=own,
+                    elsewhere=elsewhere,
+                    devices=spec.devices,
+                    device=self.device,
+                    channels=self._channels_of(spec, tp_groups, executor),
+                    vocab_size=vocab_size,
+                    max_context=max_context,
+                    tree_slots=TREE_SLOTS[self.device],
+                    tenants=tuple(tenants) if is_target else (),
+                    max_running=admission.max_running,
+                    batch=batch,
+                    steering=steering if is_target else None,
+                    report_every_s=_REPORT_EVERY_S if self.device == "cpu" and num_used == available else 0.0,
+                )
+
+            self._worker_groups = [
+                WorkerGroup(executor, [setup_of(spec) for spec in tp_group], max_restarts=recovery.max_restarts)
                 for tp_group in tp_groups
             ]
-            worker_groups = [WorkerGroup(executor, tp_group, max_restarts=max_restarts) for tp_group in setups]
-            self._targets = [worker_group for worker_group in worker_groups if worker_group.role is Role.TARGET]
-            self._draft = next(
-                (worker_group for worker_group in worker_groups if worker_group.role is Role.DRAFT), None
-            )
-            for worker_group in worker_groups:
+            targets = [group for group in self._worker_groups if group.role is Role.TARGET]
+            self._draft = next((group for group in self._worker_groups if group.role is Role.DRAFT), None)
+            for worker_group in self._worker_groups:
                 stack.callback(worker_group.close)
                 worker_group.start()
-            self._await_ready(worker_groups, cancelled or threading.Event())
-            self._dispatcher = Dispatcher(
-                self._targets,
-                self._draft,
-                admission=admission,
-                fallback=fallback or PromptLookup(),
-                patience_s=patience_s,
-            )
+            self._await_ready(self._worker_groups, cancelled or threading.Event())
+            self._dispatcher = Dispatcher(targets, self._draft, admission=admission, recovery=recovery)
             self._stack = stack.pop_all()
 
     @classmethod
@@ -174,13 +168,10 @@ class Launcher:
         *,
         max_context: int,
         layout: Layout | None = None,
-        max_restarts: int = MAX_RESTARTS,
-        admission: AdmissionLimits = _ONE_AT_A_TIME,
+        max_restarts: int | None = None,
         batch: BatchLimits | None = None,
         control: Control | None = None,
-        tenants: Sequence[str] = (),
-        executor: Executor | None = None,
-        cancelled: threading.Event | None = None,
+        **options: Unpack[LaunchOptions],
     ) -> "Launcher":
         """The processes that a plan's candidate needs.
 
@@ -191,24 +182,24 @@ class Launcher:
         layout = layout or policy.layout
         fallback = plan.candidates.get(PromptLookup.name)
         return cls(
-            target=plan.target,
-            draft=None if layout is Layout.TARGET_ONLY else plan.draft,
-            groups=candidate.groups,
+            {Role.TARGET: plan.target} | ({} if layout is Layout.TARGET_ONLY else {Role.DRAFT: plan.draft}),
+            Placement(
+                groups=candidate.groups,
+                ranks=candidate.ranks,
+                target_groups=policy.target_groups,
+                device="cuda" if plan.device == "cuda" else "cpu",
+            ),
             layout=layout,
             max_context=max_context,
-            target_groups=policy.target_groups,
-            ranks=candidate.ranks,
-            device="cuda" if plan.device == "cuda" else "cpu",
-            patience_s=candidate.patience_s,
-            fallback=fallback.build() if fallback else None,
-            max_restarts=max_restarts,
-            admission=admission,
+            recovery=DraftRecovery(
+                patience_s=candidate.patience_s,
+                fallback=fallback.build() if fallback else _USUAL_RECOVERY.fallback,
+                max_restarts=_USUAL_RECOVERY.max_restarts if max_restarts is None else max_restarts,
+            ),
             batch=batch
             or BatchLimits(gather_s=usual_gather_s(candidate), prefill_rows=usual_prefill_rows(plan.device)),
             steering=None if control is None else Steering.of(policy, control, candidate.costs),
-            tenants=tenants,
-            executor=executor,
-            cancelled=cancelled,
+            **options,
         )
 
     @staticmethod
@@ -228,46 +219,28 @@ class Launcher:
             if cancelled.wait(_LOOK_EVERY_S):
                 raise InterruptedError("the start was cancelled")
 
-    def _setup(
-        self,
-        worker_spec: WorkerSpec,
-        leaders: Sequence[WorkerSpec],
-        executor: Executor,
-        models: Mapping[Role, ModelRef],
-        device: Device,
-    ) -> Setup:
-        channels: tuple[str, ...] = ()
-        is_apart, reads_target = self.layout is Layout.DISAGGREGATED, self.draft_facts.kind.reads_target
-        if is_apart and worker_spec.rank == 0:
-            *targets, draft = leaders
-            channels = tuple(executor.channel(target, draft) for target in targets if worker_spec in (target, draft))
-        return Setup(
-            role=worker_spec.role,
-            group=worker_spec.group,
-            rank=worker_spec.rank,
-            size=worker_spec.size,
-            tp_group="",
-            models={worker_spec.role: models[worker_spec.role]} if is_apart else models,
-            elsewhere={role: models[role] for role in models.keys() - {worker_spec.role} if is_apart and reads_target},
-            devices=worker_spec.devices,
-            device=device,
-            channels=channels,
-            vocab_size=self._vocab_size,
-            max_context=self.max_context,
-            tree_slots=self._tree_slots,
-            tenants=self._tenants if worker_spec.role is Role.TARGET else (),
-            max_running=self._max_running,
-            batch=self._batch,
-            steering=self._steering if worker_spec.role is Role.TARGET else None,
-            report_every_s=self._report_every_s,
-        )
+    def _models_of(
+        self, role: Role, models: Mapping[Role, ModelRef]
+    ) -> tuple[Mapping[Role, ModelRef], Mapping[Role, ModelRef]]:
+        """The models in a role's processes, and those that it reads of the other's."""
+        if self.layout is not Layout.DISAGGREGATED:
+            return models, {}
+        others = {other: model for other, model in models.items() if other is not role}
+        return {role: models[role]}, others if self.draft_facts.kind.reads_target else {}
+
+    def _channels_of(
+        self, spec: WorkerSpec, tp_groups: Sequence[Sequence[WorkerSpec]], executor: Executor
+    ) -> tuple[str, ...]:
+        """Addresses of a leader's channels: a target's to the draft, the draft's to every target."""
+        if self.layout is not Layout.DISAGGREGATED or spec.rank > 0:
+            return ()
+        *targets, draft = (tp_group[0] for tp_group in tp_groups)
+        return tuple(executor.channel(target) for target in targets if spec in (target, draft))
 
     def __enter__(self) -> "Launcher":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -276,10 +249,6 @@ class Launcher:
         for worker_group in self._worker_groups:
             worker_group.hang_up()  # all of them, before waiting for the first
         self._stack.close()
-
-    @property
-    def _worker_groups(self) -> list[WorkerGroup]:
-        return [*self._targets, *([self._draft] if self._draft else [])]
 
     @property
     def processes(self) -> tuple[ProcessInfo, ...]:
@@ -382,9 +351,11 @@ class Launcher:
         """
         self._check(policy, request, sampler)
         request = replace(request, mask_token=self.draft_facts.mask_token)
-        return self._dispatcher.submit(
-            policy, request, name=request_id, sampler=sampler, options=options, deliver=deliver
+        running = RunningRequest(
+            name=request_id, policy=policy, request=request, sampler=sampler, options=options, deliver=deliver
         )
+        self._dispatcher.submit(running)
+        return running
 
     def cancel(self, running: RunningRequest) -> None:
         """End a request wherever it is; thread-safe. Its `Generation` is delivered soon, if it was not before."""
@@ -394,6 +365,14 @@ class Launcher:
         check_layout(policy, self.layout, target_groups=self.target_groups)
         check_acceptance(policy, sampler)
         check_draft(policy, self.draft_facts.kind)
-        check_tree(policy, self._tree_slots)
+        check_tree(policy, TREE_SLOTS[self.device])
         limit = ContextLimit(num_positions=self.max_context, what=f"the context of {self.max_context}")
         limit.check(len(request.prompt), request.max_new_tokens)
+
+
+def _this_machine(stack: ExitStack, models: Iterable[ModelRef], device: Device) -> Executor:
+    """This machine's executor, until the stack is closed. ValueError if it has no such devices."""
+    check_device(device)
+    if device == "cpu" and any(model.dtype != "bfloat16" for model in models):
+        prepare_library()  # which the processes load
+    return LocalExecutor(stack.enter_context(run_folder()), stack.enter_context(shared_fork_server()))

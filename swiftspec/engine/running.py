@@ -12,16 +12,16 @@ from enum import Enum, auto
 from queue import Empty, Queue
 
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.process.protocol import Generate, Scored
+from swiftspec.engine.process.protocol import Generate, ScoreReport
 from swiftspec.engine.process.worker_group import WorkerGroup
-from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.engine.requests import RequestOptions
 from swiftspec.errors import EngineError
 from swiftspec.files.reading import brief
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Candidates
 from swiftspec.timing.timeline import Span, Timeline
 
-__all__ = ["Deliver", "Ending", "Event", "Events", "Generation", "RunningRequest", "next_event"]
+__all__ = ["Deliver", "Ending", "Events", "Generation", "RequestEvent", "RunningRequest", "next_event"]
 
 _INTERRUPTED_WITHIN_S = 0.05
 _log = logging.getLogger("swiftspec")
@@ -46,9 +46,9 @@ class Generation:
     alone_s : float
         Seconds without the draft that it should have had.
     seed : int
-        By which its tokens were drawn, unless it was greedy.
+        Seed by which its tokens were drawn, unless it was greedy.
     log_probs : tuple of float
-        Of a prompt that was scored, from its second token on.
+        Log-probs of a prompt that was scored, from its second token on.
     candidates : tuple of Candidates
         The likeliest tokens in the place of each of these, if they were wanted.
     """
@@ -67,10 +67,10 @@ class Generation:
 
 
 Commits = tuple[tuple[int, ...], ...]  # tokens of each, in order
-Event = Commits | Generation | Exception  # what was committed since the last one; the end, good or bad
-Deliver = Callable[[Event], None]
+RequestEvent = Commits | Generation | Exception  # what was committed since the last one; the end, good or bad
+Deliver = Callable[[RequestEvent], None]
 # Not a `SimpleQueue`: in CPython 3.11 its `get` waits forever if a signal's handler returns after the deadline.
-Events = Queue[Event]
+Events = Queue[RequestEvent]
 
 
 class Ending(Enum):
@@ -87,20 +87,20 @@ class RunningRequest:
 
     Parameters
     ----------
-    key : int
-        Place in the order of submission.
     name : str
         Name in its timeline.
     policy, request, sampler
-        As submitted.
+        What was submitted.
     deliver : callable
         Takes its events, in the dispatcher's thread.
-    start_s : float
-        When it was submitted.
     options : RequestOptions
 
     Attributes
     ----------
+    key : int
+        Place in the order of submission.
+    start_s : float
+        When it was submitted.
     policy : Policy
         By which it runs: the fallback, after several targets have lost the draft that leads them.
     command : Generate or None
@@ -121,14 +121,14 @@ class RunningRequest:
         When it was admitted first.
     """
 
-    key: int
     name: str
     policy: Policy
     request: Request
     sampler: Sampler
     deliver: Deliver
-    start_s: float
     options: RequestOptions
+    key: int = -1
+    start_s: float = field(default_factory=time.perf_counter)
     command: Generate | None = None
     targets_left: set[WorkerGroup] = field(default_factory=set)
     ending: Ending | None = None
@@ -143,7 +143,7 @@ class RunningRequest:
     alone_s: float = 0.0
     begun_s: float | None = None
     failure: Exception | None = None
-    scores: list[Scored] = field(default_factory=list)
+    scores: list[ScoreReport] = field(default_factory=list)
 
     def begin(self, command: Generate, targets: Sequence[WorkerGroup]) -> None:
         """Note that its programs are begun, perhaps not for the first time."""
@@ -175,7 +175,7 @@ class RunningRequest:
             self.unheard.clear()
             self.tell(commits)
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: RequestEvent) -> None:
         """Deliver an event. An error of whoever takes it is this request's failure."""
         try:
             self.deliver(event)
@@ -209,7 +209,7 @@ class RunningRequest:
         )
 
 
-def next_event(events: Events, interrupted: threading.Event | None) -> Event | None:
+def next_event(events: Events, interrupted: threading.Event | None) -> RequestEvent | None:
     """A request's next event; None once it is interrupted."""
     if interrupted is None:
         return events.get()

@@ -9,14 +9,14 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 from swiftspec.engine.chunks import Chunk
-from swiftspec.engine.requests.task import RequestOptions, Task
+from swiftspec.engine.requests import RequestOptions, Task
 from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.policies.effects import Candidates
 from swiftspec.policies.scoring import PromptScoring
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Launcher
-    from swiftspec.engine.running import Event, Generation
+    from swiftspec.engine.running import Generation, RequestEvent
 
 __all__ = ["ScoredToken", "Scorer"]
 
@@ -87,7 +87,7 @@ class Scorer:
         """
         from swiftspec.engine.model.sampling.sampler import Sampler
 
-        def take(event: Event) -> None:
+        def take(event: RequestEvent) -> None:
             if not isinstance(event, tuple):
                 deliver((), event)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self, overload
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt
 from swiftspec.engine.checks import ContextLimit
-from swiftspec.engine.requests.task import Task
+from swiftspec.engine.requests import Task
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import Tokenizer, surely_over
 from swiftspec.policies import Layout, Request

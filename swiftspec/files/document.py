@@ -23,16 +23,16 @@ __all__ = [
     "Basis",
     "Document",
     "Facts",
+    "FailFastModel",
     "ModelRef",
     "Origin",
     "Spread",
-    "fail_fast",
     "file_sha256",
     "first_problem",
 ]
 
 
-def fail_fast(schema: Any) -> None:
+def _fail_fast(schema: Any) -> None:
     """Let every list of a schema stop at the first error: a million errors take gigabytes."""
     if isinstance(schema, dict):
         if schema.get("type") in ("list", "tuple"):
@@ -40,19 +40,25 @@ def fail_fast(schema: Any) -> None:
         schema = list(schema.values())
     if isinstance(schema, list | tuple):
         for part in schema:
-            fail_fast(part)
+            _fail_fast(part)
 
 
-class Facts(BaseModel):
-    """Frozen values; unknown fields, NaN and infinity are errors. Of a list, only the first wrong item is reported."""
+class FailFastModel(BaseModel):
+    """Frozen values, of whose lists only the first wrong item is reported."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=False)
+    model_config = ConfigDict(frozen=True)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema = handler(source)
-        fail_fast(schema)
+        _fail_fast(schema)
         return schema
+
+
+class Facts(FailFastModel):
+    """Frozen values; unknown fields, NaN and infinity are errors."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=False)
 
     @classmethod
     def checked(cls, values: Mapping[str, object], *, source: str) -> Self:
@@ -145,7 +151,7 @@ class Document(Facts):
 
     @classmethod
     def parse(cls, content: object, *, source: str) -> Self:
-        """As `load`, from an object already read."""
+        """The document in an object already read. ValueError as `load`."""
         if not isinstance(content, Mapping) or content.get("schema") != cls.schema_name:
             found = content.get("schema") if isinstance(content, Mapping) else content
             raise ValueError(f"{source}: schema is {shown(found)}; expected {cls.schema_name!r}")

@@ -42,7 +42,7 @@ class StoredTensor:
     path : Path
         Its file.
     name, dtype : str
-        As the header has them; dtypes are `BF16`, `F32` and so on.
+        Names in the header; dtypes are `BF16`, `F32` and so on.
     shape : tuple of int
     offset, num_bytes : int
         Where its bytes are in the file.

@@ -33,7 +33,7 @@ class Destination:
     descriptor : int or None
         An open descriptor of this process, if the path names one; 1 is standard output.
     status : os.stat_result or None
-        Of the existing file; None if there is none.
+        Status of the existing file; None if there is none.
     """
 
     path: Path

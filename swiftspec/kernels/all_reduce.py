@@ -16,10 +16,10 @@ from torch import Tensor
 
 from swiftspec.kernels.exchange import LATE, PAYLOADS, ROWS, SENTINEL, SLOT, Exchange, advance, clear, push, receive
 from swiftspec.kernels.rms_norm import rms_norm, rms_norm_reference
-from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_dtype, check_layout, check_shape
 from swiftspec.kernels.symmetric import symmetric_buffers
 
-__all__ = ["AllReduce", "all_reduce", "all_reduce_reference", "check_arguments"]
+__all__ = ["AllReduce", "all_reduce", "all_reduce_reference", "check_norm"]
 
 # Limit of one shot: every rank sends everything to all others, so beyond this a ring or a tree is faster.
 MAX_BYTES = 256 * 1024
@@ -54,29 +54,24 @@ def _all_reduce_kernel(
     WORLD: tl.constexpr,
     PAYLOAD: tl.constexpr,
     PUSH: tl.constexpr,
-    NORM: tl.constexpr,
     CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """out <- sum over ranks of x; or residual <- s = residual + that sum, out <- s rsqrt(mean(s^2) + eps) weight.
+    """residual <- s = residual + sum over ranks of x; out <- s rsqrt(mean(s^2) + eps) weight.
 
     Program (c, r) pushes chunk c of row r (unless a preceding kernel has) and clears that chunk of the previous slot. A
-    norm needs the whole row, so the last chunk's program receives all of it; a sum only its chunk. On every rank a
-    program waits only for pushes by itself and by earlier programs, which start before it.
+    norm needs the whole row, so the last chunk's program receives all of it. On every rank a program waits only for
+    pushes by itself and by earlier programs, which start before it.
     """
     chunk = tl.program_id(0)
     row = tl.program_id(1)
     last_chunk = tl.num_programs(0) - 1
     per_word: tl.constexpr = 4 // PAYLOAD.itemsize
     size = words * per_word
-    if NORM:
-        values = tl.arange(0, BLOCK * per_word)
-        awaited = values < tl.where(chunk == last_chunk, size, 0)
-        scale = tl.load(weight + values, mask=awaited, other=0.0)
-    else:
-        values = chunk * CHUNK * per_word + tl.arange(0, CHUNK * per_word)
-        awaited = values < size
+    values = tl.arange(0, BLOCK * per_word)
+    awaited = values < tl.where(chunk == last_chunk, size, 0)
+    scale = tl.load(weight + values, mask=awaited, other=0.0)
     here = row.to(tl.int64) * size + values
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -94,61 +89,51 @@ def _all_reduce_kernel(
         sent = tl.load(x + row * words + columns, mask=columns < words, other=0)
         push(sent, offsets, columns < words, peers, rank, WORLD)
     # The other ranks wait for the push, so everything else follows it and overlaps the wait for theirs.
-    if NORM:
-        base = tl.load(residual + here, mask=awaited, other=0.0)
+    base = tl.load(residual + here, mask=awaited, other=0.0)
     advance(state, slot, tl.num_programs(0) * tl.num_programs(1), tl.num_programs(1))
     before = own + (slot + 2) % 3 * WORLD * rank_stride
     clear(before, row, rows_before, tl.num_programs(1), columns, columns < words, stride, rank_stride, WORLD)
 
-    if NORM:
-        if chunk < last_chunk:
-            return
-        columns = tl.arange(0, BLOCK)
+    if chunk < last_chunk:
+        return
+    columns = tl.arange(0, BLOCK)
     inbox = own + slot * WORLD * rank_stride + row * stride
     total, late = receive(inbox, columns, columns < words, rank_stride, polls, WORLD, PAYLOAD)
     if late > 0:
         tl.store(state + LATE, late)
-    if NORM:
-        total += base.to(tl.float32)
-        tl.store(residual + here, total.to(residual.dtype.element_ty), mask=awaited)
-        total *= tl.rsqrt(tl.sum(total * total, axis=0) / size + eps) * scale.to(tl.float32)
+    total += base.to(tl.float32)
+    tl.store(residual + here, total.to(residual.dtype.element_ty), mask=awaited)
+    total *= tl.rsqrt(tl.sum(total * total, axis=0) / size + eps) * scale.to(tl.float32)
     tl.store(out + here, total.to(out.dtype.element_ty), mask=awaited)
 
 
 def all_reduce(
     x_RH: Tensor | None,
-    residual_RH: Tensor | None,
-    weight_H: Tensor | None,
+    residual_RH: Tensor,
+    weight_H: Tensor,
     exchange: Exchange,
     *,
-    eps: float = 0.0,
+    eps: float,
     num_rows: int | None = None,
-    out: Tensor | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """`all_reduce_reference`'s second result, its first replacing `residual_RH`; without residual, the sum itself.
+    """`all_reduce_reference`'s second result, (R, H), its first replacing `residual_RH`. `pdl`, errors: see `runtime`.
 
     Parameters
     ----------
     x_RH : Tensor, optional
         This rank's part, with the exchange's hidden size and dtype. None if a preceding kernel has pushed it (as
         `tools/gemm_all_reduce.py` does), `num_rows` rows of it.
-    residual_RH, weight_H : Tensor, optional
-        Both or neither; fp32, fp16 or bf16. The result has the dtype of `weight_H`, else that of the exchange.
-    out : Tensor, optional
-        Buffer for the result, (R, H).
-    pdl : bool
-        Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype, device or layout that is not supported.
+    residual_RH, weight_H : Tensor
+        fp32, fp16 or bf16. The result has the dtype of `weight_H`.
     """
     num_rows = _check_rows(x_RH, num_rows, exchange)
-    out = check_arguments(x_RH, residual_RH, weight_H, exchange, num_rows=num_rows, out=out)
+    check_norm(residual_RH, weight_H, exchange, num_rows=num_rows)
+    if x_RH is not None:
+        check_layout(peers=exchange.peers.table, x_RH=x_RH)
+    out = torch.empty(num_rows, exchange.hidden, dtype=weight_H.dtype, device=exchange.peers.device)
     if num_rows:
-        _launch(x_RH, residual_RH, weight_H, exchange, out, num_rows=num_rows, eps=eps, pdl=pdl)
+        _launch(x_RH, residual_RH, weight_H, exchange, out, eps=eps, pdl=pdl)
     return out
 
 
@@ -174,29 +159,17 @@ class AllReduce:
         peers = symmetric_buffers(words, group=group, device=device, fill=SENTINEL.value)
         return cls(group, None if peers is None else Exchange(peers, hidden, dtype, max_rows))
 
-    def __call__(
-        self,
-        x_RH: Tensor,
-        residual_RH: Tensor | None = None,
-        weight_H: Tensor | None = None,
-        *,
-        eps: float = 0.0,
-        out: Tensor | None = None,
-        pdl: bool = False,
-    ) -> Tensor:
+    def __call__(self, x_RH: Tensor, residual_RH: Tensor, weight_H: Tensor, *, eps: float) -> Tensor:
         """The result of `all_reduce`. A process group adds in the dtype of `x_RH`, in an order of its own."""
-        _check_pair(residual_RH, weight_H)
         if self.exchange is not None and len(x_RH) <= self.exchange.max_rows:
-            return all_reduce(x_RH, residual_RH, weight_H, self.exchange, eps=eps, out=out, pdl=pdl)
-        total = x_RH.clone() if out is None or residual_RH is not None else out.copy_(x_RH)
+            return all_reduce(x_RH, residual_RH, weight_H, self.exchange, eps=eps)
+        total = x_RH.clone()
         dist.all_reduce(total, group=self._group)
-        if residual_RH is None or weight_H is None:
-            return total
         if total.is_cuda or INTERPRETED:
-            return rms_norm(residual_RH, total, weight_H, eps=eps, out=out, pdl=pdl)
+            return rms_norm(residual_RH, total, weight_H, eps=eps)
         summed, normed = rms_norm_reference(residual_RH, total, weight_H, eps=eps)
         residual_RH.copy_(summed)
-        return normed if out is None else out.copy_(normed)
+        return normed
 
     def check(self) -> None:
         """TimeoutError if a rank did not come. Waits for the device; a process group raises by itself."""
@@ -206,12 +179,11 @@ class AllReduce:
 
 def _launch(
     x_RH: Tensor | None,
-    residual_RH: Tensor | None,
-    weight_H: Tensor | None,
+    residual_RH: Tensor,
+    weight_H: Tensor,
     exchange: Exchange,
     out: Tensor,
     *,
-    num_rows: int,
     eps: float,
     pdl: bool,
 ) -> None:
@@ -219,10 +191,10 @@ def _launch(
     # Sixteen bytes per thread and access, and two accesses per row and rank: enough in flight for a CTA, no spill.
     num_warps = min(max(block // 256, 4), 16)
     chunk = min(block, num_warps * 128)
-    _all_reduce_kernel[(triton.cdiv(exchange.words, chunk), num_rows)](
+    _all_reduce_kernel[(triton.cdiv(exchange.words, chunk), len(out))](
         out if x_RH is None else x_RH.view(torch.int32),
-        out if residual_RH is None else residual_RH,
-        out if weight_H is None else weight_H,
+        residual_RH,
+        weight_H,
         out,
         exchange.peers.table,
         exchange.peers.own,
@@ -236,7 +208,6 @@ def _launch(
         WORLD=exchange.peers.world_size,
         PAYLOAD=PAYLOADS[exchange.dtype],
         PUSH=x_RH is not None,
-        NORM=residual_RH is not None,
         CHUNK=chunk,
         BLOCK=block,
         PDL=pdl,
@@ -245,34 +216,13 @@ def _launch(
     )
 
 
-def check_arguments(
-    x_RH: Tensor | None,
-    residual_RH: Tensor | None,
-    weight_H: Tensor | None,
-    exchange: Exchange,
-    *,
-    num_rows: int,
-    out: Tensor | None,
-) -> Tensor:
-    """`out`, allocated if None; ValueError for arguments that `all_reduce` does not support."""
-    shape = (num_rows, exchange.hidden)
-    _check_pair(residual_RH, weight_H)
-    if out is None:
-        dtype = exchange.dtype if weight_H is None else weight_H.dtype
-        out = torch.empty(shape, dtype=dtype, device=exchange.peers.device)
-    check_shape("out", out, shape)
-    tensors = {"peers": exchange.peers.table, "out": out}
-    if x_RH is not None:
-        tensors["x_RH"] = x_RH
-    if residual_RH is not None and weight_H is not None:
-        check_shape("residual_RH", residual_RH, shape)
-        check_shape("weight_H", weight_H, (exchange.hidden,), why="the exchange's")
-        tensors |= {"residual_RH": residual_RH, "weight_H": weight_H}
-    for name in tensors.keys() - {"peers"}:
-        check_dtype(name, tensors[name], FLOATS)
-    check_together(**tensors)
-    check_contiguous(**tensors)
-    return out
+def check_norm(residual_RH: Tensor, weight_H: Tensor, exchange: Exchange, *, num_rows: int) -> None:
+    """ValueError for a residual or a weight that `all_reduce` does not support."""
+    check_shape("residual_RH", residual_RH, (num_rows, exchange.hidden))
+    check_shape("weight_H", weight_H, (exchange.hidden,), why="the exchange's")
+    tensors = {"residual_RH": residual_RH, "weight_H": weight_H}
+    check_dtype(FLOATS, **tensors)
+    check_layout(peers=exchange.peers.table, **tensors)
 
 
 def _check_rows(x_RH: Tensor | None, num_rows: int | None, exchange: Exchange) -> int:
@@ -280,7 +230,7 @@ def _check_rows(x_RH: Tensor | None, num_rows: int | None, exchange: Exchange) -
         raise ValueError("exactly one of x_RH and num_rows is expected")
     if x_RH is not None:
         check_shape("x_RH", x_RH, (None, exchange.hidden), why="the exchange's")
-        check_dtype("x_RH", x_RH, (exchange.dtype,))
+        check_dtype((exchange.dtype,), x_RH=x_RH)
         if x_RH.storage_offset() * x_RH.itemsize % 4:
             raise ValueError(f"x_RH starts at element {x_RH.storage_offset()}; expected a multiple of 4 bytes")
         num_rows = x_RH.shape[0]
@@ -289,8 +239,3 @@ def _check_rows(x_RH: Tensor | None, num_rows: int | None, exchange: Exchange) -
         name = "num_rows" if x_RH is None else "x_RH"
         raise ValueError(f"{name} has {num_rows} rows; the exchange has room for {exchange.max_rows}")
     return num_rows
-
-
-def _check_pair(residual_RH: Tensor | None, weight_H: Tensor | None) -> None:
-    if (residual_RH is None) != (weight_H is None):
-        raise ValueError("residual_RH and weight_H come together: one of them is None")

@@ -21,10 +21,9 @@ from swiftspec.kernels.products import MAX_ROWS, TileConfig, load_tile, multiply
 from swiftspec.kernels.runtime import (
     FLOATS,
     INTERPRETED,
-    check_contiguous,
     check_dtype,
+    check_layout,
     check_shape,
-    check_together,
 )
 
 __all__ = ["experts", "experts_reference"]
@@ -134,23 +133,16 @@ def experts(
     *,
     pdl: bool = False,
 ) -> Tensor:
-    """`experts_reference`: [R, H], as x.
+    """`experts_reference`: [R, H], as x. `pdl` and errors: see `runtime`.
 
     Parameters
     ----------
     x_RH : Tensor
         At most 64 rows; fp32, fp16 or bf16, contiguous.
     weights_RK, chosen_RK : Tensor
-        Of `route`: fp32 and int32. A row's experts differ from each other.
+        Results of `route`: fp32 and int32. A row's experts differ from each other.
     gate_up_EJH, down_EHI : Tensor
         x's dtype, contiguous. An expert's gate rows, then its up rows; its down projection.
-    pdl : bool
-        Programmatic dependent launch: a kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype, device or layout that is not supported.
     """
     _check(x_RH, weights_RK, chosen_RK, gate_up_EJH, down_EHI)
     (num_rows, hidden), num_slots, width = x_RH.shape, chosen_RK.numel(), down_EHI.shape[2]
@@ -188,14 +180,12 @@ def _check(x_RH: Tensor, weights_RK: Tensor, chosen_RK: Tensor, gate_up_EJH: Ten
     check_shape("weights_RK", weights_RK, tuple(chosen_RK.shape), why="that of chosen_RK")
     if not 1 <= chosen_RK.shape[1] <= num_experts:
         raise ValueError(f"chosen_RK has shape {tuple(chosen_RK.shape)}; supported: K from 1 to E, {num_experts}")
-    check_dtype("x_RH", x_RH, FLOATS)
-    for name, tensor in {"gate_up_EJH": gate_up_EJH, "down_EHI": down_EHI}.items():
-        check_dtype(name, tensor, (x_RH.dtype,))
-    check_dtype("weights_RK", weights_RK, (torch.float32,))
-    check_dtype("chosen_RK", chosen_RK, (torch.int32,))
+    check_dtype(FLOATS, x_RH=x_RH)
+    check_dtype((x_RH.dtype,), gate_up_EJH=gate_up_EJH, down_EHI=down_EHI)
+    check_dtype((torch.float32,), weights_RK=weights_RK)
+    check_dtype((torch.int32,), chosen_RK=chosen_RK)
     tensors = {"weights_RK": weights_RK, "chosen_RK": chosen_RK, "gate_up_EJH": gate_up_EJH, "down_EHI": down_EHI}
-    check_together(x_RH=x_RH, **tensors)
-    check_contiguous(x_RH=x_RH, **tensors)
+    check_layout(x_RH=x_RH, **tensors)
 
 
 def _launch(x: Tensor, weight_ENK: Tensor, chosen_RK: Tensor, out: Tensor, *, gated: bool, pdl: bool) -> None:

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import FLOATS, check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 
 __all__ = ["MAX_HEAD_DIM", "MAX_SLOTS", "keep_slots", "keep_slots_reference"]
 
@@ -94,13 +94,6 @@ def keep_slots(
         int32, one element: the number of kept slots that join the prefix.
     workspace : Tensor, optional
         int32 [1], zero, and zero again afterwards. Without it every call clears one, with an extra launch.
-    pdl : bool
-        Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype, device or layout that is not supported.
     """
     check_shape("cache_L2GCD", cache_L2GCD, (None, 2, None, None, None))
     num_layers, _, num_kv_heads, capacity, head_dim = cache_L2GCD.shape
@@ -111,15 +104,13 @@ def keep_slots(
         raise ValueError(f"slots_K has shape {tuple(slots_K.shape)}; supported: K from 1 to {MAX_SLOTS}")
     check_shape("lengths_2", lengths_2, (2,))
     check_shape("num_verified", num_verified, (1,) if num_verified.ndim else ())
-    check_dtype("cache_L2GCD", cache_L2GCD, FLOATS)
+    check_dtype(FLOATS, cache_L2GCD=cache_L2GCD)
     if workspace is None:
         workspace = torch.zeros(1, dtype=torch.int32, device=cache_L2GCD.device)
     check_shape("workspace", workspace, (1,))
     integers = {"slots_K": slots_K, "lengths_2": lengths_2, "num_verified": num_verified, "workspace": workspace}
-    for name, tensor in integers.items():
-        check_dtype(name, tensor, (torch.int32,))
-    check_together(cache_L2GCD=cache_L2GCD, **integers)
-    check_contiguous(cache_L2GCD=cache_L2GCD, **integers)
+    check_dtype((torch.int32,), **integers)
+    check_layout(cache_L2GCD=cache_L2GCD, **integers)
     block_k, block_d = triton.next_power_of_2(len(slots_K)), triton.next_power_of_2(head_dim)
     _keep_slots_kernel[(num_layers * 2 * num_kv_heads,)](
         cache_L2GCD,

@@ -18,10 +18,9 @@ from torch import Tensor
 from swiftspec.kernels.runtime import (
     FLOATS,
     INTERPRETED,
-    check_contiguous,
     check_dtype,
+    check_layout,
     check_shape,
-    check_together,
     dot,
 )
 
@@ -158,10 +157,9 @@ def check_product(x_RK: Tensor, shape: tuple[int, int], out: Tensor, num_outputs
     if 0 in shape:
         raise ValueError(f"weight_NK has shape {shape}; supported: N and K from 1")
     check_shape("out", out, (x_RK.shape[0], num_outputs))
-    check_dtype("x_RK", x_RK, FLOATS)
-    check_dtype("out", out, (x_RK.dtype,))
-    check_together(x_RK=x_RK, **weights, out=out)
-    check_contiguous(x_RK=x_RK, **weights, out=out)
+    check_dtype(FLOATS, x_RK=x_RK)
+    check_dtype((x_RK.dtype,), out=out)
+    check_layout(x_RK=x_RK, **weights, out=out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +173,7 @@ class Launch:
 
     @classmethod
     def plan(
-        cls, x_RK: Tensor, n: int, config: TileConfig, *, gated: bool, workspace: Workspace | None, pdl: bool
+        cls, x_RK: Tensor, n: int, config: TileConfig, *, gated: bool, pdl: bool, workspace: Workspace | None = None
     ) -> Launch:
         """Launch parameters of a product; ValueError if the workspace is too small or on another device."""
         num_rows, num_tiles = x_RK.shape[0], triton.cdiv(n, config.block_n)
@@ -202,12 +200,12 @@ class Launch:
 
 
 def _check_workspace(workspace: Workspace, x_RK: Tensor, num_tiles: int, num_partials: int) -> None:
-    check_together(x_RK=x_RK, partials=workspace.partials, arrivals=workspace.arrivals)
+    check_layout(x_RK=x_RK, partials=workspace.partials, arrivals=workspace.arrivals)
     for name, tensor, dtype, needed in (
         ("partials", workspace.partials, torch.float32, num_partials),
         ("arrivals", workspace.arrivals, torch.int32, num_tiles),
     ):
-        check_dtype(f"workspace.{name}", tensor, (dtype,))
+        check_dtype((dtype,), **{f"workspace.{name}": tensor})
         if tensor.numel() < needed:
             raise ValueError(f"workspace.{name} has {tensor.numel()} elements; this product and tiling need {needed}")
 
@@ -260,7 +258,6 @@ def weight_rows(tile, size, BLOCK_N: tl.constexpr, GATED: tl.constexpr):
 def finish(
     total,
     scale,
-    bias,
     out,
     partials,
     arrivals,
@@ -272,9 +269,8 @@ def finish(
     SWAP_AB: tl.constexpr,
     GATED: tl.constexpr,
     HAS_SCALE: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
 ):
-    """out <- f(scale * sum over splits of total + bias), by the last program; f = silu(gate) * up if GATED."""
+    """out <- f(scale * sum over splits of total), by the last program; f = silu(gate) * up if GATED."""
     tile = tl.program_id(0)
     if SWAP_AB:
         total = tl.trans(total)
@@ -292,9 +288,6 @@ def finish(
         total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for split in tl.static_range(SPLIT_K):
             total += tl.load(pieces + split * num_rows * BLOCK_N, mask=keep, other=0.0, cache_modifier=".cg")
-    weight_row = weight_rows(tile, size, BLOCK_N, GATED)
     if HAS_SCALE:
-        total *= tl.load(scale + weight_row)[None, :]
-    if HAS_BIAS:
-        total += tl.load(bias + weight_row).to(tl.float32)[None, :]
+        total *= tl.load(scale + weight_rows(tile, size, BLOCK_N, GATED))[None, :]
     store_tile(out, total, row, keep, tile, size, BLOCK_M, BLOCK_N, GATED)

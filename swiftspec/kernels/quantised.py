@@ -39,8 +39,8 @@ class Int4Weight:
     scales: Tensor
 
     def __post_init__(self) -> None:
-        check_dtype("words", self.words, (torch.int32,))
-        check_dtype("scales", self.scales, (torch.float16,))
+        check_dtype((torch.int32,), words=self.words)
+        check_dtype((torch.float16,), scales=self.scales)
         check_shape("words", self.words, (None, None))
         n, k = self.shape
         if k % BLOCK:
@@ -96,8 +96,8 @@ class Fp8Weight:
     scales: Tensor
 
     def __post_init__(self) -> None:
-        check_dtype("values", self.values, (torch.float8_e4m3fn,))
-        check_dtype("scales", self.scales, (torch.float32,))
+        check_dtype((torch.float8_e4m3fn,), values=self.values)
+        check_dtype((torch.float32,), scales=self.scales)
         check_shape("values", self.values, (None, None))
         check_shape("scales", self.scales, (self.values.shape[0],), why="N of values")
 
@@ -123,7 +123,7 @@ class Fp8Weight:
 
 def _check_weight(weight_NK: Tensor) -> tuple[int, int]:
     check_shape("weight_NK", weight_NK, (None, None))
-    check_dtype("weight_NK", weight_NK, FLOATS)
+    check_dtype(FLOATS, weight_NK=weight_NK)
     n, k = weight_NK.shape
     if not n * k:
         raise ValueError(f"weight_NK has shape {(n, k)}; supported: N and K from 1")

@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.gate_up import check_gated
 from swiftspec.kernels.products import (
     Launch,
     TileConfig,
@@ -25,7 +24,7 @@ from swiftspec.kernels.products import (
 )
 from swiftspec.kernels.quantised import BLOCK, Fp8Weight, Int4Weight
 from swiftspec.kernels.runtime import check_shape
-from swiftspec.kernels.skinny_gemm import launch_skinny_gemm
+from swiftspec.kernels.skinny_gemm import check_gated, launch_skinny_gemm
 from swiftspec.kernels.tables import Product, tuned_config
 
 __all__ = ["quantised_gemm", "quantised_gemm_reference"]
@@ -143,8 +142,8 @@ def _int4_gemm_kernel(
     )
     total = _add_block(total, first_line, first_pair, tiles, SWAP_AB, UPCAST, x.dtype.element_ty)
     finish(
-        total, scales, scales, out, partials, arrivals, num_rows, size_n,
-        BLOCK_M, BLOCK_N, SPLIT_K, SWAP_AB, GATED, HAS_SCALE=False, HAS_BIAS=False,
+        total, scales, out, partials, arrivals, num_rows, size_n,
+        BLOCK_M, BLOCK_N, SPLIT_K, SWAP_AB, GATED, HAS_SCALE=False,
     )  # fmt: skip
 
 
@@ -158,7 +157,7 @@ def quantised_gemm(
     workspace: Workspace | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """`quantised_gemm_reference`, summed in fp32. Other parameters as in `skinny_gemm`.
+    """`quantised_gemm_reference`, summed in fp32. Others as in `skinny_gemm`; `out` is (R, N // 2) if `gated`.
 
     Parameters
     ----------
@@ -167,8 +166,6 @@ def quantised_gemm(
         The weight has all gate rows, then all up rows; the result is silu(gate) * up, (R, N // 2).
     config : TileConfig, optional
         `block_k` is 256 for int4. By default this GPU's tuned one, or `default_config`.
-    out : Tensor, optional
-        Buffer for the result, (R, N) or (R, N // 2).
     """
     check_shape("x_RK", x_RK, (None, None))
     n, k = weight.shape
@@ -184,9 +181,8 @@ def quantised_gemm(
     if isinstance(weight, Fp8Weight):
         check_product(x_RK, (n, k), out, num_outputs, values=weight.values, scales=weight.scales)
         return launch_skinny_gemm(
-            x_RK, weight.values, out,
-            config=config, gated=gated, scale_N=weight.scales, workspace=workspace, pdl=pdl,
-        )  # fmt: skip
+            x_RK, weight.values, out, config=config, gated=gated, scale_N=weight.scales, workspace=workspace, pdl=pdl
+        )
     check_product(x_RK, (n, k), out, num_outputs, words=weight.words, scales=weight.scales)
     if config.block_k != BLOCK:
         raise ValueError(f"config.block_k is {config.block_k}; expected {BLOCK}, a packed block of int4")

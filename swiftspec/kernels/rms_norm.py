@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import FLOATS, check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 
 __all__ = ["MAX_HIDDEN", "rms_norm", "rms_norm_reference"]
 
@@ -58,15 +58,9 @@ def _rms_norm_kernel(
 
 
 def rms_norm(
-    residual_RH: Tensor,
-    update_RH: Tensor | None,
-    weight_H: Tensor,
-    *,
-    eps: float,
-    out: Tensor | None = None,
-    pdl: bool = False,
+    residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float, pdl: bool = False
 ) -> Tensor:
-    """`rms_norm_reference`'s second result; its first replaces `residual_RH`.
+    """`rms_norm_reference`'s second result; its first replaces `residual_RH`. `pdl` and errors: see `runtime`.
 
     Parameters
     ----------
@@ -76,33 +70,19 @@ def rms_norm(
         Same shape; any supported dtype.
     weight_H : Tensor
         The result has its dtype.
-    eps : float
-    out : Tensor, optional
-        Buffer for the result, (R, H).
-    pdl : bool
-        Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype, device or layout that is not supported.
     """
     check_shape("residual_RH", residual_RH, (None, None))
     num_rows, size = residual_RH.shape
     if not 0 < size <= MAX_HIDDEN:
         raise ValueError(f"residual_RH has shape {tuple(residual_RH.shape)}; supported: H from 1 to {MAX_HIDDEN}")
     check_shape("weight_H", weight_H, (size,), why="H of residual_RH")
-    if out is None:
-        out = torch.empty(num_rows, size, dtype=weight_H.dtype, device=weight_H.device)
-    check_shape("out", out, (num_rows, size))
-    tensors = {"residual_RH": residual_RH, "weight_H": weight_H, "out": out}
+    tensors = {"residual_RH": residual_RH, "weight_H": weight_H}
     if update_RH is not None:
         check_shape("update_RH", update_RH, (num_rows, size), why="that of residual_RH")
         tensors["update_RH"] = update_RH
-    for name, tensor in tensors.items():
-        check_dtype(name, tensor, FLOATS)
-    check_together(**tensors)
-    check_contiguous(**tensors)
+    check_dtype(FLOATS, **tensors)
+    check_layout(**tensors)
+    out = torch.empty(num_rows, size, dtype=weight_H.dtype, device=weight_H.device)
     if num_rows:
         block = triton.next_power_of_2(size)
         _rms_norm_kernel[(num_rows,)](

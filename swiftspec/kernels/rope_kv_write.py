@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import FLOATS, check_contiguous, check_dtype, check_shape, check_together
+from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 
 __all__ = ["HEAD_DIMS", "rope_kv_write", "rope_kv_write_reference"]
 
@@ -125,7 +125,6 @@ def rope_kv_write(
     q_norm_D: Tensor | None = None,
     k_norm_D: Tensor | None = None,
     eps: float = 0.0,
-    out: Tensor | None = None,
     pdl: bool = False,
 ) -> Tensor:
     """`rope_kv_write_reference` in one launch: returns the queries, (R, H, D), and writes keys and values.
@@ -146,31 +145,20 @@ def rope_kv_write(
         H.
     q_norm_D, k_norm_D : Tensor, optional
         Both or neither: weights of an RMSNorm of every head before its rotation, with `eps`.
-    out : Tensor, optional
-        Buffer for the result, (R, H, D).
-    pdl : bool
-        Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype, device or layout that is not supported.
     """
     check_shape("keys_GCD", keys_GCD, (None, None, None))
     num_kv_heads, capacity, head_dim = keys_GCD.shape
     check_shape("qkv_RQ", qkv_RQ, (None, (num_heads + 2 * num_kv_heads) * head_dim), why="(H + 2G) D of keys_GCD")
     num_rows = qkv_RQ.shape[0]
-    if out is None:
-        out = torch.empty(num_rows, num_heads, head_dim, dtype=qkv_RQ.dtype, device=qkv_RQ.device)
-    _check(qkv_RQ, cos_sin_CD, positions_R, lengths_2, keys_GCD, values_GCD, out, num_heads)
+    _check(qkv_RQ, cos_sin_CD, positions_R, lengths_2, keys_GCD, values_GCD)
+    out = torch.empty(num_rows, num_heads, head_dim, dtype=qkv_RQ.dtype, device=qkv_RQ.device)
     if (q_norm_D is None) != (k_norm_D is None):
         raise ValueError("q_norm_D and k_norm_D: one of them is None; expected both or neither")
     for name, norm_D in (("q_norm_D", q_norm_D), ("k_norm_D", k_norm_D)):
         if norm_D is not None:
             check_shape(name, norm_D, (head_dim,), why="D of keys_GCD")
-            check_dtype(name, norm_D, FLOATS)
-            check_together(qkv_RQ=qkv_RQ, **{name: norm_D})
-            check_contiguous(**{name: norm_D})
+            check_dtype(FLOATS, **{name: norm_D})
+            check_layout(qkv_RQ=qkv_RQ, **{name: norm_D})
     if num_rows:
         block = max(1, TILE // head_dim)
         blocks = triton.cdiv(num_heads + 2 * num_kv_heads, block)
@@ -199,14 +187,7 @@ def rope_kv_write(
 
 
 def _check(
-    qkv_RQ: Tensor,
-    cos_sin_CD: Tensor,
-    positions_R: Tensor,
-    lengths_2: Tensor,
-    keys_GCD: Tensor,
-    values_GCD: Tensor,
-    out: Tensor,
-    num_heads: int,
+    qkv_RQ: Tensor, cos_sin_CD: Tensor, positions_R: Tensor, lengths_2: Tensor, keys_GCD: Tensor, values_GCD: Tensor
 ) -> None:
     head_dim = keys_GCD.shape[2]
     if head_dim not in HEAD_DIMS:
@@ -217,14 +198,11 @@ def _check(
     check_shape("cos_sin_CD", cos_sin_CD, (None, head_dim), why="D of keys_GCD")
     check_shape("positions_R", positions_R, (qkv_RQ.shape[0],), why="R of qkv_RQ")
     check_shape("lengths_2", lengths_2, (2,))
-    check_shape("out", out, (qkv_RQ.shape[0], num_heads, head_dim))
-    check_dtype("qkv_RQ", qkv_RQ, FLOATS)
-    like_qkv = {"keys_GCD": keys_GCD, "values_GCD": values_GCD, "out": out}
-    for name, tensor in like_qkv.items():
-        check_dtype(name, tensor, (qkv_RQ.dtype,))
-    check_dtype("cos_sin_CD", cos_sin_CD, (torch.float32,))
-    check_dtype("positions_R", positions_R, (torch.int32, torch.int64))
-    check_dtype("lengths_2", lengths_2, (torch.int32,))
+    check_dtype(FLOATS, qkv_RQ=qkv_RQ)
+    like_qkv = {"keys_GCD": keys_GCD, "values_GCD": values_GCD}
+    check_dtype((qkv_RQ.dtype,), **like_qkv)
+    check_dtype((torch.float32,), cos_sin_CD=cos_sin_CD)
+    check_dtype((torch.int32, torch.int64), positions_R=positions_R)
+    check_dtype((torch.int32,), lengths_2=lengths_2)
     others = {"cos_sin_CD": cos_sin_CD, "positions_R": positions_R, "lengths_2": lengths_2}
-    check_together(qkv_RQ=qkv_RQ, **like_qkv, **others)
-    check_contiguous(qkv_RQ=qkv_RQ, **like_qkv, **others)
+    check_layout(qkv_RQ=qkv_RQ, **like_qkv, **others)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import FLOATS, check_contiguous, check_dtype, check_shape
+from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 
 __all__ = ["MAX_EXPERTS", "route", "route_reference"]
 
@@ -69,7 +69,7 @@ def _route_kernel(
 
 
 def route(logits_RE: Tensor, num_active: int, *, is_normalised: bool, pdl: bool = False) -> tuple[Tensor, Tensor]:
-    """`route_reference`: (weights fp32 [R, K], experts int32 [R, K]).
+    """`route_reference`: (weights fp32 [R, K], experts int32 [R, K]). `pdl` and errors: see `runtime`.
 
     Parameters
     ----------
@@ -79,13 +79,6 @@ def route(logits_RE: Tensor, num_active: int, *, is_normalised: bool, pdl: bool 
         1 to E.
     is_normalised : bool
         Whether a row's weights add up to one.
-    pdl : bool
-        Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype or layout that is not supported.
     """
     check_shape("logits_RE", logits_RE, (None, None))
     num_rows, size = logits_RE.shape
@@ -93,8 +86,8 @@ def route(logits_RE: Tensor, num_active: int, *, is_normalised: bool, pdl: bool 
         raise ValueError(f"logits_RE has shape {tuple(logits_RE.shape)}; supported: E from 1 to {MAX_EXPERTS}")
     if not 1 <= num_active <= size:
         raise ValueError(f"num_active is {num_active}; expected 1 to {size}")
-    check_dtype("logits_RE", logits_RE, FLOATS)
-    check_contiguous(logits_RE=logits_RE)
+    check_dtype(FLOATS, logits_RE=logits_RE)
+    check_layout(logits_RE=logits_RE)
     weights_RK = torch.empty(num_rows, num_active, dtype=torch.float32, device=logits_RE.device)
     chosen_RK = torch.empty(num_rows, num_active, dtype=torch.int32, device=logits_RE.device)
     if num_rows:

@@ -1,5 +1,9 @@
 """Helpers of every kernel file: interpreter detection, exact products, argument checks, errors.
 
+A kernel and its definition in plain torch, `*_reference`, are functions of one file. The kernel's raises ValueError for
+a shape, dtype, device or layout that it does not support. With `pdl` (programmatic dependent launch) it starts while
+its predecessor ends, on CUDA only, sm_90 and newer.
+
 Triton decides between compiler and interpreter when a kernel is decorated, so TRITON_INTERPRET counts at import.
 """
 
@@ -18,10 +22,9 @@ __all__ = [
     "FLOATS",
     "INTERPRETED",
     "OutOfResources",
-    "check_contiguous",
     "check_dtype",
+    "check_layout",
     "check_shape",
-    "check_together",
     "dot",
 ]
 
@@ -48,8 +51,12 @@ def check_shape(name: str, tensor: Tensor, expected: Sequence[int | None], *, wh
         raise ValueError(f"{name} has shape {shape}; expected ({wanted}){why and ': ' + why}")
 
 
-def check_contiguous(**tensors: Tensor) -> None:
-    """ValueError for the first tensor that is not contiguous."""
+def check_layout(**tensors: Tensor) -> None:
+    """ValueError unless all are contiguous, on the device of the first one."""
+    (first, reference), *others = tensors.items()
+    for name, tensor in others:
+        if tensor.device != reference.device:
+            raise ValueError(f"{name} is on {tensor.device}; expected {reference.device}, the device of {first}")
     for name, tensor in tensors.items():
         if not tensor.is_contiguous():
             raise ValueError(
@@ -57,15 +64,8 @@ def check_contiguous(**tensors: Tensor) -> None:
             )
 
 
-def check_dtype(name: str, tensor: Tensor, supported: Sequence[torch.dtype]) -> None:
-    """ValueError unless the dtype is one of the supported."""
-    if tensor.dtype not in supported:
-        raise ValueError(f"{name} is {tensor.dtype}; supported: {', '.join(map(str, supported))}")
-
-
-def check_together(**tensors: Tensor) -> None:
-    """ValueError unless all have the device of the first one."""
-    (first, reference), *others = tensors.items()
-    for name, tensor in others:
-        if tensor.device != reference.device:
-            raise ValueError(f"{name} is on {tensor.device}; expected {reference.device}, the device of {first}")
+def check_dtype(supported: Sequence[torch.dtype], /, **tensors: Tensor) -> None:
+    """ValueError unless each tensor has one of the supported dtypes."""
+    for name, tensor in tensors.items():
+        if tensor.dtype not in supported:
+            raise ValueError(f"{name} is {tensor.dtype}; supported: {', '.join(map(str, supported))}")

@@ -1,4 +1,9 @@
-"""x W^T for 1 to 64 rows of x: a stream of the weight at the memory's bandwidth.
+"""x W^T for 1 to 64 rows of x: a stream of the weight at the memory's bandwidth. Plain, by the faster of two, or gated.
+
+`linear` takes cuBLAS (torch.mm) where that was measured to be faster. `gate_up` is the first half of a gated MLP in one
+launch, silu(x G^T) * (x U^T): gate and up rows of the weight alternate within a tile, so that one stream of weights,
+one dot and one accumulator serve both, and the intermediate that a separate SiLU would write and read never leaves the
+program.
 
 R rows, N outputs, K inputs. Each program multiplies BLOCK_N rows of the weight, a tile at a time, while the next tiles
 load. The first tile is requested before waiting for the predecessor's output (PDL), so that the memory latency overlaps
@@ -12,8 +17,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional as F
 
 from swiftspec.kernels.products import (
+    MAX_ROWS,
     Launch,
     TileConfig,
     Workspace,
@@ -24,15 +31,29 @@ from swiftspec.kernels.products import (
     multiply,
     weight_rows,
 )
-from swiftspec.kernels.runtime import check_dtype, check_shape
+from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
+from swiftspec.kernels.tables import Product, tuned_config
 
-__all__ = ["launch_skinny_gemm", "skinny_gemm", "skinny_gemm_reference"]
+__all__ = [
+    "check_gated",
+    "gate_up",
+    "gate_up_reference",
+    "launch_skinny_gemm",
+    "linear",
+    "skinny_gemm",
+    "skinny_gemm_reference",
+]
 
 
-def skinny_gemm_reference(x_RK: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
-    """x W^T + bias in fp32, rounded as x; (R, N)."""
-    product = x_RK.float() @ weight_NK.float().T
-    return (product if bias_N is None else product + bias_N.float()).to(x_RK.dtype)
+def skinny_gemm_reference(x_RK: Tensor, weight_NK: Tensor) -> Tensor:
+    """x W^T in fp32, rounded as x; (R, N)."""
+    return (x_RK.float() @ weight_NK.float().T).to(x_RK.dtype)
+
+
+def gate_up_reference(x_RK: Tensor, weight_NK: Tensor) -> Tensor:
+    """silu(x gate^T) * (x up^T) in fp32, rounded once, as x; (R, N // 2)."""
+    gate, up = (x_RK.float() @ weight_NK.float().T).chunk(2, dim=-1)
+    return (F.silu(gate) * up).to(x_RK.dtype)
 
 
 @triton.jit
@@ -40,7 +61,6 @@ def _skinny_gemm_kernel(
     x,
     weight,
     scale,
-    bias,
     out,
     partials,
     arrivals,
@@ -56,11 +76,10 @@ def _skinny_gemm_kernel(
     SWAP_AB: tl.constexpr,
     GATED: tl.constexpr,
     HAS_SCALE: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
     UPCAST: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """out <- x weight^T, scaled per column, plus bias; GATED: silu of the first half of the columns times the other."""
+    """out <- x weight^T, scaled per column; GATED: silu of the first half of the columns times the other."""
     num_tiles = tl.cdiv(size_k, BLOCK_K)
     tiles_each = tl.cdiv(num_tiles, SPLIT_K)
     first = tl.program_id(1) * tiles_each
@@ -89,8 +108,8 @@ def _skinny_gemm_kernel(
     total = multiply(first_input, first_weight.to(x.dtype.element_ty), total, SWAP_AB, UPCAST)
 
     finish(
-        total, scale, bias, out, partials, arrivals, num_rows, size_n,
-        BLOCK_M, BLOCK_N, SPLIT_K, SWAP_AB, GATED, HAS_SCALE, HAS_BIAS,
+        total, scale, out, partials, arrivals, num_rows, size_n,
+        BLOCK_M, BLOCK_N, SPLIT_K, SWAP_AB, GATED, HAS_SCALE,
     )  # fmt: skip
 
 
@@ -102,8 +121,7 @@ def launch_skinny_gemm(
     config: TileConfig,
     gated: bool = False,
     scale_N: Tensor | None = None,
-    bias_N: Tensor | None = None,
-    workspace: Workspace | None,
+    workspace: Workspace | None = None,
     pdl: bool,
 ) -> Tensor:
     """Launch on checked arguments; for the wrappers in this and its sibling files."""
@@ -114,7 +132,6 @@ def launch_skinny_gemm(
             x_RK,
             weight_NK,
             x_RK if scale_N is None else scale_N,
-            x_RK if bias_N is None else bias_N,
             out,
             launch.partials,
             launch.arrivals,
@@ -125,7 +142,6 @@ def launch_skinny_gemm(
             STAGES=config.num_stages,
             EVEN_K=k % config.block_k == 0 and triton.cdiv(k, config.block_k) % config.split_k == 0,
             HAS_SCALE=scale_N is not None,
-            HAS_BIAS=bias_N is not None,
             **launch.constants,
         )
     return out
@@ -136,12 +152,11 @@ def skinny_gemm(
     weight_NK: Tensor,
     *,
     config: TileConfig | None = None,
-    bias_N: Tensor | None = None,
     out: Tensor | None = None,
     workspace: Workspace | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """`skinny_gemm_reference`, summed in fp32.
+    """`skinny_gemm_reference`, summed in fp32. `pdl` and errors: see `runtime`.
 
     Parameters
     ----------
@@ -151,31 +166,71 @@ def skinny_gemm(
         x's dtype, contiguous.
     config : TileConfig, optional
         By default `default_config`, which was not measured.
-    bias_N : Tensor, optional
-        x's dtype.
     out : Tensor, optional
         Buffer for the result, (R, N), of x's dtype.
     workspace : Workspace, optional
-        For a split K; by default the current stream's.
-    pdl : bool
-        Programmatic dependent launch: weights are read while the predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype, device, layout or tiling that is not supported, or a workspace that is too small.
+        For a split K; by default the current stream's. ValueError if it is too small.
     """
     check_shape("weight_NK", weight_NK, (None, None))
     check_shape("x_RK", x_RK, (None, None))
     n, k = weight_NK.shape
     if out is None:
         out = torch.empty(x_RK.shape[0], n, dtype=x_RK.dtype, device=x_RK.device)
-    tensors = {"weight_NK": weight_NK}
-    if bias_N is not None:
-        check_shape("bias_N", bias_N, (n,), why="N of weight_NK")
-        tensors["bias_N"] = bias_N
-    check_product(x_RK, (n, k), out, n, **tensors)
-    for name, tensor in tensors.items():
-        check_dtype(name, tensor, (x_RK.dtype,))
+    check_product(x_RK, (n, k), out, n, weight_NK=weight_NK)
+    check_dtype((x_RK.dtype,), weight_NK=weight_NK)
     config = config or default_config(x_RK.shape[0], n, k)
-    return launch_skinny_gemm(x_RK, weight_NK, out, config=config, bias_N=bias_N, workspace=workspace, pdl=pdl)
+    return launch_skinny_gemm(x_RK, weight_NK, out, config=config, workspace=workspace, pdl=pdl)
+
+
+def linear(x_RK: Tensor, weight_NK: Tensor, *, pdl: bool = False) -> Tensor:
+    """x W^T, (R, N), of any number of rows, by the faster implementation measured on this GPU.
+
+    Without a table for this GPU (`tables`), or for a shape that is not in it, that is cuBLAS, which starts when its
+    predecessor has ended.
+    """
+    check_shape("weight_NK", weight_NK, (None, None))
+    n, k = weight_NK.shape
+    check_shape("x_RK", x_RK, (None, k), why="K of weight_NK")
+    check_dtype(FLOATS, x_RK=x_RK)
+    check_dtype((x_RK.dtype,), weight_NK=weight_NK)
+    check_layout(x_RK=x_RK, weight_NK=weight_NK)
+    config = tuned_config(x_RK, Product(n, k)) if x_RK.shape[0] <= MAX_ROWS else None
+    if config is None:
+        return torch.mm(x_RK, weight_NK.T)
+    return skinny_gemm(x_RK, weight_NK, config=config, pdl=pdl)
+
+
+def check_gated(shape: tuple[int, int]) -> None:
+    """ValueError unless the weight's rows are pairs."""
+    if shape[0] % 2:
+        raise ValueError(f"weight_NK has shape {shape}; supported: an even N, gate rows and as many up rows")
+
+
+def gate_up(
+    x_RK: Tensor,
+    weight_NK: Tensor,
+    *,
+    config: TileConfig | None = None,
+    out: Tensor | None = None,
+    workspace: Workspace | None = None,
+    pdl: bool = False,
+) -> Tensor:
+    """`gate_up_reference`, summed in fp32. Other parameters as in `skinny_gemm`; `out` is (R, N // 2).
+
+    Parameters
+    ----------
+    weight_NK : Tensor
+        All gate rows, then all up rows.
+    config : TileConfig, optional
+        `block_n` counts gate and up rows together. By default this GPU's tuned one, or `default_config`.
+    """
+    check_shape("weight_NK", weight_NK, (None, None))
+    check_shape("x_RK", x_RK, (None, None))
+    n, k = weight_NK.shape
+    check_gated((n, k))
+    if out is None:
+        out = torch.empty(x_RK.shape[0], n // 2, dtype=x_RK.dtype, device=x_RK.device)
+    check_product(x_RK, (n, k), out, n // 2, weight_NK=weight_NK)
+    check_dtype((x_RK.dtype,), weight_NK=weight_NK)
+    config = config or tuned_config(x_RK, Product(n, k, gated=True)) or default_config(x_RK.shape[0], n, k)
+    return launch_skinny_gemm(x_RK, weight_NK, out, config=config, gated=True, workspace=workspace, pdl=pdl)

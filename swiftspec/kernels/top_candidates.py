@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import FLOATS, check_contiguous, check_dtype, check_shape
+from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 
 __all__ = ["MAX_CANDIDATES", "MAX_VOCABULARY", "top_candidates", "top_candidates_reference"]
 
@@ -102,13 +102,6 @@ def top_candidates(logits_RV: Tensor, k: int, *, pdl: bool = False) -> tuple[Ten
         fp32, fp16 or bf16, contiguous; V up to 262144. No row with not-a-number, or with fewer than k that are finite.
     k : int
         1 to 32, and at most V.
-    pdl : bool
-        Programmatic dependent launch: a kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype, device or layout that is not supported.
     """
     check_shape("logits_RV", logits_RV, (None, None))
     num_rows, size = logits_RV.shape
@@ -116,8 +109,8 @@ def top_candidates(logits_RV: Tensor, k: int, *, pdl: bool = False) -> tuple[Ten
         raise ValueError(f"logits_RV has shape {tuple(logits_RV.shape)}; supported: V from 1 to {MAX_VOCABULARY}")
     if not 1 <= k <= min(MAX_CANDIDATES, size):
         raise ValueError(f"k is {k}; expected 1 to {min(MAX_CANDIDATES, size)}")
-    check_dtype("logits_RV", logits_RV, FLOATS)
-    check_contiguous(logits_RV=logits_RV)
+    check_dtype(FLOATS, logits_RV=logits_RV)
+    check_layout(logits_RV=logits_RV)
     device = logits_RV.device
     logprobs_RK = torch.empty(num_rows, k, dtype=torch.float32, device=device)
     tokens_RK = torch.empty(num_rows, k, dtype=torch.int32, device=device)

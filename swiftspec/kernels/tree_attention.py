@@ -21,10 +21,9 @@ from torch import Tensor
 from swiftspec.kernels.runtime import (
     FLOATS,
     INTERPRETED,
-    check_contiguous,
     check_dtype,
+    check_layout,
     check_shape,
-    check_together,
     dot,
 )
 
@@ -267,13 +266,12 @@ def tree_attention(
     lengths_2: Tensor,
     *,
     scale: float,
-    out: Tensor | None = None,
     num_splits: int | None = None,
     min_blocks: int = MIN_BLOCKS,
     workspace: Tensor | None = None,
     pdl: bool = False,
 ) -> Tensor:
-    """`tree_attention_reference`, (R, H, D), in one launch.
+    """`tree_attention_reference`, (R, H, D), in one launch. `pdl` and errors: see `runtime`.
 
     Parameters
     ----------
@@ -287,25 +285,16 @@ def tree_attention(
         int32, (prefix, tree) before this forward's rows: at most C - R in total. Read on the device and therefore not
         checked. No row sees tree slots without a word.
     scale : float
-        Of the products of queries and keys, usually 1 / sqrt(D).
-    out : Tensor, optional
-        Buffer for the result.
+        Factor of the products of queries and keys, usually 1 / sqrt(D).
     num_splits : int, optional
         Most programs that share the keys of one query block; fewer if a program would have less than `min_blocks`.
     min_blocks : int
         Fewest blocks of 64 slots for a program.
     workspace : Tensor, optional
         The result of `tree_attention_workspace`, or longer. Without it every call clears one, with an extra launch.
-    pdl : bool
-        Programmatic dependent launch: the kernel starts while its predecessor ends. Only on CUDA, sm_90 and newer.
-
-    Raises
-    ------
-    ValueError
-        For a shape, dtype, device or layout that is not supported.
     """
-    out = torch.empty_like(q_RHD) if out is None else out
-    _check(q_RHD, keys_GCD, values_GCD, ancestors_RW, lengths_2, out)
+    _check(q_RHD, keys_GCD, values_GCD, ancestors_RW, lengths_2)
+    out = torch.empty_like(q_RHD)
     if num_splits is not None and num_splits < 1:
         raise ValueError(f"num_splits is {num_splits}; expected at least 1")
     if min_blocks < 1:
@@ -315,10 +304,9 @@ def tree_attention(
     grid = _plan(num_rows, num_heads, keys_GCD, num_splits, min_blocks)
     if workspace is None:
         workspace = torch.zeros(grid.workspace_size, dtype=torch.float32, device=q_RHD.device)
-    check_dtype("workspace", workspace, (torch.float32,))
+    check_dtype((torch.float32,), workspace=workspace)
     check_shape("workspace", workspace, (None,))
-    check_together(q_RHD=q_RHD, workspace=workspace)
-    check_contiguous(workspace=workspace)
+    check_layout(q_RHD=q_RHD, workspace=workspace)
     if len(workspace) < grid.workspace_size:
         raise ValueError(f"workspace has shape {tuple(workspace.shape)}; expected at least ({grid.workspace_size})")
     _tree_attention_kernel[(grid.num_query_blocks, grid.num_splits, num_kv_heads)](
@@ -350,9 +338,7 @@ def tree_attention(
     return out
 
 
-def _check(
-    q_RHD: Tensor, keys_GCD: Tensor, values_GCD: Tensor, ancestors_RW: Tensor, lengths_2: Tensor, out: Tensor
-) -> None:
+def _check(q_RHD: Tensor, keys_GCD: Tensor, values_GCD: Tensor, ancestors_RW: Tensor, lengths_2: Tensor) -> None:
     check_shape("q_RHD", q_RHD, (None, None, None))
     num_rows, num_heads, head_dim = q_RHD.shape
     if not 1 <= num_rows <= MAX_ROWS or head_dim not in HEAD_DIMS:
@@ -372,13 +358,9 @@ def _check(
     if not 1 <= ancestors_RW.shape[1] <= MAX_WORDS:
         raise ValueError(f"ancestors_RW has shape {tuple(ancestors_RW.shape)}; supported: W from 1 to {MAX_WORDS}")
     check_shape("lengths_2", lengths_2, (2,))
-    check_shape("out", out, tuple(q_RHD.shape), why="that of q_RHD")
-    check_dtype("q_RHD", q_RHD, FLOATS)
-    like_q = {"keys_GCD": keys_GCD, "values_GCD": values_GCD, "out": out}
-    for name, tensor in like_q.items():
-        check_dtype(name, tensor, (q_RHD.dtype,))
+    check_dtype(FLOATS, q_RHD=q_RHD)
+    like_q = {"keys_GCD": keys_GCD, "values_GCD": values_GCD}
+    check_dtype((q_RHD.dtype,), **like_q)
     integers = {"ancestors_RW": ancestors_RW, "lengths_2": lengths_2}
-    for name, tensor in integers.items():
-        check_dtype(name, tensor, (torch.int32,))
-    check_together(q_RHD=q_RHD, **like_q, **integers)
-    check_contiguous(q_RHD=q_RHD, **like_q, **integers)
+    check_dtype((torch.int32,), **integers)
+    check_layout(q_RHD=q_RHD, **like_q, **integers)

@@ -22,7 +22,7 @@ from swiftspec.artifacts.answers import (
 from swiftspec.artifacts.workload import RequestClass
 from swiftspec.files.reading import MOST_JSON_BYTES
 from swiftspec.loadtest.connection import READ_BYTES, Address, Bounds, why
-from swiftspec.loadtest.streams import Streamed, followed, streamed
+from swiftspec.loadtest.streams import StreamedCompletion, followed, streamed
 from swiftspec.timing.timeline import Timeline
 from swiftspec.timing.timelines import timelines_from_json
 
@@ -84,7 +84,7 @@ class ServerClient:
         return self._quick(TokenIds, "POST", "/tokenize", {"model": model, "prompt": text}).tokens
 
     def timelines(self) -> list[Timeline]:
-        """Of the requests that ended last; none if the server keeps none, or is none of ours."""
+        """Timelines of the requests that ended last; none if the server keeps none, or is none of ours."""
         bounds = self._bounds(_MOST_TIMELINES_BYTES, total_s=_QUICK_S)
         try:
             with self._address.asked("GET", "/timelines", None, self._headers, bounds=bounds) as answer:
@@ -101,8 +101,8 @@ class ServerClient:
         client: str = "",
         request_id: str = "",
         limits: RequestClass | None = None,
-    ) -> Streamed:
-        """Stream a greedy completion of so many tokens. It never raises: `Streamed.error` says what went wrong.
+    ) -> StreamedCompletion:
+        """Stream a greedy completion of so many tokens. It never raises: the result's `error` says what went wrong.
 
         limits: on its latencies, which are sent as `slo`.
         """
@@ -126,11 +126,13 @@ class ServerClient:
             with self._address.asked("POST", "/v1/completions", _json(body), headers, bounds=bounds) as answer:
                 answered_s, status = time.perf_counter(), answer.status
                 if status != _FOUND:
-                    return Streamed(sent_s=sent_s, answered_s=answered_s, status=status, error=_sentence(answer))
+                    return StreamedCompletion(
+                        sent_s=sent_s, answered_s=answered_s, status=status, error=_sentence(answer)
+                    )
                 pieces = followed(answer)
             return streamed(pieces, sent_s=sent_s, answered_s=answered_s, most_tokens=num_tokens)
         except (OSError, HTTPException, ValueError) as error:
-            return Streamed(sent_s=sent_s, answered_s=time.perf_counter(), status=status, error=why(error))
+            return StreamedCompletion(sent_s=sent_s, answered_s=time.perf_counter(), status=status, error=why(error))
 
     def write(self, prompt: str, *, model: str, num_tokens: int, temperature: float, seed: int) -> Completion:
         """Continue a text by `num_tokens` at most. ValueError if the server refuses."""

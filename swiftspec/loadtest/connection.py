@@ -36,7 +36,7 @@ class Bounds:
     Parameters
     ----------
     most_bytes : int
-        Of its headers and its body, as they are sent.
+        Size of its headers and its body, as they are sent.
     silence_s : float
         Longest time in which nothing comes.
     total_s : float

@@ -13,7 +13,7 @@ from swiftspec.artifacts.load_metrics import LoadMetrics, ServedRecord, load_met
 from swiftspec.artifacts.prompts import Prompt, stretched
 from swiftspec.artifacts.workload import Workload
 from swiftspec.loadtest.client import ServerClient
-from swiftspec.loadtest.streams import Streamed
+from swiftspec.loadtest.streams import StreamedCompletion
 from swiftspec.timing.timeline import Timeline
 
 __all__ = ["PromptTokens", "SentLoad", "drawn_prompts", "encoded_prompts", "send_workload"]
@@ -33,10 +33,10 @@ class SentLoad:
     Attributes
     ----------
     metrics : LoadMetrics
-        Of the requests that ended well. Rounds are chunks; waiting for admission is part of TTFT, and not known.
+        Metrics of the requests that ended well. Rounds are chunks; TTFT includes the wait for admission.
     records : tuple of ServedRecord
         The same requests, in the order of the workload.
-    answers : tuple of Streamed
+    answers : tuple of StreamedCompletion
         In the order of the workload.
     start_s : float
         When the workload began, on the clock of the answers.
@@ -45,12 +45,12 @@ class SentLoad:
     late_s : float
         Longest delay of a submission after its arrival.
     timelines : dict of int to Timeline
-        Of the requests, by their number in the workload, if the server keeps timelines; on its clock.
+        Timelines of the requests, by their number in the workload, if the server keeps timelines; on its clock.
     """
 
     metrics: LoadMetrics
     records: tuple[ServedRecord, ...]
-    answers: tuple[Streamed, ...]
+    answers: tuple[StreamedCompletion, ...]
     start_s: float
     failures: dict[str, int]
     late_s: float
@@ -103,7 +103,7 @@ def send_workload(
     prompts : sequence of tuple of int
         One for each request, see `drawn_prompts`.
     model : str
-        As the server names it.
+        The server's name of it.
 
     Raises
     ------
@@ -115,12 +115,12 @@ def send_workload(
         raise ValueError(f"--url {client.url}: the first request failed: {first.error}")
     requests = workload.requests
     limits = {each.name: each for each in workload.classes}
-    name, answers = uuid4().hex, dict[int, Streamed]()
+    name, answers = uuid4().hex, dict[int, StreamedCompletion]()
     names = {number: f"{name}-{number}" for number in range(len(requests))}
     at_once = workload.arrivals.num_clients if workload.is_closed else None
     start_s, late_s = time.perf_counter(), 0.0
 
-    def send(number: int) -> Streamed:
+    def send(number: int) -> StreamedCompletion:
         asked = requests[number]
         return client.complete(
             prompts[number],
@@ -132,7 +132,7 @@ def send_workload(
         )
 
     with ThreadPoolExecutor(min(at_once or _MOST_AT_ONCE, len(requests))) as threads:
-        pending: dict[Future[Streamed], int] = {}
+        pending: dict[Future[StreamedCompletion], int] = {}
 
         def take(within_s: float | None) -> None:
             done, _ = wait(pending, timeout=within_s, return_when=FIRST_COMPLETED)
@@ -172,7 +172,11 @@ def _timelines(client: ServerClient, names: Mapping[int, str], num_answered: int
 
 
 def _sent(
-    workload: Workload, answers: Sequence[Streamed], start_s: float, late_s: float, timelines: dict[int, Timeline]
+    workload: Workload,
+    answers: Sequence[StreamedCompletion],
+    start_s: float,
+    late_s: float,
+    timelines: dict[int, Timeline],
 ) -> SentLoad:
     limits = {each.name: each for each in workload.classes}
     records = []

@@ -1,4 +1,4 @@
-"""Streamed completions as their clients see them: when each chunk came, and what it said."""
+"""StreamedCompletion completions as their clients see them: when each chunk came, and what it said."""
 
 import re
 import time
@@ -11,7 +11,7 @@ from itertools import accumulate
 from swiftspec.artifacts.answers import Chunk, read_answer, sentence_of
 from swiftspec.loadtest.connection import READ_BYTES
 
-__all__ = ["Piece", "Streamed", "followed", "streamed"]
+__all__ = ["Piece", "StreamedCompletion", "followed", "streamed"]
 
 _DONE = re.compile(rb"\ndata: ?\[DONE\]")  # no text of a chunk has a line break: JSON spells it out
 _DONE_BYTES = len(b"\ndata: [DONE]")
@@ -20,7 +20,7 @@ Piece = tuple[float, bytes]  # when it came, of `time.perf_counter`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Streamed:
+class StreamedCompletion:
     """A streamed completion as its client saw it.
 
     Parameters
@@ -63,7 +63,7 @@ def followed(answer: HTTPResponse) -> list[Piece]:
     return pieces
 
 
-def streamed(pieces: Sequence[Piece], *, sent_s: float, answered_s: float, most_tokens: int) -> Streamed:
+def streamed(pieces: Sequence[Piece], *, sent_s: float, answered_s: float, most_tokens: int) -> StreamedCompletion:
     """The completion that a stream has told. ValueError if an event is none of a completion's, or counts too many."""
     chunks_s: list[float] = []
     texts: list[str] = []
@@ -85,7 +85,7 @@ def streamed(pieces: Sequence[Piece], *, sent_s: float, answered_s: float, most_
         error = "the stream had no tokens, or did not count them"
     if not error and num_tokens > most_tokens:
         error = f"the stream counts {num_tokens} tokens; expected {most_tokens} at most"
-    return Streamed(
+    return StreamedCompletion(
         sent_s=sent_s,
         answered_s=answered_s,
         chunks_s=tuple(chunks_s),

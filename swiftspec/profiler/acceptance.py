@@ -11,9 +11,8 @@ from swiftspec.artifacts.routes import route_bytes, smallest_routes
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.engine.model.drafts.block_runner import BlockRunner
 from swiftspec.engine.model.drafts.head_runner import HeadRunner
-from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Rows
+from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Model, Rows
 from swiftspec.engine.model.models import Models, load_models
-from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES
 from swiftspec.files.document import ModelRef, Origin

@@ -8,7 +8,7 @@ from swiftspec.artifacts.plan import named_split
 from swiftspec.devices.local import TREE_SLOTS, Device
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.process.fork_server_client import shared_fork_server
-from swiftspec.engine.process.placement import LocalExecutor
+from swiftspec.engine.process.placement import LocalExecutor, Placement
 from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.worker_handle import Worker
@@ -42,13 +42,10 @@ class Bench:
             run_folder() as folder,
             shared_fork_server() as fork_server,
             Launcher(
-                target=target,
-                draft=draft,
-                groups=self.groups,
+                {Role.TARGET: target, Role.DRAFT: draft},
+                Placement(groups=self.groups, ranks=self.ranks, device=self.device),
                 layout=self.layout,
-                ranks=self.ranks,
                 max_context=max_context,
-                device=self.device,
                 admission=AdmissionLimits(max_running=num_requests),
                 executor=kind(folder, fork_server),
             ) as engine,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.packed_linear import Linear
+from swiftspec.engine.model.cpu.layers import Linear
 from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.engine.process.run_folder import run_folder

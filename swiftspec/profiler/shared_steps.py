@@ -10,7 +10,7 @@ import numpy as np
 
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.running import Event
+from swiftspec.engine.running import RequestEvent
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import Layout, Request
 from swiftspec.policies.effects import Role
@@ -110,7 +110,7 @@ class _Requests:
 
         context: length of their prompts.
         """
-        queues = [SimpleQueue[Event]() for _ in range(num_requests)]
+        queues = [SimpleQueue[RequestEvent]() for _ in range(num_requests)]
         for index, queue in enumerate(queues):
             policy = self._policy(index=index, num_requests=num_requests, begin_s=begin_s, repeats=repeats)
             request = Request(prompt=self._prompt(context), max_new_tokens=1)
@@ -118,7 +118,7 @@ class _Requests:
         return [_timeline(queue) for queue in queues]
 
 
-def _timeline(queue: SimpleQueue[Event]) -> Timeline:
+def _timeline(queue: SimpleQueue[RequestEvent]) -> Timeline:
     while isinstance(event := queue.get(), tuple):
         pass  # committed tokens
     if isinstance(event, Exception):

@@ -22,10 +22,9 @@ from swiftspec.server.bodies import ChatBody, DetokenizeBody, TokenizeBody, pars
 from swiftspec.server.connections import ConnectionLimits
 from swiftspec.server.endpoint import Generations
 from swiftspec.server.errors import INTERNAL, RequestError, error_body
-from swiftspec.server.guards import ApiKeys, BodyLimit, RequestIds, SendTimeout
-from swiftspec.server.origins import JsonBodies, KnownHosts
+from swiftspec.server.guards import ApiKeys, BodyLimit, JsonBodies, KnownHosts, RequestIds, SendTimeout
 from swiftspec.server.replies import event
-from swiftspec.server.serving import Phase, Serving
+from swiftspec.server.serving import ServerPhase, Serving
 from swiftspec.timing.timelines import timelines_as_json
 from swiftspec.version import __version__
 
@@ -128,7 +127,7 @@ class HttpOptions:
 
 
 def make_app(serving: Serving, options: HttpOptions) -> ASGIApp:
-    """The ASGI application."""
+    """The ASGI application, for HTTP alone."""
     view = _Views(serving)
     routed = Starlette(
         routes=[
@@ -198,7 +197,7 @@ class _Views:
             raise RequestError(str(error).replace("prompt", "tokens", 1), param="tokens") from error
 
     async def health(self, _: Request) -> Response:
-        is_ready = self._serving.phase is Phase.READY
+        is_ready = self._serving.phase is ServerPhase.READY
         return Response(status_code=200 if is_ready else 503)
 
     async def metrics(self, _: Request) -> Response:
@@ -221,7 +220,7 @@ class _Views:
 
 async def _refuse(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return JSONResponse(error.body, error.status, error.headers)
+    return error.response
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -11,14 +11,12 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
     ValidationError,
     field_validator,
     model_validator,
 )
-from pydantic_core import CoreSchema
 
-from swiftspec.files.document import fail_fast
+from swiftspec.files.document import FailFastModel
 from swiftspec.server.errors import RequestError
 
 __all__ = [
@@ -72,16 +70,10 @@ _LimitMs = Annotated[float, Field(ge=_LEAST_LIMIT_MS, allow_inf_nan=False)]
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
-class _Body(BaseModel):
-    """Of a list, only the first wrong item is found: a description of a million takes half a minute, and a gigabyte."""
+class _Body(FailFastModel):
+    """A body; only a list's first wrong item is found: describing a million takes half a minute, and a gigabyte."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        schema = handler(source)
-        fail_fast(schema)
-        return schema
+    model_config = ConfigDict(extra="ignore")
 
 
 class StreamOptions(_Body):
@@ -217,7 +209,7 @@ class ChatBody(GenerationBody):
 
     messages: Annotated[tuple[Message, ...], Field(min_length=1, max_length=_MOST_MESSAGES)]
     max_completion_tokens: _Count | None = None
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def most_tokens(self) -> int | None:
@@ -243,7 +235,7 @@ class DetokenizeBody(_Body):
     tokens: Annotated[_TokenIds, Field(max_length=_MOST_DETOKENIZED)]
 
 
-class _Wanted(_Body):
+class _EchoFields(_Body):
     echo: Any = False
     max_tokens: Any = None
 
@@ -252,7 +244,7 @@ def parse_completion(content: bytes) -> CompletionBody:
     """The body of a completion: a `ScoringBody` if it wants the prompt back, and at most one token after it."""
     if b"echo" not in content:  # as in most, which are parsed once
         return parse(CompletionBody, content)
-    wanted = parse(_Wanted, content)
+    wanted = parse(_EchoFields, content)
     is_scoring = wanted.echo is True and wanted.max_tokens in (0, 1)
     return parse(ScoringBody if is_scoring else CompletionBody, content)
 

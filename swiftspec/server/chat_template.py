@@ -1,27 +1,37 @@
 """Chat templates: a conversation as the text that a model was trained on.
 
 A model directory has its template in `chat_template.jinja` or in `tokenizer_config.json`. It is a program by whoever
-published the model, so it runs in Jinja's sandbox, in a process of its own (`template_process`), with the names that
-transformers' `apply_chat_template` offers.
+published the model, so it runs in Jinja's sandbox, with the names that transformers' `apply_chat_template` offers, and
+in a process of its own: `main`, which a `Renderer` starts. Messages in either direction are JSON after four bytes of
+length. First come templates, then conversations. Each message is answered by `{"text": ..}`, or by `{"error": ..}` with
+a sentence. A template that computes for too long ends the process.
 """
 
 from __future__ import annotations
 
 import json
+import resource
+import signal
+import struct
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from jinja2 import TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from swiftspec.files.reading import brief, read_foreign_json, read_input
+from swiftspec.files.reading import brief, parse_foreign_json, read_foreign_json, read_input
 
-__all__ = ["ChatTemplate", "TemplateSource"]
+__all__ = ["LENGTH", "WITHIN_S", "ChatTemplate", "TemplateSource", "main"]
 
+LENGTH = struct.Struct("!I")
+WITHIN_S = 5.0  # of an answer
 _MOST_BYTES = 16 << 20
+_MOST_MEMORY_BYTES = 1 << 30
+_MOST_CHARACTERS = 8 << 20  # of a text
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -101,7 +111,7 @@ def _raise(message: str) -> None:
 
 
 def _tojson(value: Any, indent: int | None = None) -> str:
-    """As transformers, not as Jinja, which escapes for HTML."""
+    """JSON as transformers writes it; Jinja's own filter escapes for HTML."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
@@ -127,3 +137,34 @@ def _default(template: Any) -> str | None:
 def _whole(text: str) -> str:
     """A text without halves of surrogate pairs, which a JSON file may have, and no tokenizer takes."""
     return text.encode(errors="replace").decode()
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; what counts is the input's end
+    templates: list[ChatTemplate] = []
+    while (asked := _read(sys.stdin.buffer)) is not None:
+        signal.setitimer(signal.ITIMER_REAL, WITHIN_S)  # its signal ends the process, whatever that computes
+        content = json.dumps(_answer(asked, templates)).encode()
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        sys.stdout.buffer.write(LENGTH.pack(len(content)) + content)
+        sys.stdout.buffer.flush()
+
+
+def _read(stream: BinaryIO) -> Any:
+    head = stream.read(LENGTH.size)
+    return parse_foreign_json(stream.read(*LENGTH.unpack(head))) if len(head) == LENGTH.size else None
+
+
+def _answer(asked: dict[str, Any], templates: list[ChatTemplate]) -> dict[str, str]:
+    try:
+        if "templates" in asked:
+            templates[:] = [ChatTemplate(TemplateSource(**each)) for each in asked["templates"]]
+            return {"text": ""}
+        text = templates[asked["number"]].render(asked["messages"], asked["arguments"])
+    except ValueError as error:
+        return {"error": str(error)}
+    if len(text) > _MOST_CHARACTERS:
+        return {"error": f"messages: the chat template makes {len(text)} characters of them, over {_MOST_CHARACTERS}"}
+    return {"text": text}

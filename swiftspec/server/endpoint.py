@@ -79,16 +79,13 @@ class Generations:
         self._parse = parse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def refuse(error: RequestError) -> None:
-            await JSONResponse(error.body, error.status, error.headers)(scope, receive, send)
-
         arrival_s = time.perf_counter()
         try:
             self._serving.check_open()
             content = await Request(scope, receive).body()
             await unless_gone(receive, self._answer(scope, content, send, arrival_s))
         except RequestError as error:
-            await refuse(error)
+            await error.response(scope, receive, send)
         except (ClientGoneError, ClientDisconnect):
             _log.debug("the client of %s has gone", state_of(scope).get("request_id"))
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.responses import JSONResponse
+
 __all__ = ["INTERNAL", "RequestError", "error_body"]
 
 INTERNAL = "an error in the server; its log has more"
@@ -22,7 +24,7 @@ class RequestError(Exception):
     param : str or None
         The field at fault.
     headers : mapping
-        Of the answer.
+        HTTP headers of the answer.
     """
 
     def __init__(
@@ -42,9 +44,10 @@ class RequestError(Exception):
         self.headers |= headers or {}
 
     @property
-    def body(self) -> dict[str, Any]:
-        """The answer's JSON."""
-        return error_body(str(self), status=self.status, param=self.param, code=self.code)
+    def response(self) -> JSONResponse:
+        """The answer."""
+        body = error_body(str(self), status=self.status, param=self.param, code=self.code)
+        return JSONResponse(body, self.status, self.headers)
 
 
 def error_body(

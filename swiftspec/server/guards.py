@@ -1,20 +1,27 @@
-"""Guards before every request: size, key, time. Plain ASGI, so that streams pass untouched."""
+"""Guards before every request: name, key, origin, size, time. Plain ASGI, so that streams pass untouched.
+
+A browser sends requests of any page to any server that it can reach. A page of another origin cannot send JSON without
+the server's leave, so bodies have to say that they are JSON. A page whose own name leads to this machine (DNS
+rebinding) is of the same origin, so without keys the server answers to names only that no page can have.
+"""
 
 import asyncio
 import hmac
 import logging
+import socket
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import ip_address
 from math import inf
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swiftspec.server.errors import RequestError
 
-__all__ = ["ApiKeys", "BodyLimit", "RequestIds", "SendTimeout", "state_of"]
+__all__ = ["ApiKeys", "BodyLimit", "JsonBodies", "KnownHosts", "RequestIds", "SendTimeout", "state_of"]
 
 _OPEN = frozenset({"/", "/health", "/live", "/metrics"})
 _MOST_ID_CHARACTERS = 128
@@ -29,9 +36,6 @@ class RequestIds:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         given = Headers(scope=scope).get("x-request-id", "")
         is_usable = 0 < len(given) <= _MOST_ID_CHARACTERS and given.isascii() and given.isprintable()
         request_id = given if is_usable else uuid.uuid4().hex
@@ -56,7 +60,7 @@ class ApiKeys:
         self._keys = [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._keys or scope["path"] in _OPEN:
+        if scope["path"] in _OPEN:
             await self._app(scope, receive, send)
             return
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
@@ -67,8 +71,66 @@ class ApiKeys:
             scope.setdefault("state", {})["client"] = f"key {matches.index(True)}"
             await self._app(scope, receive, send)
             return
-        error = RequestError("the API key is missing or unknown", status=401)
-        await JSONResponse(error.body, error.status, {"www-authenticate": "Bearer"})(scope, receive, send)
+        error = RequestError("the API key is missing or unknown", status=401, headers={"www-authenticate": "Bearer"})
+        await error.response(scope, receive, send)
+
+
+class KnownHosts:
+    """Refuses requests under a name of the public DNS, unless it is known, and those of pages of other origins.
+
+    Parameters
+    ----------
+    known : iterable of str
+        Names under which the server may be asked, beside addresses, names without a dot and this machine's own name.
+    """
+
+    def __init__(self, app: ASGIApp, known: Iterable[str]) -> None:
+        self._app = app
+        self._known = {socket.gethostname().lower(), *(name.lower() for name in known)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (error := self._refusal(Headers(scope=scope))) is not None:
+            await error.response(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> RequestError | None:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if host and not self._is_known(_name_of(f"//{host}")):
+            return RequestError(
+                f"the host is {host[:100]!r}, by which this server is not known; expected its address, or a name given "
+                "with --allowed-host",
+                status=403,
+            )
+        if origin is not None and _netloc_of(origin) != host.lower():
+            return RequestError(
+                f"the origin is {origin[:100]!r}; expected a page of this server, or a server with API keys", status=403
+            )
+        return None
+
+    def _is_known(self, name: str) -> bool:
+        if "." not in name or name.endswith(".localhost") or name in self._known:
+            return True
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+class JsonBodies:
+    """Refuses bodies that do not say that they are JSON."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
+        if scope["method"] == "POST" and kind != "application/json" and not kind.endswith("+json"):
+            error = RequestError(f"the content type is {kind[:100]!r}; expected 'application/json'", status=415)
+            await error.response(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 class BodyLimit:
@@ -82,13 +144,11 @@ class BodyLimit:
         self._num_held = 0  # bytes of all requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         error = RequestError(f"the body is larger than {self._most_bytes} bytes", status=413)
         length = Headers(scope=scope).get("content-length", "")
         if length.isdigit() and int(length) > _MOST_FORGOTTEN_BYTES:
-            await JSONResponse(error.body, error.status, {"connection": "close"})(scope, receive, send)
+            error.headers["connection"] = "close"
+            await error.response(scope, receive, send)
             return
         num_received = num_held = 0
 
@@ -121,9 +181,6 @@ class SendTimeout:
         self._timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         sending_since_s = inf
@@ -161,3 +218,18 @@ def state_of(scope: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the guards have noted about a request."""
     state: Mapping[str, Any] = scope.get("state", {})
     return state
+
+
+def _name_of(address: str) -> str:
+    """Host name of an address; of one that is none a name that nobody has."""
+    try:
+        return urlsplit(address).hostname or "."
+    except ValueError:
+        return "."
+
+
+def _netloc_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""

@@ -17,8 +17,7 @@ from typing import Any
 
 from swiftspec.files.reading import parse_foreign_json
 from swiftspec.interpreters import interpreter_command
-from swiftspec.server.chat_template import TemplateSource
-from swiftspec.server.template_process import LENGTH, WITHIN_S
+from swiftspec.server.chat_template import LENGTH, WITHIN_S, TemplateSource
 
 __all__ = ["Renderer"]
 
@@ -59,7 +58,7 @@ class Renderer:
 
     async def _running(self) -> Process:
         if self._process is None:
-            command = interpreter_command("swiftspec.server.template_process")
+            command = interpreter_command("swiftspec.server.chat_template")
             # A group of its own: what a terminal sends to the server's group is the server's to handle.
             self._process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, process_group=0)
             await self._exchange(self._process, {"templates": self._templates})

@@ -16,7 +16,7 @@ import uvicorn
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.api import Stats
 from swiftspec.engine.async_api import AsyncEngine
-from swiftspec.engine.requests.tenants import Tenant
+from swiftspec.engine.requests import Tenant
 from swiftspec.errors import EngineError
 from swiftspec.server.app import HttpOptions, make_app
 from swiftspec.server.connections import (
@@ -26,7 +26,7 @@ from swiftspec.server.connections import (
     free_descriptors,
     raise_descriptor_limit,
 )
-from swiftspec.server.serving import Phase, Serving, ServingOptions
+from swiftspec.server.serving import ServerPhase, Serving, ServingOptions
 
 __all__ = ["listen", "serve"]
 
@@ -72,11 +72,11 @@ async def serve(
     Parameters
     ----------
     listening : socket
-        As of `listen`; it is closed.
+        The socket of `listen`, which is closed at the end.
     ready : callable
         Called with the target and its tenants when requests are accepted.
     **engine_options
-        As of `Engine`.
+        Options of `Engine`.
 
     Raises
     ------
@@ -107,7 +107,7 @@ async def serve(
     interrupted = asyncio.create_task(signals.first.wait())
     try:
         await asyncio.wait((running, interrupted), return_when=asyncio.FIRST_COMPLETED)
-        if state.phase is Phase.STARTING and not running.done():
+        if state.phase is ServerPhase.STARTING and not running.done():
             running.cancel()
         with suppress(asyncio.CancelledError):
             return await running
@@ -161,7 +161,7 @@ async def _run(
         await state.open(engine)
         ready(engine.tenants)
         if failure := await _until_over(engine, signals):
-            state.phase = Phase.FAILED
+            state.phase = ServerPhase.FAILED
         await _drain(state, signals, _FLUSHED_WITHIN_S if failure else drain_s)
         stats = engine.stats()
     if failure:

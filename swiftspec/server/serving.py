@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from swiftspec.engine.async_api import AsyncEngine
     from swiftspec.timing.timeline import Timeline
 
-__all__ = ["Phase", "Serving", "ServingOptions"]
+__all__ = ["ServerPhase", "Serving", "ServingOptions"]
 
 _COMPLETION_TOKENS = 16  # of completions that do not say, as of OpenAI's API
 _SEED_BITS = 48  # exact in every client's reader of JSON
 
 
-class Phase(StrEnum):
+class ServerPhase(StrEnum):
     """Where a server stands."""
 
     STARTING = "starting"
@@ -71,16 +71,16 @@ class Serving:
 
     Attributes
     ----------
-    phase : Phase
+    phase : ServerPhase
     answers : dict
         Requests under way, by the order of their arrival.
     metrics : Metrics
     timelines : deque of Timeline
-        Of the last requests that have ended, as many as are kept.
+        Timelines of the last requests that have ended, as many as are kept.
     """
 
     def __init__(self, options: ServingOptions) -> None:
-        self.phase = Phase.STARTING
+        self.phase = ServerPhase.STARTING
         self.metrics = Metrics(self.state)
         self.answers: dict[int, Answer] = {}
         self.timelines: deque[Timeline] = deque(maxlen=options.keep_timelines)
@@ -106,7 +106,7 @@ class Serving:
         self._renderer = Renderer(list(found.values()))
         if found:
             await self._renderer.start()
-        self._engine, self.phase = engine, Phase.READY
+        self._engine, self.phase = engine, ServerPhase.READY
 
     async def close(self) -> None:
         """End what is not the engine's."""
@@ -133,8 +133,12 @@ class Serving:
 
     def check_open(self) -> AsyncEngine:
         """The engine. RequestError unless requests are accepted."""
-        if self.phase is not Phase.READY or self._engine is None:
-            why = {Phase.STARTING: "is starting", Phase.DRAINING: "is shutting down", Phase.FAILED: "has failed"}
+        if self.phase is not ServerPhase.READY or self._engine is None:
+            why = {
+                ServerPhase.STARTING: "is starting",
+                ServerPhase.DRAINING: "is shutting down",
+                ServerPhase.FAILED: "has failed",
+            }
             raise RequestError(f"the server {why.get(self.phase, 'is not ready')}", status=503, code=self.phase)
         return self._engine
 
@@ -272,8 +276,8 @@ class Serving:
 
     async def drain(self, within_s: float) -> None:
         """Accept nothing more, and wait for the requests under way; cut off those that take too long."""
-        if self.phase is not Phase.FAILED:
-            self.phase = Phase.DRAINING
+        if self.phase is not ServerPhase.FAILED:
+            self.phase = ServerPhase.DRAINING
         try:
             async with asyncio.timeout(within_s):
                 await self._idle.wait()

@@ -17,8 +17,8 @@ from swiftspec.engine.checks import ContextLimit, check_devices
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.interrupts import interrupts_noted
-from swiftspec.engine.requests.task import RequestOptions
-from swiftspec.engine.running import Event as EngineEvent
+from swiftspec.engine.requests import RequestOptions
+from swiftspec.engine.running import RequestEvent
 from swiftspec.engine.tasks import EncodedPrompts
 from swiftspec.policies import Request
 from swiftspec.scheduler.admission import AdmissionLimits
@@ -215,7 +215,7 @@ class _Run:
         return 0.0
 
     def _submit(self, number: int, request: Request) -> None:
-        def deliver(event: EngineEvent) -> None:
+        def deliver(event: RequestEvent) -> None:
             if not isinstance(event, tuple):
                 self._ends.put((number, event))
 

@@ -13,7 +13,7 @@ from swiftspec.artifacts.prompts import Prompt
 from swiftspec.artifacts.report import Drift, Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.engine.checks import check_devices
-from swiftspec.engine.requests.task import Task
+from swiftspec.engine.requests import Task
 from swiftspec.engine.tasks import Tasks, generate_greedily, make_tasks, open_engines, warm_up
 from swiftspec.files.document import Origin
 from swiftspec.models.spec import ModelSpec, model_directory

@@ -14,6 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.cpu.model import CpuDecoder
 from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.engine.process.placement import Placement
+from swiftspec.engine.process.timeouts import DraftRecovery
 from swiftspec.files.document import ModelRef
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import Tokenizer
@@ -101,37 +103,31 @@ def inflate(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.fixture(scope="module")
 def engines(inflate: str | None) -> Iterator[Engines]:
-    start = partial(
-        Launcher,
-        target=ModelRef(model="demo/target", inflate=inflate, dtype="float32"),
-        max_context=1024,
-        patience_s=5.0,  # the draft takes part on a busy machine, too
-    )
-    draft = ModelRef(model="demo/parallel_draft", dtype="float32")  # every policy works with it, or with a head
+    target = ModelRef(model="demo/target", inflate=inflate, dtype="float32")
+
+    def start(draft: str, placement: Placement, layout: Layout) -> Launcher:
+        models = {Role.TARGET: target, Role.DRAFT: ModelRef(model=draft, dtype="float32")}
+        recovery = DraftRecovery(patience_s=5.0)  # the draft takes part on a busy machine, too
+        return Launcher(models, placement, layout=layout, max_context=1024, recovery=recovery)
+
+    draft = "demo/parallel_draft"  # every policy works with it, or with a head
     readers = {DraftKind.HEAD: "demo/head", DraftKind.BLOCK: "demo/block"}
     with ExitStack() as stack:
-        alone = partial(start, groups={Role.TARGET: (0,)}, layout=Layout.COLOCATED)
-        together = stack.enter_context(alone(draft=draft))
+        alone = partial(start, placement=Placement(groups={Role.TARGET: (0,)}), layout=Layout.COLOCATED)
+        together = stack.enter_context(alone(draft))
         engines: Engines = {
             (layout, 1, DraftKind.PARALLEL): together for layout in (Layout.TARGET_ONLY, Layout.COLOCATED)
         }
         for kind, model in readers.items():
-            reader = ModelRef(model=model, dtype="float32")
-            engines[Layout.COLOCATED, 1, kind] = stack.enter_context(alone(draft=reader))
+            engines[Layout.COLOCATED, 1, kind] = stack.enter_context(alone(model))
         # Two target groups and the draft on two cores: slow, and none the less right.
         for target_groups in (1, 2) if len(os.sched_getaffinity(0)) > 1 else ():
-            apart = start(
-                draft=draft,
-                groups={Role.TARGET: (0, 1)[:target_groups], Role.DRAFT: (1,)},
-                layout=Layout.DISAGGREGATED,
-                target_groups=target_groups,
-            )
+            groups = {Role.TARGET: (0, 1)[:target_groups], Role.DRAFT: (1,)}
+            apart = start(draft, Placement(groups=groups, target_groups=target_groups), Layout.DISAGGREGATED)
             engines[Layout.DISAGGREGATED, target_groups, DraftKind.PARALLEL] = stack.enter_context(apart)
         if len(os.sched_getaffinity(0)) > 1:
-            groups = {Role.TARGET: (0,), Role.DRAFT: (1,)}
-            head_apart = start(
-                draft=ModelRef(model="demo/head", dtype="float32"), groups=groups, layout=Layout.DISAGGREGATED
-            )
+            placement = Placement(groups={Role.TARGET: (0,), Role.DRAFT: (1,)})
+            head_apart = start("demo/head", placement, Layout.DISAGGREGATED)
             engines[Layout.DISAGGREGATED, 1, DraftKind.HEAD] = stack.enter_context(head_apart)
         yield engines
 

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.process.placement import Placement
+from swiftspec.engine.process.timeouts import DraftRecovery
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout
 from swiftspec.policies.autoregressive import Autoregressive
@@ -37,15 +39,13 @@ def start_engine(
     groups = {Role.TARGET: tuple(number % 2 for number in range(target_groups * ranks.get(Role.TARGET, 1)))}
     if layout is Layout.DISAGGREGATED:
         groups[Role.DRAFT] = (1,) * ranks.get(Role.DRAFT, 1)
-    target, draft = pair
+    recovery = {name: options.pop(name) for name in ("patience_s", "max_restarts") if name in options}
     return Launcher(
-        target=target,
-        draft=draft,
-        groups=groups,
+        dict(zip((Role.TARGET, Role.DRAFT), pair, strict=True)),
+        Placement(groups=groups, ranks=ranks, target_groups=target_groups),
         layout=layout,
         max_context=256,
-        target_groups=target_groups,
-        ranks=ranks,
+        recovery=DraftRecovery(**recovery),
         **options,
     )
 

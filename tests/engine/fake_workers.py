@@ -10,11 +10,12 @@ from queue import SimpleQueue
 from swiftspec.engine.dispatcher import Dispatcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.placement import LocalExecutor
-from swiftspec.engine.process.protocol import Cancel, Command, Generate, Ready, Report, Setup
+from swiftspec.engine.process.protocol import Cancel, Command, Generate, ReadyReport, Report, Setup
+from swiftspec.engine.process.timeouts import DraftRecovery
 from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.engine.process.worker_handle import Worker, WorkerLostError, check_report
-from swiftspec.engine.requests.task import RequestOptions
-from swiftspec.engine.running import Event, Generation, RunningRequest
+from swiftspec.engine.requests import RequestOptions
+from swiftspec.engine.running import Generation, RequestEvent, RunningRequest
 from swiftspec.policies import Policy, Request, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
@@ -36,7 +37,7 @@ class FakeWorker:
         self._reports: deque[Report] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._has_died = False
-        self.report(Ready(1, (0,), "cpu"))
+        self.report(ReadyReport(1, (0,), "cpu"))
 
     def report(self, *reports: Report) -> None:
         self._reports.extend(reports)
@@ -108,19 +109,19 @@ class Engine:
             [self.groups[Role.TARGET]],
             self.groups.get(Role.DRAFT),
             admission=AdmissionLimits(**({"max_running": 8} | limits)),
-            fallback=make_policy("prompt_lookup"),
-            patience_s=1.0,
+            recovery=DraftRecovery(patience_s=1.0),
         )
 
     def submit(
         self, prompt: tuple[int, ...], *, max_new_tokens: int = 8, policy: Policy = ALONE, client: str = ""
-    ) -> tuple[RunningRequest, SimpleQueue[Event]]:
-        events = SimpleQueue[Event]()
+    ) -> tuple[RunningRequest, SimpleQueue[RequestEvent]]:
+        events = SimpleQueue[RequestEvent]()
         request = Request(prompt=prompt, max_new_tokens=max_new_tokens)
         options = RequestOptions(client=client)
-        running = self.dispatcher.submit(
-            policy, request, name="x", sampler=Sampler(), options=options, deliver=events.put
+        running = RunningRequest(
+            name="x", policy=policy, request=request, sampler=Sampler(), options=options, deliver=events.put
         )
+        self.dispatcher.submit(running)
         return running, events
 
     def close(self) -> None:
@@ -129,7 +130,7 @@ class Engine:
             group.close()
 
 
-def commits(events: SimpleQueue[Event], count: int) -> list[tuple[int, ...]]:
+def commits(events: SimpleQueue[RequestEvent], count: int) -> list[tuple[int, ...]]:
     """So many commits, however they are delivered."""
     found: list[tuple[int, ...]] = []
     while len(found) < count:
@@ -139,7 +140,7 @@ def commits(events: SimpleQueue[Event], count: int) -> list[tuple[int, ...]]:
     return found
 
 
-def ended(events: SimpleQueue[Event]) -> Generation:
+def ended(events: SimpleQueue[RequestEvent]) -> Generation:
     """The end of a request whose tokens do not matter."""
     while isinstance(event := events.get(timeout=60), tuple):
         pass

@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
-from swiftspec.engine.running import Event
+from swiftspec.engine.running import RequestEvent
 from swiftspec.policies import Layout, Request
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
@@ -177,7 +177,7 @@ class _Run:
         request, sampler = self._texts[index]
         streamed: list[int] = []
 
-        def deliver(event: Event) -> None:
+        def deliver(event: RequestEvent) -> None:
             if isinstance(event, tuple):
                 streamed.extend(token for commit in event for token in commit)
             else:

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from swiftspec.engine.model.cpu import model as cpu_model
 from swiftspec.engine.model.cpu.model import CpuDecoder
-from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Rows
+from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Model, Rows
 from swiftspec.engine.model.gpu.model import GpuDecoder
 from swiftspec.engine.model.gpu.ops import reference_ops
 from swiftspec.engine.model.gpu.weights import FORMATS
-from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
 from swiftspec.engine.parallel.tp_group import TPGroup

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from swiftspec.engine.driver.group_driver import run_alone
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, as_candidates
 from swiftspec.engine.model.sampling.sampler import Sampler, top_candidates
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import DraftForward, ForwardKind, Prefill, Program, Role, TargetForward
 from swiftspec.policies.steered import steered_programs
 from swiftspec.timing.timeline import Span
+from tools.run_alone import run_alone
 
 Grant = Callable[[int], int]
 

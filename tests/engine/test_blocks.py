@@ -10,7 +10,7 @@ import pytest
 
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.engine.requests import RequestOptions
 from swiftspec.files.document import ModelRef
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.engine.driver.group_driver import GroupDriver, run_alone
+from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, Rows, as_candidates
 from swiftspec.engine.model.sampling.sampler import Sampler, top_candidates
@@ -23,6 +23,7 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.timing.timeline import Phase, Span
+from tools.run_alone import run_alone
 
 VOCAB_SIZE = 8
 

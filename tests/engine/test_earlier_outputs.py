@@ -9,7 +9,7 @@ import pytest
 import swiftspec
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.engine.requests import RequestOptions
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout, Request
 from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding

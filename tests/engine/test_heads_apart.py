@@ -11,7 +11,7 @@ import pytest
 
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.running import Event
+from swiftspec.engine.running import RequestEvent
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.asynchronous.ssd_head import SsdHead
@@ -72,7 +72,7 @@ def test_output_is_the_targets_own(engine: Launcher, expected: dict[Request, tup
 
 
 def test_requests_at_once_have_their_own_features(engine: Launcher, expected: dict[Request, tuple[int, ...]]) -> None:
-    events = [SimpleQueue[Event]() for _ in REQUESTS]
+    events = [SimpleQueue[RequestEvent]() for _ in REQUESTS]
     for request, each in zip(REQUESTS, events, strict=True):
         engine.submit(POLICY, request, request_id="one of several", sampler=Sampler(), deliver=each.put)
     for request, each in zip(REQUESTS, events, strict=True):
@@ -87,7 +87,7 @@ def test_a_killed_draft_is_back_with_the_next_request(
 ) -> None:
     killed = pid_of(engine, Role.DRAFT)
     kill = once(20, lambda: os.kill(killed, signal.SIGKILL))
-    events = SimpleQueue[Event]()
+    events = SimpleQueue[RequestEvent]()
     num_tokens = 0
     engine.submit(POLICY, LONG, request_id="killed", sampler=Sampler(), deliver=events.put)
     while isinstance(event := events.get(timeout=60), tuple):

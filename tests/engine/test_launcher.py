@@ -17,7 +17,7 @@ from swiftspec.artifacts.metrics import measure
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
-from swiftspec.engine.process.placement import LocalExecutor
+from swiftspec.engine.process.placement import LocalExecutor, Placement
 from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.worker_handle import LocalWorker, Worker
@@ -207,7 +207,7 @@ def test_a_request_ends_with_whoever_took_its_tokens(colocated: Launcher) -> Non
     request = Request(prompt=PROMPTS[0], max_new_tokens=200)
     with pytest.raises(OSError, match="no space left") as kept:  # with its traceback, and so all that is in its frames
         colocated.generate(Autoregressive(), request, request_id="x", sampler=Sampler(), on_commit=refuse)
-    assert all(worker_group.is_idle for worker_group in colocated._targets), kept
+    assert all(worker_group.is_idle for worker_group in colocated._worker_groups), kept
 
 
 def test_a_policy_for_another_layout_is_refused(colocated: Launcher) -> None:
@@ -226,7 +226,10 @@ def test_target_devices_that_cannot_be_split_are_refused(pair: tuple[ModelRef, M
     groups = {Role.TARGET: (0,), Role.DRAFT: (0,)}
     with pytest.raises(ValueError, match="target is placed on 1 devices; expected 2 equal groups"):
         Launcher(
-            target=target, draft=draft, groups=groups, layout=Layout.DISAGGREGATED, max_context=64, target_groups=2
+            {Role.TARGET: target, Role.DRAFT: draft},
+            Placement(groups=groups, target_groups=2),
+            layout=Layout.DISAGGREGATED,
+            max_context=64,
         )
 
 
@@ -260,7 +263,12 @@ def test_a_model_that_cannot_be_loaded_is_one_sentence(models: tuple[Path, Path]
 def test_a_device_that_does_not_exist_is_named() -> None:
     reference = ModelRef(model="nowhere", dtype="float32")
     with pytest.raises(ValueError, match=r"target is placed on devices \[4096\]; this machine offers"):
-        Launcher(target=reference, draft=None, groups={Role.TARGET: (4096,)}, layout=Layout.TARGET_ONLY, max_context=8)
+        Launcher(
+            {Role.TARGET: reference},
+            Placement(groups={Role.TARGET: (4096,)}),
+            layout=Layout.TARGET_ONLY,
+            max_context=8,
+        )
 
 
 def test_a_killed_process_is_reported(models: tuple[Path, Path]) -> None:
@@ -275,12 +283,14 @@ import sys
 from swiftspec.files.document import ModelRef
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.engine.process.placement import Placement
 from swiftspec.policies import Layout, Request, make_policy
 from swiftspec.policies.effects import Role
 target, draft = [ModelRef(model=path, dtype="float32") for path in sys.argv[1:3]]
 layout, policy = Layout(sys.argv[3]), make_policy(sys.argv[4])
 groups = {Role.TARGET: (0,)} | ({Role.DRAFT: (1,)} if layout is Layout.DISAGGREGATED else {})
-with Launcher(target=target, draft=draft, groups=groups, layout=layout, max_context=256) as engine:
+models = {Role.TARGET: target, Role.DRAFT: draft}
+with Launcher(models, Placement(groups=groups), layout=layout, max_context=256) as engine:
     print(*(process.pid for process in engine.processes), flush=True)
     while True:
         request = Request(prompt=(5, 6, 7), max_new_tokens=200)

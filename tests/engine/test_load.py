@@ -17,8 +17,8 @@ import swiftspec
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.requests.task import RequestOptions
-from swiftspec.engine.running import Event
+from swiftspec.engine.requests import RequestOptions
+from swiftspec.engine.running import RequestEvent
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
@@ -176,7 +176,7 @@ def test_a_cache_for_three_of_ten_serves_them_all(
 def test_requests_that_give_way_to_another_client_say_what_they_say_alone(
     llama: tuple[ModelRef, ModelRef], alone: tuple[tuple[int, ...], ...]
 ) -> None:
-    ends: list[list[Event]] = [[] for _ in WORK]
+    ends: list[list[RequestEvent]] = [[] for _ in WORK]
     with start_engine(llama, Layout.COLOCATED, admission=AdmissionLimits(max_running=2)) as engine:
         for number, (prompt, sampler) in enumerate(WORK):
             if number == len(WORK) - 1:
@@ -198,10 +198,10 @@ def test_requests_that_give_way_to_another_client_say_what_they_say_alone(
 def test_requests_that_are_left_disturb_nobody(colocated: Launcher, alone: tuple[tuple[int, ...], ...]) -> None:
     """Half are cancelled after their first tokens, or while they wait."""
     policy, rng = make_policy("serial_tree"), random.Random(1)
-    events: list[list[Event]] = []
+    events: list[list[RequestEvent]] = []
     runnings = []
     for number in range(60):
-        heard: list[Event] = []
+        heard: list[RequestEvent] = []
         prompt, sampler = WORK[number % len(WORK)]
         runnings.append(
             colocated.submit(policy, request_of(prompt), request_id=str(number), sampler=sampler, deliver=heard.append)
@@ -219,7 +219,7 @@ def test_requests_that_are_left_disturb_nobody(colocated: Launcher, alone: tuple
         interrupted += end.interrupted
         assert end.tokens == (expected[: len(end.tokens)] if end.interrupted else expected)
     assert 0 < interrupted <= 30
-    until(lambda: all(group.is_idle for group in colocated._targets))
+    until(lambda: all(group.is_idle for group in colocated._worker_groups))
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.process.protocol import Committed, Failed, Fault, Finished
-from swiftspec.engine.requests.task import RequestOptions
-from swiftspec.engine.running import Event
+from swiftspec.engine.process.protocol import CommitReport, EndReport, FailureReport, Fault
+from swiftspec.engine.requests import RequestOptions
+from swiftspec.engine.running import RequestEvent, RunningRequest
 from swiftspec.errors import EngineError
 from swiftspec.policies import Request, make_policy
 from swiftspec.policies.effects import Role
@@ -23,10 +23,10 @@ def test_an_error_in_a_targets_program_ends_its_request_alone(
     events = [engine.submit((number,), policy=policy)[1] for number in range(3)]
     until(lambda: numbers(engine.target) == [1, 2])
     fault = Fault("ZeroDivisionError: division by zero", "Traceback: of the worker")
-    engine.target.report(Committed(1, (5,)), Finished(1, [], fault=fault))
+    engine.target.report(CommitReport(1, (5,)), EndReport(1, [], fault=fault))
     draft = engine.site.latest(Role.DRAFT)
     until(lambda: draft.cancelled() == [1])
-    draft.report(Finished(1, []))
+    draft.report(EndReport(1, []))
     assert commits(events[0], 1) == [(5,)]
     failure = events[0].get(timeout=60)
     assert isinstance(failure, EngineError)
@@ -35,8 +35,8 @@ def test_an_error_in_a_targets_program_ends_its_request_alone(
     assert "Traceback: of the worker" in caplog.text
     until(lambda: numbers(engine.target) == [1, 2, 3])  # its place is free
     for number in (2, 3):
-        engine.target.report(Committed(number, (7,) * 8), Finished(number, []))
-        draft.report(Finished(number, []))
+        engine.target.report(CommitReport(number, (7,) * 8), EndReport(number, []))
+        draft.report(EndReport(number, []))
         assert ended(events[number - 1]).tokens == (7,) * 8
 
 
@@ -44,28 +44,32 @@ def test_an_error_in_a_drafts_program_leaves_the_target_to_go_on(engines: list[E
     engines.append(engine := Engine(with_draft=True))
     _, events = engine.submit((1,), policy=make_policy("swiftspec"))
     until(lambda: numbers(engine.target) == [1])
-    engine.site.latest(Role.DRAFT).report(Finished(1, [], fault=Fault("KeyError: 7", "Traceback")))
-    engine.target.report(Committed(1, (7,) * 8), Finished(1, [], losses=1))
+    engine.site.latest(Role.DRAFT).report(EndReport(1, [], fault=Fault("KeyError: 7", "Traceback")))
+    engine.target.report(CommitReport(1, (7,) * 8), EndReport(1, [], losses=1))
     assert ended(events).tokens == (7,) * 8
     assert engine.dispatcher.state().num_running == 0
 
 
 def test_an_error_of_whoever_takes_its_tokens_ends_that_request(engines: list[Engine]) -> None:
     engines.append(engine := Engine())
-    taken: list[Event] = []
+    taken: list[RequestEvent] = []
 
-    def take(event: Event) -> None:
+    def take(event: RequestEvent) -> None:
         taken.append(event)
         if isinstance(event, tuple):
             raise OverflowError("no such token")
 
     request = Request(prompt=(1,), max_new_tokens=8)
-    engine.dispatcher.submit(ALONE, request, name="x", sampler=Sampler(), options=RequestOptions(), deliver=take)
+    engine.dispatcher.submit(
+        RunningRequest(
+            name="x", policy=ALONE, request=request, sampler=Sampler(), options=RequestOptions(), deliver=take
+        )
+    )
     _, others = engine.submit((2,))
     until(lambda: numbers(engine.target) == [1, 2])
-    engine.target.report(Committed(1, (5,)), Committed(2, (6,)))
+    engine.target.report(CommitReport(1, (5,)), CommitReport(2, (6,)))
     until(lambda: engine.target.cancelled() == [1])
-    engine.target.report(Finished(1, []), Committed(2, (6,) * 7), Finished(2, []))
+    engine.target.report(EndReport(1, []), CommitReport(2, (6,) * 7), EndReport(2, []))
     assert ended(others).tokens == (6,) * 8
     until(lambda: len(taken) == 2)
     assert isinstance(taken[1], EngineError)
@@ -78,7 +82,9 @@ def test_what_a_process_said_before_it_failed_is_a_sentence_and_its_traceback_is
     engines.append(engine := Engine())
     _, events = engine.submit((9,))
     until(lambda: len(engine.target.told) == 1)
-    engine.target.report(Failed("the target process failed (KeyError: 7)", is_user_error=False, trace="Traceback: x"))
+    engine.target.report(
+        FailureReport("the target process failed (KeyError: 7)", is_user_error=False, trace="Traceback: x")
+    )
     failure = events.get(timeout=60)
     assert isinstance(failure, EngineError)
     assert str(failure) == "the target process failed (KeyError: 7)"

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 import torch
 
-from swiftspec.kernels.gate_up import gate_up, gate_up_reference
 from swiftspec.kernels.products import TileConfig
+from swiftspec.kernels.skinny_gemm import gate_up, gate_up_reference
 from tests.kernels.streaming import check_streaming
 from tools.compiling import Compiled
 

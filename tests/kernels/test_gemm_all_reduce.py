@@ -69,7 +69,6 @@ def test_many_rows(rows: int, device: str) -> None:
         ({"x_RK": torch.ones(16, 3).T}, r"x_RK has strides \(1, 3\).*expected contiguous"),
         ({"x_RK": torch.ones(3, 16, device="meta")}, "x_RK is on meta; expected cpu, the device of peers"),
         ({"weight_NK": torch.ones(16, 16)}, r"weight_NK has shape \(16, 16\); expected \(32, 16\): H of the exchange"),
-        ({"residual_RH": None}, "residual_RH and weight_H come together"),
         ({"residual_RH": torch.ones(2, 32)}, r"residual_RH has shape \(2, 32\); expected \(3, 32\)"),
         ({"workspace": Workspace(torch.empty(1), torch.empty(0))}, "workspace is for 0 tiles; H is 32"),
     ],

@@ -22,8 +22,8 @@ CONFIGS = [
 
 def _tensors(rows: int, n: int, k: int, device: str, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(rows)
-    x, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((rows, k), (n, k), (n,)))
-    return x.to(device, dtype), (weight / k**0.5).to(device, dtype), bias.to(device, dtype)
+    x, weight = (torch.randn(*shape, generator=generator) for shape in ((rows, k), (n, k)))
+    return x.to(device, dtype), (weight / k**0.5).to(device, dtype)
 
 
 @pytest.mark.parametrize(("rows", "n", "k"), SHAPES, ids=lambda value: str(value))
@@ -32,21 +32,21 @@ def _tensors(rows: int, n: int, k: int, device: str, dtype: torch.dtype) -> tupl
 def test_matches_reference(
     rows: int, n: int, k: int, dtype: torch.dtype, tolerance: float, config: TileConfig, device: str
 ) -> None:
-    x, weight, bias = _tensors(rows, n, k, device, dtype)
+    x, weight = _tensors(rows, n, k, device, dtype)
 
-    out = skinny_gemm(x, weight, config=config, bias_N=bias)
+    out = skinny_gemm(x, weight, config=config)
 
-    torch.testing.assert_close(out, skinny_gemm_reference(x, weight, bias), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(out, skinny_gemm_reference(x, weight), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("rows", [1, 17, 64])
 def test_any_number_of_rows(rows: int, device: str) -> None:
-    x, weight, _ = _tensors(rows, 128, 256, device, torch.float32)
+    x, weight = _tensors(rows, 128, 256, device, torch.float32)
     torch.testing.assert_close(skinny_gemm(x, weight), skinny_gemm_reference(x, weight), rtol=1e-5, atol=1e-5)
 
 
 def test_split_leaves_its_counters_at_zero_and_repeats_its_bits(device: str) -> None:
-    x, weight, _ = _tensors(3, 96, 640, device, torch.float32)
+    x, weight = _tensors(3, 96, 640, device, torch.float32)
     workspace = Workspace.allocate(device, num_partials=5 * 2 * 3 * 64, num_tiles=2)
     config = TileConfig(block_n=64, block_k=64, split_k=5)
 
@@ -59,7 +59,7 @@ def test_split_leaves_its_counters_at_zero_and_repeats_its_bits(device: str) -> 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs and dependent launches are a GPU's")
 @pytest.mark.parametrize("split_k", [1, 4])
 def test_dependent_launches_in_a_graph_are_right_every_time(split_k: int) -> None:
-    x, weight, _ = _tensors(8, 2048, 2048, "cuda", torch.bfloat16)
+    x, weight = _tensors(8, 2048, 2048, "cuda", torch.bfloat16)
     hidden, out, workspace = torch.empty_like(x), torch.empty_like(x), Workspace.allocate("cuda")
     config = TileConfig(block_n=64, block_k=128, split_k=split_k, swap_ab=True)
 
@@ -81,7 +81,7 @@ def test_dependent_launches_in_a_graph_are_right_every_time(split_k: int) -> Non
 
 
 def test_more_programs_than_tiles_of_k(device: str) -> None:
-    x, weight, _ = _tensors(2, 64, 300, device, torch.float32)
+    x, weight = _tensors(2, 64, 300, device, torch.float32)
     out = skinny_gemm(x, weight, config=TileConfig(block_n=64, block_k=64, split_k=4))
     torch.testing.assert_close(out, skinny_gemm_reference(x, weight), rtol=1e-5, atol=1e-5)
 
@@ -91,7 +91,7 @@ def test_no_rows_are_no_launch(device: str) -> None:
 
 
 def test_answer_goes_where_it_is_asked_to(device: str) -> None:
-    x, weight, _ = _tensors(2, 64, 64, device, torch.float32)
+    x, weight = _tensors(2, 64, 64, device, torch.float32)
     out = torch.empty(2, 64, device=device)
     assert skinny_gemm(x, weight, out=out) is out
     torch.testing.assert_close(out, skinny_gemm_reference(x, weight), rtol=1e-5, atol=1e-5)
@@ -109,7 +109,6 @@ def test_answer_goes_where_it_is_asked_to(device: str) -> None:
         ({"weight_NK": torch.ones(4, 8).half()}, "weight_NK is torch.float16; supported: torch.float32"),
         ({"weight_NK": torch.ones(8, 4).T}, r"weight_NK has strides \(1, 4\).*expected contiguous"),
         ({"weight_NK": torch.ones(4, 8, device="meta")}, "weight_NK is on meta; expected cpu, the device of x_RK"),
-        ({"bias_N": torch.ones(5)}, r"bias_N has shape \(5,\); expected \(4\): N of weight_NK"),
         ({"out": torch.ones(3, 5)}, r"out has shape \(3, 5\); expected \(3, 4\)"),
         ({"out": torch.ones(3, 4).half()}, "out is torch.float16; supported: torch.float32"),
         (

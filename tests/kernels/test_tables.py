@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from swiftspec.kernels.gate_up import gate_up
 from swiftspec.kernels.products import Launch, TileConfig
 from swiftspec.kernels.quantised import Fp8Weight, Int4Weight
 from swiftspec.kernels.quantised_gemm import quantised_gemm
+from swiftspec.kernels.skinny_gemm import gate_up
 from swiftspec.kernels.tables import Choice, Product, dump_table, load_table, pick, table_path, tuned_config
 
 CONFIG = TileConfig(block_n=64, block_k=256, split_k=2, num_stages=2)

@@ -13,7 +13,7 @@ import pytest
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
 from swiftspec.cli.app import main
 from swiftspec.loadtest import ServerClient
-from swiftspec.loadtest.streams import Streamed
+from swiftspec.loadtest.streams import StreamedCompletion
 from swiftspec.workload import make_workload
 from tests.loadtest.hostile import Hostile, Script, again_and_again, answer, events, hostile, says
 
@@ -154,7 +154,7 @@ def client(server: Hostile) -> ServerClient:
     return ServerClient(server.url, timeout_s=1.0, total_s=2.0)
 
 
-def completed(server: Hostile) -> Streamed:
+def completed(server: Hostile) -> StreamedCompletion:
     return in_time(lambda: client(server).complete((1, 2, 3), model="served", num_tokens=TOKENS))
 
 

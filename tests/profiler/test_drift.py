@@ -5,6 +5,7 @@ import pytest
 
 from swiftspec.artifacts.profile import Profile, StepTable
 from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.process.placement import Placement
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
@@ -22,7 +23,8 @@ GROUPS = {Role.TARGET: (0,)}
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     target, draft = references(write_pair(tmp_path_factory.mktemp("pair"), architecture="llama"))
     # Room for prompts of 256 tokens: of a number that needs no padding, so that what is timed is what is looked up.
-    with Launcher(target=target, draft=draft, groups=GROUPS, layout=Layout.COLOCATED, max_context=257) as started:
+    models = {Role.TARGET: target, Role.DRAFT: draft}
+    with Launcher(models, Placement(groups=GROUPS), layout=Layout.COLOCATED, max_context=257) as started:
         yield started
 
 
@@ -97,7 +99,8 @@ def test_cold_forwards_are_compared_with_cold_ones(engine: Launcher, monkeypatch
 def test_a_draft_on_cores_of_its_own_is_timed_after_waits_too(tmp_path: Path) -> None:
     target, draft = references(write_pair(tmp_path, architecture="llama"))
     groups = {Role.TARGET: (0,), Role.DRAFT: (0,)}
-    with Launcher(target=target, draft=draft, groups=groups, layout=Layout.DISAGGREGATED, max_context=256) as started:
+    models = {Role.TARGET: target, Role.DRAFT: draft}
+    with Launcher(models, Placement(groups=groups), layout=Layout.DISAGGREGATED, max_context=256) as started:
         drift_probe = DriftProbe([(started, groups, {})], prompt=prompt)
         drift_probe.sweep()
     overlapped, resumed = drift_probe._timelines[0]

@@ -227,7 +227,7 @@ def faults(server: int, *, has_peer: bool) -> Victims:
         return next((pid for pid in children(server) if children(pid)), None)
 
     def renderer() -> int | None:
-        return next((pid for pid in children(server) if "template_process" in command(pid)), None)
+        return next((pid for pid in children(server) if "chat_template" in command(pid)), None)
 
     hit: Victims = {"stop target": lambda: worker(0), "kill renderer": renderer, "stop renderer": renderer}
     if has_peer:

@@ -28,7 +28,8 @@ from typing import Annotated, Any, Literal, get_args
 from swiftspec.cli import console
 from swiftspec.engine.launcher import Generation, Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.requests.task import RequestOptions
+from swiftspec.engine.process.placement import Placement
+from swiftspec.engine.requests import RequestOptions
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout, Request, make_policy
 from swiftspec.policies.effects import Role
@@ -177,9 +178,8 @@ def _started(engine: _Engine) -> Iterator[_Running]:
 def _serve(engine: _Engine, pipe: Connection) -> None:
     os.sched_setaffinity(0, engine.cores)
     with Launcher(
-        target=ModelRef(model=engine.model, inflate=engine.inflate, dtype="float32"),
-        draft=None,
-        groups={Role.TARGET: tuple(range(len(engine.cores)))},
+        {Role.TARGET: ModelRef(model=engine.model, inflate=engine.inflate, dtype="float32")},
+        Placement(groups={Role.TARGET: tuple(range(len(engine.cores)))}),
         layout=Layout.TARGET_ONLY,
         max_context=_MAX_CONTEXT,
         admission=AdmissionLimits(max_running=engine.max_running),

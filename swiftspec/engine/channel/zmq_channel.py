@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 import zmq
@@ -137,7 +136,7 @@ class Channel:
     curve : Curve, optional
         Rejects peers without the secret; for addresses that others can reach.
     most_payload_bytes : int
-        Of the largest payload beside a message.
+        Size of the largest payload beside a message.
     """
 
     def __init__(
@@ -200,9 +199,7 @@ class Channel:
     def __enter__(self) -> "Channel":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close_socket()
 
     def open(self, request: int, payload: Payload = NO_PAYLOAD) -> "RequestChannel":
@@ -305,7 +302,7 @@ class RequestChannel:
         return message
 
     def take(self) -> Message | None:
-        """As `poll`, among what the channel has read already."""
+        """The next message of the present exchange, among those that the channel has read already."""
         while self._inbox:
             heard = self._inbox.popleft()
             if heard is None:

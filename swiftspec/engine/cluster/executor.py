@@ -12,7 +12,7 @@ from swiftspec.devices.local import Device
 from swiftspec.engine.channel.curve import Curve
 from swiftspec.engine.cluster.host import this_machine
 from swiftspec.engine.cluster.listener import Listener, Spare
-from swiftspec.engine.cluster.remote_worker import Placed, RemoteWorker
+from swiftspec.engine.cluster.remote_worker import RemoteWorker, WorkerPlace
 from swiftspec.engine.process.pipes import PipeEnd
 from swiftspec.engine.process.placement import WorkerSpec
 from swiftspec.engine.process.protocol import Setup
@@ -80,14 +80,14 @@ class ClusterExecutor:
         # All slots have devices of one kind.
         return max(max(spec.devices) for spec in self._slots) + 1
 
-    def channel(self, target: WorkerSpec, _draft: WorkerSpec, /) -> str:
+    def channel(self, target: WorkerSpec, /) -> str:
         # The target's address: a draft may move to another node.
         spare = self._listener.look(self._slots.index(target))
         if spare is None:
             raise ValueError(f"the {target.name} has no host; expected one before the engine starts")
         return f"tcp://{spare.address}:{spare.hello.port}"
 
-    def tp_group(self, name: str, _setups: Sequence[Setup], /) -> str:
+    def tp_group(self, name: str, /) -> str:
         address, port = self._store
         return f"tcp://{address}:{port}/tp-group-{name}"
 
@@ -106,11 +106,11 @@ class ClusterExecutor:
         )
         return RemoteWorker(setup, lambda: self._place(slot, setup))
 
-    def _place(self, slot: int, setup: Setup) -> Placed | None:
+    def _place(self, slot: int, setup: Setup) -> WorkerPlace | None:
         if (spare := self._listener.take(slot)) is None:
             return None
         devices = self._devices_for(slot, setup, spare)
-        return Placed(
+        return WorkerPlace(
             pipe=PipeEnd(spare.connection),
             node=spare.hello.node,
             setup=replace(setup, devices=devices, curve=self._curve),

@@ -34,7 +34,7 @@ class Host:
     launcher : (str, int)
         The launcher's address and port.
     key : bytes
-        Of the run.
+        Key of the run.
     slot : int
         Which of the engine's processes it keeps.
     devices : sequence of int, optional

@@ -42,7 +42,7 @@ class Listener:
     address : str
         IPv4 address of one interface.
     key : bytes
-        Of the run; connections without it are closed.
+        Key of the run; connections without it are closed.
     num_slots : int
         Slots are numbered from 0.
 

@@ -21,7 +21,7 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.devices.local import Device
 from swiftspec.engine.cluster.executor import ClusterExecutor
 from swiftspec.engine.cluster.host import Host
-from swiftspec.engine.process.placement import WorkerSpec, worker_specs
+from swiftspec.engine.process.placement import Placement, WorkerSpec
 from swiftspec.errors import EngineError
 from swiftspec.extras import check_extra
 from swiftspec.interpreters import ray_options
@@ -56,7 +56,7 @@ def ray_executor(
     policy : str, optional
         One of the plan's alternatives; its choice if not given.
     address : str
-        Of the cluster, as `10.0.0.1:6379`; `auto` is the one that runs on this machine, or that RAY_ADDRESS names.
+        Address of the cluster, such as `10.0.0.1:6379`; `auto` is that of this machine, or what RAY_ADDRESS names.
     strategy : "SPREAD" or "PACK"
         Whether roles are to be on different nodes or on the same, if there is room.
     within_s : float
@@ -74,9 +74,10 @@ def ray_executor(
         raise ValueError(f"strategy is {strategy!r}; expected {' or '.join(get_args(Strategy))}")
     candidate = candidate_of(made, policy)
     device: Device = "cuda" if made.device == "cuda" else "cpu"
-    groups = worker_specs(
-        candidate.groups, candidate.ranks, target_groups=candidate.build().target_groups, device=device
-    )
+    target_groups = candidate.build().target_groups
+    groups = Placement(
+        groups=candidate.groups, ranks=candidate.ranks, target_groups=target_groups, device=device
+    ).worker_specs()
     if device == "cuda" and _share_devices(groups):
         raise ValueError(f"{candidate.describe()} has several processes on a GPU; expected one each on a Ray cluster")
     with ExitStack() as stack:

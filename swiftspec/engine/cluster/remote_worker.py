@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from swiftspec.engine.process.clocks import LeastDelay, Timed
+from swiftspec.engine.process.clocks import LeastDelay, TimedMessage
 from swiftspec.engine.process.pipes import PipeEnd
-from swiftspec.engine.process.protocol import Command, Finished, Report, Setup
-from swiftspec.engine.process.worker_handle import WorkerLostError, check_report
+from swiftspec.engine.process.protocol import Command, EndReport, Report, Setup
+from swiftspec.engine.process.worker_handle import Worker, WorkerLostError, check_report
 
-__all__ = ["Placed", "RemoteWorker"]
+__all__ = ["RemoteWorker", "WorkerPlace"]
 
 _LOOK_EVERY_S = 0.02
 
 
-class Placed(NamedTuple):
+class WorkerPlace(NamedTuple):
     """A place for a worker: the connection that will be its own, its node, and its setup with the devices there.
 
     has_own_clock: it is on another machine.
@@ -28,13 +28,13 @@ class Placed(NamedTuple):
     has_own_clock: bool
 
 
-class RemoteWorker:
-    """A worker as of the protocol `Worker`. It is started as soon as its slot has a host; reports have our times.
+class RemoteWorker(Worker):
+    """A worker that is started as soon as its slot has a host; reports have our times.
 
     place: gives the worker's place, once there is one.
     """
 
-    def __init__(self, setup: Setup, place: Callable[[], Placed | None]) -> None:
+    def __init__(self, setup: Setup, place: Callable[[], WorkerPlace | None]) -> None:
         self.setup = setup
         self.node = ""
         self._place = place
@@ -53,29 +53,28 @@ class RemoteWorker:
     def send(self, command: Command) -> None:
         """Send a command, without waiting; does nothing if it is gone, or not there yet."""
         if self._pipe is not None:
-            self._pipe.send(Timed(command, time.perf_counter(), None))
+            self._pipe.send(TimedMessage(command, time.perf_counter(), None))
 
     def poll(self) -> bool:
-        """Whether `receive` would return, or raise, at once."""
         if self._pipe is None:
             self._begin()
         return bool(self._reports) or (self._pipe is not None and self._pipe.poll())
 
     def receive(self) -> Report:
-        """Its next report, as of `Worker`; WorkerLostError if it ended, or its node vanished."""
+        """Its next report; WorkerLostError if it ended, or its node vanished."""
         while not self.poll():
             time.sleep(_LOOK_EVERY_S)
         if not self._reports:
             assert self._pipe is not None, "something came"
             try:
-                timed: Timed = self._pipe.take()
+                timed: TimedMessage = self._pipe.take()
             except EOFError as error:
                 why = f"the {self.setup.name} process on {self.node} ended, or its node has gone"
                 raise WorkerLostError(why, was_started=True) from error
             self._take(timed)
         return check_report(self._reports.popleft())
 
-    def _take(self, timed: Timed) -> None:
+    def _take(self, timed: TimedMessage) -> None:
         self._delay.note(timed.sent_s, time.perf_counter())
         if self._has_own_clock and timed.delay_s is not None and self._delay.seconds is not None:
             # There and back took the same time, as far as is known: what differs is the clocks' difference, twice.
@@ -84,7 +83,7 @@ class RemoteWorker:
         self._reports += [self._in_our_time(report) for report in (sent if isinstance(sent, list) else [sent])]
 
     def _in_our_time(self, report: Report) -> Report:
-        if not isinstance(report, Finished):
+        if not isinstance(report, EndReport):
             return report
         ahead_s = self._ahead_s
         spans = [span._replace(start_s=span.start_s - ahead_s, end_s=span.end_s - ahead_s) for span in report.spans]
@@ -95,7 +94,6 @@ class RemoteWorker:
         return None if self._pipe is None else self._pipe.fileno()
 
     def hang_up(self) -> None:
-        """Let it end."""
         self._place = lambda: None
         if self._pipe is not None:
             self._pipe.close()

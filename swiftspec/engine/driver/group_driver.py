@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from swiftspec.engine.driver.request_part import Form, RequestPart
-from swiftspec.engine.model.forward_batch import BatchResult, ForwardBatch
-from swiftspec.engine.model.protocol import DeviceError, Model
-from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.engine.model.forward_batch import BatchResult, DeviceError, ForwardBatch, Model
 from swiftspec.policies.effects import Message, Program, Receive, Role
 from swiftspec.scheduler.asks import Step
 from swiftspec.scheduler.batching import BatchLimits, WaitUntil
@@ -19,7 +17,7 @@ from swiftspec.scheduler.controller import Controller
 from swiftspec.scheduler.group import Group
 from swiftspec.timing.timeline import Span
 
-__all__ = ["Ended", "GroupDriver", "Inbox", "raise_error", "run_alone"]
+__all__ = ["Ended", "GroupDriver", "Inbox"]
 
 # Takes the number of a request whose program has ended, its spans, the rows that it asked to verify, and the error that
 # ended it, if one did.
@@ -47,7 +45,7 @@ class GroupDriver:
     inbox : Inbox
     ended : Ended
     controller : Controller, optional
-        As of `Group`.
+        The scheduler's control of how much is drafted, see `Group`.
     """
 
     def __init__(
@@ -211,37 +209,3 @@ def _refused(model: Model, step: Step, forms: Mapping[int, Form]) -> dict[int, E
         except ValueError as error:
             refused[request] = error
     return refused
-
-
-class _Empty:
-    """Inbox of a program without peers."""
-
-    def pump(self) -> None:
-        pass
-
-    def wait(self, until_s: float | None) -> None:
-        raise RuntimeError(f"the program waits until {until_s} for a message that nobody will send")
-
-
-def run_alone(
-    program: Program,
-    *,
-    role: Role = Role.TARGET,
-    models: Mapping[Role, Model],
-    sampler: Sampler,
-    commit: Callable[[tuple[int, ...]], None],
-) -> list[Span]:
-    """Run a program without peers to its end, in this thread; its spans. An error in it is raised."""
-    part = RequestPart(role=role, models=models, peers=(), commit=commit, sampler=sampler)
-    driver = GroupDriver(models=models, limits=BatchLimits(), inbox=_Empty(), ended=raise_error)
-    driver.add(0, program, part, is_elastic=False)
-    while len(driver):
-        driver.advance()
-        driver.step()
-    return part.spans
-
-
-def raise_error(_number: int, _spans: list[Span], _rows_asked: int, error: Exception | None, /) -> None:
-    """The `ended` of a driver whose caller is the only one that its requests concern."""
-    if error is not None:
-        raise error

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Rows
-from swiftspec.engine.model.protocol import Model
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Model, Rows
 from swiftspec.engine.model.sampling.rejection_sampler import RejectionSampler
 from swiftspec.engine.model.sampling.sampler import Sampler, log_probs
 from swiftspec.policies.effects import (
@@ -31,10 +30,10 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.timing.timeline import Phase, Span
 
-__all__ = ["Form", "RequestChannel", "RequestPart"]
+__all__ = ["Form", "PeerChannel", "RequestPart"]
 
 
-class RequestChannel(Protocol):
+class PeerChannel(Protocol):
     """A request's messages to and from one peer, as the driver sees them."""
 
     def send(self, message: Message) -> None:
@@ -70,7 +69,7 @@ class RequestPart:
         Its tenant of the target; all tenants have one draft.
     models : mapping
         The models of this process, by role.
-    peers : sequence of RequestChannel
+    peers : sequence of PeerChannel
         One with every peer.
     commit : callable
         Takes committed tokens.
@@ -93,7 +92,7 @@ class RequestPart:
         sequence: int = 0,
         tenant: int = 0,
         models: Mapping[Role, Model],
-        peers: Sequence[RequestChannel],
+        peers: Sequence[PeerChannel],
         commit: Callable[[tuple[int, ...]], None],
         sampler: Sampler,
         score: Callable[[tuple[float, ...], tuple[Candidates, ...]], None] = lambda *_: None,

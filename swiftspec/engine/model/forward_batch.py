@@ -1,4 +1,4 @@
-"""A forward of a model as a value: the rows and prompt chunks of one or several sequences. No torch.
+"""A model as role programs use it, and its forward as a value: rows and prompt chunks of some sequences. No torch.
 
 R rows of an entry, V vocabulary.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from swiftspec.policies.effects import Candidates, ForwardKind, Row
 from swiftspec.timing.steps import PREFILL_CHUNK
@@ -15,7 +15,7 @@ from swiftspec.timing.steps import PREFILL_CHUNK
 if TYPE_CHECKING:  # what only describes a forward does not wait seconds for torch
     from torch import Tensor
 
-__all__ = ["BatchResult", "Chunk", "Entry", "ForwardBatch", "Rows", "as_candidates"]
+__all__ = ["BatchResult", "Chunk", "DeviceError", "Entry", "ForwardBatch", "Model", "Rows", "as_candidates"]
 
 
 class Rows(NamedTuple):
@@ -128,3 +128,26 @@ class BatchResult(NamedTuple):
 def as_candidates(tokens: Iterable[Iterable[int]], logprobs: Iterable[Iterable[float]]) -> tuple[Candidates, ...]:
     """Candidates of each row, from its tokens and their log-probs."""
     return tuple(map(Candidates, map(tuple, tokens), map(tuple, logprobs)))
+
+
+class DeviceError(RuntimeError):
+    """A device has failed: nothing that it computes from now on can be trusted."""
+
+
+class Model(Protocol):
+    """A decoder with the caches of its sequences, which are numbered from 0, as the driver sees it.
+
+    A ValueError names the sequence that is wrong; nothing has changed then, for any sequence.
+    """
+
+    def forward(self, batch: ForwardBatch) -> BatchResult:
+        """Compute a batch: rows are appended to their sequences' trees, chunks to the prefixes."""
+
+    def check(self, batch: ForwardBatch) -> None:
+        """ValueError, naming the sequence, if `forward` would refuse an entry of this batch."""
+
+    def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
+        """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""
+
+    def reset(self, sequence: int, tenant: int = 0, /) -> None:
+        """Forget every cached token of a sequence, which is this tenant's from now on; 0 is the model itself."""

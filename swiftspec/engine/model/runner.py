@@ -10,34 +10,18 @@ import torch
 from swiftspec.devices.local import usable_device
 from swiftspec.engine.model.cpu.model import CpuDecoder
 from swiftspec.engine.model.drafts.features import FeatureTaps
-from swiftspec.engine.model.forward_batch import BatchResult, ForwardBatch
+from swiftspec.engine.model.forward_batch import BatchResult, DeviceError, ForwardBatch, Model
 from swiftspec.engine.model.gpu.model import GpuDecoder
 from swiftspec.engine.model.gpu.weights import FORMATS
-from swiftspec.engine.model.kv.batch_caches import cache_of
-from swiftspec.engine.model.protocol import DeviceError
+from swiftspec.engine.model.kv_cache import KVCache, cache_of
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, model_directory
 
-__all__ = ["DTYPES", "Cache", "Decoder", "ModelRunner"]
+__all__ = ["DTYPES", "Decoder", "ModelRunner"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}  # of a CPU
-
-
-class Cache(Protocol):
-    """A cache, as its owner sees it."""
-
-    prefix_length: int
-    tree_length: int
-    tenant: int
-    features: torch.Tensor
-
-    def reset(self) -> None:
-        """Forget everything."""
-
-    def keep(self, slots: Sequence[int], num_verified: int) -> None:
-        """Keep tree slots in this order; the first `num_verified` join the prefix."""
 
 
 class Decoder(Protocol):
@@ -66,10 +50,10 @@ class Decoder(Protocol):
         """ValueError, naming the sequence, if `forward` would refuse an entry of this batch."""
 
 
-class ModelRunner:
-    """A decoder with a cache for each of its sequences, numbered from 0: `protocol.Model`."""
+class ModelRunner(Model):
+    """A decoder with a cache for each of its sequences, numbered from 0."""
 
-    def __init__(self, decoder: Decoder, caches: Sequence[Cache]) -> None:
+    def __init__(self, decoder: Decoder, caches: Sequence[KVCache]) -> None:
         self._decoder = decoder
         self._caches = caches
 
@@ -124,7 +108,7 @@ class ModelRunner:
             raise ValueError(f"{reference} with {slots} slots does not fit into the memory of {place}") from None
 
     @property
-    def caches(self) -> Sequence[Cache]:
+    def caches(self) -> Sequence[KVCache]:
         """The cache of each sequence."""
         return self._caches
 
@@ -135,7 +119,6 @@ class ModelRunner:
 
     @property
     def tenant_bytes(self) -> tuple[int, ...]:
-        """Memory that the weights of each tenant take in addition to the model's."""
         return self._decoder.tenant_bytes
 
     @property
@@ -148,14 +131,12 @@ class ModelRunner:
         self._decoder.warm_up(range(1, max_rows + 1), self._caches)
 
     def forward(self, batch: ForwardBatch) -> BatchResult:
-        """Compute a batch: rows are appended to their sequences' trees, chunks to the prefixes."""
         try:
             return self._decoder.forward(batch, self._caches)
         except torch.AcceleratorError as error:
             raise DeviceError(str(error)) from error
 
     def check(self, batch: ForwardBatch) -> None:
-        """As `Model.check`."""
         self._decoder.check(batch, self._caches)
 
     def routes(self) -> torch.Tensor | None:
@@ -163,11 +144,9 @@ class ModelRunner:
         return self._decoder.routes() if isinstance(self._decoder, CpuDecoder) else None
 
     def keep(self, sequence: int, slots: Sequence[int], num_verified: int) -> None:
-        """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""
         cache_of(sequence, self._caches).keep(slots, num_verified)
 
     def reset(self, sequence: int, tenant: int = 0) -> None:
-        """Forget every cached token of a sequence, which is this tenant's from now on; 0 is the model itself."""
         if not 0 <= tenant <= len(self.tenant_bytes):
             raise ValueError(f"tenant is {tenant}; expected 0 to {len(self.tenant_bytes)}")
         cache = cache_of(sequence, self._caches)

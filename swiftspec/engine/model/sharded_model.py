@@ -13,8 +13,7 @@ from enum import IntEnum
 from itertools import islice
 from typing import NamedTuple
 
-from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows
-from swiftspec.engine.model.protocol import Model
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Model, Rows
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.policies.effects import ForwardKind, Role, Row
 
@@ -45,8 +44,8 @@ class _Reset(NamedTuple):
 _Command = ForwardBatch | _Keep | _Reset
 
 
-class ShardedModel:
-    """A model whose shards are on the ranks of a TP group, as its leader drives it: `protocol.Model`.
+class ShardedModel(Model):
+    """A model whose shards are on the ranks of a TP group, as its leader drives it.
 
     Parameters
     ----------
@@ -68,16 +67,13 @@ class ShardedModel:
         return self._model.forward(batch)
 
     def check(self, batch: ForwardBatch) -> None:
-        """As `Model.check`."""
         self._model.check(batch)
 
     def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
-        """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""
         self._send(_Keep(sequence, slots, num_verified))
         self._model.keep(sequence, slots, num_verified)
 
     def reset(self, sequence: int, tenant: int = 0) -> None:
-        """Forget every cached token of a sequence, which is this tenant's from now on."""
         self._send(_Reset(sequence, tenant))
         self._model.reset(sequence, tenant)
 

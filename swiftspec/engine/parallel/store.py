@@ -86,13 +86,13 @@ class StoreServer:
         self._thread.join()
 
     def _serve(self, socket: zmq.Socket[bytes]) -> None:
-        held = _Held()
+        held = _Values()
         with suppress(zmq.ContextTerminated), socket:
             while True:
                 socket.send_multipart(held.answer(socket.recv_multipart()))
 
 
-class _Held:
+class _Values:
     """Stored values by key, within bounds."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class NodeStore(Store):
     Parameters
     ----------
     address, port : str, int
-        Of the `StoreServer`, which is already listening.
+        Address and port of the `StoreServer`, which is already listening.
     curve : Curve
         The run's keys.
     timeout_s : float, optional

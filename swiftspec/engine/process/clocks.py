@@ -6,7 +6,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-__all__ = ["LeastDelay", "Timed", "TimedConnection"]
+__all__ = ["LeastDelay", "TimedConnection", "TimedMessage"]
 
 _DRIFT = 5e-5  # seconds a second: clocks of computers drift apart by less
 
@@ -30,7 +30,7 @@ class LeastDelay:
         self.seconds, self._noted_s = delay_s, received_s
 
 
-class Timed(NamedTuple):
+class TimedMessage(NamedTuple):
     """A worker's message, and its times.
 
     sent_s: in the worker's clock. delay_s: least delay of messages to the worker so far.
@@ -42,7 +42,7 @@ class Timed(NamedTuple):
 
 
 class TimedConnection(Connection):
-    """A worker's end of the connection to a launcher whose clock may be another. Both ends send `Timed` messages.
+    """A worker's end of the connection to a launcher whose clock may be another. Both ends send `TimedMessage`s.
 
     handle: descriptor, which this object closes.
     """
@@ -53,10 +53,10 @@ class TimedConnection(Connection):
 
     def send(self, obj: Any) -> None:
         """Send, with the time and what the other end needs to know of its own messages."""
-        super().send(Timed(obj, time.perf_counter(), self._delay.seconds))
+        super().send(TimedMessage(obj, time.perf_counter(), self._delay.seconds))
 
     def recv(self) -> Any:
         """Receive a message."""
-        timed: Timed = super().recv()
+        timed: TimedMessage = super().recv()
         self._delay.note(timed.sent_s, time.perf_counter())
         return timed.message

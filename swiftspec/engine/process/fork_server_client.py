@@ -63,17 +63,19 @@ class ForkServer:
             raise ValueError("the current folder has been removed; expected one to start processes in") from error
         with self._lock:
             for _ in range(2):  # sending may be what shows that it has gone
-                if self._server is None or not self._server.is_there:
-                    self._server = _Server(self._lock, may_compile=self._may_compile)
-                if process := self._server.ask(folder, connection):
+                if process := self._present().ask(folder, connection):
                     return process
         raise EngineError("the fork server ended as soon as it was started")
 
     def prepare(self) -> None:
         """Let it import what workers need, before the first `start`. EngineError as there."""
         with self._lock:
-            if self._server is None or not self._server.is_there:
-                self._server = _Server(self._lock, may_compile=self._may_compile)
+            self._present()
+
+    def _present(self) -> _Server:
+        if self._server is None or not self._server.is_there:
+            self._server = _Server(self._lock, may_compile=self._may_compile)
+        return self._server
 
     @property
     def pid(self) -> int | None:

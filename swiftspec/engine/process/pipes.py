@@ -1,4 +1,4 @@
-"""The launcher's end of the pipe to a worker. Neither reads nor writes wait for the worker.
+"""The launcher's ends of the pipes to workers, and what its thread sleeps on. Nothing here waits for one worker.
 
 The worker's end is a `multiprocessing.connection.Connection`, which may wait, since a worker waits only for its
 launcher. If a worker is stopped in the middle of a message, the half that has arrived is kept here until the rest
@@ -7,16 +7,18 @@ comes.
 
 from __future__ import annotations
 
+import os
 import pickle
 import select
 import socket
 import struct
 import time
 from collections import deque
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["PipeEnd", "pipe"]
+__all__ = ["PipeEnd", "Wakeup", "pipe"]
 
 _LENGTH = struct.Struct("!i")  # the format of Connection for messages below 2 GiB
 _READ_BYTES = 2**16
@@ -102,3 +104,36 @@ def pipe() -> tuple[PipeEnd, Connection]:
     """The launcher's end, and the worker's."""
     ours, theirs = socket.socketpair()
     return PipeEnd(ours), Connection(theirs.detach())
+
+
+class Wakeup:
+    """What a thread sleeps on. Only `ring` may be called by others."""
+
+    def __init__(self) -> None:
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._watched: tuple[int, ...] = ()
+        self._poll = select.poll()
+        self._poll.register(self._bell, select.POLLIN)
+
+    def ring(self) -> None:
+        """Wake the thread, or keep it from falling asleep."""
+        os.eventfd_write(self._bell, 1)
+
+    def watch(self, filenos: Iterable[int | None]) -> None:
+        """Wait for these descriptors from now on; None is none."""
+        watched = tuple(fileno for fileno in filenos if fileno is not None)
+        if watched != self._watched:
+            self._watched, self._poll = watched, select.poll()
+            for fileno in (self._bell, *watched):
+                self._poll.register(fileno, select.POLLIN)
+
+    def wait(self, within_s: float) -> tuple[set[int], bool]:
+        """Sleep for so long at most: the descriptors that are readable, and whether somebody rang."""
+        readable = {fileno for fileno, _ in self._poll.poll(1e3 * within_s)}
+        if has_rung := self._bell in readable:
+            os.eventfd_read(self._bell)
+        return readable, has_rung
+
+    def close(self) -> None:
+        """Nobody may ring any more."""
+        os.close(self._bell)

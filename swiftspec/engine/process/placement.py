@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -12,14 +13,7 @@ from swiftspec.engine.process.protocol import Setup, name_of
 from swiftspec.engine.process.worker_handle import LocalWorker, Worker
 from swiftspec.policies.effects import Role
 
-__all__ = [
-    "Executor",
-    "LocalExecutor",
-    "WorkerSpec",
-    "check_groups",
-    "ranks_of",
-    "worker_specs",
-]
+__all__ = ["Executor", "LocalExecutor", "Placement", "WorkerSpec"]
 
 
 class Executor(Protocol):
@@ -28,14 +22,14 @@ class Executor(Protocol):
     def num_devices(self, device: Device, /) -> int:
         """Number of devices of a kind."""
 
-    def channel(self, target: WorkerSpec, draft: WorkerSpec, /) -> str:
+    def channel(self, target: WorkerSpec, /) -> str:
         """Address of the channel between the leader of a target group and that of the draft."""
 
-    def tp_group(self, name: str, setups: Sequence[Setup], /) -> str:
+    def tp_group(self, name: str, /) -> str:
         """Meeting place of a TP group of several ranks, different for each name."""
 
     def start(self, setup: Setup) -> Worker:
-        """Start a process, without waiting; it loads its models and reports Ready, or Failed.
+        """Start a process, without waiting; it loads its models and reports ReadyReport, or FailureReport.
 
         EngineError or ValueError if it cannot even be started.
         """
@@ -51,10 +45,10 @@ class LocalExecutor:
     def num_devices(self, device: Device) -> int:
         return num_devices_here(device)
 
-    def channel(self, target: WorkerSpec, _draft: WorkerSpec, /) -> str:
+    def channel(self, target: WorkerSpec, /) -> str:
         return f"ipc://{self._folder / f'channel-{target.group}'}"
 
-    def tp_group(self, name: str, _setups: Sequence[Setup], /) -> str:
+    def tp_group(self, name: str, /) -> str:
         return f"file://{self._folder / f'tp-group-{name}'}"
 
     def start(self, setup: Setup) -> Worker:
@@ -72,52 +66,62 @@ class WorkerSpec(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As `Setup.name`."""
         return name_of(self.role, self.group, self.rank, self.size)
 
 
-def ranks_of(
-    role: Role, devices: tuple[int, ...], ranks: Mapping[Role, int], *, target_groups: int, device: Device
-) -> int:
-    """Processes of each of a role's TP groups: the given number, or one on a CPU and one for each GPU."""
-    num_groups = target_groups if role is Role.TARGET else 1
-    return ranks.get(role, 1 if device == "cpu" else max(1, len(devices) // num_groups))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Devices of an engine's roles, and the processes among which they are divided.
 
+    Parameters
+    ----------
+    groups : mapping of Role to device numbers
+        Device n is the n-th core this process may use, or GPU n. Disaggregated: groups of both roles, disjoint unless
+        they share a GPU; otherwise only the target's group, for both models.
+    ranks : mapping of Role to int
+        Processes that divide each of a role's groups, and its models, equally; the default is one on a CPU, with a
+        thread per core, and one for each GPU.
+    target_groups : int
+        Equal groups that the target's devices are split into, each with a copy of the target.
+    device : "cpu" or "cuda"
+        Kind of the devices. On a GPU a process is one rank with one GPU; roles that share a GPU are two processes on
+        it.
+    """
 
-def check_groups(
-    groups: Mapping[Role, tuple[int, ...]],
-    ranks: Mapping[Role, int],
-    *,
-    target_groups: int,
-    device: Device,
-    num_available: int,
-) -> None:
-    """ValueError unless every device exists, and every process gets as many as it can use."""
-    for role, devices in groups.items():
-        if not devices or max(devices) >= num_available or min(devices) < 0:
-            raise ValueError(
-                f"{role} is placed on devices {list(devices)}; this machine offers {num_available}, numbered from 0"
-            )
-        num_groups = target_groups if role is Role.TARGET else 1
-        if len(devices) % num_groups:
-            raise ValueError(f"{role} is placed on {len(devices)} devices; expected {num_groups} equal groups")
-        size = ranks_of(role, devices, ranks, target_groups=target_groups, device=device)
-        per_group = len(devices) // num_groups
-        if size < 1 or per_group % size or (device == "cuda" and per_group != size):
-            noun, expected = ("GPUs", "one for each") if device == "cuda" else ("devices", "as many for each")
-            raise ValueError(f"{role} has {size} ranks on {per_group} {noun} of a group; expected {expected}")
+    groups: Mapping[Role, tuple[int, ...]]
+    ranks: Mapping[Role, int] = field(default_factory=dict)
+    target_groups: int = 1
+    device: Device = "cpu"
 
+    def check(self, num_available: int) -> None:
+        """ValueError unless every device exists, and every process gets as many as it can use."""
+        for role, devices in self.groups.items():
+            if not devices or max(devices) >= num_available or min(devices) < 0:
+                raise ValueError(
+                    f"{role} is placed on devices {list(devices)}; this machine offers {num_available}, numbered from 0"
+                )
+            num_groups, size = self._split(role)
+            if len(devices) % num_groups:
+                raise ValueError(f"{role} is placed on {len(devices)} devices; expected {num_groups} equal groups")
+            per_group, is_gpu = len(devices) // num_groups, self.device == "cuda"
+            if size < 1 or per_group % size or (is_gpu and per_group != size):
+                noun, expected = ("GPUs", "one for each") if is_gpu else ("devices", "as many for each")
+                raise ValueError(f"{role} has {size} ranks on {per_group} {noun} of a group; expected {expected}")
 
-def worker_specs(
-    groups: Mapping[Role, tuple[int, ...]], ranks: Mapping[Role, int], *, target_groups: int, device: Device
-) -> list[list[WorkerSpec]]:
-    """The processes of every TP group, target groups first; their devices are consecutive slices of the role's."""
-    tp_groups = []
-    for role, devices in sorted(groups.items(), key=lambda item: list(Role).index(item[0])):
-        num_groups = target_groups if role is Role.TARGET else 1
-        size = ranks_of(role, devices, ranks, target_groups=target_groups, device=device)
-        share = len(devices) // (num_groups * size)
-        slices = [devices[first : first + share] for first in range(0, len(devices), share)]
-        for group in range(num_groups):
-            tp_groups.append([WorkerSpec(role, group, rank, size, slices[group * size + rank]) for rank in range(size)])
-    return tp_groups
+    def worker_specs(self) -> list[list[WorkerSpec]]:
+        """The processes of every TP group, target groups first; their devices are consecutive slices of the role's."""
+        tp_groups = []
+        for role in (role for role in Role if role in self.groups):
+            devices, (num_groups, size) = self.groups[role], self._split(role)
+            share = len(devices) // (num_groups * size)
+            slices = [devices[first : first + share] for first in range(0, len(devices), share)]
+            for group in range(num_groups):
+                own = slices[group * size : (group + 1) * size]
+                tp_groups.append([WorkerSpec(role, group, rank, size, part) for rank, part in enumerate(own)])
+        return tp_groups
+
+    def _split(self, role: Role) -> tuple[int, int]:
+        """Number of a role's groups, and of the ranks of each."""
+        num_groups = self.target_groups if role is Role.TARGET else 1
+        usual = 1 if self.device == "cpu" else max(1, len(self.groups[role]) // num_groups)
+        return num_groups, self.ranks.get(role, usual)

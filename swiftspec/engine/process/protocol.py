@@ -17,15 +17,15 @@ from swiftspec.timing.timeline import Span
 __all__ = [
     "Cancel",
     "Command",
-    "Committed",
-    "Failed",
+    "CommitReport",
+    "EndReport",
+    "FailureReport",
     "Fault",
-    "Finished",
     "Generate",
-    "OfRequest",
-    "Ready",
+    "ReadyReport",
     "Report",
-    "Scored",
+    "RequestReport",
+    "ScoreReport",
     "Setup",
     "cores_of",
     "name_of",
@@ -66,11 +66,11 @@ class Setup:
     batch : BatchLimits
         Limits of a step.
     steering : Steering or None
-        Of a target: what decides how much is drafted and verified.
+        What decides how much is drafted and verified, in a target's process.
     vocab_size : int
-        Of the target; a draft's may be padded to another size.
+        Size of the target's vocabulary; a draft's may be padded to another size.
     report_every_s : float
-        Committed tokens are reported at most this often; the first ones of a request, and its end, at once.
+        CommitReport tokens are reported at most this often; the first ones of a request, and its end, at once.
     curve : Curve or None
         Keys of connections over a network; None if the whole engine is on the launcher's machine.
     silent : bool
@@ -126,7 +126,7 @@ class Generate:
     Parameters
     ----------
     number : int
-        Of these programs of the request, ascending: by it peers tell its messages from those of others.
+        Number of these programs of the request, ascending: by it peers tell its messages from those of others.
     patience_s : float
         Longest that a target waits for its draft before it decodes alone.
     alone : bool
@@ -152,13 +152,13 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """End the program of a request wherever it stands. `Finished` answers it, unless the program had ended before."""
+    """End the program of a request wherever it stands. `EndReport` answers it, unless the program had ended before."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadyReport:
     """Models are loaded. tenant_bytes: what the weights of each tenant take in addition to the target's."""
 
     pid: int
@@ -168,7 +168,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommitReport:
     """Tokens for the user."""
 
     number: int
@@ -176,7 +176,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoreReport:
     """Log-probs of the next tokens of a prompt, and the likeliest tokens in the place of each, if they were wanted."""
 
     number: int
@@ -193,7 +193,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class EndReport:
     """The program of request `number` has ended.
 
     losses: how often it lost its peer during the request. alone_s: seconds without it. rows_asked: rows of all its
@@ -209,7 +209,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailureReport:
     """The process cannot go on: `sentence` for the user, and a traceback for the log if the fault is ours."""
 
     sentence: str
@@ -218,8 +218,8 @@ class Failed:
 
 
 Command = Generate | Cancel
-OfRequest = Committed | Scored | Finished
-Report = Ready | OfRequest | Failed
+RequestReport = CommitReport | ScoreReport | EndReport
+Report = ReadyReport | RequestReport | FailureReport
 
 
 def cores_of(setup: Setup) -> tuple[int, ...]:

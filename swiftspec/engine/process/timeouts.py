@@ -1,4 +1,4 @@
-"""Silence of another process, and a budget of restarts for one that died. Tests pass a clock."""
+"""Silence of another process, and what is done for one that died. Tests pass a clock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["RestartBudget", "Silence", "TargetSilence", "is_stopped"]
+from swiftspec.policies import Policy
+from swiftspec.policies.lookup.prompt_lookup import PromptLookup
+
+__all__ = ["DraftRecovery", "RestartBudget", "Silence", "TargetSilence", "is_stopped"]
 
 _HOUR_S = 3600.0
 _LONGEST_LOOK_S = 0.25
@@ -66,6 +70,30 @@ class TargetSilence:
             why = f"process {stopped[0]} is stopped (kill -CONT {stopped[0]} lets it go on)"
         self._has_warned = True
         _log.warning("no token from the target for %.0f s: %s; waiting for it", seconds, why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftRecovery:
+    """Limits and policy for a target that has lost its draft.
+
+    Parameters
+    ----------
+    patience_s : float
+        Longest that a target waits for its draft before it decodes alone.
+    fallback : Policy
+        Policy of the target alone.
+    max_restarts : int
+        How often within an hour a draft that died is restarted. After that the target decodes alone, and the logger
+        `swiftspec` warns of it.
+    """
+
+    patience_s: float = 0.5
+    fallback: Policy = field(default_factory=PromptLookup)
+    max_restarts: int = 3
+
+    def __post_init__(self) -> None:
+        if self.patience_s <= 0:
+            raise ValueError(f"patience_s is {self.patience_s}; expected a positive time")
 
 
 class RestartBudget:

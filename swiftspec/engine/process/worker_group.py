@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from swiftspec.engine.process.placement import Executor
-from swiftspec.engine.process.protocol import Cancel, Finished, Generate, OfRequest, Ready, Setup
+from swiftspec.engine.process.protocol import Cancel, EndReport, Generate, ReadyReport, RequestReport, Setup
 from swiftspec.engine.process.timeouts import RestartBudget
 from swiftspec.engine.process.worker_handle import Worker, WorkerLostError
 from swiftspec.errors import EngineError
@@ -77,7 +77,7 @@ class WorkerGroup:
         self.num_starts += 1
         size = len(self._setups)
         name = f"{self.role}-{self.group}-{self.num_starts}"
-        tp_group = self._executor.tp_group(name, self._setups) if size > 1 else ""
+        tp_group = self._executor.tp_group(name) if size > 1 else ""
         for setup in self._setups:
             self._workers.append(self._executor.start(replace(setup, tp_group=tp_group)))
 
@@ -154,16 +154,16 @@ class WorkerGroup:
         """Whether `reports` may find something. readable: the descriptors, of all, that are readable."""
         return not self.is_ready or any(fileno is None or fileno in readable for fileno in self.filenos())
 
-    def reports(self) -> Iterator[OfRequest]:
+    def reports(self) -> Iterator[RequestReport]:
         """Reports since the last call. ValueError or EngineError if one of its processes failed or is gone."""
         for worker in reversed(self._workers):  # if a follower is gone the leader fails, too, but as a consequence
             while worker.poll():
                 report = self._note(worker, worker.receive())
-                if isinstance(report, OfRequest):
+                if isinstance(report, RequestReport):
                     yield report
 
-    def reports_or_restart(self) -> Iterator[OfRequest]:
-        """As `reports`, but a group that failed is restarted, if allowed. Never waits, never raises."""
+    def reports_or_restart(self) -> Iterator[RequestReport]:
+        """Reports since the last call; a group that failed is restarted, if allowed. Never waits, never raises."""
         try:
             yield from self.reports()
         except (EngineError, ValueError) as error:
@@ -200,7 +200,7 @@ class WorkerGroup:
         self._forget()
 
     def _note(self, worker: Worker, report: object) -> object:
-        if isinstance(report, Ready):
+        if isinstance(report, ReadyReport):
             setup = worker.setup
             self._ready[setup.rank] = ProcessInfo(
                 role=setup.role,
@@ -215,7 +215,7 @@ class WorkerGroup:
             if len(self._ready) == len(self._setups):
                 self.processes = tuple(self._ready[rank] for rank in range(len(self._setups)))
                 self._restarts.succeeded()
-        elif isinstance(report, Finished):
+        elif isinstance(report, EndReport):
             self._open.discard(report.number)
             self._cancelled.discard(report.number)
         return report

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from swiftspec.engine.process.fork_server_client import ForkServer
 from swiftspec.engine.process.pipes import PipeEnd, pipe
-from swiftspec.engine.process.protocol import Command, Failed, Report, Setup
+from swiftspec.engine.process.protocol import Command, FailureReport, Report, Setup
 from swiftspec.engine.process.timeouts import is_stopped
 from swiftspec.errors import EngineError
 
@@ -92,7 +92,7 @@ class StartedProcess(Protocol):
     def kill(self) -> None: ...
 
 
-class LocalWorker:
+class LocalWorker(Worker):
     """A process of this machine, and the launcher's end of its pipe."""
 
     def __init__(self, setup: Setup, process: StartedProcess, end: PipeEnd) -> None:
@@ -145,7 +145,6 @@ class LocalWorker:
         return WorkerLostError(f"the {self.setup.name} process could not be started: {why}", was_started=False)
 
     def fileno(self) -> int:
-        """Descriptor that is readable when `poll` is true."""
         return self._pipe.fileno()
 
     def hang_up(self) -> None:
@@ -174,7 +173,7 @@ class LocalWorker:
 
 def check_report(report: Report) -> Report:
     """The report; raises if it says that the process failed."""
-    if isinstance(report, Failed):
+    if isinstance(report, FailureReport):
         if report.trace:
             _log.error("%s\n%s", report.sentence, report.trace)
         raise (ValueError if report.is_user_error else EngineError)(report.sentence)

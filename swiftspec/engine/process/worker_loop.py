@@ -17,8 +17,17 @@ from swiftspec.engine.channel.zmq_channel import NO_PAYLOAD, Channel, Payload
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.drafts.features import FeatureReceiver, Features, FeatureSender, FeatureStore
-from swiftspec.engine.model.protocol import Model
-from swiftspec.engine.process.protocol import Cancel, Committed, Fault, Finished, Generate, Report, Scored, Setup
+from swiftspec.engine.model.forward_batch import Model
+from swiftspec.engine.process.protocol import (
+    Cancel,
+    CommitReport,
+    EndReport,
+    Fault,
+    Generate,
+    Report,
+    ScoreReport,
+    Setup,
+)
 from swiftspec.files.reading import brief
 from swiftspec.policies import Layout
 from swiftspec.policies.base import sends_features
@@ -45,7 +54,7 @@ class WorkerLoop:
     channels : sequence of Channel
         One to every peer.
     features : sequence of Features
-        Of each sequence, if they go beside verdicts: the target's, or the store of the draft's process.
+        Features of each sequence, if they go beside verdicts: the target's, or the store of the draft's process.
     """
 
     def __init__(
@@ -151,13 +160,13 @@ class WorkerLoop:
         return recovery.run()
 
     def _report_commit(self, number: int, tokens: tuple[int, ...]) -> None:
-        self._reports.append(Committed(number, tokens))
+        self._reports.append(CommitReport(number, tokens))
         if number not in self._has_committed:
             self._has_committed.add(number)
             self._is_urgent = True
 
     def _report_scores(self, number: int, log_probs: tuple[float, ...], candidates: tuple[Candidates, ...]) -> None:
-        self._reports.append(Scored(number, log_probs, candidates))
+        self._reports.append(ScoreReport(number, log_probs, candidates))
 
     def _report_end(self, number: int, spans: list[Span], rows_asked: int, error: Exception | None) -> None:
         for channel in self._channels:
@@ -167,7 +176,7 @@ class WorkerLoop:
         losses, alone_s = (recovery.num_losses, recovery.alone_s) if recovery else (0, 0.0)
         fault = None if error is None else _fault(error)
         self._reports.append(
-            Finished(number, spans, losses=losses, alone_s=alone_s, rows_asked=rows_asked, fault=fault)
+            EndReport(number, spans, losses=losses, alone_s=alone_s, rows_asked=rows_asked, fault=fault)
         )
         self._has_committed.discard(number)
         self._is_urgent = True
@@ -180,7 +189,7 @@ class WorkerLoop:
         self._is_urgent = False
         self._reported_s = sent_s = time.perf_counter()
         for report in self._reports:
-            if isinstance(report, Committed):
+            if isinstance(report, CommitReport):
                 self._driver.note_delivery(report.number, sent_s)
         self._reports.clear()
 
@@ -189,12 +198,12 @@ class WorkerLoop:
         return self._reported_s + self._setup.report_every_s
 
     def pump(self) -> None:
-        """As `Inbox.pump`."""
+        """Read what has come on every channel."""
         for channel in self._channels:
             channel.pump()
 
     def wait(self, until_s: float | None) -> None:
-        """As `Inbox.wait`; returns early when reports are due."""
+        """Wait for a message, a command or a time, and no longer than until reports are due."""
         if self._reports:
             until_s = min(self._reports_due_s, math.inf if until_s is None else until_s)
         left_s = None if until_s is None else until_s - time.perf_counter()

@@ -20,14 +20,14 @@ from swiftspec.engine.model.drafts.block_runner import BlockRunner
 from swiftspec.engine.model.drafts.features import Features, most_payload_bytes
 from swiftspec.engine.model.drafts.head_runner import HeadRunner
 from swiftspec.engine.model.drafts.vocabulary import with_vocabulary
+from swiftspec.engine.model.forward_batch import Model
 from swiftspec.engine.model.memory import trim_memory
 from swiftspec.engine.model.models import Models, load_models
-from swiftspec.engine.model.protocol import Model
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.engine.process.clocks import TimedConnection
-from swiftspec.engine.process.protocol import Failed, Ready, Setup, cores_of
+from swiftspec.engine.process.protocol import FailureReport, ReadyReport, Setup, cores_of
 from swiftspec.engine.process.worker_loop import WorkerLoop
 from swiftspec.policies.effects import Role
 
@@ -67,14 +67,16 @@ def obey(
             connection.send(_failure(error, setup))
 
 
-def _failure(error: Exception, setup: Setup) -> Failed:
+def _failure(error: Exception, setup: Setup) -> FailureReport:
     if _is_out_of_memory(error):
         models = " and ".join(map(str, setup.models.values()))
-        return Failed(f"{models}: out of memory in the {setup.name} process, {_first_line(error)}", is_user_error=True)
+        return FailureReport(
+            f"{models}: out of memory in the {setup.name} process, {_first_line(error)}", is_user_error=True
+        )
     if isinstance(error, ValueError):
-        return Failed(str(error), is_user_error=True)
+        return FailureReport(str(error), is_user_error=True)
     why = f"{type(error).__name__}: {_first_line(error)}"
-    return Failed(f"the {setup.name} process failed ({why})", is_user_error=False, trace=traceback.format_exc())
+    return FailureReport(f"the {setup.name} process failed ({why})", is_user_error=False, trace=traceback.format_exc())
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -118,7 +120,7 @@ def _serve(connection: Connection, setup: Setup, loading: AbstractContextManager
     gc.freeze()
     cores = tuple(sorted(os.sched_getaffinity(0)))
     tenant_bytes = models[Role.TARGET].tenant_bytes if Role.TARGET in models else ()
-    ready = Ready(os.getpid(), cores, device, tenant_bytes)
+    ready = ReadyReport(os.getpid(), cores, device, tenant_bytes)
     if tp_group.is_leader:
         leading: Mapping[Role, Model] = models
         if tp_group.size > 1:
@@ -170,7 +172,7 @@ def _lead(
     connection: Connection,
     setup: Setup,
     models: Mapping[Role, Model],
-    ready: Ready,
+    ready: ReadyReport,
     *,
     features: Sequence[Features],
 ) -> None:

@@ -19,7 +19,7 @@ import zmq
 
 from swiftspec.engine.channel.sequencing import Header
 from swiftspec.engine.channel.zmq_channel import Channel, encode
-from swiftspec.engine.driver.group_driver import GroupDriver, raise_error
+from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sampling.sampler import Sampler
@@ -33,6 +33,7 @@ from swiftspec.profiler.helper_processes import forkserver
 from swiftspec.scheduler.batching import BatchLimits
 from tests.engine.channel.ends import End
 from tests.engine.pairs import VOCAB_SIZE, write_pair
+from tools.run_alone import raise_error
 
 REQUEST = Request(prompt=(5, 9, 2, 33, 71, 8), max_new_tokens=120)
 PATIENCE_S = 0.05

@@ -6,10 +6,10 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from swiftspec.engine.cluster.remote_worker import Placed, RemoteWorker
-from swiftspec.engine.process.clocks import Timed
+from swiftspec.engine.cluster.remote_worker import RemoteWorker, WorkerPlace
+from swiftspec.engine.process.clocks import TimedMessage
 from swiftspec.engine.process.pipes import PipeEnd
-from swiftspec.engine.process.protocol import Cancel, Failed, Finished, Setup
+from swiftspec.engine.process.protocol import Cancel, EndReport, FailureReport, Setup
 from swiftspec.engine.process.worker_handle import WorkerLostError
 from swiftspec.policies.effects import Role
 from swiftspec.timing.timeline import Phase, Span
@@ -23,7 +23,7 @@ SETUP = setup(role=Role.DRAFT)
 def ends(*, has_own_clock: bool = True) -> Iterator[tuple[RemoteWorker, Connection]]:
     """A worker as the launcher sees it, and its own end; it has the setup."""
     ours, theirs = socket.socketpair()
-    placed = Placed(pipe=PipeEnd(ours), node="192.0.2.1", setup=SETUP, has_own_clock=has_own_clock)
+    placed = WorkerPlace(pipe=PipeEnd(ours), node="192.0.2.1", setup=SETUP, has_own_clock=has_own_clock)
     worker = RemoteWorker(SETUP, lambda: placed)
     with Connection(theirs.detach()) as end:
         assert end.recv() == SETUP
@@ -35,12 +35,12 @@ def ends(*, has_own_clock: bool = True) -> Iterator[tuple[RemoteWorker, Connecti
 def test_times_come_in_the_launchers_clock(has_own_clock: bool, shift_s: float) -> None:
     with ends(has_own_clock=has_own_clock) as (worker, end):
         worker.send(Cancel(1))
-        command: Timed = end.recv()
+        command: TimedMessage = end.recv()
         delay_s = time.perf_counter() + AHEAD_S - command.sent_s
-        done = Finished(1, [Span(Role.DRAFT, Phase.EXPAND, Role.DRAFT, 1, 0, 5003.0, 5004.0)])
-        end.send(Timed([done], time.perf_counter() + AHEAD_S, delay_s))
+        done = EndReport(1, [Span(Role.DRAFT, Phase.EXPAND, Role.DRAFT, 1, 0, 5003.0, 5004.0)])
+        end.send(TimedMessage([done], time.perf_counter() + AHEAD_S, delay_s))
         report = worker.receive()
-    assert isinstance(report, Finished)
+    assert isinstance(report, EndReport)
     (span,) = report.spans
     assert span.start_s == pytest.approx(5003.0 - shift_s, abs=0.1)
     assert span.end_s - span.start_s == pytest.approx(1.0)
@@ -60,7 +60,7 @@ def test_a_worker_without_a_host_waits_and_takes_no_commands() -> None:
 def test_what_a_worker_says_of_its_end_is_raised() -> None:
     with ends() as (worker, end):
         assert worker.state == "on 192.0.2.1"
-        end.send(Timed(Failed("no such model", is_user_error=True), 0.0, None))
+        end.send(TimedMessage(FailureReport("no such model", is_user_error=True), 0.0, None))
         with pytest.raises(ValueError, match=r"^no such model$"):
             worker.receive()
         end.close()

@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Rows
-from swiftspec.engine.model.kv.batch_caches import PendingHalf, cache_of, checked_caches
-from swiftspec.engine.model.kv.cache import KVCache
+from swiftspec.engine.model.kv_cache import KVCache, PendingHalf, cache_of, checked_caches
 from swiftspec.policies.effects import ForwardKind, Row
 from tests.engine.shapes import small_spec
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows
-from swiftspec.engine.model.kv.cache import KVCache
+from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.runner import Decoder, ModelRunner
 from swiftspec.kernels.cpu_library import load_library
 from swiftspec.policies.effects import ForwardKind, Row

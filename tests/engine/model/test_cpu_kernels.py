@@ -17,7 +17,7 @@ from torch import Tensor
 from swiftspec.engine.model.cpu.kernels import KernelLayers
 from swiftspec.engine.model.cpu.model import CpuDecoder
 from swiftspec.engine.model.cpu.packer import Packer
-from swiftspec.engine.model.kv.cache import KVCache
+from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.sampling.sampler import top_candidates
 from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.spec import ModelSpec

@@ -8,9 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.adapters_with_torch import TorchTenants
 from swiftspec.engine.model.cpu.model import CpuDecoder
-from swiftspec.engine.model.runner import Cache, Decoder
+from swiftspec.engine.model.cpu.with_torch import TorchTenants
+from swiftspec.engine.model.kv_cache import KVCache
+from swiftspec.engine.model.runner import Decoder
 from swiftspec.policies.effects import ForwardKind
 from swiftspec.timing.steps import PREFILL_SIZES
 from tests.engine.checkpoints import VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
@@ -63,7 +64,7 @@ def ancestor_bits(node: int) -> int:
     return sum(1 << ancestor for ancestor in path_to(node)[:-1])
 
 
-def forward_tree(decoder: Decoder, cache: Cache, tokens: list[int], nodes: range) -> Tensor:
+def forward_tree(decoder: Decoder, cache: KVCache, tokens: list[int], nodes: range) -> Tensor:
     """One forward of the nodes `nodes` of the tree above; node n has token `tokens[n]` and takes slot n."""
     positions = [cache.prefix_length + len(path_to(node)) - 1 for node in nodes]
     bits = [ancestor_bits(node) for node in nodes]

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from swiftspec.devices.local import TREE_SLOTS
-from swiftspec.engine.driver.group_driver import run_alone
 from swiftspec.engine.model.cpu.model import CpuDecoder
 from swiftspec.engine.model.gpu.model import GpuDecoder
 from swiftspec.engine.model.gpu.ops import reference_ops
@@ -22,6 +21,7 @@ from swiftspec.policies.effects import ForwardKind, Role
 from tests.engine.checkpoints import MIXTURES, VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
 from tests.engine.forwards import candidates, forward, prefill
 from tests.engine.pairs import write_pair
+from tools.run_alone import run_alone
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from swiftspec.engine.model.gpu.ops import ops_for, reference_ops
-from swiftspec.engine.model.kv.cache import KVCache
+from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.rope import rotations
 from tests.engine.shapes import small_spec
 

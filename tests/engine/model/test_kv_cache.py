@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from swiftspec.engine.model.kv.cache import KVCache
+from swiftspec.engine.model.kv_cache import KVCache
 from tests.engine.shapes import small_spec
 
 

@@ -9,9 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from swiftspec.engine.model.cpu.model import CpuDecoder
-from swiftspec.engine.model.weights.checkpoint import load_weights, weight_shapes
+from swiftspec.engine.model.weights.checkpoint import canonical_name, load_weights, stored_name, weight_shapes
 from swiftspec.engine.model.weights.inflate import write_inflated
-from swiftspec.engine.model.weights.names import canonical_name, stored_name
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, model_directory
 from tests.engine.checkpoints import MIXTURES, VOCAB_SIZE, reference_logits, write_checkpoint

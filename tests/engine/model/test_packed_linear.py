@@ -2,8 +2,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from swiftspec.engine.model.cpu import packed_linear
-from swiftspec.engine.model.cpu.packed_linear import Linear
+from swiftspec.engine.model.cpu import layers
+from swiftspec.engine.model.cpu.layers import Linear
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -23,7 +23,7 @@ def test_equals_the_plain_product(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not packed:
-        monkeypatch.setattr(packed_linear, "_can_pack", lambda dtype: False)
+        monkeypatch.setattr(layers, "_can_pack", lambda dtype: False)
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(outputs, inputs, generator=generator) / inputs**0.5
     bias = torch.randn(outputs, generator=generator) if biased else None

@@ -15,7 +15,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-pytest.importorskip("swiftspec.kernels.linear", reason="kernels need Triton")
+pytest.importorskip("swiftspec.kernels.skinny_gemm", reason="kernels need Triton")
 
 from swiftspec.engine.model.gpu.kv_cache import GpuKVCache
 from swiftspec.engine.model.gpu.model import GpuDecoder

@@ -2,7 +2,7 @@ from multiprocessing import Pipe
 
 import pytest
 
-from swiftspec.engine.process.clocks import LeastDelay, Timed, TimedConnection
+from swiftspec.engine.process.clocks import LeastDelay, TimedConnection, TimedMessage
 
 
 def test_the_message_that_was_fastest_counts() -> None:
@@ -29,7 +29,7 @@ def test_a_worker_tells_how_long_messages_took_to_it() -> None:
         worker.send("ready")
         first = ours.recv()
         assert (first.message, first.delay_s) == ("ready", None)
-        ours.send(Timed("do", first.sent_s - 5.0, None))
+        ours.send(TimedMessage("do", first.sent_s - 5.0, None))
         assert worker.recv() == "do"
         worker.send(["done"])
         answer = ours.recv()

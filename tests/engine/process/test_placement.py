@@ -5,7 +5,7 @@ import torch
 
 from swiftspec.devices.local import Device, usable_device
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.process.placement import WorkerSpec, check_groups, worker_specs
+from swiftspec.engine.process.placement import Placement, WorkerSpec
 from swiftspec.engine.process.protocol import cores_of
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout
@@ -32,12 +32,10 @@ def test_an_unknown_device_is_named(name: str) -> None:
 def test_an_engine_on_a_gpu_that_is_not_there_is_one_sentence() -> None:
     with pytest.raises(ValueError, match="device is 'cuda', but torch finds 0 GPUs here"):
         Launcher(
-            target=REFERENCE,
-            draft=None,
-            groups={Role.TARGET: (0,)},
+            {Role.TARGET: REFERENCE},
+            Placement(groups={Role.TARGET: (0,)}, device="cuda"),
             layout=Layout.TARGET_ONLY,
             max_context=8,
-            device="cuda",
         )
 
 
@@ -61,7 +59,7 @@ def test_what_launches_kernels_is_one_thread() -> None:
 
 
 def check_gpus(groups: dict[Role, tuple[int, ...]], *, target_groups: int = 1) -> None:
-    check_groups(groups, {}, target_groups=target_groups, device="cuda", num_available=4)
+    Placement(groups=groups, target_groups=target_groups, device="cuda").check(4)
 
 
 def test_roles_may_share_a_gpu() -> None:
@@ -92,15 +90,12 @@ def test_a_group_that_cannot_be_used_is_named(groups: dict[Role, tuple[int, ...]
 )
 def test_ranks_that_cannot_share_their_devices_are_named(num_ranks: int, device: Device, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        check_groups(
-            {Role.TARGET: (0, 1, 2)}, {Role.TARGET: num_ranks}, target_groups=1, device=device, num_available=4
-        )
+        Placement(groups={Role.TARGET: (0, 1, 2)}, ranks={Role.TARGET: num_ranks}, device=device).check(4)
 
 
 def test_target_groups_are_equal_slices() -> None:
-    first, second, draft = worker_specs(
-        {Role.TARGET: (0, 1, 2, 3), Role.DRAFT: (4,)}, {}, target_groups=2, device="cpu"
-    )
+    groups = {Role.DRAFT: (4,), Role.TARGET: (0, 1, 2, 3)}
+    first, second, draft = Placement(groups=groups, target_groups=2).worker_specs()
     assert first == [WorkerSpec(Role.TARGET, 0, 0, 1, (0, 1))]
     assert second == [WorkerSpec(Role.TARGET, 1, 0, 1, (2, 3))]
     assert draft == [WorkerSpec(Role.DRAFT, 0, 0, 1, (4,))]
@@ -108,7 +103,7 @@ def test_target_groups_are_equal_slices() -> None:
 
 def test_ranks_are_equal_slices_of_their_group() -> None:
     groups = {Role.TARGET: (0, 1, 2, 3), Role.DRAFT: (4, 5)}
-    target, draft = worker_specs(groups, {Role.TARGET: 2}, target_groups=1, device="cpu")
+    target, draft = Placement(groups=groups, ranks={Role.TARGET: 2}).worker_specs()
     assert target == [WorkerSpec(Role.TARGET, 0, 0, 2, (0, 1)), WorkerSpec(Role.TARGET, 0, 1, 2, (2, 3))]
     assert draft == [WorkerSpec(Role.DRAFT, 0, 0, 1, (4, 5))]
-    assert [len(tp_group) for tp_group in worker_specs(groups, {}, target_groups=1, device="cuda")] == [4, 2]
+    assert [len(tp_group) for tp_group in Placement(groups=groups, device="cuda").worker_specs()] == [4, 2]

@@ -8,7 +8,7 @@ import torch
 
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.engine.process.protocol import Committed, Finished, Generate
+from swiftspec.engine.process.protocol import CommitReport, EndReport, Generate
 from swiftspec.engine.process.worker_loop import WorkerLoop
 from swiftspec.policies import Request
 from swiftspec.policies.autoregressive import Autoregressive
@@ -37,7 +37,7 @@ class Counting:
         pass
 
 
-def reported(every_s: float) -> tuple[list[list[Committed]], Finished]:
+def reported(every_s: float) -> tuple[list[list[CommitReport]], EndReport]:
     """Messages about one request: the commits of each, and the end."""
     ours, theirs = Pipe()
     loop = WorkerLoop(theirs, setup(report_every_s=every_s), {Role.TARGET: Counting()}, ())
@@ -55,12 +55,12 @@ def reported(every_s: float) -> tuple[list[list[Committed]], Finished]:
             number=1, policy=policy, request=request, sampler=Sampler(), patience_s=1.0, alone=False, fallback=policy
         )
     )
-    messages: list[list[Committed]] = []
+    messages: list[list[CommitReport]] = []
     finished = None
     while finished is None:
         reports = ours.recv()
-        messages.append([report for report in reports if isinstance(report, Committed)])
-        finished = next((report for report in reports if isinstance(report, Finished)), None)
+        messages.append([report for report in reports if isinstance(report, CommitReport)])
+        finished = next((report for report in reports if isinstance(report, EndReport)), None)
     ours.close()
     thread.join()
     theirs.close()
@@ -73,7 +73,7 @@ def test_the_first_tokens_and_the_end_are_reported_at_once_and_the_rest_as_often
 ) -> None:
     messages, finished = reported(every_s)
     assert least <= len(messages) <= most
-    assert messages[0] == [Committed(1, (3,))]
+    assert messages[0] == [CommitReport(1, (3,))]
     commits = [report for message in messages for report in message]
     assert [token for report in commits for token in report.tokens] == list(range(3, 3 + NUM_TOKENS))
     assert finished.rows_asked == NUM_TOKENS - 1

@@ -11,4 +11,3 @@ for world_size, hidden, dtype in ((2, 4096, torch.bfloat16), (8, 8192, torch.bfl
     row = torch.ones(8, hidden, dtype=dtype)
     all_reduce(row, row.clone(), row[0].clone(), exchange, eps=1e-5, pdl=True)
     all_reduce(None, row.clone(), row[0].clone(), exchange, eps=1e-5, num_rows=8, pdl=True)
-    all_reduce(row, None, None, exchange, pdl=True)

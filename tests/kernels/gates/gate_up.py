@@ -1,6 +1,6 @@
 import torch
 
-from swiftspec.kernels.gate_up import gate_up
+from swiftspec.kernels.skinny_gemm import gate_up
 
 # Llama 8B whole, a 70B's quarter
 for n, k in ((28672, 4096), (14336, 8192)):

@@ -1,4 +1,4 @@
-"""Attention of a few rows over a long cache, on a CPU.
+"""Rows of a CPU decoder's forward: tokens, positions and visibility of each sequence, and attention over its cache.
 
 R rows, N slots (prefix, then tree), G key/value heads, J query heads that share one of them, D head dimension. The J
 heads of a group are stacked as M = R * J rows, so that keys and values are never repeated.
@@ -7,16 +7,27 @@ heads of a group are stacked as M = R * J rows, so that keys and values are neve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from swiftspec.engine.model.forward_batch import Chunk, Entry
+from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.models.spec import ModelSpec
+from swiftspec.timing.steps import PREFILL_CHUNK
 
-__all__ = ["TreeAttention", "causal_visibility", "packed_visibility", "tree_visibility"]
+__all__ = [
+    "SequenceInput",
+    "TreeAttention",
+    "causal_visibility",
+    "packed_visibility",
+    "sequence_input",
+    "split_chunk",
+    "tree_visibility",
+]
 
 _ADDITIVE = np.array([-np.inf, 0.0], dtype=np.float32)
 
@@ -43,6 +54,49 @@ def tree_visibility(ancestors: Sequence[int], tree_length: int) -> Visibility:
 def causal_visibility(num_rows: int) -> Visibility:
     """Every row sees itself and the rows before it, [R, R]."""
     return np.tril(np.ones((num_rows, num_rows), dtype=np.uint8))
+
+
+class SequenceInput(NamedTuple):
+    """Rows of one sequence, and the cache to which they are appended.
+
+    ancestors: bit s is tree slot s, see `Row`; None for rows of a prompt, which see themselves and those before.
+    num_logits: logits are wanted of so many of the last rows.
+    """
+
+    tokens: Sequence[int]
+    positions: Sequence[int]
+    ancestors: Sequence[int] | None
+    cache: KVCache
+    num_logits: int
+
+    @property
+    def visible(self) -> Visibility:
+        """What each row sees after the prefix, 0 or 1: slots of the tree, then these rows."""
+        if self.ancestors is None:
+            return causal_visibility(len(self.tokens))
+        return tree_visibility(self.ancestors, self.cache.tree_length)
+
+    def extend_cache(self) -> None:
+        """Count the rows, which are in the cache now: a prompt's as prefix, others as nodes."""
+        if self.ancestors is None:
+            self.cache.extend_prefix(len(self.tokens))
+        else:
+            self.cache.extend_tree(len(self.tokens))
+
+
+def sequence_input(entry: Entry, cache: KVCache) -> SequenceInput:
+    """Input of a batch's entry."""
+    if isinstance(entry, Chunk):
+        first = cache.prefix_length
+        return SequenceInput(entry.tokens, range(first, first + len(entry.tokens)), None, cache, entry.num_logits)
+    tokens, positions, ancestors = zip(*entry.rows, strict=True)
+    return SequenceInput(tokens, positions, ancestors, cache, len(tokens))
+
+
+def split_chunk(chunk: Chunk) -> list[Chunk]:
+    """The chunk in pieces of at most `PREFILL_CHUNK` tokens."""
+    starts = range(0, chunk.num_rows, PREFILL_CHUNK)
+    return [Chunk(chunk.sequence, chunk.tokens[start : start + PREFILL_CHUNK]) for start in starts]
 
 
 class TreeAttention:

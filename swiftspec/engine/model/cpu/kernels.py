@@ -14,14 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.attention import packed_visibility
+from swiftspec.engine.model.cpu.attention import SequenceInput, packed_visibility
 from swiftspec.engine.model.cpu.packer import Packer
 from swiftspec.engine.model.cpu.packing import PackedModel
-from swiftspec.engine.model.cpu.sequence_input import SequenceInput
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.sampling.sampler import top_candidates
-from swiftspec.engine.model.weights.loader import LoadedModel
-from swiftspec.engine.model.weights.shared import SharedWeights
+from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.kernels.cpu_library import Library, Model, SequenceRows, Step
 from swiftspec.models.layers import layer_groups
@@ -164,7 +162,6 @@ class KernelLayers:
         return _Forward(work=work, residual=work.residual[:num_rows], inputs=inputs)
 
     def run(self, forward: _Forward, layers: Sequence[int]) -> None:
-        """The next layers of this forward."""
         if self._tp_group.size == 1 and layers:
             self._library.layers(forward.work.step_pointer, layers[0], layers[-1] + 1, self._num_threads)
             return
@@ -188,11 +185,9 @@ class KernelLayers:
         return logits
 
     def routes(self) -> Tensor | None:
-        """Experts [layers, R, active] of the last forward's rows; None without experts."""
         return self._workspace.routes().clone() if self._spec.experts else None
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
-        """As `sampler.top_candidates`; of equally likely tokens the first."""
         return best_candidates(self._library, logits, k)
 
     def _attention(self, forward: _Forward, layer: int) -> Tensor:
@@ -207,7 +202,7 @@ class KernelLayers:
 
 
 def best_candidates(library: Library, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
-    """As `sampler.top_candidates`; of equally likely tokens the first."""
+    """The `k` most likely tokens of each row, as `top_candidates` finds them; of equally likely ones the first."""
     num_rows, num_tokens = logits.shape
     k = min(k, num_tokens)
     if k > _MOST_CANDIDATES or not logits.is_contiguous():

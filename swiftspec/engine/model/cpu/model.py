@@ -14,15 +14,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.adapters_with_torch import TorchTenants
+from swiftspec.engine.model.cpu.attention import SequenceInput, sequence_input, split_chunk
 from swiftspec.engine.model.cpu.kernels import KernelLayers
-from swiftspec.engine.model.cpu.sequence_input import SequenceInput, sequence_input, split_chunk
+from swiftspec.engine.model.cpu.with_torch import TorchTenants
 from swiftspec.engine.model.drafts.features import FeatureTaps
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
-from swiftspec.engine.model.kv.batch_caches import PendingHalf, checked_caches
-from swiftspec.engine.model.kv.cache import KVCache
-from swiftspec.engine.model.weights.loader import LoadedModel, load_tenants, local_spec
-from swiftspec.engine.model.weights.shared import SharedWeights
+from swiftspec.engine.model.kv_cache import KVCache, PendingHalf, checked_caches
+from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights, load_tenants, local_spec
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.inflation import Inflation
@@ -116,12 +114,10 @@ class CpuDecoder:
 
     @property
     def has_own_threads(self) -> bool:
-        """Whether forwards do without torch's threads."""
         return self._layers.has_own_threads
 
     @property
     def tenant_bytes(self) -> tuple[int, ...]:
-        """Memory that the weights of each tenant take in addition to the model's."""
         return self._layers.weight_bytes[1:]
 
     @classmethod
@@ -197,12 +193,11 @@ class CpuDecoder:
             self._halfway.hold(batch, held, forward)
         else:
             for sequence in forward.inputs:
-                _extend(sequence)
+                sequence.extend_cache()
         result = self._result(forward, batch.top_k)
         return result if isinstance(order, range) else _in_order(result, order)
 
     def check(self, batch: ForwardBatch, caches: Sequence[KVCache]) -> None:
-        """As `Decoder.check`."""
         checked_caches(batch, caches, vocab_size=self.spec.vocab_size)
 
     def routes(self) -> Tensor | None:
@@ -235,7 +230,7 @@ class CpuDecoder:
         for piece in pieces:
             rows = sequence_input(piece, cache)
             self._run(self._layers.begin([rows]), self._ranges[ForwardKind.EXACT])
-            _extend(rows)
+            rows.extend_cache()
         return sequence_input(last, cache)
 
     def _result(self, forward: Any, top_k: int) -> BatchResult:
@@ -254,14 +249,6 @@ def _in_order(result: BatchResult, order: Sequence[int]) -> BatchResult:
     places = sorted(range(len(order)), key=order.__getitem__)
     logits = tuple(result.logits[place] for place in places)
     return BatchResult(logits, tuple(result.candidates[place] for place in places) if result.candidates else ())
-
-
-def _extend(rows: SequenceInput) -> None:
-    """Count rows that are in the cache now: a prompt's as prefix, others as nodes."""
-    if rows.ancestors is None:
-        rows.cache.extend_prefix(len(rows.tokens))
-    else:
-        rows.cache.extend_tree(len(rows.tokens))
 
 
 def pads_prompts(dtype: torch.dtype) -> bool:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from swiftspec.engine.model.weights.shared import SharedWeights
+from swiftspec.engine.model.weights.loader import SharedWeights
 from swiftspec.kernels.cpu_library import Adapter, Library, Matrix
 
 __all__ = ["Format", "HugePages", "Packer", "in_panels"]

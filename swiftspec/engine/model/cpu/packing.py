@@ -10,8 +10,8 @@ from torch import Tensor
 
 from swiftspec.engine.model.cpu.packer import Format, Packer, in_panels
 from swiftspec.engine.model.rope import interleaved
+from swiftspec.engine.model.weights.checkpoint import ROUTER, network_names
 from swiftspec.engine.model.weights.loader import LoadedModel
-from swiftspec.engine.model.weights.names import ROUTER, network_names
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
 from swiftspec.kernels.cpu_library import Expert, Layer, Matrix, Model
 from swiftspec.models.spec import ModelSpec

@@ -1,5 +1,7 @@
 """Layers of a CPU decoder by torch: for machines without a compiler, and for products in bfloat16.
 
+The rows of one tenant are computed after those of another.
+
 R rows, H query heads, G key/value heads, J = H / G, D head dimension, V vocabulary.
 """
 
@@ -9,25 +11,26 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from itertools import groupby
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.attention import TreeAttention, causal_visibility, tree_visibility
+from swiftspec.engine.model.cpu.attention import SequenceInput, TreeAttention
 from swiftspec.engine.model.cpu.layers import Experts, Layer, build_head, build_layer
-from swiftspec.engine.model.cpu.sequence_input import SequenceInput
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.sampling.sampler import top_candidates
+from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights
+from swiftspec.engine.model.weights.low_rank import merged
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
-from swiftspec.engine.model.weights.shared import SharedWeights
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.steps import padded_rows
 
-__all__ = ["TorchLayers", "rows_with_logits"]
+__all__ = ["TorchLayers", "TorchTenants", "rows_with_logits"]
 
 _Made = TypeVar("_Made")
 
@@ -150,8 +153,7 @@ class TorchLayers:
 
     def _part(self, work: _Workspace, sequence: SequenceInput, first: int, num_padding: int) -> _Part:
         """Rows of the forward from `first` on; its last part has the padding."""
-        cache, ancestors, num_rows = sequence.cache, sequence.ancestors, len(sequence.tokens)
-        visible = causal_visibility(num_rows) if ancestors is None else tree_visibility(ancestors, cache.tree_length)
+        cache, num_rows, visible = sequence.cache, len(sequence.tokens), sequence.visible
         if num_padding:
             visible = np.pad(visible, ((0, num_padding), (0, 0)), mode="edge")
         size = num_rows + num_padding
@@ -169,7 +171,6 @@ class TorchLayers:
 
     @torch.inference_mode()
     def run(self, forward: _Forward, layers: Sequence[int]) -> None:
-        """The next layers of this forward."""
         for layer in map(self._layers.__getitem__, layers):
             forward.residual.add_(self._attend(forward, layer, self._normalised(forward)))
             self._feed(forward, layer)
@@ -186,20 +187,14 @@ class TorchLayers:
 
     @torch.inference_mode()
     def logits(self, forward: _Forward) -> Tensor:
-        """Logits [rows, V] of the rows that are to have them; V of this rank's shard."""
         hidden = self._normalised(forward)
         if any(sequence.ancestors is None for sequence in forward.inputs):
             hidden = hidden.index_select(0, torch.tensor(rows_with_logits(forward.inputs)))
         return self._head(hidden)
 
     def routes(self) -> Tensor | None:
-        """Experts [layers, R, active] of the last forward's rows; None without experts."""
         chosen = [layer.feed.chosen[: self._num_rows] for layer in self._layers if isinstance(layer.feed, Experts)]
         return torch.stack(chosen).int() if chosen else None
-
-    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
-        """As `sampler.top_candidates`."""
-        return top_candidates(logits, k)
 
     def _attend(self, forward: _Forward, layer: Layer, hidden: Tensor) -> Tensor:
         work = forward.work
@@ -237,6 +232,64 @@ class TorchLayers:
         if work is None:
             work = self._workspaces[num_rows] = _Workspace(self._spec, num_rows=num_rows, dtype=self._dtype)
         return work
+
+
+class _Forwards(NamedTuple):
+    """A forward in progress: one of each tenant that has rows."""
+
+    inputs: Sequence[SequenceInput]
+    parts: Sequence[tuple[TorchLayers, Any]]
+
+    @property
+    def residual(self) -> Tensor:
+        """Residual stream of all rows, without padding."""
+        own = [each.residual[: sum(len(sequence.tokens) for sequence in each.inputs)] for _, each in self.parts]
+        return own[0] if len(own) == 1 else torch.cat(own)
+
+
+class TorchTenants:
+    """Layers of a model and its tenants. Layers that are equal as a whole are held once; adapters become layers."""
+
+    compiles_sizes = True
+    has_own_threads = False
+    candidates = staticmethod(top_candidates)
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        models: Iterable[LoadedModel],
+        *,
+        shared: SharedWeights,
+        dtype: torch.dtype,
+        tp_group: TPGroup,
+    ) -> None:
+        self._tenants = [
+            TorchLayers(spec, merged(*loaded), shared=shared, dtype=dtype, tp_group=tp_group) for loaded in models
+        ]
+        self.weight_bytes = tuple(tenant.num_bytes for tenant in self._tenants)
+
+    def begin(self, inputs: Sequence[SequenceInput]) -> _Forwards:
+        """A forward of each tenant's rows; a tenant's inputs are neighbours."""
+        parts = []
+        for tenant, own in groupby(inputs, key=lambda sequence: sequence.cache.tenant):
+            layers = self._tenants[tenant]
+            parts.append((layers, layers.begin(list(own))))
+        return _Forwards(inputs, parts)
+
+    def run(self, forward: _Forwards, layers: Sequence[int]) -> None:
+        for tenant, own in forward.parts:
+            tenant.run(own, layers)
+
+    def run_grouped(self, forward: _Forwards) -> None:
+        for tenant, own in forward.parts:
+            tenant.run_grouped(own)
+
+    def logits(self, forward: _Forwards) -> Tensor:
+        return torch.cat([tenant.logits(own) for tenant, own in forward.parts])
+
+    def routes(self) -> Tensor | None:
+        """Experts [layers, R, active] of the last forward's rows; None without experts, which a model alone has."""
+        return self._tenants[0].routes()
 
 
 def rows_with_logits(inputs: Iterable[SequenceInput]) -> list[int]:

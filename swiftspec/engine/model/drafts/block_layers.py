@@ -1,7 +1,6 @@
 """A block drafter's forward with torch: the target's features and a block of tokens in, logits of its masks out.
 
-R rows of a block, N tokens of context, F features, h hidden size, D head dimension, V vocabulary. RMSNorm(x) = weight *
-sqrt(h) * x / |x|; weights are folded into the matrices that follow, see `cpu_layers`.
+R rows of a block, N tokens of context, F features, h hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.attention import TreeAttention
-from swiftspec.engine.model.cpu.layers import Layer, build_head, build_layer
-from swiftspec.engine.model.cpu.packed_linear import Linear
+from swiftspec.engine.model.cpu.layers import Layer, Linear, build_head, build_layer
+from swiftspec.engine.model.drafts.draft_layers import DraftLayers
 from swiftspec.engine.model.drafts.head_weights import read_tensors
-from swiftspec.engine.model.kv.cache import KVCache
-from swiftspec.engine.model.rope import interleaved, rotations
+from swiftspec.engine.model.kv_cache import KVCache
+from swiftspec.engine.model.rope import interleaved
 from swiftspec.engine.model.weights.checkpoint import layer_shapes
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
 from swiftspec.models.block_spec import BlockSpec
@@ -57,30 +55,26 @@ def _name(name: str) -> str:
     return f"model.{name}" if name.startswith(("layers.", "norm.", "embed_tokens.")) else name
 
 
-class BlockLayers:
+class BlockLayers(DraftLayers):
     """The decoder layers of a block drafter, with what comes before and after them.
 
     Parameters
     ----------
     spec : BlockSpec
     weights : mapping
-        As of `load_block_weights`.
+        From `load_block_weights`.
     dtype : torch.dtype
-        Of matrices and cache; the residual stream is in fp32.
+        Matrices and cache have it; the residual stream is in fp32.
     """
 
     def __init__(self, spec: BlockSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype) -> None:
-        self.spec, self._shape, self._dtype = spec, spec.layers, dtype
-        shape, size = spec.layers, spec.layers.hidden_size
-        self._floor = torch.tensor(math.sqrt(size * shape.rms_norm_eps))
-        self._head_floor = torch.tensor(math.sqrt(shape.head_dim * shape.rms_norm_eps))
+        super().__init__(spec.layers, dtype=dtype)
+        self.spec, shape = spec, spec.layers
         self._embedding = weights[EMBEDDING].to(dtype)
         self._fusion = Linear(weights["fc.weight"].float(), None, dtype=dtype)
         self._layers = [build_layer(weights, index, shape, dtype=dtype) for index in range(shape.num_layers)]
         self._context = Linear(_context_weight(weights, shape), None, dtype=dtype)
         self._head = build_head(weights, spec.untied_layers, dtype=dtype)
-        self._turns = rotations(shape, 1)
-        self._attentions: dict[int, TreeAttention] = {}
 
     def read(self, features: Tensor, cache: KVCache, *, first: int) -> None:
         """Write the keys and values of verified tokens, from their features [N, F], into slots from `first` on."""
@@ -89,10 +83,8 @@ class BlockLayers:
         both = self._context(fused.to(self._dtype)).float()
         both = both.view(count, shape.num_layers, 2, shape.num_kv_heads, shape.head_dim)
         for index, layer in enumerate(self._layers):
-            keys = both[:, index, 0]
-            if layer.qk_norm is not None:
-                self._norm_heads(keys, layer.qk_norm[shape.num_heads :])
-            self._turn(keys, range(first, first + count))
+            weights = None if layer.qk_norm is None else layer.qk_norm[shape.num_heads :]
+            self._norm_and_turn(both[:, index, 0], weights, range(first, first + count))
         cache.data[:, :, :, first : first + count].copy_(both.permute(1, 2, 3, 0, 4))
 
     def forward(self, tokens: Sequence[int], cache: KVCache, *, first: int) -> Tensor:
@@ -107,44 +99,14 @@ class BlockLayers:
             hidden = hidden + layer.feed(self._unit(hidden).to(self._dtype)).float()
         return self._head(self._unit(hidden).to(self._dtype)).float()
 
-    def _attended(self, layer: Layer, index: int, inputs: Tensor, positions: range, cache: KVCache) -> Tensor:
-        shape, num_rows = self._shape, len(positions)
-        qkv = layer.qkv(inputs.to(self._dtype)).float()
-        heads = qkv.view(num_rows, shape.num_heads + 2 * shape.num_kv_heads, shape.head_dim)
-        turning = heads[:, : shape.num_heads + shape.num_kv_heads]
-        if layer.qk_norm is not None:
-            self._norm_heads(turning, layer.qk_norm)
-        self._turn(turning, positions)
-        attention = self._attention(num_rows)
-        attention.queries_GRJD.copy_(
-            heads[:, : shape.num_heads].unflatten(1, (shape.num_kv_heads, shape.group_size)).transpose(0, 1)
-        )
+    def _attended(self, layer: Layer, index: int, rows: Tensor, positions: range, cache: KVCache) -> Tensor:
+        queries, new = self._projected(layer, rows, positions)
+        attention = self._attention(len(positions))
+        attention.queries_GRJD.copy_(queries)
         data, end = cache.data[index], positions.stop
-        new = heads[:, shape.num_heads :].unflatten(1, (2, shape.num_kv_heads)).permute(1, 2, 0, 3)
         data[:, :, positions.start : end].copy_(new)
         keys, values = data[:, None, :, :end].unbind(0)
         return layer.output(attention(keys, values)).float()
-
-    def _attention(self, num_rows: int) -> TreeAttention:
-        """Attention of rows that see everything."""
-        if num_rows not in self._attentions:
-            self._attentions[num_rows] = TreeAttention(self._shape, num_rows=num_rows, dtype=self._dtype)
-        return self._attentions[num_rows]
-
-    def _norm_heads(self, heads: Tensor, weights: Tensor) -> None:
-        norm = torch.linalg.vector_norm(heads, 2, -1, True)
-        heads.div_(norm.hypot_(self._head_floor)).mul_(weights)
-
-    def _turn(self, heads: Tensor, positions: range) -> None:
-        if len(self._turns) < positions.stop:
-            self._turns = rotations(self._shape, 2 * positions.stop)
-        pairs = torch.view_as_complex(heads.unflatten(-1, (self._shape.head_dim // 2, 2)))
-        pairs.mul_(self._turns[positions.start : positions.stop])
-
-    def _unit(self, rows: Tensor) -> Tensor:
-        """Rows of length one, but for the norm's epsilon."""
-        norm: Tensor = torch.linalg.vector_norm(rows, 2, -1, True)
-        return rows / norm.hypot_(self._floor)
 
 
 def _context_weight(weights: Mapping[str, Tensor], shape: ModelSpec) -> Tensor:

@@ -1,4 +1,4 @@
-"""A block drafter with the caches of its sequences: `protocol.Model` of a draft that answers at masks, all at once.
+"""A block drafter with the caches of its sequences: `Model` of a draft that answers at masks, all at once.
 
 What it knows of verified tokens is made of the target's features, when they are first needed; tokens themselves are
 only counted. A forward has the tokens verified last, then masks: the answer after the last token and those after the
@@ -17,9 +17,8 @@ from torch import Tensor
 
 from swiftspec.engine.model.drafts.block_layers import BlockLayers
 from swiftspec.engine.model.drafts.features import Features
-from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
-from swiftspec.engine.model.kv.batch_caches import cache_of
-from swiftspec.engine.model.kv.cache import KVCache
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Model, Rows, as_candidates
+from swiftspec.engine.model.kv_cache import KVCache, cache_of
 from swiftspec.engine.model.sampling.sampler import top_candidates
 from swiftspec.policies.effects import ForwardKind, Row
 
@@ -46,7 +45,7 @@ class _Block(NamedTuple):
     num_masks: int
 
 
-class BlockRunner:
+class BlockRunner(Model):
     """A block drafter beside its target.
 
     Parameters
@@ -57,7 +56,7 @@ class BlockRunner:
     capacity : int
         Slots of a sequence's cache.
     dtype : torch.dtype
-        Of the cache.
+        Dtype of the cache.
     """
 
     has_own_threads = False
@@ -87,14 +86,12 @@ class BlockRunner:
         return BatchResult(logits, tuple(as_candidates(*top_candidates(each, batch.top_k)) for each in logits))
 
     def check(self, batch: ForwardBatch) -> None:
-        """As `Model.check`."""
         for entry in batch.entries:
             held = cache_of(entry.sequence, self._sequences)
             if isinstance(entry, Rows):
                 self._block(entry, held)
 
     def keep(self, sequence: int, slots: Sequence[int], num_verified: int) -> None:
-        """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""
         held = cache_of(sequence, self._sequences)
         held.prefix_length += num_verified
         held.tree_length = len(slots) - num_verified

@@ -14,15 +14,14 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from swiftspec.engine.model.cpu.attention import SequenceInput
 from swiftspec.engine.model.cpu.kernels import Workspace, best_candidates
 from swiftspec.engine.model.cpu.packer import Packer
 from swiftspec.engine.model.cpu.packing import PackedModel
-from swiftspec.engine.model.cpu.sequence_input import SequenceInput
 from swiftspec.engine.model.drafts.head_weights import LAYER
 from swiftspec.engine.model.rope import rotations
-from swiftspec.engine.model.weights.loader import LoadedModel
+from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights
 from swiftspec.engine.model.weights.sharding import EMBEDDING
-from swiftspec.engine.model.weights.shared import SharedWeights
 from swiftspec.kernels.cpu_library import Library, Model
 from swiftspec.models.head_spec import HeadSpec
 from swiftspec.models.spec import ModelSpec
@@ -33,7 +32,7 @@ _FEW_ROWS = 16
 
 
 class HeadKernels:
-    """As `HeadLayers`, for EAGLE-3's heads in float32."""
+    """The decoder layer of an EAGLE-3 head in float32, with the methods of `HeadLayers`."""
 
     has_own_threads = True
 
@@ -69,7 +68,6 @@ class HeadKernels:
         self._fusion_work = room(self._fusion_spec, self._fusion)
 
     def fused(self, features: Tensor) -> Tensor:
-        """As `HeadLayers.fused`."""
         num_rows = len(features)
         if num_rows > self._fusion_work.num_rows:
             self._make_room(num_rows)
@@ -81,7 +79,7 @@ class HeadKernels:
         return result.mul_(torch.linalg.vector_norm(features, 2, -1, True).div_(math.sqrt(self._fusion_size)))
 
     def forward(self, inputs: Sequence[SequenceInput], hidden: Tensor) -> Tensor:
-        """As `HeadLayers.forward`; in a buffer that the next call overwrites."""
+        """Hidden states [R, h], in a buffer that the next call overwrites."""
         num_rows, size = len(hidden), self.spec.layer.hidden_size
         for sequence in inputs:
             self._hold_turns(sequence.cache.capacity)
@@ -103,18 +101,16 @@ class HeadKernels:
         return residual
 
     def carried(self, hidden: Tensor) -> Tensor:
-        """As `HeadLayers.carried`."""
         return hidden
 
     def logits(self, inputs: Sequence[SequenceInput], hidden: Tensor) -> Tensor:  # noqa: ARG002 - it is in the buffer
-        """As `HeadLayers.logits`, of the last `forward`."""
+        """Logits of the last `forward`."""
         num_rows = sum(sequence.num_logits for sequence in inputs)
         logits = torch.empty(num_rows, self.spec.draft_vocab_size)
         self._library.logits(self._feed_work.step_pointer, logits.data_ptr(), self._num_threads)
         return logits
 
     def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
-        """As `sampler.top_candidates`."""
         return best_candidates(self._library, logits, k)
 
     def _hold_turns(self, num_positions: int) -> None:

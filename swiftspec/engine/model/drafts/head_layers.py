@@ -1,7 +1,6 @@
 """A head's forward with torch: the target's features or its own hidden states in, hidden states and logits out.
 
-R rows, h hidden size, D head dimension, V vocabulary. RMSNorm(x) = weight * sqrt(h) * x / |x|; weights are folded into
-the matrices that follow, see `cpu_layers`.
+R rows, h hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.attention import TreeAttention, causal_visibility, tree_visibility
-from swiftspec.engine.model.cpu.layers import build_head, build_layer
-from swiftspec.engine.model.cpu.packed_linear import Linear
-from swiftspec.engine.model.cpu.sequence_input import SequenceInput
+from swiftspec.engine.model.cpu.attention import SequenceInput
+from swiftspec.engine.model.cpu.layers import Linear, build_head, build_layer
 from swiftspec.engine.model.cpu.with_torch import rows_with_logits
+from swiftspec.engine.model.drafts.draft_layers import DraftLayers
 from swiftspec.engine.model.drafts.head_weights import LAYER
-from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.sampling.sampler import top_candidates
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
 from swiftspec.models.head_spec import HeadFormat, HeadSpec
@@ -26,16 +23,16 @@ from swiftspec.models.head_spec import HeadFormat, HeadSpec
 __all__ = ["HeadLayers"]
 
 
-class HeadLayers:
+class HeadLayers(DraftLayers):
     """The decoder layer of a head, with what comes before and after it.
 
     Parameters
     ----------
     spec : HeadSpec
     weights : mapping
-        As of `load_head_weights`.
+        From `load_head_weights`.
     dtype : torch.dtype
-        Of matrices and cache; the residual stream is in fp32.
+        Matrices and cache have it; the residual stream is in fp32.
 
     Attributes
     ----------
@@ -44,13 +41,12 @@ class HeadLayers:
     """
 
     has_own_threads = False
+    candidates = staticmethod(top_candidates)
 
     def __init__(self, spec: HeadSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype) -> None:
-        self.spec, self._layer_spec, self._dtype = spec, spec.layer, dtype
-        size = spec.layer.hidden_size
+        super().__init__(spec.layer, dtype=dtype)
+        self.spec, size = spec, spec.layer.hidden_size
         self._is_mtp = spec.format is HeadFormat.MTP
-        self._norm_floor = torch.tensor(math.sqrt(size * spec.layer.rms_norm_eps))
-        self._head_norm_floor = torch.tensor(math.sqrt(spec.layer.head_dim * spec.layer.rms_norm_eps))
         self._embedding = weights[EMBEDDING].to(dtype)
         norms = torch.cat([weights["embedding_norm.weight"], weights["hidden_norm.weight"]]).float()
         fusion = weights["fc.weight"].float()
@@ -69,8 +65,6 @@ class HeadLayers:
         self.tokens = weights.get("tokens")
         carried = weights.get("carried_norm.weight")
         self._carried_norm = None if carried is None else carried.float() * math.sqrt(size)
-        self._turns = rotations(spec.layer, 1)
-        self._attentions: dict[int, TreeAttention] = {}
 
     def fused(self, features: Tensor) -> Tensor:
         """What takes the place of hidden states where the target's features are known, [R, h] in fp32."""
@@ -106,47 +100,20 @@ class HeadLayers:
             hidden = hidden.index_select(0, torch.tensor(rows_with_logits(inputs)))
         return self._head(self._unit(hidden).to(self._dtype)).float()
 
-    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
-        """As `sampler.top_candidates`."""
-        return top_candidates(logits, k)
-
     def _attended(self, rows: Tensor, positions: Sequence[int], inputs: Sequence[SequenceInput]) -> Tensor:
-        spec = self._layer_spec
-        qkv = self._layer.qkv(rows.to(self._dtype)).float()
-        heads = qkv.view(len(qkv), spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
-        turning = heads[:, : spec.num_heads + spec.num_kv_heads]
-        if self._layer.qk_norm is not None:
-            norm = torch.linalg.vector_norm(turning, 2, -1, True)
-            turning.div_(norm.hypot_(self._head_norm_floor)).mul_(self._layer.qk_norm)
-        torch.view_as_complex(turning.unflatten(-1, (spec.head_dim // 2, 2))).mul_(self._turns_at(positions))
-        queries = heads[:, : spec.num_heads].unflatten(1, (spec.num_kv_heads, spec.group_size)).transpose(0, 1)
-        keys_values = heads[:, spec.num_heads :].unflatten(1, (2, spec.num_kv_heads)).permute(1, 2, 0, 3)
+        queries, keys_values = self._projected(self._layer, rows, positions)
         outputs, end = [], 0
         for sequence in inputs:
             first, end = end, end + len(sequence.tokens)
-            outputs.append(self._attention(sequence, queries[:, first:end], keys_values[:, :, first:end]))
+            outputs.append(self._attend(sequence, queries[:, first:end], keys_values[:, :, first:end]))
         return self._layer.output(outputs[0] if len(outputs) == 1 else torch.cat(outputs)).float()
 
-    def _attention(self, sequence: SequenceInput, queries: Tensor, new: Tensor) -> Tensor:
-        cache, ancestors, num_rows = sequence.cache, sequence.ancestors, len(sequence.tokens)
-        visible = causal_visibility(num_rows) if ancestors is None else tree_visibility(ancestors, cache.tree_length)
-        attention = self._attentions.get(num_rows)
-        if attention is None:
-            attention = TreeAttention(self._layer_spec, num_rows=num_rows, dtype=self._dtype)
-            self._attentions[num_rows] = attention
-        num_slots = attention.prepare(visible, prefix_length=cache.prefix_length)
+    def _attend(self, sequence: SequenceInput, queries: Tensor, new: Tensor) -> Tensor:
+        cache, num_rows = sequence.cache, len(sequence.tokens)
+        attention = self._attention(num_rows)
+        num_slots = attention.prepare(sequence.visible, prefix_length=cache.prefix_length)
         attention.queries_GRJD.copy_(queries)
         data = cache.data[0]
         data[:, :, num_slots - num_rows : num_slots].copy_(new)
         keys, values = data[:, None, :, :num_slots].unbind(0)
         return attention(keys, values)
-
-    def _unit(self, rows: Tensor) -> Tensor:
-        """Rows of length one, but for the norm's epsilon."""
-        norm: Tensor = torch.linalg.vector_norm(rows, 2, -1, True)
-        return rows / norm.hypot_(self._norm_floor)
-
-    def _turns_at(self, positions: Sequence[int]) -> Tensor:
-        if len(self._turns) <= max(positions):
-            self._turns = rotations(self._layer_spec, 2 * (max(positions) + 1))
-        return self._turns.index_select(0, torch.tensor(positions))

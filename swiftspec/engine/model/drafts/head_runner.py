@@ -1,4 +1,4 @@
-"""A head with the caches of its sequences: `protocol.Model` of a draft that reads its target's features.
+"""A head with the caches of its sequences: `Model` of a draft that reads its target's features.
 
 The row of the token at position p reads what precedes it: the target's feature of position p - 1 if the target has
 verified it, else the head's own hidden state of the row's parent. So nothing precedes the first token of a text, and
@@ -16,13 +16,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.sequence_input import SequenceInput, sequence_input
+from swiftspec.engine.model.cpu.attention import SequenceInput, sequence_input
 from swiftspec.engine.model.drafts.features import Features
 from swiftspec.engine.model.drafts.head_kernels import HeadKernels
 from swiftspec.engine.model.drafts.head_layers import HeadLayers
-from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
-from swiftspec.engine.model.kv.batch_caches import cache_of, checked_caches
-from swiftspec.engine.model.kv.cache import KVCache
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Model, Rows, as_candidates
+from swiftspec.engine.model.kv_cache import KVCache, cache_of, checked_caches
 from swiftspec.policies.effects import ForwardKind, Row
 from swiftspec.timing.steps import PREFILL_CHUNK
 
@@ -51,7 +50,7 @@ class _Input(NamedTuple):
     sources: Sequence[int | None]
 
 
-class HeadRunner:
+class HeadRunner(Model):
     """A head beside its target, or in a process of its own.
 
     Parameters
@@ -62,7 +61,7 @@ class HeadRunner:
     capacity : int
         Slots of a sequence's cache.
     dtype : torch.dtype
-        Of the cache.
+        Dtype of the cache.
     """
 
     tenant_bytes: tuple[int, ...] = ()
@@ -96,11 +95,9 @@ class HeadRunner:
         return self._computed([self._input(entry) for entry in batch.entries], batch.top_k)
 
     def check(self, batch: ForwardBatch) -> None:
-        """As `Model.check`."""
         checked_caches(batch, self._caches, vocab_size=self.vocab_size)
 
     def keep(self, sequence: int, slots: Sequence[int], num_verified: int) -> None:
-        """Keep tree slots of a sequence in this order; the first `num_verified` join the prefix."""
         cache_of(sequence, self._caches).keep(slots, num_verified)
         self._sequences[sequence].num_verified += num_verified
 
@@ -159,10 +156,7 @@ class HeadRunner:
         for each in rows:
             first, end, own = end, end + len(each.tokens), each.cache
             own.features[own.length : own.length + end - first] = carried[first:end]
-            if each.ancestors is None:
-                own.extend_prefix(end - first)
-            else:
-                own.extend_tree(end - first)
+            each.extend_cache()
         return hidden
 
     def _before(self, inputs: _Input) -> Tensor:

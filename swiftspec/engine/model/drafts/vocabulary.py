@@ -11,8 +11,7 @@ from math import inf
 from torch import Tensor
 from torch.nn import functional as F
 
-from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
-from swiftspec.engine.model.protocol import Model
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Model, Rows, as_candidates
 from swiftspec.engine.model.sampling.sampler import top_candidates
 
 __all__ = ["with_vocabulary"]
@@ -23,14 +22,14 @@ def with_vocabulary(draft: Model, *, own_size: int, size: int) -> Model:
     return draft if own_size == size else _ResizedDraft(draft, own_size=own_size, size=size)
 
 
-class _ResizedDraft:
-    """A draft as its target's programs see it: `protocol.Model`."""
+class _ResizedDraft(Model):
+    """A draft as its target's programs see it."""
 
     def __init__(self, draft: Model, *, own_size: int, size: int) -> None:
         self._draft, self._own_size, self._size = draft, own_size, size
 
     def forward(self, batch: ForwardBatch) -> BatchResult:
-        """As `Model.forward`, with logits and candidates of the target's vocabulary."""
+        """Compute a batch; logits and candidates are of the target's vocabulary."""
         is_larger = self._own_size > self._size
         result = self._draft.forward(self._readable(batch, top_k=0 if is_larger else batch.top_k))
         logits = tuple(map(self._resized, result.logits))
@@ -39,15 +38,12 @@ class _ResizedDraft:
         return BatchResult(logits, tuple(as_candidates(*top_candidates(each, batch.top_k)) for each in logits))
 
     def check(self, batch: ForwardBatch) -> None:
-        """As `Model.check`."""
         self._draft.check(self._readable(batch, top_k=0))
 
     def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
-        """As `Model.keep`."""
         self._draft.keep(sequence, slots, num_verified)
 
     def reset(self, sequence: int, tenant: int = 0) -> None:
-        """As `Model.reset`."""
         self._draft.reset(sequence, tenant)
 
     def _readable(self, batch: ForwardBatch, *, top_k: int) -> ForwardBatch:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from swiftspec.engine.model.gpu.cuda_graph import GraphPool, Replay
 from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES, InputBatch, SlotMoves
-from swiftspec.engine.model.gpu.layers import Step
+from swiftspec.engine.model.gpu.layers import ForwardState
 from swiftspec.engine.model.gpu.ops import Ops
-from swiftspec.engine.model.kv.cache import KVCache
+from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind
 
@@ -54,7 +54,7 @@ class GpuKVCache(KVCache):
         super().__init__(spec, capacity=capacity, dtype=dtype, spare=spare, device=pool.device)
         self.workspace = ops.tree_attention_workspace(CAPTURE_SIZES[-1], spec.num_heads, self.data[0, 0])
         self.rows = InputBatch(num_words=num_words, device=pool.device)
-        self.replays: dict[tuple[ForwardKind, int], Replay[Step]] = {}
+        self.replays: dict[tuple[ForwardKind, int], Replay[ForwardState]] = {}
         self.candidates: dict[tuple[ForwardKind, int, int], Replay[Tensor]] = {}
         moves = SlotMoves(num_slots=self.tree_slots, device=pool.device)
         self._moves = moves

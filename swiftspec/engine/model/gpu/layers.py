@@ -20,14 +20,14 @@ from swiftspec.engine.model.weights.loader import local_spec
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["Attend", "Groups", "Layers", "Step"]
+__all__ = ["Attend", "ForwardState", "Groups", "Layers"]
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries [R, H, D]; keys, values [G, C, D]
 Groups = Sequence[Sequence[int]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Step:
+class ForwardState:
     """A forward in progress through the layers."""
 
     ops: Ops
@@ -71,7 +71,7 @@ class Layers:
         """fp32 [R, hidden]: the start of the residual stream."""
         return self._embedding.index_select(0, tokens).float()
 
-    def run(self, step: Step, groups: Sequence[Sequence[int]]) -> None:
+    def run(self, step: ForwardState, groups: Sequence[Sequence[int]]) -> None:
         """Run groups of layers; those of a group share their attention's input (EasySpec); groups of one are exact."""
         ops, eps = step.ops, self._spec.rms_norm_eps
         for group in groups:
@@ -82,7 +82,7 @@ class Layers:
                 hidden = ops.rms_norm(step.residual, update, layer.mlp_norm, eps=eps)
                 step.update = _fed(ops, hidden, layer.feed)
 
-    def _attend(self, step: Step, index: int) -> Tensor:
+    def _attend(self, step: ForwardState, index: int) -> Tensor:
         layer, ops, eps = self._layers[index], step.ops, self._spec.rms_norm_eps
         hidden = ops.rms_norm(step.residual, step.update, layer.attention_norm, eps=eps)
         step.update = None
@@ -101,7 +101,7 @@ class Layers:
         )
         return _project(ops, step.attend(queries, keys, values).flatten(1), layer.output)
 
-    def read_out(self, step: Step, rows: slice = slice(None)) -> None:
+    def read_out(self, step: ForwardState, rows: slice = slice(None)) -> None:
         update = None if step.update is None else step.update[rows]
         hidden = step.ops.rms_norm(step.residual[rows], update, self._norm, eps=self._spec.rms_norm_eps)
         step.update = None

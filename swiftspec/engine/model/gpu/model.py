@@ -23,10 +23,10 @@ from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Forw
 from swiftspec.engine.model.gpu.cuda_graph import GraphPool, Replay
 from swiftspec.engine.model.gpu.input_batch import ancestor_words, capture_size_of, packed, unpacked
 from swiftspec.engine.model.gpu.kv_cache import GpuKVCache
-from swiftspec.engine.model.gpu.layers import Groups, Layers, Step
+from swiftspec.engine.model.gpu.layers import ForwardState, Groups, Layers
 from swiftspec.engine.model.gpu.ops import PRODUCTS, Ops, joined_ops, ops_for
 from swiftspec.engine.model.gpu.weights import FORMATS, WeightFormat
-from swiftspec.engine.model.kv.batch_caches import PendingHalf, checked_caches
+from swiftspec.engine.model.kv_cache import PendingHalf, checked_caches
 from swiftspec.engine.model.weights.loader import load_model, local_spec
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.inflation import Inflation
@@ -45,7 +45,7 @@ _NUM_CANDIDATES = 8  # the policies' default; another number is captured when fi
 class _Half(NamedTuple):
     """The first half of a forward of one sequence. residual: a copy of the step's, if another sequence's follows."""
 
-    step: Step
+    step: ForwardState
     residual: Tensor | None
 
 
@@ -100,8 +100,8 @@ class GpuDecoder:
         self._pool = GraphPool(self.device)
         self._halfway = PendingHalf[list[_Half]]()
         # What captured functions continue: the last forward, and a first half.
-        self._last: Step | None = None
-        self._half: Step | None = None
+        self._last: ForwardState | None = None
+        self._half: ForwardState | None = None
 
     @classmethod
     def load(
@@ -151,7 +151,7 @@ class GpuDecoder:
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, caches: Sequence[GpuKVCache]) -> BatchResult:
-        """As `CpuDecoder.forward`, for at most 64 rows of a sequence; logits are on the device.
+        """Logits and candidates of a batch, at most 64 rows of a sequence; the logits are on the device.
 
         Entries are computed one after the other, and each reads all weights: a captured graph holds the addresses of
         one cache.
@@ -168,7 +168,6 @@ class GpuDecoder:
         return BatchResult(tuple(answer.logits for answer in answers), candidates)
 
     def check(self, batch: ForwardBatch, caches: Sequence[GpuKVCache]) -> None:
-        """As `Decoder.check`."""
         self._checked(batch, caches)
 
     def _checked(self, batch: ForwardBatch, caches: Sequence[GpuKVCache]) -> list[GpuKVCache]:
@@ -193,7 +192,7 @@ class GpuDecoder:
             begun = _Half(step, None if is_only else step.residual.clone())
         return _Answer(logits if is_only else logits.clone(), candidates, begun)
 
-    def _replay(self, kind: ForwardKind, rows: Sequence[Row], cache: GpuKVCache, half: _Half | None) -> Step:
+    def _replay(self, kind: ForwardKind, rows: Sequence[Row], cache: GpuKVCache, half: _Half | None) -> ForwardState:
         """One forward of a sequence's rows, or half of one."""
         size = capture_size_of(len(rows))
         if half is None:
@@ -205,7 +204,7 @@ class GpuDecoder:
         replay = cache.replays.get((kind, size))
         if replay is None:
             from_rows = partial(self._from_rows, size, cache, self._groups[kind])
-            function: Callable[[], Step] = from_rows if half is None else self._from_half
+            function: Callable[[], ForwardState] = from_rows if half is None else self._from_half
             replay = cache.replays[kind, size] = Replay(function, self._pool)
         step = replay()
         if kind is not ForwardKind.FIRST_HALF:
@@ -234,7 +233,7 @@ class GpuDecoder:
         assert self._last is not None, "logits follow a forward"
         return packed(*self._ops.top_candidates(self._last.logits, k))
 
-    def _prefill(self, chunk: Chunk, cache: GpuKVCache) -> Step:
+    def _prefill(self, chunk: Chunk, cache: GpuKVCache) -> ForwardState:
         """Append a chunk to the prefix. Not captured: chunks have any length and occur once."""
         for first in range(0, chunk.num_rows, _PREFILL_ROWS):
             piece = torch.tensor(chunk.tokens[first : first + _PREFILL_ROWS], device=self.device)
@@ -244,7 +243,7 @@ class GpuDecoder:
         self._layers.read_out(step, slice(-chunk.num_logits, None))
         return step
 
-    def _from_rows(self, size: int, cache: GpuKVCache, groups: Groups) -> Step:
+    def _from_rows(self, size: int, cache: GpuKVCache, groups: Groups) -> ForwardState:
         """Embed the rows in `cache.rows`, run `groups` of the layers, and the head."""
         rows = cache.rows
         attend = partial(
@@ -254,7 +253,7 @@ class GpuDecoder:
             scale=self.spec.head_dim**-0.5,
             workspace=cache.workspace,
         )
-        step = Step(
+        step = ForwardState(
             ops=self._ops,
             positions=rows.positions(size),
             lengths=rows.lengths_2,
@@ -267,7 +266,7 @@ class GpuDecoder:
         self._layers.read_out(step)
         return step
 
-    def _from_half(self) -> Step:
+    def _from_half(self) -> ForwardState:
         """The second half of a forward. The first's residual is not modified: a captured function may run twice."""
         assert self._half is not None, "a second half follows a first"
         step = dataclasses.replace(self._half, residual=self._half.residual.clone())
@@ -275,11 +274,11 @@ class GpuDecoder:
         self._layers.read_out(step)
         return step
 
-    def _begin_chunk(self, tokens: Tensor, cache: GpuKVCache) -> Step:
+    def _begin_chunk(self, tokens: Tensor, cache: GpuKVCache) -> ForwardState:
         """Rows after the prefix that see it and each other, causally."""
         first, num_rows = cache.prefix_length, len(tokens)
         visible = torch.ones(num_rows, first + num_rows, dtype=torch.bool, device=self.device).tril(first)
-        return Step(
+        return ForwardState(
             ops=self._prefill_ops,
             positions=torch.arange(first, first + num_rows, dtype=torch.int32, device=self.device),
             lengths=torch.tensor([first, 0], dtype=torch.int32, device=self.device),

@@ -89,13 +89,12 @@ def reference_ops() -> Ops:
 def triton_ops(*, pdl: bool) -> Ops:
     """The kernels; with `pdl` each starts while its predecessor ends, which needs compute capability 9.0."""
     from swiftspec.kernels.experts import experts
-    from swiftspec.kernels.gate_up import gate_up
     from swiftspec.kernels.keep_slots import keep_slots
-    from swiftspec.kernels.linear import linear
     from swiftspec.kernels.quantised_gemm import quantised_gemm
     from swiftspec.kernels.rms_norm import rms_norm
     from swiftspec.kernels.rope_kv_write import rope_kv_write
     from swiftspec.kernels.route import route
+    from swiftspec.kernels.skinny_gemm import gate_up, linear
     from swiftspec.kernels.top_candidates import top_candidates
     from swiftspec.kernels.tree_attention import tree_attention, tree_attention_workspace
 
@@ -189,7 +188,7 @@ def _quantised_gemm(x_RK: Tensor, weight: Quantised, *, gated: bool = False) -> 
 
 
 def _experts(x_RH: Tensor, weights_RK: Tensor, chosen_RK: Tensor, gate_up_EJH: Tensor, down_EHI: Tensor) -> Tensor:
-    """As `experts_reference`, but an expert computes only the rows that chose it."""
+    """The result of `experts_reference`; an expert computes only the rows that chose it."""
     slots = chosen_RK.flatten().argsort(stable=True)  # by expert
     counts = chosen_RK.flatten().bincount(minlength=len(down_EHI)).tolist()
 

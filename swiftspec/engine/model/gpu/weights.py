@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.weights.names import ROUTER, network_names
+from swiftspec.engine.model.weights.checkpoint import ROUTER, network_names
 from swiftspec.models.spec import ModelSpec
 
 __all__ = [

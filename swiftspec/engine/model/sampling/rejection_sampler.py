@@ -160,11 +160,9 @@ class RejectionSampler:
         self._generator = stream(sampler.seed, 0, use=_CANDIDATES)
 
     def prefill(self, role: Role, tokens: Sequence[int]) -> None:
-        """As `ProposalsBySlot.prefill`."""
         self._book.prefill(role, tokens)
 
     def keep(self, role: Role, slots: Sequence[int], num_verified: int) -> None:
-        """As `ProposalsBySlot.keep`."""
         self._book.keep(role, slots, num_verified)
 
     def propose(self, rows: Sequence[Row], logits: Tensor, num_candidates: int) -> tuple[Candidates, ...]:

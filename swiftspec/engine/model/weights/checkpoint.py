@@ -1,6 +1,12 @@
 """Reads the weights of a Hugging Face directory into a dict that keeps Hugging Face's tensor names.
 
-Every tensor of the spec has its shape, or a ValueError names file and tensor. No arithmetic here.
+Every tensor of the spec has its shape, or a ValueError names file and tensor. No arithmetic here. Names of experts are
+those of Qwen3-MoE's checkpoints, on the left, also for Mixtral's:
+
+mlp.gate.weight                   block_sparse_moe.gate.weight
+mlp.experts.E.gate_proj.weight    block_sparse_moe.experts.E.w1.weight
+mlp.experts.E.up_proj.weight      block_sparse_moe.experts.E.w3.weight
+mlp.experts.E.down_proj.weight    block_sparse_moe.experts.E.w2.weight
 """
 
 from __future__ import annotations
@@ -14,16 +20,51 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from swiftspec.engine.model.weights.names import ROUTER, canonical_name, network_names, stored_name
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD, cut
 from swiftspec.files.reading import brief, shown
 from swiftspec.files.safetensors import check_header, weight_files
 from swiftspec.models.sharding import Shard, shard_of
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["layer_shapes", "load_weights", "opened", "weight_shapes"]
+__all__ = [
+    "ROUTER",
+    "canonical_name",
+    "layer_shapes",
+    "load_weights",
+    "network_names",
+    "opened",
+    "stored_name",
+    "weight_shapes",
+]
 
+ROUTER = "mlp.gate.weight"  # of a layer: [experts, hidden]
+_MIXTRAL = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
+_STORED = {name: short for short, name in _MIXTRAL.items()}
+_BLOCK, _EXPERTS = ".block_sparse_moe.", ".mlp.experts."
 _LAYER_NAME = re.compile(r"model\.layers\.(\d{1,9})\.")
+
+
+def network_names(spec: ModelSpec) -> list[str]:
+    """The prefixes of a layer's feed-forward networks: one, or its experts'."""
+    if spec.experts is None:
+        return ["mlp"]
+    return [f"mlp.experts.{expert}" for expert in range(spec.experts.num_experts)]
+
+
+def canonical_name(name: str) -> str:
+    """Our name of a tensor in a checkpoint."""
+    if _BLOCK not in name:
+        return name
+    return re.sub(r"\.(w[123])\.weight$", lambda found: f".{_MIXTRAL[found[1]]}.weight", name.replace(_BLOCK, ".mlp."))
+
+
+def stored_name(name: str, spec: ModelSpec) -> str:
+    """The name in a checkpoint of this model."""
+    if spec.architecture != "mixtral" or not (_EXPERTS in name or name.endswith(ROUTER)):
+        return name
+    head, _, rest = name.partition(".mlp.")
+    rest = re.sub(r"\.(\w+_proj)\.weight$", lambda found: f".{_STORED[found[1]]}.weight", rest)
+    return f"{head}{_BLOCK}{rest}"
 
 
 def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:

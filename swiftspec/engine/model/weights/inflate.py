@@ -23,9 +23,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from swiftspec.engine.model.memory import require_memory
-from swiftspec.engine.model.weights.checkpoint import load_weights, weight_shapes
+from swiftspec.engine.model.weights.checkpoint import load_weights, stored_name, weight_shapes
 from swiftspec.engine.model.weights.low_rank import Adapters, LowRank
-from swiftspec.engine.model.weights.names import stored_name
 from swiftspec.engine.model.weights.sharding import EMBEDDING
 from swiftspec.files.reading import read_foreign_json
 from swiftspec.models.inflation import Inflation
@@ -70,7 +69,7 @@ def inflate_weights(
     A weight is made on demand, on `device`, and is the same every time: a model that a GPU holds in 16 bits need never
     be there, nor on the host, in 32.
     """
-    return _Inflated(weights, spec, inflation.inflated(spec), seed=seed, device=torch.device(device))
+    return _InflatedWeights(weights, spec, inflation.inflated(spec), seed=seed, device=torch.device(device))
 
 
 def inflate_adapters(adapters: Adapters, spec: ModelSpec, inflation: Inflation) -> dict[str, LowRank]:
@@ -89,7 +88,7 @@ def inflate_adapters(adapters: Adapters, spec: ModelSpec, inflation: Inflation) 
     return found
 
 
-class _Inflated(Mapping[str, Tensor]):
+class _InflatedWeights(Mapping[str, Tensor]):
     def __init__(
         self, weights: Mapping[str, Tensor], spec: ModelSpec, inflated: ModelSpec, *, seed: int, device: torch.device
     ) -> None:

@@ -1,11 +1,15 @@
-"""Loads one rank's part of models: their common spec, and the weights of its shard, expanded before sharding."""
+"""Loads one rank's part of models: their common spec, and the weights of its shard, expanded before sharding.
+
+What several models make of equal weights is made once.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -21,7 +25,9 @@ from swiftspec.models.sharding import shard_of
 from swiftspec.models.spec import ModelSpec
 from swiftspec.models.tenants import check_same_shape
 
-__all__ = ["LoadedModel", "load_model", "load_tenants", "local_spec"]
+__all__ = ["LoadedModel", "SharedWeights", "load_model", "load_tenants", "local_spec"]
+
+_Made = TypeVar("_Made")
 
 
 class LoadedModel(NamedTuple):
@@ -93,3 +99,36 @@ def local_spec(spec: ModelSpec, *, rank: int, size: int) -> ModelSpec:
     if size == 1:
         return spec
     return dataclasses.replace(shard_of(spec, size, rank).spec, tie_word_embeddings=False)
+
+
+class SharedWeights:
+    """Finds equal weights by their content, wherever they were loaded from.
+
+    Parameters
+    ----------
+    is_shared : bool
+        Whether there are several models; of one alone nothing is compared, which would take a second per gigabyte.
+    """
+
+    def __init__(self, *, is_shared: bool) -> None:
+        self._made: dict[bytes, object] | None = {} if is_shared else None
+
+    def once(self, kind: str, weights: Sequence[Tensor | None], make: Callable[[], _Made]) -> _Made:
+        """What `make` makes of these weights: what it made before, if they were the same, and so was `kind`."""
+        if self._made is None:
+            return make()
+        key = _digest(kind, weights)
+        if key not in self._made:
+            self._made[key] = make()
+        return cast(_Made, self._made[key])
+
+
+def _digest(kind: str, weights: Sequence[Tensor | None]) -> bytes:
+    digest = hashlib.blake2b(kind.encode(), digest_size=16)
+    for weight in weights:
+        if weight is None:
+            digest.update(b"none")
+            continue
+        digest.update(f"{weight.dtype} {[*weight.shape]} ".encode())
+        digest.update(weight.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.digest()

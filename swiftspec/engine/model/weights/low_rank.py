@@ -80,10 +80,10 @@ def cut_adapters(adapters: Adapters, shard: Shard) -> Adapters:
 
 def merged(weights: Mapping[str, Tensor], adapters: Adapters) -> Mapping[str, Tensor]:
     """The weights with their adapters added, in fp32 where there is one; each made on demand."""
-    return _Merged(weights, adapters) if adapters else weights
+    return _MergedWeights(weights, adapters) if adapters else weights
 
 
-class _Merged(Mapping[str, Tensor]):
+class _MergedWeights(Mapping[str, Tensor]):
     def __init__(self, weights: Mapping[str, Tensor], adapters: Adapters) -> None:
         self._weights = weights
         self._adapters = adapters

@@ -49,10 +49,10 @@ def cut(name: str, whole: Sliceable, shard: Shard) -> Tensor:
 
 def cut_weights(weights: Mapping[str, Tensor], shard: Shard) -> Mapping[str, Tensor]:
     """A whole model's weights as this rank holds them, each cut on demand."""
-    return weights if shard.degree == 1 else _Cut(weights, shard)
+    return weights if shard.degree == 1 else _ShardWeights(weights, shard)
 
 
-class _Cut(Mapping[str, Tensor]):
+class _ShardWeights(Mapping[str, Tensor]):
     def __init__(self, weights: Mapping[str, Tensor], shard: Shard) -> None:
         self._weights = weights
         self._shard = shard

@@ -1,1 +1,0 @@
-"""Key/value caches of sequences and of batches."""

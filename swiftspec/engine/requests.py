@@ -1,0 +1,173 @@
+"""Requests as callers state them: a text or token ids, a tenant, a length, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from math import inf
+from pathlib import Path
+from typing import Self
+
+from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.models.tenants import tenant_spec
+from swiftspec.models.tokenizer import Tokenizer
+from swiftspec.policies import Request
+
+__all__ = ["RequestMaker", "RequestOptions", "Task", "Tenant", "Tenants"]
+
+_LEAST_TPOT_S = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions:
+    """Attributes of a request besides its text.
+
+    Parameters
+    ----------
+    client : str
+        Whose it is.
+    tpot_s : float or None
+        Its limit on the time per token, for controls that keep limits; a microsecond or more.
+    tenant : int
+        Number of its tenant; 0 is the target itself.
+    """
+
+    client: str = ""
+    tpot_s: float | None = None
+    tenant: int = 0
+
+    def __post_init__(self) -> None:
+        if self.tpot_s is not None and not _LEAST_TPOT_S <= self.tpot_s < inf:
+            raise ValueError(f"tpot_s is {self.tpot_s}; expected {_LEAST_TPOT_S} or more seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A request with the id of its prompt, and the number of its tenant; 0 is the target itself."""
+
+    prompt_id: str
+    request: Request
+    tenant: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A fine-tune or an adapter of the target, or the target itself.
+
+    Attributes
+    ----------
+    number : int
+        Its place in the engine; 0 is the target.
+    name : str
+        Its name for requests; that of the target is empty.
+    directory : Path
+        Its files. Those of an adapter have no chat template, as a rule.
+    eos_token_ids : frozenset of int
+        Tokens that end its output.
+    weight_bytes : int
+        Memory of the weights that it does not share with the target or with tenants before it.
+    """
+
+    number: int
+    name: str
+    directory: Path
+    eos_token_ids: frozenset[int]
+    weight_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tenants:
+    """The target and its tenants, in their order."""
+
+    every: tuple[Tenant, ...]
+
+    @classmethod
+    def of(cls, directories: Mapping[str, str | Path], target: ModelSpec, target_directory: Path) -> Self:
+        """Tenants by their names. ValueError if a directory is no fine-tune or adapter of the target."""
+        found = [Tenant(number=0, name="", directory=target_directory, eos_token_ids=frozenset(target.eos_token_ids))]
+        for number, (name, place) in enumerate(directories.items(), start=1):
+            if not name:
+                raise ValueError(f"tenant {place}: its name is empty; expected some text")
+            directory = model_directory(place)
+            eos = frozenset(tenant_spec(directory, target).eos_token_ids)
+            found.append(Tenant(number=number, name=name, directory=directory, eos_token_ids=eos))
+        return cls(tuple(found))
+
+    def weighed(self, weight_bytes: Iterable[Sequence[int]]) -> Tenants:
+        """With the memory that each but the target takes in some processes."""
+        totals = [0, *map(sum, zip(*filter(None, weight_bytes), strict=True))]
+        if len(totals) < len(self.every):
+            return self
+        return Tenants(
+            tuple(replace(tenant, weight_bytes=total) for tenant, total in zip(self.every, totals, strict=True))
+        )
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """Directories of all but the target."""
+        return tuple(str(tenant.directory.absolute()) for tenant in self.every[1:])
+
+    def named(self, name: str | None) -> Tenant:
+        """The tenant of a name, the target if there is none. ValueError if there is no such tenant."""
+        if name is None:
+            return self.every[0]
+        for tenant in self.every[1:]:
+            if tenant.name == name:
+                return tenant
+        known = ", ".join(tenant.name for tenant in self.every[1:]) or "none"
+        raise ValueError(f"tenant is {name!r}; this engine has {known}")
+
+
+class RequestMaker:
+    """Makes the requests of an engine.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer
+    tenants : Tenants
+        Whose ends of a sequence count.
+    vocab_size : int
+    max_context : int
+        Tokens of the longest request.
+    max_new_tokens : int
+        Output tokens of requests that do not say.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, tenants: Tenants, *, vocab_size: int, max_context: int, max_new_tokens: int
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.tenants = tenants
+        self._vocab_size = vocab_size
+        self._max_context = max_context
+        self._max_new_tokens = max_new_tokens
+        self._numbers = count()
+
+    def tokenize(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
+        """Token ids of a text, which is cut if it is much too long for a request."""
+        return self.tokenizer.encode(text, most=self._max_context, special_tokens=special_tokens)
+
+    def known(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Token ids. ValueError if one is none of the vocabulary."""
+        if wrong := [token for token in tokens if not 0 <= token < self._vocab_size]:
+            raise ValueError(f"prompt has token {wrong[0]}; expected 0 to {self._vocab_size - 1}")
+        return tuple(tokens)
+
+    def task(
+        self,
+        prompt: str | Sequence[int],
+        max_new_tokens: int | None,
+        request_id: str | None,
+        *,
+        tenant: str | None = None,
+        ignore_eos: bool = False,
+    ) -> Task:
+        """A request with its name and its tenant's number. ValueError if a token or the tenant is unknown."""
+        asked = self.tenants.named(tenant)
+        request = Request(
+            prompt=self.tokenize(prompt) if isinstance(prompt, str) else self.known(prompt),
+            max_new_tokens=self._max_new_tokens if max_new_tokens is None else max_new_tokens,
+            eos_token_ids=frozenset() if ignore_eos else asked.eos_token_ids,
+        )
+        return Task(prompt_id=request_id or str(next(self._numbers)), request=request, tenant=asked.number)

@@ -1,1 +1,0 @@
-"""Requests as callers state them: a prompt, a tenant, a length."""
