@@ -25,6 +25,8 @@ from swiftspec.cli.columns import milliseconds, signed_percent, speed
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import POLICIES, DraftKind
+from swiftspec.policies.effects import Role
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 from tools.check_predictions import swiftspec as run_swiftspec
 
@@ -86,8 +88,8 @@ def show(kind: str, folder: Path) -> bool:
     policies = [PolicyReport(**{name: each[name] for name in known if name in each}) for each in compared]
     profile = swiftspec.Profile.load(folder / "profile.json")
     verify_s, draft_s = (
-        profile.step(phase, degree=2, peer_busy=False, rows=1, context=128).median_s
-        for phase in (Phase.VERIFY, Phase.EXPAND)
+        profile.step(StepKey(role, phase, degree=2, rows=1, context=128)).median_s
+        for role, phase in ((Role.TARGET, Phase.VERIFY), (Role.DRAFT, Phase.EXPAND))
     )
     title = f"{kind}: one row of the target {milliseconds(verify_s)} ms, of the draft {milliseconds(draft_s)} ms"
     columns = ("policy", "tokens/s", "as planned", "re-timed", "tokens/round", "as planned", "acceptance by position")

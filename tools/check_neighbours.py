@@ -18,6 +18,7 @@ from swiftspec.models import known_model, weight_bytes
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.controls.control import Contender
 from swiftspec.scheduler.controls.goodput import goodput_by_length
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
 __all__ = ["main"]
@@ -109,9 +110,7 @@ def _degrees() -> None:
 
     def step_ms(phase: Phase, rows: int, context: int) -> Iterable[str]:
         for degree in degrees:
-            seconds = profile.step(
-                phase, role=Role.TARGET, degree=degree, peer_busy=False, rows=rows, context=context
-            ).mean_s
+            seconds = profile.step(StepKey(Role.TARGET, phase, degree, rows, context)).mean_s
             yield f"{1e3 * seconds:.1f} ({1e3 * seconds * degree:.0f})"
 
     console.table(

@@ -60,9 +60,8 @@ from swiftspec.profiler.tensor_parallel import collective_of, composed_steps
 from swiftspec.progress import Progress
 from swiftspec.timing.latency import Latency, Provenance
 from swiftspec.timing.sharing import Sharing, SharingPoint, fit_costs
-from swiftspec.timing.steps import is_cold
 from swiftspec.timing.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
-from swiftspec.timing.warm_up import WarmUpCost
+from swiftspec.timing.warm_up import WarmUpCost, is_cold
 
 __all__ = ["computed_spec", "drafting_alone", "measure_profile", "new_resumptions", "new_sweeps", "step_points"]
 

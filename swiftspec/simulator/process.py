@@ -29,8 +29,7 @@ from swiftspec.policies.effects import (
     TargetFinish,
     TargetForward,
 )
-from swiftspec.simulator.forward_times import ForwardTimes
-from swiftspec.simulator.latency import LatencySampler
+from swiftspec.simulator.latency import ForwardTimes, LatencySampler
 from swiftspec.timing.timeline import Phase, Span
 
 __all__ = ["DeviceGroup", "Events", "Link", "Oracle", "RequestPart"]

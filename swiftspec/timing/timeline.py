@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from swiftspec.policies.effects import Role
 
-__all__ = ["COMPUTING", "DRAFTING", "VERIFYING", "Excerpt", "Phase", "Span", "Timeline"]
+__all__ = ["COMPUTING", "DRAFTING", "SHARE_OF_LAYERS", "VERIFYING", "Excerpt", "Phase", "Span", "Timeline"]
 
 
 class Phase(StrEnum):
@@ -29,6 +29,7 @@ class Phase(StrEnum):
 DRAFTING = frozenset({Phase.EXPAND, Phase.FUZZY})
 VERIFYING = frozenset({Phase.VERIFY, Phase.EXIT, Phase.FINISH})
 COMPUTING = frozenset({Phase.PREFILL, *DRAFTING, *VERIFYING})
+SHARE_OF_LAYERS = {Phase.EXIT: 0.5, Phase.FINISH: 0.5}  # that a forward computes; any other has all
 
 
 class Span(NamedTuple):

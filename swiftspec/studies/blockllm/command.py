@@ -15,6 +15,7 @@ from swiftspec.studies.blockllm.queueing import Cache
 from swiftspec.studies.blockllm.requests import BlockRun, TenantRequest, requests_of
 from swiftspec.studies.blockllm.simulation import simulate_blocks
 from swiftspec.studies.tenants.directories import read_zoo
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 from swiftspec.workload import Arrivals, Lengths, RequestClass, make_workload
 
@@ -161,7 +162,7 @@ def _costs() -> Costs:
     )
 
     def seconds(phase: Phase, rows: int, context: int) -> float:
-        return profile.step(phase, role=Role.TARGET, degree=1, peer_busy=False, rows=rows, context=context).mean_s
+        return profile.step(StepKey(Role.TARGET, phase, 1, rows, context)).mean_s
 
     token_s = seconds(Phase.VERIFY, 1, 512)
     return Costs(
