@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from scipy.optimize import brentq
 
 from swiftspec.cli import console
+from swiftspec.costmodel.compose import RoleModel
 from swiftspec.costmodel.device_profile import device_profile
 from swiftspec.devices import DEVICES
 from swiftspec.models import known_model, weight_bytes
@@ -100,11 +101,10 @@ def _degrees() -> None:
     """A prompt of 4,000 tokens and a decoding step of Llama-3-70B by the devices that share them."""
     degrees = (2, 4, 8)
     profile = device_profile(
+        RoleModel(model=known_model("llama-3-70b"), quant="bf16"),
+        RoleModel(model=known_model("llama-3.2-1b"), quant="bf16"),
         device="h100-sxm",
         num_devices=8,
-        target=known_model("llama-3-70b"),
-        draft=known_model("llama-3.2-1b"),
-        quant="bf16",
         max_context=8000,
     )
 

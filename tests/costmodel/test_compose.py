@@ -3,7 +3,7 @@
 import pytest
 
 from swiftspec.artifacts.profile import Profile
-from swiftspec.costmodel.compose import compose_profile
+from swiftspec.costmodel.compose import RoleModel, compose_profile
 from swiftspec.costmodel.kernel_latency import Kernels, RooflineKernels
 from swiftspec.costmodel.shipped import kernels_of
 from swiftspec.devices import named_device
@@ -21,12 +21,10 @@ def _composed(
     device: str = "h100-sxm", *, quant: str = "bf16", num_devices: int = 4, kernels: Kernels | None = None
 ) -> Profile:
     return compose_profile(
-        device=named_device(device),
-        num_devices=num_devices,
-        target=known_model("llama-3-70b"),
-        draft=known_model("llama-3.2-3b"),
-        quant=quant,
+        RoleModel(model=known_model("llama-3-70b"), quant=quant),
+        RoleModel(model=known_model("llama-3.2-3b"), quant=quant),
         kernels=kernels or kernels_of(device),
+        num_devices=num_devices,
         max_context=2048,
     )
 
@@ -113,14 +111,11 @@ def test_features_take_a_hop_as_much_longer_as_they_take_on_a_devices_links(prof
     feature_bytes = 3 * 8192 * 2
     device = named_device("h100-sxm")
     with_head = compose_profile(
-        device=device,
-        num_devices=1,
-        target=known_model("llama-3-70b"),
-        draft=known_model("llama-3.2-3b"),
-        quant="bf16",
+        RoleModel(model=known_model("llama-3-70b"), quant="bf16"),
+        RoleModel(model=known_model("llama-3.2-3b"), quant="bf16", feature_bytes=feature_bytes),
         kernels=kernels_of(device.name),
+        num_devices=1,
         max_context=64,
-        feature_bytes=feature_bytes,
     )
     assert (profile.feature_bytes, with_head.feature_bytes) == (0, feature_bytes)
     plain, *longer = (with_head.host_latency(Phase.WAIT, rows=hop_rows(count)) for count in (0, 8, 8000))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from swiftspec.cli import console
+from swiftspec.costmodel.compose import RoleModel
 from swiftspec.costmodel.device_profile import device_profile
 from swiftspec.models import known_model
 from swiftspec.policies.effects import Role
@@ -153,11 +154,10 @@ def _costs() -> Costs:
     """Llama-3-8B on an A100: a token's step, and what each further row costs in a prompt of 1,024."""
     spec = known_model("llama-3-8b").spec
     profile = device_profile(
+        RoleModel(model=known_model("llama-3-8b"), quant="bf16"),
+        RoleModel(model=known_model("llama-3.2-1b"), quant="bf16"),
         device="a100-sxm",
         num_devices=1,
-        target=known_model("llama-3-8b"),
-        draft=known_model("llama-3.2-1b"),
-        quant="bf16",
         max_context=2048,
     )
 
