@@ -33,7 +33,7 @@ _Seconds = Annotated[float, Field(gt=0, le=1e6)]  # a forward of twelve days is 
 _Degree = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
 
 
-class _Measured(Facts):
+class _Quantiles(Facts):
     quantiles_s: tuple[_Seconds, ...] = Field(min_length=NUM_QUANTILES, max_length=NUM_QUANTILES)
     num_samples: int = Field(ge=1)
     provenance: Provenance
@@ -51,7 +51,7 @@ class _Measured(Facts):
         return Latency(self.quantiles_s, self.provenance)
 
 
-class StepPoint(_Measured):
+class StepPoint(_Quantiles):
     """One whole forward of a role's model, from launch to the result on the host.
 
     degree: devices of the role's group (intra-op threads on CPU). peer_busy: whether the other group computed
@@ -112,7 +112,7 @@ class StepPoint(_Measured):
         )
 
 
-class HostPoint(_Measured):
+class HostPoint(_Quantiles):
     """Host time of a role's process around an effect of this phase, without its forward, at this many rows.
 
     For `wait` it is the channel's hop: from the end of the peer's send to the message in hand; with features of tokens

@@ -43,7 +43,7 @@ def write_page(path: Path, planned: Planned) -> None:
     """Write the report of a plan."""
     from swiftspec.planner.recorded_routing import with_routed_profile
     from swiftspec.reports.html import render
-    from swiftspec.simulator.typical import typical_timeline
+    from swiftspec.simulator.driver import typical_timeline
 
     planned = with_routed_profile(planned)
     page = render(planned.plan, profile=planned.profile, timeline=typical_timeline(planned))

@@ -5,14 +5,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from swiftspec.artifacts.profile import Collective, HostPoint, Profile, StepPoint
+from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.forward import Host, all_reduce_times, fastest, forward_parts, fuzzy_parts
 from swiftspec.costmodel.kernel_latency import Kernels, UnknownShapeError
 from swiftspec.costmodel.published import PublishedForwards
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
-from swiftspec.costmodel.sharing import composed_cost
 from swiftspec.costmodel.sparse_forward import EXPERTS
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.files.document import ModelRef, Origin
+from swiftspec.models import sharded
 from swiftspec.models.heads import Product
 from swiftspec.models.layers import halves
 from swiftspec.models.sparse_spec import SparseSpec
@@ -114,14 +115,14 @@ def compose_profile(
     collectives: list[Collective] = []
     costs: list[SharingCost] = []
     for role, model in ((Role.TARGET, target), (Role.DRAFT, draft)):
-        spec, budget = model.model.spec, model.kv_budget
+        spec = model.model.spec
         has_published = model.quant == "int4" and not model.model.products and not isinstance(spec, SparseSpec)
         forwards = published if has_published else None
         degrees = range(1, min(num_devices, device.devices_per_node) + 1)
         for degree in priced_degrees(role, model.model, kernels=kernels, quant=model.quant, degrees=degrees):
             choice = _collective(role, spec, kernels=kernels, degree=degree, published=forwards, named=collective)
             collectives += [choice] if choice else []
-            group = _Group(
+            group = _ModelGroup(
                 role=role,
                 model=model,
                 kernels=kernels,
@@ -130,11 +131,8 @@ def compose_profile(
                 published=forwards,
                 routing=routing,
             )
-            steps += group.steps(max_context, most_cached=min(max_context, budget or max_context))
-            sequence_s = group.further_sequence_s()
-            costs.append(
-                composed_cost(role, spec, device=device, degree=degree, sequence_s=sequence_s, most_slots=budget)
-            )
+            steps += group.steps(max_context, most_cached=min(max_context, model.kv_budget or max_context))
+            costs.append(group.further_sequence())
     feature_s = draft.feature_bytes / device.link_bandwidth_Bps
     return Profile(
         origin=Origin.here(),
@@ -195,7 +193,7 @@ def _collective(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
+class _ModelGroup:
     """A role's model on a number of devices."""
 
     role: Role
@@ -221,7 +219,28 @@ class _Group:
                 for phase, parts in self._forwards(rows, min(context, most_cached)):
                     yield self._point(phase, rows, context, parts)
 
-    def further_sequence_s(self) -> float:
+    def further_sequence(self) -> SharingCost:
+        """Cost of a further sequence: its KV cache, read once for all of its rows, at the memory's bandwidth.
+
+        Forwards of several sequences and of one with equally many rows differ in their attention, and in the experts
+        that they touch. This leaves out the engine's own time for a sequence (scheduling, block tables, sampling) and
+        the imbalance of sequences of different lengths, which would add to the cost; and that the attention of one
+        short sequence does not fill a device, and that of many rows computes for longer than it reads, which both hide
+        some of it. In the op tables of an H100 a further sequence of 2048 slots of a 70B model costs 1.2 times as much
+        on one device, and half as much on each of four.
+        """
+        slot_bytes = sharded(self.spec, self.degree).kv_bytes_per_token("bf16")
+        return SharingCost(
+            role=self.role,
+            degree=self.degree,
+            peer_busy=False,
+            sequence_s=self._further_experts_s(),
+            slot_s=slot_bytes / (self.kernels.device.memory_bandwidth_Bps * CONSTANTS["bandwidth_share"]),
+            most_slots=self.model.kv_budget,
+            provenance=Provenance.COMPOSED,
+        )
+
+    def _further_experts_s(self) -> float:
         """Seconds of the experts that a further sequence needs: its rows agree with each other only."""
         if self.spec.experts is None:
             return 0.0

@@ -26,7 +26,7 @@ from swiftspec.server.guards import ApiKeys, BodyLimit, RequestIds, SendTimeout
 from swiftspec.server.origins import JsonBodies, KnownHosts
 from swiftspec.server.replies import event
 from swiftspec.server.serving import Phase, Serving
-from swiftspec.timing.timelines import timelines_as_json
+from swiftspec.timing.timeline import timelines_as_json
 from swiftspec.version import __version__
 
 if TYPE_CHECKING:

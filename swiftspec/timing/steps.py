@@ -54,7 +54,7 @@ def prefill_rows(num_tokens: int) -> int:
     return whole * PREFILL_CHUNK + (padded_rows(rest) if rest else 0)
 
 
-class _Known(Protocol):
+class _HostTime(Protocol):
     """A host point of a profile."""
 
     @property
@@ -65,7 +65,7 @@ class _Known(Protocol):
     def provenance(self) -> Provenance: ...
 
 
-class _Step(_Known, Protocol):
+class _StepTime(_HostTime, Protocol):
     """A step point of a profile."""
 
     @property
@@ -84,14 +84,14 @@ class _Column(NamedTuple):
 class StepGrid:
     """Steps of one table: bilinear between its rows and contexts, flat in context and linear in rows beyond them.
 
-    in_buckets: rows between known ones are not interpolated but padded to the next known number. in_chunks: rows are
-    those that a CPU computes for a prompt, see `prefill_rows`.
+    in_capture_sizes: rows between known ones are not interpolated but padded to the next known number. in_chunks: rows
+    are those that a CPU computes for a prompt, see `prefill_rows`.
     """
 
-    def __init__(self, points: Iterable[_Step], *, in_capture_sizes: bool = False, in_chunks: bool = False) -> None:
+    def __init__(self, points: Iterable[_StepTime], *, in_capture_sizes: bool = False, in_chunks: bool = False) -> None:
         self._in_capture_sizes = in_capture_sizes
         self._in_chunks = in_chunks
-        by_rows: dict[int, list[_Step]] = {}
+        by_rows: dict[int, list[_StepTime]] = {}
         for point in sorted(points, key=lambda point: (point.rows, point.context)):
             by_rows.setdefault(point.rows, []).append(point)
         ordered = [point for column in by_rows.values() for point in column]
@@ -104,7 +104,7 @@ class StepGrid:
         self._exact = {(point.rows, point.context): point.provenance for point in ordered}
         self._between = weakest([Provenance.INTERPOLATED, *self._exact.values()])
 
-    def _column(self, points: Sequence[_Step]) -> _Column:
+    def _column(self, points: Sequence[_StepTime]) -> _Column:
         values = []
         for point in points:
             held = {(part.name, part.provenance): part.seconds for part in point.parts}
@@ -169,7 +169,7 @@ class StepGrid:
 class HostGrid:
     """Host times of one phase, linear in rows."""
 
-    def __init__(self, points: Iterable[_Known]) -> None:
+    def __init__(self, points: Iterable[_HostTime]) -> None:
         ordered = sorted(points, key=lambda point: point.rows)
         self._rows = [point.rows for point in ordered]
         self._values = np.array([point.quantiles_s for point in ordered])
