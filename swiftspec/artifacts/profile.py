@@ -286,7 +286,7 @@ class Profile(Document):
         return self.latencies.degrees(phase, role=role, ranks=ranks)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic's, without the latencies that were computed from the original."""
+        """A copy, as pydantic makes it, without the latencies that were computed from the original."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("latencies", None)
         return copied

@@ -44,7 +44,7 @@ class Host:
         return cls(step_s=step_s, group_s=CONSTANTS["host_group_s"])
 
     def seconds(self, spec: ModelSpec, *, quant: str, degree: int) -> float:
-        """What is added to a forward of these layers."""
+        """Seconds that are added to a forward of these layers."""
         layers = spec.num_layers * self.layer_s + num_sparse_layers(spec) * self.sparse_layer_s
         in_fp8 = spec.num_layers * self.fp8_layer_s if quant == "fp8" else 0.0
         return self.step_s + self.group_s * log2(degree) + max(0.0, layers + in_fp8)

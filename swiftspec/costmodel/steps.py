@@ -24,7 +24,7 @@ _CHUNK, _BEFORE = 64, 512  # tokens to which a chunk and what it follows are rou
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """What one step computes.
+    """Work of one step.
 
     Parameters
     ----------

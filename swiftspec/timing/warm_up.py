@@ -82,7 +82,7 @@ class WarmUpCost(Facts):
 
 
 class WeightCache:
-    """What a device group's caches hold of a model's weights in the course of time. All of them at first."""
+    """A model's weights in the caches of a device group, as time goes on; all of them at first."""
 
     def __init__(self, cost: WarmUpCost, *, now_s: float = 0.0) -> None:
         self._cost = cost
