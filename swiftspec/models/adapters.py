@@ -42,7 +42,7 @@ class Adapter:
 
     @classmethod
     def read(cls, directory: Path) -> Adapter:
-        """Read adapter_config.json. ValueError names the file, and the field that is missing or its unsupported value."""
+        """Read adapter_config.json. ValueError names the file and the field that is missing or unsupported."""
         path = directory / _CONFIG
         values = read_foreign_json(path)
         if not isinstance(values, dict):
