@@ -183,6 +183,9 @@ class Profile(Document):
 
     Examples
     --------
+    >>> from swiftspec.policies.effects import Role
+    >>> from swiftspec.timing.step_key import StepKey
+    >>> from swiftspec.timing.timeline import Phase
     >>> profile = swiftspec.Profile.load("profile.json")
     >>> latency = profile.step(StepKey(Role.TARGET, Phase.VERIFY, degree=1, rows=4, context=128))
     >>> latency.median_s
