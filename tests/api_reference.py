@@ -22,6 +22,7 @@ MODULES: Final = (
     "swiftspec.files.document",
     "swiftspec.artifacts.goal",
     "swiftspec.timing.latency",
+    "swiftspec.timing.step_key",
     "swiftspec.artifacts.plan",
     "swiftspec.artifacts.planned",
     "swiftspec.artifacts.profile",

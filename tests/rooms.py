@@ -176,7 +176,7 @@ ALONE = (
 
 # Methods, and who alone calls them: what a further request adds to a step, without which nobody has a load's speed.
 ALONE_CALL: Mapping[str, tuple[str, ...]] = {
-    "further_sequence": (_UNDER_LOAD, "swiftspec.simulator.latency", "swiftspec.timing.step_costs"),
+    "further_sequences": (_UNDER_LOAD, "swiftspec.simulator.latency", "swiftspec.timing.step_costs"),
 }
 
 # Modules that write files by themselves; inflate writes a folder that appears whole, and a cache is no output.

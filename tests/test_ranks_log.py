@@ -40,7 +40,7 @@ def forward_rows(profile: Profile) -> list[list[str]]:
     rows = []
     for step, check in checked_steps(profile):
         if step.phase in (Phase.VERIFY, Phase.EXPAND) and step.context == CONTEXT and step.rows in ROWS:
-            threads = profile.step(step.phase, degree=2, peer_busy=False, rows=step.rows, context=CONTEXT)
+            threads = profile.step(step.key._replace(ranks=1))
             parts = {part.name: part.seconds for part in step.parts}
             rows.append(
                 [

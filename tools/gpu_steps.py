@@ -182,12 +182,12 @@ def _tune(options: argparse.Namespace) -> Iterator[Record]:
 
 def _ops(options: argparse.Namespace) -> Iterator[Record]:
     from swiftspec.files.document import ModelRef, Origin
-    from swiftspec.profiler.op_benchmark import CONTEXTS, ROWS, Grid, measure_ops, op_tables
+    from swiftspec.profiler.op_benchmark import CONTEXTS, ROWS, BenchmarkGrid, measure_ops, op_tables
     from swiftspec.profiler.steps import computed_spec
 
     models = [ModelRef(model="demo/target", dtype="bfloat16", inflate=options.inflate)]
     models.append(ModelRef(model="demo/draft", dtype="bfloat16"))
-    grid = Grid(rows=(1, 8), contexts=(16,)) if options.quick else Grid(rows=ROWS, contexts=CONTEXTS)
+    grid = BenchmarkGrid(rows=(1, 8), contexts=(16,)) if options.quick else BenchmarkGrid(rows=ROWS, contexts=CONTEXTS)
     rows = []
     for row in measure_ops(
         [(computed_spec(reference), reference.dtype) for reference in models],

@@ -13,7 +13,7 @@ __all__ = ["candidate_costs", "policy_costs", "usual_gather_s"]
 
 
 def usual_gather_s(candidate: Candidate) -> float:
-    """As long as two draft forwards, as predicted, and an answer without one; 0 where the models share devices.
+    """Seconds of two draft forwards and an answer without one, as predicted; 0 where the models share devices.
 
     After a miss a draft needs one forward, and another request's may be under way.
     """

@@ -14,9 +14,9 @@ from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.files.document import Document, Facts, ModelRef
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import NUM_QUANTILES, Latency, Part, Provenance
-from swiftspec.timing.row_factors import RowFactors, factor_at
 from swiftspec.timing.sharing import Sharing
-from swiftspec.timing.steps import HostGrid, Latencies, StepGrid, StepTable
+from swiftspec.timing.step_key import RowFactors, StepKey, StepTable, factor_at
+from swiftspec.timing.steps import HostGrid, Latencies, StepGrid
 from swiftspec.timing.timeline import COMPUTING, Phase
 from swiftspec.timing.warm_up import WarmUpCost
 
@@ -26,7 +26,6 @@ __all__ = [
     "HostPoint",
     "Profile",
     "StepPoint",
-    "StepTable",
 ]
 
 MOST_DEVICES = 65536  # more than any plan has
@@ -34,7 +33,7 @@ _Seconds = Annotated[float, Field(gt=0, le=1e6)]  # a forward of twelve days is 
 _Degree = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
 
 
-class _Measured(Facts):
+class _Quantiles(Facts):
     quantiles_s: tuple[_Seconds, ...] = Field(min_length=NUM_QUANTILES, max_length=NUM_QUANTILES)
     num_samples: int = Field(ge=1)
     provenance: Provenance
@@ -52,7 +51,7 @@ class _Measured(Facts):
         return Latency(self.quantiles_s, self.provenance)
 
 
-class StepPoint(_Measured):
+class StepPoint(_Quantiles):
     """One whole forward of a role's model, from launch to the result on the host.
 
     degree: devices of the role's group (intra-op threads on CPU). peer_busy: whether the other group computed
@@ -98,8 +97,22 @@ class StepPoint(_Measured):
         """The table it belongs to: all fields but rows and context."""
         return StepTable(self.role, self.phase, self.degree, self.peer_busy, self.cold, self.ranks)
 
+    @property
+    def key(self) -> StepKey:
+        """The forward that was measured."""
+        return StepKey(
+            self.role,
+            self.phase,
+            self.degree,
+            self.rows,
+            self.context,
+            ranks=self.ranks,
+            peer_busy=self.peer_busy,
+            cold=self.cold,
+        )
 
-class HostPoint(_Measured):
+
+class HostPoint(_Quantiles):
     """Host time of a role's process around an effect of this phase, without its forward, at this many rows.
 
     For `wait` it is the channel's hop: from the end of the peer's send to the message in hand; with features of tokens
@@ -170,8 +183,11 @@ class Profile(Document):
 
     Examples
     --------
+    >>> from swiftspec.policies.effects import Role
+    >>> from swiftspec.timing.step_key import StepKey
+    >>> from swiftspec.timing.timeline import Phase
     >>> profile = swiftspec.Profile.load("profile.json")
-    >>> latency = profile.step("verify", degree=1, peer_busy=False, rows=4, context=128)
+    >>> latency = profile.step(StepKey(Role.TARGET, Phase.VERIFY, degree=1, rows=4, context=128))
     >>> latency.median_s
     0.0...
     """
@@ -214,38 +230,8 @@ class Profile(Document):
         fields: dict[str, Any] = handler(self)
         return {name: value for name, value in fields.items() if name not in ("sharing", "warm_up") or value}
 
-    def step(
-        self,
-        phase: Phase | str,
-        *,
-        degree: int,
-        peer_busy: bool,
-        rows: int,
-        context: int,
-        role: Role | None = None,
-        cold: bool = False,
-        ranks: int = 1,
-    ) -> Latency:
-        """Latency of one whole forward.
-
-        Parameters
-        ----------
-        phase : Phase
-            `verify` for a target's forward, `expand` for a draft's, `prefill`, or another that computes.
-        degree : int
-            Devices that divide the model.
-        peer_busy : bool
-            Whether the other model computes meanwhile.
-        rows : int
-            Tokens in the forward.
-        context : int
-            Tokens in the cache before it.
-        role : Role, optional
-            Role of a prefill; follows from any other phase.
-        cold : bool
-            Whether the weights have left the processor's caches since the last forward.
-        ranks : int
-            On a CPU, processes that divide the model.
+    def step(self, key: StepKey) -> Latency:
+        """Latency of one whole forward of a single sequence.
 
         Returns
         -------
@@ -264,16 +250,7 @@ class Profile(Document):
         ValueError
             If nothing was measured for this phase, degree and number of ranks.
         """
-        return self.latencies.step(
-            Phase(phase),
-            degree=degree,
-            peer_busy=peer_busy,
-            rows=rows,
-            context=context,
-            role=role,
-            cold=cold,
-            ranks=ranks,
-        )
+        return self.latencies.step(key)
 
     def host_latency(self, phase: Phase, *, rows: int = 1, policy: str = "") -> Latency | None:
         """Host time of a policy's effect, linear in rows between measurements; None if the profile has none.
@@ -312,7 +289,7 @@ class Profile(Document):
         return self.latencies.degrees(phase, role=role, ranks=ranks)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic's, without the latencies that were computed from the original."""
+        """A copy, as pydantic makes it, without the latencies that were computed from the original."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("latencies", None)
         return copied

@@ -34,7 +34,7 @@ _RECORDED = "it needs --device; without that, acceptance comes from --trace"
 def write_page(path: Path, planned: Planned) -> None:
     """Write the report of a plan."""
     from swiftspec.reports.html import render
-    from swiftspec.simulator.typical import typical_timeline
+    from swiftspec.simulator.driver import typical_timeline
 
     planned = with_routed_profile(planned)
     page = render(planned.plan, profile=planned.profile, timeline=typical_timeline(planned))

@@ -1,19 +1,19 @@
 """Composed profile of a pair on hardware that is not installed here: every forward, at every TP degree."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from swiftspec.artifacts.profile import Collective, HostPoint, Profile, StepPoint
+from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.forward import Host, all_reduce_times, fastest, forward_parts, fuzzy_parts
 from swiftspec.costmodel.kernel_latency import Kernels, UnknownShapeError
 from swiftspec.costmodel.published import PublishedForwards
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
-from swiftspec.costmodel.sharing import composed_cost
 from swiftspec.costmodel.sparse_forward import EXPERTS
-from swiftspec.devices import DeviceSpec
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.files.document import ModelRef, Origin
+from swiftspec.models import sharded
 from swiftspec.models.heads import Product
 from swiftspec.models.layers import halves
 from swiftspec.models.sparse_spec import SparseSpec
@@ -24,7 +24,7 @@ from swiftspec.timing.sharing import Sharing, SharingCost
 from swiftspec.timing.steps import hop_rows
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["Named", "compose_profile"]
+__all__ = ["Named", "RoleModel", "compose_profile"]
 
 # A request's verification has at most 64 rows; more are those of many requests, which follow no straight line.
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64, 96, 128, 192, 256, 384, 512)
@@ -49,22 +49,40 @@ class Named(Protocol):
     def products(self) -> tuple[Product, ...]: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleModel:
+    """The model of a role, as its forwards are composed.
+
+    Parameters
+    ----------
+    model : Named
+    quant : str
+        Format of its weights.
+    host : Host
+        Time that the engine adds to every forward; that of the leanest engine with known figures if not given.
+    kv_budget : int, optional
+        Tokens that its cache keeps, so that a forward behind more costs what one behind these does; all of them if not
+        given. Its prefill reads the whole prompt.
+    feature_bytes : int
+        Bytes of a token's features, if a draft reads any. With devices of its own it gets them over a device's links.
+    """
+
+    model: Named
+    quant: str
+    host: Host = field(default_factory=lambda: Host.of("trtllm"))
+    kv_budget: int | None = None
+    feature_bytes: int = 0
+
+
 def compose_profile(
+    target: RoleModel,
+    draft: RoleModel,
     *,
-    device: DeviceSpec,
-    num_devices: int,
-    target: Named,
-    draft: Named,
-    quant: str,
-    draft_quant: str | None = None,
     kernels: Kernels,
+    num_devices: int,
     max_context: int,
-    host: Host | None = None,
-    draft_host: Host | None = None,
     published: PublishedForwards | None = None,
     collective: str | None = None,
-    draft_kv_budget: int | None = None,
-    feature_bytes: int = 0,
     routing: Routing = ASSUMED_ROUTING,
 ) -> Profile:
     """Steps of both roles at every degree that fits a node, whether the weights fit or not.
@@ -73,28 +91,15 @@ def compose_profile(
 
     Parameters
     ----------
-    device : DeviceSpec
-    num_devices : int
-    target, draft : Named
-    quant, draft_quant : str
-        Weight formats; the draft's defaults to the target's.
     kernels : Kernels
-        Kernel latencies of this device.
+        Kernel latencies of the device.
+    num_devices : int
     max_context : int
         The longest prefix, in tokens; beyond it a step costs what it costs there.
-    host : Host, optional
-        Time that the engine adds to every forward; that of the leanest engine with known figures if not given.
-    draft_host : Host, optional
-        The same of the draft's forwards; the target's if not given.
     published : PublishedForwards, optional
         Source of whole forwards that replace the composed ones of models in int4, prefills excepted.
     collective : str, optional
         The all-reduce of composed forwards; the fastest known one if not given.
-    draft_kv_budget : int, optional
-        Tokens that the draft's cache keeps, so that a forward behind more costs what one behind these does; all of them
-        if not given. Its prefill reads the whole prompt.
-    feature_bytes : int
-        Bytes of a token's features, if the draft reads any. With devices of its own it gets them over a device's links.
     routing : Routing, optional
         Agreement between the experts of a sequence's rows.
 
@@ -105,50 +110,39 @@ def compose_profile(
         raise ValueError(f"num_devices is {num_devices}; expected at least 1")
     if max_context < 1:
         raise ValueError(f"max_context is {max_context}; expected at least 1")
-    host = host or Host.of("trtllm")
+    device = kernels.device
     steps: list[StepPoint] = []
     collectives: list[Collective] = []
     costs: list[SharingCost] = []
-    for role, model, weights in ((Role.TARGET, target, quant), (Role.DRAFT, draft, draft_quant or quant)):
-        budget = draft_kv_budget if role is Role.DRAFT else None
-        is_sparse = isinstance(model.spec, SparseSpec)
+    for role, model in ((Role.TARGET, target), (Role.DRAFT, draft)):
+        spec = model.model.spec
+        has_published = model.quant == "int4" and not model.model.products and not isinstance(spec, SparseSpec)
+        forwards = published if has_published else None
         degrees = range(1, min(num_devices, device.devices_per_node) + 1)
-        for degree in priced_degrees(role, model, kernels=kernels, quant=weights, degrees=degrees):
-            forwards = published if weights == "int4" and not model.products and not is_sparse else None
-            choice = _collective(role, model.spec, kernels=kernels, degree=degree, published=forwards, named=collective)
+        for degree in priced_degrees(role, model.model, kernels=kernels, quant=model.quant, degrees=degrees):
+            choice = _collective(role, spec, kernels=kernels, degree=degree, published=forwards, named=collective)
             collectives += [choice] if choice else []
-            group = _Group(
+            group = _ModelGroup(
                 role=role,
-                spec=model.spec,
-                products=model.products,
-                quant=weights,
+                model=model,
                 kernels=kernels,
                 degree=degree,
                 collective=choice.implementation if choice else None,
-                host=(draft_host or host) if role is Role.DRAFT else host,
                 published=forwards,
                 routing=routing,
             )
-            steps += group.steps(max_context, most_cached=min(max_context, budget or max_context))
-            costs.append(
-                composed_cost(
-                    role,
-                    model.spec,
-                    device=device,
-                    degree=degree,
-                    sequence_s=group.further_sequence_s(),
-                    most_slots=budget,
-                )
-            )
+            steps += group.steps(max_context, most_cached=min(max_context, model.kv_budget or max_context))
+            costs.append(group.further_sequence())
+    feature_s = draft.feature_bytes / device.link_bandwidth_Bps
     return Profile(
         origin=Origin.here(),
         device=device.name,
         num_devices=num_devices,
-        target=ModelRef(model=target.name, dtype=quant),
-        draft=ModelRef(model=draft.name, dtype=draft_quant or quant),
+        target=ModelRef(model=target.model.name, dtype=target.quant),
+        draft=ModelRef(model=draft.model.name, dtype=draft.quant),
         steps=tuple(steps),
-        host=tuple(_host_points(feature_bytes / device.link_bandwidth_Bps, beside_device=host.beside_device)),
-        feature_bytes=feature_bytes,
+        host=tuple(_host_points(feature_s, beside_device=target.host.beside_device)),
+        feature_bytes=draft.feature_bytes,
         peers_interfere=False,
         collectives=tuple(collectives),
         sharing=Sharing(costs=tuple(costs)),
@@ -199,19 +193,20 @@ def _collective(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
+class _ModelGroup:
     """A role's model on a number of devices."""
 
     role: Role
-    spec: ModelSpec
-    products: tuple[Product, ...]
-    quant: str
+    model: RoleModel
     kernels: Kernels
     degree: int
     collective: str | None
-    host: Host
     published: PublishedForwards | None
     routing: Routing
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.model.model.spec
 
     def steps(self, max_context: int, *, most_cached: int) -> Iterator[StepPoint]:
         """Prefills, and forwards that read at most `most_cached` tokens of their context."""
@@ -224,7 +219,28 @@ class _Group:
                 for phase, parts in self._forwards(rows, min(context, most_cached)):
                     yield self._point(phase, rows, context, parts)
 
-    def further_sequence_s(self) -> float:
+    def further_sequence(self) -> SharingCost:
+        """Cost of a further sequence: its KV cache, read once for all of its rows, at the memory's bandwidth.
+
+        Forwards of several sequences and of one with equally many rows differ in their attention, and in the experts
+        that they touch. This leaves out the engine's own time for a sequence (scheduling, block tables, sampling) and
+        the imbalance of sequences of different lengths, which would add to the cost; and that the attention of one
+        short sequence does not fill a device, and that of many rows computes for longer than it reads, which both hide
+        some of it. In the op tables of an H100 a further sequence of 2048 slots of a 70B model costs 1.2 times as much
+        on one device, and half as much on each of four.
+        """
+        slot_bytes = sharded(self.spec, self.degree).kv_bytes_per_token("bf16")
+        return SharingCost(
+            role=self.role,
+            degree=self.degree,
+            peer_busy=False,
+            sequence_s=self._further_experts_s(),
+            slot_s=slot_bytes / (self.kernels.device.memory_bandwidth_Bps * CONSTANTS["bandwidth_share"]),
+            most_slots=self.model.kv_budget,
+            provenance=Provenance.COMPOSED,
+        )
+
+    def _further_experts_s(self) -> float:
         """Seconds of the experts that a further sequence needs: its rows agree with each other only."""
         if self.spec.experts is None:
             return 0.0
@@ -270,15 +286,15 @@ class _Group:
         return forward_parts(
             spec,
             kernels=self.kernels,
-            quant=self.quant,
+            quant=self.model.quant,
             degree=self.degree,
             rows=rows,
             context=context,
             collective=collective,
             answers=answers,
             sequences=sequences,
-            host=self.host,
-            products=self.products,
+            host=self.model.host,
+            products=self.model.model.products,
             routing=self.routing,
         )
 
@@ -286,12 +302,12 @@ class _Group:
         return fuzzy_parts(
             self.spec,
             kernels=self.kernels,
-            quant=self.quant,
+            quant=self.model.quant,
             degree=self.degree,
             rows=rows,
             context=context,
             collective=self.collective,
-            host=self.host,
+            host=self.model.host,
         )
 
     def _point(self, phase: Phase, rows: int, context: int, parts: Sequence[Part]) -> StepPoint:

@@ -7,13 +7,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["CONSTANTS", "Fitted", "fitted_constants"]
+__all__ = ["CONSTANTS", "FittedConstant", "fitted_constants"]
 
 _FILE = Path(__file__).with_name("constants.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
+class FittedConstant:
     """One constant: `value` in `unit`, and the data it was fitted on."""
 
     name: str
@@ -22,10 +22,10 @@ class Fitted:
     fitted_on: str
 
 
-def fitted_constants() -> tuple[Fitted, ...]:
+def fitted_constants() -> tuple[FittedConstant, ...]:
     """All constants, as in the file."""
     content = json.loads(_FILE.read_text(encoding="utf-8"))
-    return tuple(Fitted(name=name, **entry) for name, entry in content.items())
+    return tuple(FittedConstant(name=name, **entry) for name, entry in content.items())
 
 
 CONSTANTS: Final[Mapping[str, float]] = MappingProxyType({fact.name: fact.value for fact in fitted_constants()})

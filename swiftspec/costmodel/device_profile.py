@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from swiftspec.artifacts.profile import Profile
-from swiftspec.costmodel.compose import Named, compose_profile
-from swiftspec.costmodel.forward import Host
+from swiftspec.costmodel.compose import RoleModel, compose_profile
 from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.published import PublishedForwards, SwiftSpecKernels, published_tables
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
@@ -22,23 +21,17 @@ Int4Forwards = Callable[[DeviceSpec], PublishedForwards]
 
 
 def device_profile(
+    target: RoleModel,
+    draft: RoleModel,
     *,
     device: str,
     num_devices: int,
-    target: Named,
-    draft: Named,
-    quant: str,
-    draft_quant: str | None = None,
-    library: str | None = None,
     max_context: int,
+    library: str | None = None,
     op_tables: Path | None = None,
     collective: str | None = None,
     int4_forwards: Int4Forwards | None = SwiftSpecKernels,
-    draft_kv_budget: int | None = None,
-    feature_bytes: int = 0,
     routing: Routing = ASSUMED_ROUTING,
-    host: Host | None = None,
-    draft_host: Host | None = None,
 ) -> Profile:
     """Every forward of both roles at every TP degree, and the sources of their times.
 
@@ -47,57 +40,39 @@ def device_profile(
     device : str
         Name in the registry.
     num_devices : int
-    target, draft : Named
-    quant, draft_quant : str
-        Weight formats; the draft's defaults to the target's.
+    max_context, collective, routing
+        As for `compose_profile`.
     library : str, optional
         Library of the op tables; the usual one if not given.
-    max_context : int
-        The longest prefix, in tokens.
     op_tables : Path, optional
         The user's, instead of the packaged ones.
-    collective : str, optional
-        The all-reduce; the fastest known one if not given.
     int4_forwards : callable, optional
         From a device to published whole forwards with int4 weights; composed as in any other format if None.
-    draft_kv_budget, feature_bytes : int, optional
-        As for `compose_profile`.
-    routing : Routing, optional
-        As for `compose_profile`.
-    host, draft_host : Host, optional
-        As for `compose_profile`.
 
     Raises
     ------
     ValueError
         If the op tables are of another device, or have no rows of the library.
     """
-    spec = named_device(device)
-    published = int4_forwards(spec) if int4_forwards else None
+    published = int4_forwards(named_device(device)) if int4_forwards else None
     profile = compose_profile(
-        device=spec,
-        num_devices=num_devices,
-        target=target,
-        draft=draft,
-        quant=quant,
-        draft_quant=draft_quant,
+        target,
+        draft,
         kernels=engine_kernels(device, library=library, op_tables=op_tables),
+        num_devices=num_devices,
         max_context=max_context,
-        host=host,
-        draft_host=draft_host,
         published=published,
         collective=collective,
-        draft_kv_budget=draft_kv_budget,
-        feature_bytes=feature_bytes,
         routing=routing,
     )
     sources = [source_of(device, op_tables)]
-    if published is not None and "int4" in (quant, draft_quant):
+    if published is not None and "int4" in (target.quant, draft.quant):
         sources.append(f"forwards in int4 by published figures: {published_tables()['source']}")
-    if any(isinstance(model.spec, SparseSpec) and model.spec.experts for model in (target, draft)):
+    specs = (target.model.spec, draft.model.spec)
+    if any(isinstance(spec, SparseSpec) and spec.experts for spec in specs):
         sources.append(str(routing))
-    if draft_kv_budget is not None:
-        sources.append(f"a draft whose cache keeps {draft_kv_budget} tokens, which is assumed")
+    if draft.kv_budget is not None:
+        sources.append(f"a draft whose cache keeps {draft.kv_budget} tokens, which is assumed")
     return profile.model_copy(update={"sources": tuple(sources)})
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.costmodel.linear_fit import LinearFit, Observation
 from swiftspec.policies.effects import Role
-from swiftspec.timing.steps import StepTable
+from swiftspec.timing.step_key import StepTable
 from swiftspec.timing.timeline import Phase
 
 __all__ = ["ExpertFit", "expert_fits"]

@@ -7,10 +7,10 @@ from itertools import chain
 from math import log2
 
 from swiftspec.costmodel.constants import CONSTANTS
-from swiftspec.costmodel.forward_ops import FUSED, Forward, Timed, all_reduce_times, fastest
+from swiftspec.costmodel.forward_ops import FUSED, ForwardOps, OpTime, all_reduce_times, fastest
 from swiftspec.costmodel.kernel_latency import Kernels, KernelTime
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
-from swiftspec.costmodel.sparse_forward import SparseForward
+from swiftspec.costmodel.sparse_forward import SparseForwardOps
 from swiftspec.models.heads import Product
 from swiftspec.models.layer_parts import Experts
 from swiftspec.models.layers import layer_groups
@@ -44,7 +44,7 @@ class Host:
         return cls(step_s=step_s, group_s=CONSTANTS["host_group_s"])
 
     def seconds(self, spec: ModelSpec, *, quant: str, degree: int) -> float:
-        """What is added to a forward of these layers."""
+        """Seconds that are added to a forward of these layers."""
         layers = spec.num_layers * self.layer_s + num_sparse_layers(spec) * self.sparse_layer_s
         in_fp8 = spec.num_layers * self.fp8_layer_s if quant == "fp8" else 0.0
         return self.step_s + self.group_s * log2(degree) + max(0.0, layers + in_fp8)
@@ -94,7 +94,7 @@ def forward_parts(
     routing : Routing, optional
         Agreement between the experts of a sequence's rows; an assumed one if not given.
     """
-    kind = SparseForward if isinstance(spec, SparseSpec) else Forward
+    kind = SparseForwardOps if isinstance(spec, SparseSpec) else ForwardOps
     forward = kind(
         spec=spec,
         kernels=kernels,
@@ -131,7 +131,7 @@ def fuzzy_parts(
     The first and the last layer are groups of one. A group's outputs are exchanged together; its feed-forward blocks
     run one after another, divided over the devices as usual.
     """
-    forward = Forward(
+    forward = ForwardOps(
         spec=spec,
         kernels=kernels,
         quant=quant,
@@ -161,13 +161,13 @@ def num_sparse_layers(spec: ModelSpec) -> int:
     return spec.num_layers if spec.experts else 0
 
 
-def _host_time(host: Host | None, spec: ModelSpec, quant: str, degree: int) -> Iterable[Timed]:
+def _host_time(host: Host | None, spec: ModelSpec, quant: str, degree: int) -> Iterable[OpTime]:
     if host is not None:
         seconds = host.seconds(spec, quant=quant, degree=degree)
         yield "host", KernelTime(seconds, Provenance.INTERPOLATED), 1
 
 
-def _summed(*timed: Timed) -> tuple[Part, ...]:
+def _summed(*timed: OpTime) -> tuple[Part, ...]:
     sums: dict[tuple[str, Provenance], float] = {}
     for name, (seconds, provenance), count in timed:
         key = (name, provenance)

@@ -12,14 +12,14 @@ from swiftspec.models.quantisation import BF16_BYTES, dense_format
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["FUSED", "Forward", "Timed", "all_reduce_times", "fastest"]
+__all__ = ["FUSED", "ForwardOps", "OpTime", "all_reduce_times", "fastest"]
 
 FUSED = "fused"  # residual and norm in the same kernel
-Timed = tuple[str, KernelTime, float]  # name, time of one, count
+OpTime = tuple[str, KernelTime, float]  # name, time of one, count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forward:
+class ForwardOps:
     """The operations of one forward, with their counts."""
 
     spec: ModelSpec
@@ -49,14 +49,14 @@ class Forward:
         """Bytes of the hidden states of all rows."""
         return self.rows * self.spec.hidden_size * BF16_BYTES
 
-    def layers(self) -> Iterable[Timed]:
+    def layers(self) -> Iterable[OpTime]:
         """All layers, with the all-reduces between them."""
         count = self.spec.num_layers
         yield from self.attention_block(count)
         yield from self.feed_forward(count)
         yield from self.exchanges(2 * count)
 
-    def attention_block(self, count: float) -> Iterable[Timed]:
+    def attention_block(self, count: float) -> Iterable[OpTime]:
         """Attention of `count` layers with its projections and norm; the all-reduce after it is an `exchange`."""
         shard = self.shard
         return self.grouped_attention(
@@ -65,7 +65,7 @@ class Forward:
 
     def grouped_attention(
         self, count: float, *, heads: int, kv_heads: int, head_dim: int, context: int | None = None, gated: bool = False
-    ) -> Iterable[Timed]:
+    ) -> Iterable[OpTime]:
         """The same of any heads. context: if it is not this forward's. gated: by a product as wide as the queries."""
         spec, kernels, rows = self.spec, self.kernels, self.rows
         width, kv_width = heads * head_dim, 2 * kv_heads * head_dim
@@ -86,22 +86,22 @@ class Forward:
             yield "gate", kernels.elementwise(num_bytes=3 * rows * width * BF16_BYTES), count
         yield "o", self.gemm(spec.hidden_size, width), count
 
-    def feed_forward(self, count: float) -> Iterable[Timed]:
+    def feed_forward(self, count: float) -> Iterable[OpTime]:
         """Gated products of `count` layers with their norm; the all-reduce after them is an `exchange`."""
         yield "norm", self.norm(), count
         yield from self.network(count, self.shard.intermediate_size)
 
-    def network(self, count: float, size: int) -> Iterable[Timed]:
+    def network(self, count: float, size: int) -> Iterable[OpTime]:
         """Gated products of this width."""
         yield "gate_up", self.gemm(2 * size, self.spec.hidden_size), count
         yield "activation", self.kernels.elementwise(num_bytes=3 * self.rows * size * BF16_BYTES), count
         yield "down", self.gemm(self.spec.hidden_size, size), count
 
-    def exchanges(self, count: float, *, times_as_large: int = 1) -> Iterable[Timed]:
+    def exchanges(self, count: float, *, times_as_large: int = 1) -> Iterable[OpTime]:
         """All-reduces of the hidden states."""
         return self.all_reduces(count, num_bytes=self.activation_bytes * times_as_large)
 
-    def all_reduces(self, count: float, *, num_bytes: int) -> Iterable[Timed]:
+    def all_reduces(self, count: float, *, num_bytes: int) -> Iterable[OpTime]:
         """All-reduces of so many bytes; none on a single device."""
         if self.degree > 1:
             times = all_reduce_times(self.kernels, num_bytes=num_bytes, degree=self.degree)
@@ -110,14 +110,14 @@ class Forward:
                 raise unknown("collective", name, times)
             yield "all_reduce", times[name], count
 
-    def products(self, products: Iterable[Product]) -> Iterable[Timed]:
+    def products(self, products: Iterable[Product]) -> Iterable[OpTime]:
         """Products beside those of the layers, their columns divided over the group."""
         for product in products:
             rows, count = (1, self.rows) if product.is_serial else (self.rows, 1)
             columns = -(-product.num_outputs // self.degree)
             yield product.name, self.gemm(columns, product.num_inputs, rows=rows), count
 
-    def ends(self, answers: int) -> Iterable[Timed]:
+    def ends(self, answers: int) -> Iterable[OpTime]:
         """Embedding, last norm, and the LM head for `answers` rows, its columns divided over the group."""
         spec, kernels = self.spec, self.kernels
         yield from self.exchanges(1)  # the embedding's rows are divided over the group

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Found", "Grid"]
+__all__ = ["Grid", "GridValue"]
 
 _SPIKE = 1.4  # times both of its neighbours
 
 
-class Found(NamedTuple):
+class GridValue(NamedTuple):
     """A value, and whether it is a grid point's own.
 
     clipped: an axis was held at its first or last knot. borrowed: the grid has no value around the point, so this is
@@ -74,7 +74,7 @@ class Grid:
         """Knots of every axis, ascending."""
         return self._axes
 
-    def at(self, *point: float) -> Found:
+    def at(self, *point: float) -> GridValue:
         """The value at a point; beyond an axis' ends, the value at the end; at gaps, from the remaining knots."""
         brackets = [_bracket(axis, coordinate) for axis, coordinate in zip(self._axes, point, strict=True)]
         clipped = any(bracket.clipped for bracket in brackets)
@@ -86,10 +86,10 @@ class Grid:
                 weight = prod(share for _, share in corner)
                 total, weights = total + weight * log(value), weights + weight
         if not weights:
-            return Found(self._nearest(point), False, clipped, True)
+            return GridValue(self._nearest(point), False, clipped, True)
         single = all(len(bracket.knots) == 1 for bracket in brackets)
         exact = single and not clipped and bool(self._measured[tuple(bracket.knots[0][0] for bracket in brackets)])
-        return Found(float(value) if single else exp(total / weights), exact, clipped, False)
+        return GridValue(float(value) if single else exp(total / weights), exact, clipped, False)
 
     def _nearest(self, point: Sequence[float]) -> float:
         places = np.argwhere(~np.isnan(self._values))

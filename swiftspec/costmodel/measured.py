@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from swiftspec.costmodel.constants import CONSTANTS
-from swiftspec.costmodel.grid import Found, Grid
+from swiftspec.costmodel.grid import Grid, GridValue
 from swiftspec.costmodel.kernel_latency import NCCL, KernelTime, RooflineKernels
 from swiftspec.costmodel.measured_sparse import SparseTables
 from swiftspec.costmodel.op_tables import OpTables
@@ -191,7 +191,7 @@ class TableKernels:
             times.append((rows, max(time, uncached, key=lambda one: one.seconds) if cached else time))
         return RowCurve.padded(times)
 
-    def _table_time(self, found: Found, rows: int, n: int, k: int, quant: str) -> KernelTime:
+    def _table_time(self, found: GridValue, rows: int, n: int, k: int, quant: str) -> KernelTime:
         """Time at one number of rows of the tables."""
         seconds = found.value * float(self._bound_s(rows, n, k, quant))
         if quant == "bf16":

@@ -15,7 +15,7 @@ from swiftspec.costmodel.measured_routing import mean_touched
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.sharing import Sharing, fit_costs
-from swiftspec.timing.steps import StepTable
+from swiftspec.timing.step_key import StepTable
 from swiftspec.timing.timeline import Phase
 
 __all__ = ["routed_profile"]

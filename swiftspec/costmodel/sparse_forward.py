@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from swiftspec.costmodel.forward_ops import Forward, Timed
+from swiftspec.costmodel.forward_ops import ForwardOps, OpTime
 from swiftspec.costmodel.kernel_latency import KernelTime
 from swiftspec.models.layer_parts import (
     Attention,
@@ -18,7 +18,7 @@ from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.timing.latency import Provenance, weakest
 
-__all__ = ["EXPERTS", "SparseForward"]
+__all__ = ["EXPERTS", "SparseForwardOps"]
 
 EXPERTS = "experts"  # name of the routed experts' part of a forward
 
@@ -29,14 +29,14 @@ _MOST_CORRELATED = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparseForward(Forward):
+class SparseForwardOps(ForwardOps):
     """Layers with experts, latent, linear or windowed attention.
 
     After attention and after the feed-forward network the hidden states are summed over the group, whether experts are
     divided by width or whole: their outputs are on all devices either way.
     """
 
-    def layers(self) -> Iterable[Timed]:
+    def layers(self) -> Iterable[OpTime]:
         shard = self.shard
         assert isinstance(shard, SparseSpec), "a sparse model's shard is sparse"
         for attention, count in shard.attentions.items():
@@ -46,7 +46,7 @@ class SparseForward(Forward):
             yield from self._network(network, count)
         yield from self.exchanges(2 * self.spec.num_layers)
 
-    def _attention(self, part: Attention, count: int) -> Iterable[Timed]:
+    def _attention(self, part: Attention, count: int) -> Iterable[OpTime]:
         if isinstance(part, GroupedAttention):
             context = min(self.context, part.window) if part.window else self.context
             if part.norms_heads_together:
@@ -64,14 +64,14 @@ class SparseForward(Forward):
         else:
             yield from self._linear_attention(part, count)
 
-    def _head_norms(self, part: GroupedAttention, count: int) -> Iterable[Timed]:
+    def _head_norms(self, part: GroupedAttention, count: int) -> Iterable[OpTime]:
         """Norms over all heads: each device adds its squares, all devices theirs, two numbers a row."""
         rows, values = self.rows, part.query_size + part.num_kv_heads * part.head_dim
         yield "norm", self.kernels.elementwise(num_bytes=rows * values * BF16_BYTES), count
         yield from self.all_reduces(count, num_bytes=2 * rows * _FP32_BYTES)
         yield "norm", self.kernels.elementwise(num_bytes=2 * rows * values * BF16_BYTES), count
 
-    def _latent_attention(self, part: LatentAttention, count: int) -> Iterable[Timed]:
+    def _latent_attention(self, part: LatentAttention, count: int) -> Iterable[OpTime]:
         """Queries and keys through their low ranks; the keys' upward product is absorbed into queries and outputs."""
         hidden, rows, kernels = self.spec.hidden_size, self.rows, self.kernels
         cached = part.kv_rank + part.rotary_dim
@@ -95,7 +95,7 @@ class SparseForward(Forward):
         """A product per head, in bf16: as much to read as one of this size, and as many operations."""
         return self.kernels.gemm(rows=self.rows, n=n, k=k, quant="bf16")
 
-    def _indexing(self, part: LatentAttention, count: int) -> Iterable[Timed]:
+    def _indexing(self, part: LatentAttention, count: int) -> Iterable[OpTime]:
         """Products of the indexer, its scores of every token, and the selection; on each device alike."""
         indexer, kernels = part.indexer, self.kernels
         assert indexer is not None, "checked before"
@@ -113,7 +113,7 @@ class SparseForward(Forward):
         yield "indexer", scores, count
         yield "indexer", kernels.elementwise(num_bytes=2 * self.rows * self.context * 4), count
 
-    def _linear_attention(self, part: LinearAttention, count: int) -> Iterable[Timed]:
+    def _linear_attention(self, part: LinearAttention, count: int) -> Iterable[OpTime]:
         hidden, rows = self.spec.hidden_size, self.rows
         decays = part.num_key_heads * part.key_dim if part.kind == "kda" else part.num_value_heads
         yield "norm", self.norm(), count
@@ -122,7 +122,7 @@ class SparseForward(Forward):
         yield "gate", self.kernels.elementwise(num_bytes=3 * rows * part.query_size * BF16_BYTES), count
         yield "o", self.gemm(hidden, part.query_size), count
 
-    def _network(self, part: FeedForward, count: int) -> Iterable[Timed]:
+    def _network(self, part: FeedForward, count: int) -> Iterable[OpTime]:
         if isinstance(part, DenseNetwork):
             yield from self.network(count, part.size)
             return

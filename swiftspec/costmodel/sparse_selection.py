@@ -16,7 +16,7 @@ from swiftspec.costmodel.routing import independent
 from swiftspec.devices import named_device
 from swiftspec.models import QUANTISATIONS
 
-__all__ = ["Entry", "Selected", "select_experts"]
+__all__ = ["Entry", "Selection", "select_experts"]
 
 _LEAST_SHARE = 0.2  # of the peak bandwidth
 _DECODING_ROWS = 64
@@ -25,7 +25,7 @@ Record = Mapping[str, str | int | float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selected:
+class Selection:
     """Kept rows, and a line for each kernel with entries that were left out."""
 
     rows: list[dict[str, str | int | float]]
@@ -63,7 +63,7 @@ class Entry:
         return max(min(growing, 1.0), float(read_bytes[-1] / seconds[-1]) / bandwidth_Bps)
 
 
-def select_experts(rows: Iterable[Record], *, device: str) -> Selected:
+def select_experts(rows: Iterable[Record], *, device: str) -> Selection:
     """Rows of the fastest plausible kernel of every library and shape."""
     bandwidth_Bps = named_device(device).memory_bandwidth_Bps
     kept: dict[tuple[object, ...], list[Entry]] = defaultdict(list)
@@ -78,7 +78,7 @@ def select_experts(rows: Iterable[Record], *, device: str) -> Selected:
         min((entry for entry in entries if entry.version == _newest(entries)), key=lambda entry: entry.speed)
         for entries in kept.values()
     ]
-    return Selected(
+    return Selection(
         rows=[row for entry in chosen for row in _rows(entry)],
         left_out=tuple(
             f"{kernel}: {len(shares)} shapes at {min(shares):.0%} to {max(shares):.0%} of the bandwidth"

@@ -24,7 +24,7 @@ _CHUNK, _BEFORE = 64, 512  # tokens to which a chunk and what it follows are rou
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """What one step computes.
+    """Work of one step.
 
     Parameters
     ----------
@@ -96,8 +96,8 @@ class ComposedSteps:
         if not rows:
             return 0.0
         independent = rows if work.chunks or work.rows_each == 1 else work.sequences
-        padded = padded_rows(rows)
-        sampled = min(padded, padded_rows(max(1, work.sampled)))
+        padded = composed_rows(rows)
+        sampled = min(padded, composed_rows(max(1, work.sampled)))
         total = self._linear(padded, sampled, max(1, padded // (rows // independent)))
         if work.sequences:
             total += self.reading_s(work.sequences, work.cache_tokens / work.sequences, work.rows_each)
@@ -107,7 +107,7 @@ class ComposedSteps:
 
     def reading_s(self, sequences: int, mean_context: float, rows_each: int = 1) -> float:
         """Attention of sequences that decode, over caches of this mean length."""
-        padded = padded_rows(sequences)
+        padded = composed_rows(sequences)
         octave = floor(2 * log2(max(1.0, mean_context))) / 2
         below, above = int(2**octave), ceil(2 ** (octave + 0.5))
         least, most = self._reading(padded, below, rows_each), self._reading(padded, above, rows_each)
@@ -142,7 +142,7 @@ class ComposedSteps:
         )
 
 
-def padded_rows(rows: int) -> int:
+def composed_rows(rows: int) -> int:
     """The next size that is composed, which is also what engines record graphs of."""
     if rows <= _FEW:
         return rows

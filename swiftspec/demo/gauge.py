@@ -81,7 +81,7 @@ class Gauge:
 
 def take_gauge(target: ModelRef, draft: ModelRef, *, num_devices: int) -> Gauge:
     """Time a target as it is and inflated, the draft, and a simulation."""
-    from swiftspec.profiler.forward_time import forward_seconds
+    from swiftspec.profiler.dtype_choice import forward_seconds
     from swiftspec.profiler.steps import computed_spec
 
     base = target.model_copy(update={"inflate": None})

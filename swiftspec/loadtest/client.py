@@ -23,8 +23,7 @@ from swiftspec.artifacts.workload import RequestClass
 from swiftspec.files.reading import MOST_JSON_BYTES
 from swiftspec.loadtest.connection import READ_BYTES, Address, Bounds, why
 from swiftspec.loadtest.streams import StreamedCompletion, followed, streamed
-from swiftspec.timing.timeline import Timeline
-from swiftspec.timing.timelines import timelines_from_json
+from swiftspec.timing.timeline import Timeline, timelines_from_json
 
 __all__ = ["Completion", "ServerClient"]
 

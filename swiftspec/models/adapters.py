@@ -42,7 +42,7 @@ class Adapter:
 
     @classmethod
     def read(cls, directory: Path) -> Adapter:
-        """Of adapter_config.json. ValueError names the file, the field and the value that is missing or unsupported."""
+        """Read adapter_config.json. ValueError names the file and the field that is missing or unsupported."""
         path = directory / _CONFIG
         values = read_foreign_json(path)
         if not isinstance(values, dict):

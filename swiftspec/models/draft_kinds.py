@@ -17,7 +17,7 @@ _MASK_FIELD = "pard_token"  # as in the checkpoints of PARD's authors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftFacts:
-    """What a policy must know of a draft.
+    """Facts that a policy must know of a draft.
 
     Parameters
     ----------

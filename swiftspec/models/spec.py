@@ -184,7 +184,7 @@ class ModelSpec:
 
     @property
     def expert_parameters(self) -> int:
-        """Those of routed experts, which some formats quantise alone."""
+        """Weights of routed experts, which some formats quantise alone."""
         return self.num_layers * self.experts.routed_parameters(self.hidden_size) if self.experts else 0
 
     @property

@@ -354,27 +354,28 @@ class Deployment:
         """
         target = PlannedModel.of(Role.TARGET, target) if isinstance(target, str) else target
         draft = target.draft(draft) if isinstance(draft, str) else draft
+        from swiftspec.costmodel.compose import RoleModel
         from swiftspec.costmodel.device_profile import device_profile
         from swiftspec.costmodel.forward import Host
         from swiftspec.costmodel.published import SwiftSpecKernels
         from swiftspec.planner.under_load.deployed import draft_host_of, host_of
 
         engine = self.served_by
-        given = None if self.host_s is None else Host(step_s=self.host_s)
+        own = Host.of("trtllm") if self.host_s is None else Host(step_s=self.host_s)
         return device_profile(
+            RoleModel(model=target, quant=self.quant, host=host_of(engine.constants()) if engine else own),
+            RoleModel(
+                model=draft,
+                quant=self.draft_quant or self.quant,
+                host=draft_host_of(engine.constants()) if engine else own,
+                kv_budget=self.draft_kv_budget,
+                feature_bytes=draft.feature_bytes,
+            ),
             device=self.device,
             num_devices=self.num_devices,
-            target=target,
-            draft=draft,
-            quant=self.quant,
-            draft_quant=self.draft_quant,
-            library=self._library,
             max_context=max_context,
+            library=self._library,
             op_tables=self.op_tables,
-            draft_kv_budget=self.draft_kv_budget,
-            feature_bytes=draft.feature_bytes,
-            routing=self.routing,
             int4_forwards=None if engine else SwiftSpecKernels,
-            host=host_of(engine.constants()) if engine else given,
-            draft_host=draft_host_of(engine.constants()) if engine else None,
+            routing=self.routing,
         )

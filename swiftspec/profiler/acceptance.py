@@ -21,8 +21,7 @@ from swiftspec.models.inflation import inflated_spec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import ForwardKind, Role, Row
-from swiftspec.profiler.head_guesses import head_guesses
-from swiftspec.profiler.masked_guesses import NUM_AHEAD, masked_guesses
+from swiftspec.profiler.guesses_ahead import NUM_AHEAD, head_guesses, masked_guesses
 from swiftspec.progress import Progress
 
 __all__ = ["record_trace"]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from statistics import median
 
-from swiftspec.artifacts.profile import Profile, StepPoint, StepTable
+from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies import Layout, Policy, Request
@@ -13,7 +13,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.profiler.grids import REPEATS, SWEEP_REPEATS
 from swiftspec.profiler.prompts import Prompts
 from swiftspec.profiler.steps import drafting_alone, new_resumptions, new_sweeps, step_points
-from swiftspec.timing.row_factors import RowFactors
+from swiftspec.timing.step_key import RowFactors, StepTable
 from swiftspec.timing.timeline import Timeline
 
 __all__ = ["DriftProbe"]
@@ -80,17 +80,8 @@ class DriftProbe:
         for index, (engine, groups, ranks) in enumerate(self._engines):
             for point in step_points(self._timelines[index], groups, engine.layout, ranks=ranks):
                 if _is_known(point, profile):
-                    before = profile.step(
-                        point.phase,
-                        role=point.role,
-                        degree=point.degree,
-                        ranks=point.ranks,
-                        peer_busy=point.peer_busy,
-                        cold=point.cold,
-                        rows=point.rows,
-                        context=point.context,
-                    )
-                    ratios[point.table][point.rows].append(point.latency.mean_s / before.mean_s)
+                    before_s = profile.step(point.key).mean_s
+                    ratios[point.table][point.rows].append(point.latency.mean_s / before_s)
         return {
             table: RowFactors({rows: median(values) for rows, values in by_rows.items()})
             for table, by_rows in ratios.items()

@@ -31,7 +31,7 @@ __all__ = [
     "LIMITS",
     "ROWS",
     "Bench",
-    "Grid",
+    "BenchmarkGrid",
     "OpRow",
     "chain_words",
     "measure_ops",
@@ -78,7 +78,7 @@ class OpRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class BenchmarkGrid:
     """Rows, contexts, group sizes and message sizes to measure."""
 
     rows: Sequence[int] = ROWS
@@ -91,7 +91,7 @@ def measure_ops(
     models: Iterable[tuple[ModelSpec, str]],
     *,
     watch: OpTimer,
-    grid: Grid,
+    grid: BenchmarkGrid,
     num_devices: int,
     progress: Progress,
 ) -> Iterator[OpRow]:
@@ -218,7 +218,7 @@ def chain_words(num_rows: int) -> Tensor:
 
 
 def _jobs(
-    models: Iterable[tuple[ModelSpec, str]], bench: Bench, grid: Grid
+    models: Iterable[tuple[ModelSpec, str]], bench: Bench, grid: BenchmarkGrid
 ) -> Iterator[tuple[str, Callable[[], list[OpRow]]]]:
     """Jobs by name; those that both models have in common appear once."""
     for spec, dtype in models:
@@ -244,7 +244,7 @@ def _jobs(
             )
 
 
-def _attentions(bench: Bench, spec: ModelSpec, dtype: torch.dtype, grid: Grid) -> list[OpRow]:
+def _attentions(bench: Bench, spec: ModelSpec, dtype: torch.dtype, grid: BenchmarkGrid) -> list[OpRow]:
     return [
         bench.attention(spec, dtype, rows=rows, context=context)
         for context in grid.contexts
@@ -253,7 +253,7 @@ def _attentions(bench: Bench, spec: ModelSpec, dtype: torch.dtype, grid: Grid) -
     ]
 
 
-def _each(time: Callable[..., OpRow], spec: ModelSpec, dtype: torch.dtype, grid: Grid) -> list[OpRow]:
+def _each(time: Callable[..., OpRow], spec: ModelSpec, dtype: torch.dtype, grid: BenchmarkGrid) -> list[OpRow]:
     return [time(spec, dtype, rows=rows) for rows in grid.rows]
 
 

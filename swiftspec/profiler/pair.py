@@ -146,12 +146,12 @@ def _specs(pair: Pair) -> list[tuple[ModelSpec, str]]:
 
 
 def _measure_ops(pair: Pair, device: str, num_devices: int, stages: Stages) -> Sequence[OpRow]:
-    from swiftspec.profiler.op_benchmark import Grid, measure_ops
+    from swiftspec.profiler.op_benchmark import BenchmarkGrid, measure_ops
     from swiftspec.profiler.op_timer import OpTimer
 
     # On a CPU a group is the threads of one process: there are no shards and no all-reduces.
     num_devices = num_devices if device == "cuda" else 1
-    grid = Grid(degrees=[degree for degree in _OP_DEGREES if degree <= num_devices])
+    grid = BenchmarkGrid(degrees=[degree for degree in _OP_DEGREES if degree <= num_devices])
     with stages("operations") as progress:
         watch = OpTimer(device)
         return list(measure_ops(_specs(pair), watch=watch, grid=grid, num_devices=num_devices, progress=progress))

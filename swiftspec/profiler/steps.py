@@ -9,10 +9,11 @@ from dataclasses import replace
 from itertools import count, product
 
 import numpy as np
+import torch
 
-from swiftspec.artifacts.profile import Collective, Profile, StepPoint
+from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.artifacts.routes import ExpertsTouched
-from swiftspec.devices.local import Device
+from swiftspec.devices.local import Device, num_devices_here
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.cpu.model import pads_prompts
 from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES
@@ -20,15 +21,13 @@ from swiftspec.engine.model.models import feature_bytes
 from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
-from swiftspec.files.document import ModelRef
+from swiftspec.files.document import ModelRef, Origin
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.inflation import inflated_spec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import DraftKind, Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench, benches_of
-from swiftspec.profiler.collective_costs import CollectiveCosts, Samples, collective_samples
-from swiftspec.profiler.device_name import origin_on
 from swiftspec.profiler.experts_touched import experts_touched
 from swiftspec.profiler.feature_hops import feature_hops
 from swiftspec.profiler.grids import (
@@ -56,13 +55,12 @@ from swiftspec.profiler.programs import (
 )
 from swiftspec.profiler.prompts import Prompts, prompts_for
 from swiftspec.profiler.shared_steps import check_max_sequences, measure_sharing
-from swiftspec.profiler.tensor_parallel import collective_of, composed_steps
+from swiftspec.profiler.tensor_parallel import CollectiveSamples
 from swiftspec.progress import Progress
 from swiftspec.timing.latency import Latency, Provenance
 from swiftspec.timing.sharing import Sharing, SharingPoint, fit_costs
-from swiftspec.timing.steps import is_cold
 from swiftspec.timing.timeline import COMPUTING, DRAFTING, Phase, Span, Timeline
-from swiftspec.timing.warm_up import WarmUpCost
+from swiftspec.timing.warm_up import WarmUpCost, is_cold
 
 __all__ = ["computed_spec", "drafting_alone", "measure_profile", "new_resumptions", "new_sweeps", "step_points"]
 
@@ -114,7 +112,7 @@ def measure_profile(
     rounds: list[tuple[str, Timeline]] = []  # and their policies
     warm_up: list[WarmUpCost] = []
     interrupted: list[Timeline] = []
-    tp_groups = _CollectiveSamples({Role.TARGET: target, Role.DRAFT: draft})
+    tp_groups = CollectiveSamples({Role.TARGET: target, Role.DRAFT: draft})
     per_engine = len(contexts) + 1
     passes = passes or (PASSES if device == "cpu" else GPU_PASSES)
     shared = [bench for bench in benches if max_sequences > 1 and not bench.silent]
@@ -166,7 +164,7 @@ def measure_profile(
     points = [list(_bench_points(bench, timelines)) for bench, timelines in zip(benches, sweeps, strict=True)]
     shards = [step for bench, of in zip(benches, points, strict=True) if bench.silent for step in of]
     return Profile(
-        origin=origin_on(device),
+        origin=_origin_on(device),
         device=device,
         num_devices=num_devices,
         target=target,
@@ -198,6 +196,14 @@ def measure_profile(
     )
 
 
+def _origin_on(device: str) -> Origin:
+    """Origin of this command, with the name that the processor or the GPUs give themselves."""
+    origin = Origin.here()
+    if device != "cuda":
+        return origin
+    return origin.model_copy(update={"device": f"{torch.cuda.get_device_name()}, {num_devices_here(device)} of them"})
+
+
 def _touched(target: ModelRef, spec: ModelSpec, contexts: Sequence[int]) -> ExpertsTouched | None:
     """Experts that verifications need after prompts like those of the sweeps."""
     if spec.experts is None:
@@ -215,38 +221,6 @@ def _bench_points(bench: Bench, timelines: Sequence[Timeline]) -> Iterator[StepP
 def _padded_prompts(target: ModelRef, draft: ModelRef) -> tuple[Role, ...]:
     models = {Role.TARGET: target, Role.DRAFT: draft}
     return tuple(role for role, reference in models.items() if pads_prompts(DTYPES[reference.dtype]))
-
-
-class _CollectiveSamples:
-    """Collective costs of divided groups, by role and degree."""
-
-    def __init__(self, models: Mapping[Role, ModelRef]) -> None:
-        self._models = models
-        self._specs = {role: computed_spec(reference) for role, reference in models.items()}
-        self._samples: dict[tuple[Role, int, int], list[Mapping[int, Samples]]] = defaultdict(list)
-
-    def measure(self, bench: Bench) -> None:
-        """Measure every divided group of a bench, for every model that runs there."""
-        for holder, ranks in bench.ranks.items():
-            devices = bench.groups[holder]
-            for role in [holder] if bench.layout is Layout.DISAGGREGATED else Role:
-                dtype = self._models[role].dtype
-                samples = collective_samples(self._specs[role], dtype, devices=devices, ranks=ranks)
-                self._samples[role, len(devices), ranks].append(samples)
-
-    def composed(self, shards: Sequence[StepPoint]) -> Iterator[StepPoint]:
-        """Whole forwards composed from shards."""
-        for (role, degree, ranks), costs in self._costs.items():
-            of_tp_group = (step for step in shards if (step.role, step.degree, step.ranks) == (role, degree, ranks))
-            yield from composed_steps(of_tp_group, costs, self._specs[role])
-
-    def collectives(self) -> tuple[Collective, ...]:
-        """All-reduce costs, for the profile."""
-        return tuple(collective_of(*key, costs) for key, costs in self._costs.items())
-
-    @property
-    def _costs(self) -> dict[tuple[Role, int, int], CollectiveCosts]:
-        return {key: CollectiveCosts.of(samples) for key, samples in self._samples.items()}
 
 
 def computed_spec(reference: ModelRef) -> ModelSpec:

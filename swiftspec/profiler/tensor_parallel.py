@@ -2,22 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
 from swiftspec.artifacts.profile import Collective, StepPoint
+from swiftspec.files.document import ModelRef
+from swiftspec.models.inflation import inflated_spec
 from swiftspec.models.layers import halves
 from swiftspec.models.spec import ModelSpec
+from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
-from swiftspec.profiler.collective_costs import CollectiveCosts
+from swiftspec.profiler.benches import Bench
+from swiftspec.profiler.collective_costs import CollectiveCosts, Samples, collective_samples
 from swiftspec.timing.latency import Latency, Part, Provenance, weakest
 from swiftspec.timing.steps import PREFILL_CHUNK, prefill_rows
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["GLOO", "IN_A_ROW", "collective_of", "composed_steps"]
+__all__ = ["GLOO", "IN_A_ROW", "CollectiveSamples", "collective_of", "composed_steps"]
 
 USUAL_ROWS = 8  # of a verification or expansion, at which all-reduces are compared
 GLOO, IN_A_ROW = "gloo", "gloo, in a row"
+
+
+class CollectiveSamples:
+    """Collective costs of divided groups, by role and degree."""
+
+    def __init__(self, models: Mapping[Role, ModelRef]) -> None:
+        self._models = models
+        self._specs = {role: inflated_spec(reference.model, reference.inflate) for role, reference in models.items()}
+        self._samples: dict[tuple[Role, int, int], list[Mapping[int, Samples]]] = defaultdict(list)
+
+    def measure(self, bench: Bench) -> None:
+        """Measure every divided group of a bench, for every model that runs there."""
+        for holder, ranks in bench.ranks.items():
+            devices = bench.groups[holder]
+            for role in [holder] if bench.layout is Layout.DISAGGREGATED else Role:
+                dtype = self._models[role].dtype
+                samples = collective_samples(self._specs[role], dtype, devices=devices, ranks=ranks)
+                self._samples[role, len(devices), ranks].append(samples)
+
+    def composed(self, shards: Sequence[StepPoint]) -> Iterator[StepPoint]:
+        """Whole forwards composed from shards."""
+        for (role, degree, ranks), costs in self._costs.items():
+            of_tp_group = (step for step in shards if (step.role, step.degree, step.ranks) == (role, degree, ranks))
+            yield from composed_steps(of_tp_group, costs, self._specs[role])
+
+    def collectives(self) -> tuple[Collective, ...]:
+        """All-reduce costs, for the profile."""
+        return tuple(collective_of(*key, costs) for key, costs in self._costs.items())
+
+    @property
+    def _costs(self) -> dict[tuple[Role, int, int], CollectiveCosts]:
+        return {key: CollectiveCosts.of(samples) for key, samples in self._samples.items()}
 
 
 def composed_steps(shards: Iterable[StepPoint], costs: CollectiveCosts, spec: ModelSpec) -> Iterator[StepPoint]:

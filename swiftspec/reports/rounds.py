@@ -11,6 +11,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.reports.formatting import count, milliseconds, percent
 from swiftspec.reports.model import Bar, Row, Section, Segment, Source, Table, Tracks, numbers, texts
 from swiftspec.timing.latency import Latency, Provenance
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
 
 __all__ = ["BETWEEN", "Item", "rounds", "time_per_round"]
@@ -156,12 +157,13 @@ def _latency(spans: Sequence[Span], candidate: Candidate, profile: Profile, *, c
     disaggregated = policy.layout is Layout.DISAGGREGATED
     groups = policy.target_groups if model is Role.TARGET else 1
     holder = model if disaggregated else Role.TARGET
-    return profile.step(
+    key = StepKey(
+        model,
         phase,
-        role=model,
         degree=len(candidate.groups[holder]) // groups,
-        ranks=candidate.ranks.get(holder, 1),
-        peer_busy=disaggregated,
         rows=max(1, rows),
         context=0 if phase is Phase.PREFILL else context,
+        ranks=candidate.ranks.get(holder, 1),
+        peer_busy=disaggregated,
     )
+    return profile.step(key)

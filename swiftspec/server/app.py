@@ -25,7 +25,7 @@ from swiftspec.server.errors import INTERNAL, RequestError, error_body
 from swiftspec.server.guards import ApiKeys, BodyLimit, JsonBodies, KnownHosts, RequestIds, SendTimeout
 from swiftspec.server.replies import event
 from swiftspec.server.serving import ServerPhase, Serving
-from swiftspec.timing.timelines import timelines_as_json
+from swiftspec.timing.timeline import timelines_as_json
 from swiftspec.version import __version__
 
 if TYPE_CHECKING:

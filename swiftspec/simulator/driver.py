@@ -6,8 +6,10 @@ Where the engine computes, it waits for the drawn latency and asks the oracle (s
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import simpy
 
+from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Layout, Policy, Request
@@ -29,7 +31,13 @@ __all__ = [
     "group_degrees",
     "group_ranks",
     "simulate",
+    "typical_timeline",
 ]
+
+# Of the timeline shown for a plan.
+_NUM_PROMPTS = 5
+_MOST_TOKENS = 96
+_NUM_ROUNDS = 10
 
 
 def simulate(
@@ -85,6 +93,27 @@ def simulate(
         timelines += simulation.timelines
         clock_s = simulation.end_s
     return timelines
+
+
+def typical_timeline(planned: Planned) -> Timeline:
+    """The chosen candidate on the prompt, of a few spread over the trace, whose TPOT is closest to the plan's.
+
+    Prefers prompts with enough rounds to show, if there are any.
+    """
+    chosen, num_prompts = planned.plan.chosen, len(planned.trace.prompts)
+    indices = np.linspace(0, num_prompts - 1, min(num_prompts, _NUM_PROMPTS)).round().astype(int)
+    timelines = simulate(
+        chosen.build(),
+        degrees={role: len(devices) for role, devices in chosen.groups.items()},
+        ranks=chosen.ranks,
+        profile=planned.profile,
+        trace=planned.trace,
+        prompt_indices=indices.tolist(),
+        max_new_tokens=min(planned.plan.max_new_tokens, _MOST_TOKENS),
+    )
+    expected_s = chosen.prediction.metrics.tpot_s
+    long = [timeline for timeline in timelines if len(timeline.verifications_s) > _NUM_ROUNDS]
+    return min(long or timelines, key=lambda timeline: abs(timeline.tpot_s - expected_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Latency of each effect, drawn from a Profile and added up by provenance. No SimPy, policy or torch here.
+"""Latency of each forward and effect, drawn from a Profile and added up by provenance. No SimPy, policy or torch here.
 
 A forward costs one of the quantiles of `Profile.step`, drawn with equal chances, so that its mean is the measured mean;
 every sequence beyond the first adds what the profile's sharing costs say.
@@ -14,17 +14,21 @@ from typing import NamedTuple
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.random_streams import uniforms
 from swiftspec.timing.latency import Latency, Provenance
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.steps import Latencies, hop_rows
 from swiftspec.timing.timeline import Phase
-from swiftspec.timing.warm_up import WarmUpCost
+from swiftspec.timing.warm_up import WarmUpCost, WeightCache, is_cold
 
-__all__ = ["LatencyDraw", "LatencySampler", "LatencyTable"]
+__all__ = ["ForwardTimes", "LatencyDraw", "LatencySampler", "LatencyTable"]
 
 # This many context lengths share a price, that of their middle; an empty context has its own.
 _CONTEXT_STEP = 16
 _FREE = Latency((0.0,), Provenance.ASSUMED)
-# A further sequence costs in every layer. Sharing costs are those of whole forwards.
-_SHARE_OF_LAYERS = {Phase.EXIT: 0.5, Phase.FINISH: 0.5}
+
+
+def priced_context(context: int) -> int:
+    """The context whose price those near it share."""
+    return max(0, -(-context // _CONTEXT_STEP) * _CONTEXT_STEP - _CONTEXT_STEP // 2)
 
 
 class LatencyDraw(NamedTuple):
@@ -58,41 +62,21 @@ class LatencyTable:
     def __init__(self, latencies: Latencies) -> None:
         self.latencies = latencies
         self.host_share = latencies.host_share
-        self._forwards: dict[tuple[Role, Phase, int, int, bool, bool, int, int, int], LatencyDraw] = {}
+        self._forwards: dict[StepKey, LatencyDraw] = {}
         self._host: dict[tuple[str, Phase, int], LatencyDraw] = {}
 
-    def forward(
-        self,
-        role: Role,
-        phase: Phase,
-        *,
-        degree: int,
-        peer_busy: bool,
-        rows: int,
-        context: int,
-        cold: bool = False,
-        ranks: int = 1,
-        sequences: int = 1,
-    ) -> LatencyDraw:
-        """A whole forward over the rows of some sequences, at their mean context.
+    def forward(self, key: StepKey) -> LatencyDraw:
+        """A whole forward over the rows of some sequences.
 
         What further sequences cost is `assumed` to be nothing if the profile does not know it. ValueError if the
         profile lacks this phase, degree or number of ranks.
         """
-        step = -(-context // _CONTEXT_STEP)
-        key = (role, phase, degree, ranks, peer_busy, cold, rows, step, sequences)
         cost = self._forwards.get(key)
         if cost is None:
-            middle = max(0, step * _CONTEXT_STEP - _CONTEXT_STEP // 2)
-            latency = self.latencies.step(
-                phase, role=role, degree=degree, ranks=ranks, peer_busy=peer_busy, cold=cold, rows=rows, context=middle
-            )
-            cost = LatencyDraw.of(latency)
-            if sequences > 1:
-                each_s, provenance = self.latencies.further_sequence(
-                    role, degree=degree, ranks=ranks, peer_busy=peer_busy, context=middle
-                )
-                cost = cost.longer_by((sequences - 1) * each_s * _SHARE_OF_LAYERS.get(phase, 1.0), provenance)
+            priced = key._replace(context=priced_context(key.context))
+            cost = LatencyDraw.of(self.latencies.step(priced))
+            if key.sequences > 1:
+                cost = cost.longer_by(*self.latencies.further_sequences(priced))
             self._forwards[key] = cost
         return cost
 
@@ -138,8 +122,8 @@ class LatencySampler:
     ) -> None:
         self._prices = prices
         self._policy = policy
-        self._degrees = dict(degrees)
-        self._ranks = dict.fromkeys(Role, 1) | dict(ranks or {})
+        self.degrees = dict(degrees)
+        self.ranks = dict.fromkeys(Role, 1) | dict(ranks or {})
         self._draws: dict[Phase, Callable[[], float]] = {}
         self._scales: Mapping[Role, float] = {}
         self.seconds: dict[Provenance, float] = {}
@@ -152,37 +136,16 @@ class LatencySampler:
         self._draws = {phase: uniforms((*entropy, number)) for number, phase in enumerate(Phase, start=1)}
         self._scales = scales or {}
 
-    def forward(
-        self,
-        role: Role,
-        phase: Phase,
-        *,
-        peer_busy: bool,
-        rows: int,
-        context: int,
-        cold: bool = False,
-        sequences: int = 1,
-        warm_up_s: float = 0.0,
-    ) -> float:
-        """Seconds of one forward, over the rows of some sequences at their mean context. warm_up_s: after a pause."""
-        cost = self._prices.forward(
-            role,
-            phase,
-            degree=self._degrees[role],
-            ranks=self._ranks[role],
-            peer_busy=peer_busy,
-            cold=cold,
-            rows=rows,
-            context=context,
-            sequences=sequences,
-        )
+    def forward(self, key: StepKey, *, warm_up_s: float = 0.0) -> float:
+        """Seconds of one forward. warm_up_s: of which it takes longer after a pause."""
+        cost = self._prices.forward(key)
         if warm_up_s:
             cost = cost.longer_by(warm_up_s, Provenance.INTERPOLATED)
-        return self._charge(phase, cost, scale=self._scales.get(role, 1.0))
+        return self._charge(key.phase, cost, scale=self._scales.get(key.role, 1.0))
 
     def warm_up(self, role: Role) -> WarmUpCost | None:
         """Cost of pauses for a role's forwards, if there is any."""
-        return self._prices.warm_up(role, degree=self._degrees.get(role, 1), ranks=self._ranks[role])
+        return self._prices.warm_up(role, degree=self.degrees.get(role, 1), ranks=self.ranks[role])
 
     def host(self, phase: Phase, rows: int = 1) -> float:
         """Seconds that a process spends around an effect."""
@@ -209,3 +172,41 @@ class LatencySampler:
         for provenance, share in shares:
             seconds[provenance] = seconds.get(provenance, 0.0) + drawn_s * share
         return drawn_s
+
+
+class ForwardTimes:
+    """Draws latencies, longer after a pause or after the other model's forwards, which evict weights from caches."""
+
+    def __init__(self, meter: LatencySampler, *, now_s: float = 0.0) -> None:
+        self._meter = meter
+        self._computed_s: dict[Role, float] = {}  # end of each model's last forward
+        self._last_model: Role | None = None
+        costs = {model: meter.warm_up(model) for model in Role}
+        self._caches = {model: WeightCache(cost, now_s=now_s) for model, cost in costs.items() if cost is not None}
+
+    def begin(
+        self,
+        phase: Phase,
+        model: Role,
+        *,
+        rows: int,
+        context: int,
+        sequences: int = 1,
+        peer_busy: bool = False,
+        now_s: float,
+    ) -> float:
+        """Seconds of a forward that begins now. context: slots that a row attends to, in the mean."""
+        pause_s = now_s - self._computed_s.get(model, now_s)
+        cache = self._caches.get(model)
+        meter = self._meter
+        cold = is_cold(model, pause_s=pause_s, has_alternated=self._last_model not in (None, model))
+        degree, ranks, context = meter.degrees[model], meter.ranks[model], priced_context(context)
+        key = StepKey(model, phase, degree, rows, context, sequences, ranks, peer_busy, cold)
+        return meter.forward(key, warm_up_s=cache.begin(phase, rows, now_s=now_s) if cache else 0.0)
+
+    def end(self, phase: Phase, model: Role, *, rows: int, now_s: float) -> None:
+        """Count the forward that began last, and ends now."""
+        self._computed_s[model], self._last_model = now_s, model
+        cache = self._caches.get(model)
+        if cache:
+            cache.end(phase, rows, now_s=now_s)

@@ -29,8 +29,7 @@ from swiftspec.policies.effects import (
     TargetFinish,
     TargetForward,
 )
-from swiftspec.simulator.forward_times import ForwardTimes
-from swiftspec.simulator.latency import LatencySampler
+from swiftspec.simulator.latency import ForwardTimes, LatencySampler
 from swiftspec.timing.timeline import Phase, Span
 
 __all__ = ["DeviceGroup", "Events", "Link", "Oracle", "RequestPart"]
@@ -131,7 +130,7 @@ class DeviceGroup:
 
     @property
     def stream(self) -> tuple[int, ...]:
-        """What sets a request's random numbers on this group apart from those on the others."""
+        """Seed that sets a request's random numbers on this group apart from those on the others."""
         return (0, self.group + 1) if self.peers and self.role is Role.TARGET else (0,)
 
     def note_arrival(self) -> None:

@@ -121,7 +121,7 @@ class Serving:
         return TracedPrograms(self.policy, self._trace, self._pool, seed=seed, steering=self._steering)
 
     def new_meter(self, seed: int, number: int) -> LatencySampler:
-        """What draws latencies; `number` sets the random numbers of replicas apart."""
+        """A sampler of latencies; `number` sets the random numbers of replicas apart."""
         meter = LatencySampler(self._prices, policy=self.policy.name, degrees=self._degrees, ranks=self._ranks)
         meter.seed(seed, number)
         return meter

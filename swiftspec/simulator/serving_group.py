@@ -26,7 +26,7 @@ class ComputedStep(NamedTuple):
 
 
 class Service(Protocol):
-    """What a group tells of its programs."""
+    """Listener to the programs of a group."""
 
     def note_commit(self, program: int, tokens: tuple[int, ...]) -> None:
         """Tokens were committed. Programs may be removed meanwhile, this one, too."""

@@ -8,6 +8,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from swiftspec.files.document import Facts
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Phase
 
@@ -98,17 +99,10 @@ class StepCosts(Facts):
         """
 
         def forward(role: Role, phase: Phase) -> ForwardCost:
-            degree, num_ranks = degrees[role], ranks.get(role, 1)
             beside = policy.layout is Layout.DISAGGREGATED
-            means_s = [
-                latencies.step(
-                    phase, role=role, degree=degree, ranks=num_ranks, peer_busy=beside, rows=rows, context=context
-                ).mean_s
-                for rows in _ROWS
-            ]
-            each_s, _ = latencies.further_sequence(
-                role, degree=degree, ranks=num_ranks, peer_busy=beside, context=context
-            )
+            one = StepKey(role, phase, degrees[role], 1, context, ranks=ranks.get(role, 1), peer_busy=beside)
+            means_s = [latencies.step(one._replace(rows=rows)).mean_s for rows in _ROWS]
+            each_s, _ = latencies.further_sequences(one._replace(sequences=2))
             return ForwardCost(rows=_ROWS, seconds=tuple(means_s), sequence_s=each_s)
 
         def host_s(*phases: Phase) -> float:

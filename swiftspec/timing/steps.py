@@ -11,7 +11,8 @@ from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import NUM_QUANTILES, Latency, Part, Provenance, weakest
 from swiftspec.timing.sharing import SharingCost, SharingTable
-from swiftspec.timing.timeline import DRAFTING, Phase
+from swiftspec.timing.step_key import StepKey, StepTable
+from swiftspec.timing.timeline import SHARE_OF_LAYERS, Phase
 from swiftspec.timing.warm_up import WarmUpCost
 
 __all__ = [
@@ -20,16 +21,10 @@ __all__ = [
     "HostGrid",
     "Latencies",
     "StepGrid",
-    "StepTable",
     "hop_rows",
-    "is_cold",
     "padded_rows",
     "prefill_rows",
 ]
-
-# A draft whose last forward ended longer ago than this is cold. Longer than the pause between two forwards of one
-# model, shorter than a forward of a target worth speculating for; a draft of 2 MB was cold after 1 to 3 ms.
-COOLING_S = 1e-3
 
 # A CPU computes a prompt in chunks of 128 rows, the last one padded to one of a few sizes: any other size would be
 # compiled when first needed, and would stay in memory (2.7 MB each for a model of 2 MB).
@@ -41,15 +36,6 @@ PREFILL_SIZES: tuple[int, ...] = (
 )
 
 _Array = npt.NDArray[np.float64]
-
-
-def is_cold(model: Role, *, pause_s: float, has_alternated: bool) -> bool:
-    """Whether a forward finds its model's weights evicted from the processor's caches.
-
-    pause_s: since the model's last forward. has_alternated: whether the other model computed there since: a target
-    outlasts a pause, but not a draft of its own size, after which its forwards took up to twice as long.
-    """
-    return has_alternated if model is Role.TARGET else pause_s > COOLING_S
 
 
 def hop_rows(num_features: int) -> int:
@@ -68,18 +54,7 @@ def prefill_rows(num_tokens: int) -> int:
     return whole * PREFILL_CHUNK + (padded_rows(rest) if rest else 0)
 
 
-class StepTable(NamedTuple):
-    """Steps of one kind, over rows and context. `cold`, `ranks`: as in `StepPoint`."""
-
-    role: Role
-    phase: Phase
-    degree: int
-    peer_busy: bool
-    cold: bool = False
-    ranks: int = 1
-
-
-class _Known(Protocol):
+class _HostTime(Protocol):
     """A host point of a profile."""
 
     @property
@@ -90,7 +65,7 @@ class _Known(Protocol):
     def provenance(self) -> Provenance: ...
 
 
-class _Step(_Known, Protocol):
+class _StepTime(_HostTime, Protocol):
     """A step point of a profile."""
 
     @property
@@ -109,14 +84,14 @@ class _Column(NamedTuple):
 class StepGrid:
     """Steps of one table: bilinear between its rows and contexts, flat in context and linear in rows beyond them.
 
-    in_buckets: rows between known ones are not interpolated but padded to the next known number. in_chunks: rows are
-    those that a CPU computes for a prompt, see `prefill_rows`.
+    in_capture_sizes: rows between known ones are not interpolated but padded to the next known number. in_chunks: rows
+    are those that a CPU computes for a prompt, see `prefill_rows`.
     """
 
-    def __init__(self, points: Iterable[_Step], *, in_capture_sizes: bool = False, in_chunks: bool = False) -> None:
+    def __init__(self, points: Iterable[_StepTime], *, in_capture_sizes: bool = False, in_chunks: bool = False) -> None:
         self._in_capture_sizes = in_capture_sizes
         self._in_chunks = in_chunks
-        by_rows: dict[int, list[_Step]] = {}
+        by_rows: dict[int, list[_StepTime]] = {}
         for point in sorted(points, key=lambda point: (point.rows, point.context)):
             by_rows.setdefault(point.rows, []).append(point)
         ordered = [point for column in by_rows.values() for point in column]
@@ -129,7 +104,7 @@ class StepGrid:
         self._exact = {(point.rows, point.context): point.provenance for point in ordered}
         self._between = weakest([Provenance.INTERPOLATED, *self._exact.values()])
 
-    def _column(self, points: Sequence[_Step]) -> _Column:
+    def _column(self, points: Sequence[_StepTime]) -> _Column:
         values = []
         for point in points:
             held = {(part.name, part.provenance): part.seconds for part in point.parts}
@@ -194,7 +169,7 @@ class StepGrid:
 class HostGrid:
     """Host times of one phase, linear in rows."""
 
-    def __init__(self, points: Iterable[_Known]) -> None:
+    def __init__(self, points: Iterable[_HostTime]) -> None:
         ordered = sorted(points, key=lambda point: point.rows)
         self._rows = [point.rows for point in ordered]
         self._values = np.array([point.quantiles_s for point in ordered])
@@ -220,52 +195,39 @@ class Latencies:
     host_share: float = SWIFTSPEC.host_share
     warm_up: Mapping[tuple[Role, int, int], WarmUpCost] = field(default_factory=dict)  # by role, degree, ranks
 
-    def step(
-        self,
-        phase: Phase,
-        *,
-        degree: int,
-        peer_busy: bool,
-        rows: int,
-        context: int,
-        role: Role | None = None,
-        cold: bool = False,
-        ranks: int = 1,
-    ) -> Latency:
+    def step(self, key: StepKey) -> Latency:
         """As `Profile.step`."""
-        role = role or (Role.DRAFT if phase in DRAFTING else Role.TARGET)
-        peer_busy = peer_busy and self.peers_interfere
-        table = StepTable(role, phase, degree, peer_busy, cold, ranks)
+        table = key.table._replace(peer_busy=key.peer_busy and self.peers_interfere)
         grid = self._warm_or_cold(table)
         assumed = grid is None
-        grid = grid or self._warm_or_cold(table._replace(peer_busy=not peer_busy))
+        grid = grid or self._warm_or_cold(table._replace(peer_busy=not table.peer_busy))
         if grid is None:
-            degrees = self.degrees(phase, role=role, ranks=ranks)
-            of_ranks = f" of {ranks} ranks" if ranks > 1 else ""
+            degrees = self.degrees(key.phase, role=key.role, ranks=key.ranks) or "none"
+            of_ranks = f" of {key.ranks} ranks" if key.ranks > 1 else ""
             raise ValueError(
-                f"degree is {degree}, but the {role}'s {phase} steps{of_ranks} were measured at {degrees or 'none'}"
+                f"degree is {key.degree}, but the {key.role}'s {key.phase} steps{of_ranks} were measured at {degrees}"
             )
-        latency = grid.at(rows, context)
+        latency = grid.at(key.rows, key.context)
         return Latency(latency.quantiles_s, Provenance.ASSUMED) if assumed else latency
 
     def _warm_or_cold(self, table: StepTable) -> StepGrid | None:
         """The steps of a table, else of its warm counterpart: without a measured difference there is none."""
         return self.steps.get(table) or self.steps.get(table._replace(cold=False))
 
-    def further_sequence(
-        self, role: Role, *, degree: int, ranks: int, peer_busy: bool, context: int
-    ) -> tuple[float, Provenance]:
-        """Seconds that each sequence beyond the first adds to a step; none, and `assumed`, if that is not known.
+    def further_sequences(self, key: StepKey) -> tuple[float, Provenance]:
+        """Seconds that the sequences beyond the first add to a step; none, and `assumed`, if that is not known.
 
         An unmeasured cost beside a busy peer equals that beside an idle one, and the reverse; if peers interfere, it is
         `assumed`.
         """
-        peer_busy = peer_busy and self.peers_interfere
-        table = SharingTable(role, degree, ranks, peer_busy)
-        if (cost := self.sharing.get(table)) is not None:
-            return cost.seconds(context), cost.provenance
-        other = self.sharing.get(table._replace(peer_busy=not peer_busy))
-        return (0.0 if other is None else other.seconds(context)), Provenance.ASSUMED
+        peer_busy = key.peer_busy and self.peers_interfere
+        table = SharingTable(key.role, key.degree, key.ranks, peer_busy)
+        known = self.sharing.get(table)
+        cost = known or self.sharing.get(table._replace(peer_busy=not peer_busy))
+        each_s = cost.seconds(key.context) if cost else 0.0
+        # It costs in every layer.
+        added_s = (key.sequences - 1) * each_s * SHARE_OF_LAYERS.get(key.phase, 1.0)
+        return added_s, known.provenance if known else Provenance.ASSUMED
 
     def host_latency(self, phase: Phase, *, rows: int = 1, policy: str = "") -> Latency | None:
         """As `Profile.host_latency`."""

@@ -17,17 +17,28 @@ from pydantic import Field, model_validator
 from swiftspec.files.document import Facts
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
-from swiftspec.timing.timeline import Phase
+from swiftspec.timing.timeline import SHARE_OF_LAYERS, Phase
 
-__all__ = ["FREE_PAUSE_S", "WarmUpCost", "WeightCache"]
+__all__ = ["COOLING_S", "FREE_PAUSE_S", "WarmUpCost", "WeightCache", "is_cold"]
 
 # Policies draft and talk between two forwards of a target; the profile's steps were measured with such pauses.
 FREE_PAUSE_S = 3e-3
+# A draft whose last forward ended longer ago than this is cold. Longer than the pause between two forwards of one
+# model, shorter than a forward of a target worth speculating for; a draft of 2 MB was cold after 1 to 3 ms.
+COOLING_S = 1e-3
 _NEGLIGIBLE = 0.01  # share of the weights
-_SHARE_OF_LAYERS = {Phase.EXIT: 0.5, Phase.FINISH: 0.5}
 
 _Degree = Annotated[int, Field(ge=1, le=65536)]
 _Cost = Annotated[float, Field(ge=0, le=1e6)]
+
+
+def is_cold(model: Role, *, pause_s: float, has_alternated: bool) -> bool:
+    """Whether a forward finds its model's weights evicted from the processor's caches.
+
+    pause_s: since the model's last forward. has_alternated: whether the other model computed there since: a target
+    outlasts a pause, but not a draft of its own size, after which its forwards took up to twice as long.
+    """
+    return has_alternated if model is Role.TARGET else pause_s > COOLING_S
 
 
 class WarmUpCost(Facts):
@@ -71,7 +82,7 @@ class WarmUpCost(Facts):
 
 
 class WeightCache:
-    """What a device group's caches hold of a model's weights in the course of time. All of them at first."""
+    """A model's weights in the caches of a device group, as time goes on; all of them at first."""
 
     def __init__(self, cost: WarmUpCost, *, now_s: float = 0.0) -> None:
         self._cost = cost
@@ -83,11 +94,11 @@ class WeightCache:
         if now_s - self._read_s > FREE_PAUSE_S:
             self._evicted += (1 - self._evicted) * self._cost.evicted_after(now_s - self._read_s)
         self._read_s = now_s
-        return _SHARE_OF_LAYERS.get(phase, 1.0) * self._cost.extra(rows, evicted=self._evicted)
+        return SHARE_OF_LAYERS.get(phase, 1.0) * self._cost.extra(rows, evicted=self._evicted)
 
     def end(self, phase: Phase, rows: int, *, now_s: float) -> None:
         """Count the forward that began last, and ends now."""
         if rows > self._cost.rows[-1]:
             return  # it is a pause
-        self._evicted *= self._cost.left ** _SHARE_OF_LAYERS.get(phase, 1.0)
+        self._evicted *= self._cost.left ** SHARE_OF_LAYERS.get(phase, 1.0)
         self._read_s = now_s

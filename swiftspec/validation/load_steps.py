@@ -8,10 +8,11 @@ from statistics import fmean
 from typing import NamedTuple
 
 from swiftspec.artifacts.plan import Candidate
-from swiftspec.artifacts.profile import Profile, StepTable
+from swiftspec.artifacts.profile import Profile
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.latency import LatencyTable
+from swiftspec.timing.step_key import StepKey, StepTable
 from swiftspec.timing.timeline import COMPUTING, Phase, Timeline
 from swiftspec.timing.warm_up import WeightCache
 
@@ -91,16 +92,10 @@ def step_factors(profile: Profile, candidate: Candidate, steps: Sequence[SharedS
     profiled_s: dict[tuple[Role, Phase], float] = defaultdict(float)
     for step in steps:
         degree, ranks = degrees[step.role], candidate.ranks.get(step.role, 1)
-        quantiles_s = prices.forward(
-            step.model,
-            step.phase,
-            degree=degree,
-            ranks=ranks,
-            peer_busy=peer_busy,
-            rows=step.num_rows,
-            context=step.context,
-            sequences=step.num_requests,
-        ).quantiles_s
+        key = StepKey(
+            step.model, step.phase, degree, step.num_rows, step.context, step.num_requests, ranks, peer_busy=peer_busy
+        )
+        quantiles_s = prices.forward(key).quantiles_s
         measured_s[step.model, step.phase].append(step.seconds)
         profiled_s[step.model, step.phase] += fmean(quantiles_s)
         if (cost := prices.warm_up(step.model, degree=degree, ranks=ranks)) is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.metrics import Figures
 from swiftspec.artifacts.plan import Candidate, Plan
-from swiftspec.artifacts.profile import Profile, StepTable
+from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import Prompt
 from swiftspec.artifacts.report import Drift, Report
 from swiftspec.artifacts.trace import AcceptanceTrace
@@ -18,7 +18,7 @@ from swiftspec.engine.tasks import Tasks, generate_greedily, make_tasks, open_en
 from swiftspec.files.document import Origin
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.progress import Stages, silent
-from swiftspec.timing.row_factors import RowFactors
+from swiftspec.timing.step_key import RowFactors, StepTable
 from swiftspec.validation.validator import Measurement, make_report, plain_outputs
 
 if TYPE_CHECKING:

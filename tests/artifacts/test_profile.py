@@ -12,6 +12,7 @@ from swiftspec.artifacts.profile import Collective, HostPoint, Profile, StepPoin
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import NUM_QUANTILES, Latency, Part, Provenance, weakest
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.steps import PREFILL_CHUNK
 from swiftspec.timing.timeline import Phase
 
@@ -54,7 +55,7 @@ GRID = profile([step(1, 0, 2.0), step(1, 100, 4.0), step(5, 0, 10.0), step(5, 10
 
 
 def at(table: Profile, rows: int, context: int, *, degree: int = 1, peer_busy: bool = False) -> Latency:
-    return table.step(Phase.VERIFY, degree=degree, peer_busy=peer_busy, rows=rows, context=context)
+    return table.step(StepKey(Role.TARGET, Phase.VERIFY, degree, rows, context, peer_busy=peer_busy))
 
 
 @pytest.mark.parametrize(("rows", "context", "latency_s"), [(1, 0, 2.0), (1, 100, 4.0), (5, 0, 10.0), (5, 100, 20.0)])
@@ -126,10 +127,10 @@ def test_roles_have_their_own_steps() -> None:
             step(1, 0, 1.0, phase=Phase.EXPAND, role=Role.DRAFT),
         ]
     )
-    one: dict[str, Any] = {"degree": 1, "peer_busy": False, "context": 0}
-    assert table.step(Phase.PREFILL, rows=8, **one).quantiles_s == quantiles(9.0)
-    assert table.step(Phase.PREFILL, rows=8, role=Role.DRAFT, **one).quantiles_s == quantiles(3.0)
-    assert table.step(Phase.EXPAND, rows=1, **one).quantiles_s == quantiles(1.0)
+    prompt = StepKey(Role.TARGET, Phase.PREFILL, degree=1, rows=8, context=0)
+    assert table.step(prompt).quantiles_s == quantiles(9.0)
+    assert table.step(prompt._replace(role=Role.DRAFT)).quantiles_s == quantiles(3.0)
+    assert table.step(prompt._replace(role=Role.DRAFT, phase=Phase.EXPAND, rows=1)).quantiles_s == quantiles(1.0)
 
 
 def test_unmeasured_degree_is_refused_and_the_measured_ones_are_named() -> None:
@@ -139,7 +140,7 @@ def test_unmeasured_degree_is_refused_and_the_measured_ones_are_named() -> None:
     with pytest.raises(ValueError, match=r"degree is 3, but the target's verify steps were measured at \[1, 2\]"):
         at(table, 1, 0, degree=3)
     with pytest.raises(ValueError, match="the draft's expand steps were measured at none"):
-        table.step(Phase.EXPAND, degree=1, peer_busy=False, rows=1, context=0)
+        table.step(StepKey(Role.DRAFT, Phase.EXPAND, degree=1, rows=1, context=0))
 
 
 def test_sum_is_as_weak_as_its_weakest_part() -> None:
@@ -159,7 +160,7 @@ def test_a_gpus_forward_takes_as_long_as_the_graph_that_it_fits_into() -> None:
     assert at(gpu, 2, 50).quantiles_s == at(GRID, 5, 50).quantiles_s  # contexts are interpolated
     assert at(gpu, 1, 0) == at(GRID, 1, 0)
     assert at(gpu, 6, 0) == at(GRID, 6, 0)  # beyond what was measured there is a guess
-    prefill = gpu.step(Phase.PREFILL, role=Role.TARGET, degree=1, peer_busy=False, rows=3, context=0)
+    prefill = gpu.step(StepKey(Role.TARGET, Phase.PREFILL, degree=1, rows=3, context=0))
     assert prefill.quantiles_s == pytest.approx(quantiles(6.0))
 
 
@@ -168,8 +169,7 @@ def test_a_prompt_on_a_cpu_takes_as_long_as_the_rows_that_its_last_chunk_is_padd
 
     def mean_s(device: str, rows: int) -> float:
         held = profile([*GRID.steps, *prefills], device=device)
-        step = held.step(Phase.PREFILL, role=Role.TARGET, degree=1, peer_busy=False, rows=rows, context=0)
-        return step.mean_s
+        return held.step(StepKey(Role.TARGET, Phase.PREFILL, degree=1, rows=rows, context=0)).mean_s
 
     assert [mean_s("cpu", rows) / mean_s("cpu", 1) for rows in (20, 33, 48, 129, 170)] == pytest.approx(
         [20, 48, 48, 129, 176]
@@ -177,7 +177,7 @@ def test_a_prompt_on_a_cpu_takes_as_long_as_the_rows_that_its_last_chunk_is_padd
     assert mean_s("cpu", 1000) == pytest.approx(mean_s("cpu", 7 * PREFILL_CHUNK + 112))
     assert mean_s("h100-sxm", 33) == pytest.approx(33 * mean_s("h100-sxm", 1))
     kernels = profile([*GRID.steps, *prefills], device="cpu").model_copy(update={"padded_prompts": (Role.DRAFT,)})
-    unpadded = kernels.step(Phase.PREFILL, role=Role.TARGET, degree=1, peer_busy=False, rows=33, context=0)
+    unpadded = kernels.step(StepKey(Role.TARGET, Phase.PREFILL, degree=1, rows=33, context=0))
     assert unpadded.mean_s == pytest.approx(33 * mean_s("cpu", 1))
 
 
@@ -245,11 +245,11 @@ def test_cold_steps_are_the_warm_ones_where_no_difference_was_measured() -> None
     draft = {"role": Role.DRAFT, "phase": Phase.EXPAND}
     table = profile([step(1, 0, 2.0, **draft), step(1, 0, 3.0, **draft, cold=True), step(1, 0, 9.0)])
 
-    def longest_s(phase: Phase, *, cold: bool) -> float:
-        return table.step(phase, degree=1, peer_busy=False, rows=1, context=0, cold=cold).quantiles_s[-1]
+    def longest_s(role: Role, phase: Phase, *, cold: bool) -> float:
+        return table.step(StepKey(role, phase, degree=1, rows=1, context=0, cold=cold)).quantiles_s[-1]
 
-    assert [longest_s(Phase.EXPAND, cold=cold) for cold in (False, True)] == [2.0, 3.0]
-    assert longest_s(Phase.VERIFY, cold=True) == 9.0
+    assert [longest_s(Role.DRAFT, Phase.EXPAND, cold=cold) for cold in (False, True)] == [2.0, 3.0]
+    assert longest_s(Role.TARGET, Phase.VERIFY, cold=True) == 9.0
 
 
 def test_collective_must_be_among_those_it_was_chosen_from() -> None:

@@ -11,6 +11,8 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.sharing import Sharing, SharingCost, SharingPoint, fit_costs
+from swiftspec.timing.step_key import StepKey
+from swiftspec.timing.timeline import Phase
 from tests.builders import constant_profile
 from tests.test_architecture import ROOT
 
@@ -115,7 +117,8 @@ def test_lookup_takes_the_other_state_of_the_peer_for_want_of_one_and_says_so() 
     each_s = SEQUENCE_S + 100 * SLOT_S
 
     def seconds(role: Role = Role.TARGET, *, degree: int = 1, peer_busy: bool = False) -> tuple[float, Provenance]:
-        return known.further_sequence(role, degree=degree, ranks=1, peer_busy=peer_busy, context=100)
+        key = StepKey(role, Phase.VERIFY, degree, rows=2, context=100, sequences=2, peer_busy=peer_busy)
+        return known.further_sequences(key)
 
     assert seconds() == (each_s, Provenance.MEASURED)
     assert seconds(peer_busy=True) == (each_s, Provenance.ASSUMED)

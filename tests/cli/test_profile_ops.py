@@ -53,7 +53,7 @@ def test_operations_are_saved_beside_the_profile_and_printed(
 ) -> None:
     brief = partial(OpTimer, warm_up_s=0.0, budget_s=0.0, in_a_row=1, cached_bytes=1024)
     monkeypatch.setattr("swiftspec.profiler.op_timer.OpTimer", brief)
-    monkeypatch.setattr(op_benchmark, "Grid", partial(op_benchmark.Grid, rows=(1, 8), contexts=(16,)))
+    monkeypatch.setattr(op_benchmark, "BenchmarkGrid", partial(op_benchmark.BenchmarkGrid, rows=(1, 8), contexts=(16,)))
     assert main(arguments(models, tmp_path, "--devices", "1", "--ops", str(tmp_path / "ops.npz"))) == 0
     printed = capsys.readouterr().out
     assert "gate_up" in printed

@@ -3,27 +3,28 @@
 import pytest
 
 from swiftspec.artifacts.profile import Profile
-from swiftspec.costmodel.compose import compose_profile
+from swiftspec.costmodel.compose import RoleModel, compose_profile
 from swiftspec.costmodel.kernel_latency import Kernels, RooflineKernels
 from swiftspec.costmodel.shipped import kernels_of
 from swiftspec.devices import named_device
 from swiftspec.models import known_model
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.steps import hop_rows
 from swiftspec.timing.timeline import Phase
+
+VERIFY = StepKey(Role.TARGET, Phase.VERIFY, degree=2, rows=8, context=512)
 
 
 def _composed(
     device: str = "h100-sxm", *, quant: str = "bf16", num_devices: int = 4, kernels: Kernels | None = None
 ) -> Profile:
     return compose_profile(
-        device=named_device(device),
-        num_devices=num_devices,
-        target=known_model("llama-3-70b"),
-        draft=known_model("llama-3.2-3b"),
-        quant=quant,
+        RoleModel(model=known_model("llama-3-70b"), quant=quant),
+        RoleModel(model=known_model("llama-3.2-3b"), quant=quant),
         kernels=kernels or kernels_of(device),
+        num_devices=num_devices,
         max_context=2048,
     )
 
@@ -45,21 +46,18 @@ def test_every_forward_is_known_at_every_degree(profile: Profile, role: Role, ph
 
 
 def test_a_busy_peer_changes_nothing(profile: Profile) -> None:
-    idle, busy = (
-        profile.step(Phase.VERIFY, degree=2, peer_busy=peer_busy, rows=8, context=512) for peer_busy in (False, True)
-    )
-    assert idle == busy
+    assert profile.step(VERIFY) == profile.step(VERIFY._replace(peer_busy=True))
 
 
 def test_two_halves_are_a_verification_and_a_second_answer(profile: Profile) -> None:
     def mean_s(phase: Phase) -> float:
-        return profile.step(phase, degree=4, peer_busy=False, rows=8, context=64).mean_s
+        return profile.step(StepKey(Role.TARGET, phase, degree=4, rows=8, context=64)).mean_s
 
     assert mean_s(Phase.VERIFY) < mean_s(Phase.EXIT) + mean_s(Phase.FINISH) < 1.15 * mean_s(Phase.VERIFY)
 
 
 def test_shares_say_what_a_step_rests_on(profile: Profile) -> None:
-    shares = profile.step(Phase.VERIFY, degree=4, peer_busy=False, rows=8, context=512).shares
+    shares = profile.step(VERIFY._replace(degree=4)).shares
     assert sum(shares.values()) == pytest.approx(1)
     assert shares[Provenance.MEASURED] > 0.3
     assert Provenance.ROOFLINE not in shares
@@ -76,15 +74,13 @@ def test_a_group_names_its_collective_and_the_others(profile: Profile) -> None:
 
 def test_without_tables_a_step_is_a_roofline() -> None:
     kernels = RooflineKernels(named_device("b200"))
-    step = _composed("b200", num_devices=2, kernels=kernels).step(
-        Phase.VERIFY, degree=2, peer_busy=False, rows=8, context=512
-    )
+    step = _composed("b200", num_devices=2, kernels=kernels).step(VERIFY)
     assert step.shares[Provenance.ROOFLINE] > 0.8
 
 
 def test_four_bits_read_faster_than_sixteen(profile: Profile) -> None:
-    few_bits = _composed(quant="int4").step(Phase.VERIFY, degree=2, peer_busy=False, rows=8, context=512)
-    assert few_bits.mean_s < 0.5 * profile.step(Phase.VERIFY, degree=2, peer_busy=False, rows=8, context=512).mean_s
+    few_bits = _composed(quant="int4").step(VERIFY)
+    assert few_bits.mean_s < 0.5 * profile.step(VERIFY).mean_s
     assert few_bits.shares[Provenance.ROOFLINE] > 0.3
 
 
@@ -98,13 +94,12 @@ def test_a_further_sequence_costs_the_reading_of_its_cache(quant: str) -> None:
     latencies = made.latencies
     spec = known_model("llama-3-70b").spec
     for degree in (1, 2, 8):
-        seconds, provenance = latencies.further_sequence(
-            Role.TARGET, degree=degree, ranks=1, peer_busy=True, context=1000
-        )
+        two = StepKey(Role.TARGET, Phase.VERIFY, degree, rows=2, context=1000, sequences=2, peer_busy=True)
+        seconds, provenance = latencies.further_sequences(two)
         cache_bytes = 1000 * spec.num_layers * 2 * spec.num_kv_heads * spec.head_dim * 2 / degree
         assert 0.5 < cache_bytes / named_device("h100-sxm").memory_bandwidth_Bps / seconds < 1
         assert provenance is Provenance.COMPOSED
-        assert latencies.further_sequence(Role.DRAFT, degree=degree, ranks=1, peer_busy=False, context=1000)[0] > 0
+        assert latencies.further_sequences(two._replace(role=Role.DRAFT, peer_busy=False))[0] > 0
 
 
 def test_nothing_cannot_be_composed() -> None:
@@ -116,14 +111,11 @@ def test_features_take_a_hop_as_much_longer_as_they_take_on_a_devices_links(prof
     feature_bytes = 3 * 8192 * 2
     device = named_device("h100-sxm")
     with_head = compose_profile(
-        device=device,
-        num_devices=1,
-        target=known_model("llama-3-70b"),
-        draft=known_model("llama-3.2-3b"),
-        quant="bf16",
+        RoleModel(model=known_model("llama-3-70b"), quant="bf16"),
+        RoleModel(model=known_model("llama-3.2-3b"), quant="bf16", feature_bytes=feature_bytes),
         kernels=kernels_of(device.name),
+        num_devices=1,
         max_context=64,
-        feature_bytes=feature_bytes,
     )
     assert (profile.feature_bytes, with_head.feature_bytes) == (0, feature_bytes)
     plain, *longer = (with_head.host_latency(Phase.WAIT, rows=hop_rows(count)) for count in (0, 8, 8000))

@@ -19,6 +19,7 @@ from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.sharing import Sharing, SharingPoint, fit_costs
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 from tests.artifacts.test_profile import profile, step
 from tests.cli.samples import plan, trace
@@ -106,7 +107,8 @@ def test_steps_of_several_sequences_take_what_they_took() -> None:
     before, after = measured(), routed_profile(measured(), alike())
 
     def shared_s(of: Profile) -> float:
-        each_s, _ = of.latencies.further_sequence(Role.TARGET, degree=1, ranks=1, peer_busy=False, context=64)
+        two = StepKey(Role.TARGET, Phase.VERIFY, degree=1, rows=2, context=64, sequences=2)
+        each_s, _ = of.latencies.further_sequences(two)
         return median_s(of, 8) + each_s
 
     assert median_s(after, 8) < 0.95 * median_s(before, 8)

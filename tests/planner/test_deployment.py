@@ -18,6 +18,7 @@ from swiftspec.planner.for_device import prepare
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 from tests.cli.tokenizer_files import write_byte_tokenizer, write_printable_tokenizer
 
@@ -35,7 +36,7 @@ def directory(folder: Path, name: str, *, vocab_size: int = 128256, **changed: o
 def verify_s(machine: Deployment, *, degree: int = 1) -> float:
     pair = planned_pair("llama-3-8b", "llama-3.2-1b")
     profile = machine.profile(*pair, max_context=64)
-    return profile.step(Phase.VERIFY, degree=degree, peer_busy=False, rows=8, context=64).mean_s
+    return profile.step(StepKey(Role.TARGET, Phase.VERIFY, degree, rows=8, context=64)).mean_s
 
 
 def test_what_is_not_said_of_a_machine_is_usual() -> None:

@@ -12,7 +12,9 @@ from swiftspec.planner.for_device import plan_for
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
+from tests.builders import WHOSE
 
 BUDGET = 512
 SHORT, LONG = 256, 100_000
@@ -65,17 +67,15 @@ def test_a_forward_of_the_draft_costs_what_it_does_behind_the_budget() -> None:
     whole = planned(LONG, None).profile
 
     def seconds(profile: Profile, phase: Phase, context: int) -> float:
-        return profile.step(phase, degree=1, peer_busy=False, rows=1, context=context).mean_s
+        return profile.step(StepKey(WHOSE[phase], phase, degree=1, rows=1, context=context)).mean_s
+
+    def further_s(role: Role, context: int) -> float:
+        return found.latencies.further_sequences(StepKey(role, Phase.VERIFY, 1, 2, context, sequences=2))[0]
 
     assert seconds(found, Phase.EXPAND, LONG) == seconds(found, Phase.EXPAND, BUDGET)
     assert seconds(found, Phase.EXPAND, LONG) < 0.8 * seconds(whole, Phase.EXPAND, LONG)
     assert seconds(found, Phase.VERIFY, LONG) == seconds(whole, Phase.VERIFY, LONG)
-    costs = [
-        found.latencies.further_sequence(role, degree=1, ranks=1, peer_busy=False, context=LONG)[0]
-        / found.latencies.further_sequence(role, degree=1, ranks=1, peer_busy=False, context=BUDGET)[0]
-        for role in Role
-    ]
-    assert costs == pytest.approx([LONG / BUDGET, 1.0])
+    assert [further_s(role, LONG) / further_s(role, BUDGET) for role in Role] == pytest.approx([LONG / BUDGET, 1.0])
 
 
 def test_a_plan_says_that_acceptance_is_not_that_of_such_a_draft() -> None:

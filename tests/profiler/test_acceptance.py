@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
 from swiftspec.policies import DraftKind
 from swiftspec.profiler.acceptance import record_trace
-from swiftspec.profiler.masked_guesses import NUM_AHEAD
+from swiftspec.profiler.guesses_ahead import NUM_AHEAD
 from tests.engine.pairs import VOCAB_SIZE, references, with_mask_token, write_pair
 
 PROMPTS = (("a", (5, 17, 3)), ("b", (9,)), ("c", tuple(range(1, 90))))

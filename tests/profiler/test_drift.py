@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.artifacts.profile import Profile, StepTable
+from swiftspec.artifacts.profile import Profile
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.process.placement import Placement
 from swiftspec.files.document import ModelRef, Origin
@@ -12,7 +12,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.profiler.drift import DriftProbe
 from swiftspec.profiler.grids import DRAFT_ROWS
 from swiftspec.profiler.steps import step_points
-from swiftspec.timing.row_factors import RowFactors
+from swiftspec.timing.step_key import RowFactors, StepTable
 from swiftspec.timing.timeline import Phase
 from tests.engine.pairs import references, write_pair
 
@@ -80,7 +80,7 @@ def test_slower_memory_is_found_in_single_rows_alone(engine: Launcher) -> None:
 
 def test_cold_forwards_are_compared_with_cold_ones(engine: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     """A draft that alternates with its target is always cold here: that is no drift where it was so profiled."""
-    monkeypatch.setattr("swiftspec.timing.steps.COOLING_S", 0.0)
+    monkeypatch.setattr("swiftspec.timing.warm_up.COOLING_S", 0.0)
     monkeypatch.setattr("swiftspec.profiler.steps.LEAST_COLD_SAMPLES", 1)
     drift_probe, profile = swept(engine)
     cold = {step.table for step in profile.steps if step.cold}

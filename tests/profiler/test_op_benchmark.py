@@ -12,13 +12,13 @@ from swiftspec.files.document import Origin
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.profiler import op_benchmark
 from swiftspec.profiler.collectives import all_reduce_times
-from swiftspec.profiler.op_benchmark import Grid, OpRow, chain_words, measure_ops, op_tables, peak_bytes_per_s
+from swiftspec.profiler.op_benchmark import BenchmarkGrid, OpRow, chain_words, measure_ops, op_tables, peak_bytes_per_s
 from swiftspec.profiler.op_timer import OpTimer, Timing
 
 CPU = torch.device("cpu")
 TARGET = ModelSpec.from_directory(model_directory("demo/target"))
 DRAFT = ModelSpec.from_directory(model_directory("demo/draft"))
-GRID = Grid(rows=(1, 8), contexts=(16, 64), degrees=(1, 2))
+GRID = BenchmarkGrid(rows=(1, 8), contexts=(16, 64), degrees=(1, 2))
 
 
 @pytest.fixture(scope="module")

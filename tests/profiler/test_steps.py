@@ -17,6 +17,7 @@ from swiftspec.profiler.benches import benches_of
 from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.steps import measure_profile, step_points
 from swiftspec.timing.sharing import SharingTable
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase, Span, Timeline
 from tests.engine.pairs import references, write_pair
 
@@ -153,7 +154,7 @@ def test_a_real_profile_knows_what_steps_of_several_sequences_cost(measured: Pro
 def test_a_real_profile_answers_every_question_of_a_plan(measured: Profile) -> None:
     for degree in range(1, measured.num_devices + 1):
         for phase, role in ((Phase.VERIFY, Role.TARGET), (Phase.EXPAND, Role.DRAFT), (Phase.PREFILL, Role.DRAFT)):
-            latency = measured.step(phase, role=role, degree=degree, peer_busy=False, rows=8, context=100)
+            latency = measured.step(StepKey(role, phase, degree, rows=8, context=100))
             assert 0 < latency.median_s < 1
     for phase in (Phase.COMPACT, Phase.COMMIT, Phase.EXPAND, Phase.VERIFY):
         host = measured.host_latency(phase)

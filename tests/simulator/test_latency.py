@@ -10,10 +10,12 @@ from swiftspec.simulator.driver import simulate
 from swiftspec.simulator.latency import LatencyDraw, LatencySampler, LatencyTable
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.sharing import Sharing, SharingCost
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import COMPUTING, Phase
 from tests.builders import chain_trace, constant_profile, divided_profile, host_point, profile, step_point
 
 SAMPLES_S = [1.0, 2.0, 3.0, 10.0]
+VERIFY = StepKey(Role.TARGET, Phase.VERIFY, degree=1, rows=1, context=0)
 
 
 def meter(*, seed: int = 0) -> LatencySampler:
@@ -31,7 +33,7 @@ def meter(*, seed: int = 0) -> LatencySampler:
 
 
 def verify_s(source: LatencySampler, count: int, *, peer_busy: bool = False) -> list[float]:
-    return [source.forward(Role.TARGET, Phase.VERIFY, peer_busy=peer_busy, rows=1, context=0) for _ in range(count)]
+    return [source.forward(VERIFY._replace(peer_busy=peer_busy)) for _ in range(count)]
 
 
 def test_forwards_have_the_measured_mean_and_range() -> None:
@@ -60,7 +62,7 @@ def test_a_busy_peer_has_its_own_price() -> None:
 def test_each_roles_prefill_has_its_own_price() -> None:
     source = meter()
     seconds = {
-        role: source.forward(role, Phase.PREFILL, peer_busy=False, rows=8, context=0)
+        role: source.forward(StepKey(role, Phase.PREFILL, degree=1, rows=8, context=0))
         for role in (Role.TARGET, Role.DRAFT)
     }
     assert seconds == {Role.TARGET: 5.0, Role.DRAFT: 0.5}
@@ -75,7 +77,7 @@ def test_missing_host_time_is_free_and_assumed() -> None:
 def test_seconds_are_added_up_by_provenance() -> None:
     source = meter()
     exact = verify_s(source, 5)
-    between = source.forward(Role.TARGET, Phase.VERIFY, peer_busy=False, rows=1, context=100)
+    between = source.forward(VERIFY._replace(context=100))
     assert source.seconds == pytest.approx({Provenance.MEASURED: sum(exact), Provenance.INTERPOLATED: between})
 
 
@@ -86,8 +88,7 @@ def test_price_follows_context() -> None:
     prices = LatencyTable(profile(tuple(points), ()).latencies)
 
     def price_s(context: int) -> float:
-        cost = prices.forward(Role.TARGET, Phase.VERIFY, degree=1, peer_busy=False, rows=1, context=context)
-        return cost.quantiles_s[0]
+        return prices.forward(VERIFY._replace(context=context)).quantiles_s[0]
 
     # Within half of the 16 positions that share a price.
     assert [price_s(context) for context in (0, 40, 160, 320)] == pytest.approx([1.0, 1.125, 1.5, 2.0], abs=8 / 320)
@@ -95,8 +96,8 @@ def test_price_follows_context() -> None:
 
 def test_further_sequences_are_charged_with_their_provenance() -> None:
     source = meter()
-    alone = source.forward(Role.TARGET, Phase.VERIFY, peer_busy=True, rows=1, context=0)
-    unknown = source.forward(Role.TARGET, Phase.VERIFY, peer_busy=True, rows=1, context=0, sequences=3)
+    alone = source.forward(VERIFY._replace(peer_busy=True))
+    unknown = source.forward(VERIFY._replace(peer_busy=True, sequences=3))
     assert (alone, unknown) == (20.0, 20.0)
     assert source.seconds == {Provenance.MEASURED: 40.0, Provenance.ASSUMED: 0.0}
 
@@ -112,7 +113,7 @@ def test_half_a_forward_has_half_of_a_further_sequences_cost() -> None:
 
     def draw(role: Role, phase: Phase, sequences: int) -> LatencyDraw:
         # 93 to 96 slots share the price of 88.
-        return prices.forward(role, phase, degree=1, peer_busy=True, rows=4, context=95, sequences=sequences)
+        return prices.forward(StepKey(role, phase, 1, rows=4, context=95, sequences=sequences, peer_busy=True))
 
     whole, half = draw(Role.TARGET, Phase.VERIFY, 3), draw(Role.TARGET, Phase.EXIT, 3)
     assert whole.quantiles_s == pytest.approx([8.0 + 2 * 1.88] * 20)
@@ -125,7 +126,7 @@ def test_half_a_forward_has_half_of_a_further_sequences_cost() -> None:
 def test_unmeasured_degree_is_an_error() -> None:
     prices = LatencyTable(constant_profile(expand_s=1.0, verify_s=5.0, degrees=(1,)).latencies)
     with pytest.raises(ValueError, match=r"degree is 3, but the target's verify steps were measured at \[1\]"):
-        prices.forward(Role.TARGET, Phase.VERIFY, degree=3, peer_busy=False, rows=1, context=0)
+        prices.forward(VERIFY._replace(degree=3))
 
 
 def test_groups_that_ranks_divide_have_prices_of_their_own() -> None:

@@ -3,6 +3,7 @@ import pytest
 from swiftspec.artifacts.profile import Profile
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase, Span, Timeline
 from swiftspec.timing.warm_up import WarmUpCost, WeightCache
 from swiftspec.validation.load_steps import SharedStep, shared_steps, step_factors
@@ -58,7 +59,7 @@ def test_factors_are_measured_over_profiled_time(warm_up: tuple[WarmUpCost, ...]
     steps: list[SharedStep] = []
     caches = [WeightCache(cost) for cost in warm_up]
     for rows, context in ((1, 64), (8, 128), (16, 100)) * 4:
-        latency = profile.step(Phase.VERIFY, role=Role.TARGET, degree=1, peer_busy=False, rows=rows, context=context)
+        latency = profile.step(StepKey(Role.TARGET, Phase.VERIFY, degree=1, rows=rows, context=context))
         start_s = steps[-1].start_s + steps[-1].seconds + 0.05 if steps else 0.0
         warm_up_s = sum(cache.begin(Phase.VERIFY, rows, now_s=start_s) for cache in caches)
         seconds = 1.25 * (latency.mean_s + warm_up_s)

@@ -24,7 +24,9 @@ from swiftspec.cli import console
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import POLICIES, DraftKind
+from swiftspec.policies.effects import Role
 from swiftspec.reports.formatting import milliseconds, signed_percent, speed
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 from tools.checks.criterion import Criterion, at_least, at_most
 from tools.checks.pairs import Pair, Texts, measured
@@ -65,8 +67,8 @@ def _policies_of(draft: str) -> list[str]:
 def _errors(kind: str, report: Report, profile: Profile) -> Criterion:
     """Print a draft's policies, predicted and measured."""
     verify_s, draft_s = (
-        profile.step(phase, degree=2, peer_busy=False, rows=1, context=128).median_s
-        for phase in (Phase.VERIFY, Phase.EXPAND)
+        profile.step(StepKey(role, phase, degree=2, rows=1, context=128)).median_s
+        for role, phase in ((Role.TARGET, Phase.VERIFY), (Role.DRAFT, Phase.EXPAND))
     )
     title = f"{kind}: one row of the target {milliseconds(verify_s)} ms, of the draft {milliseconds(draft_s)} ms"
     columns = ("policy", "tokens/s", "as planned", "re-timed", "tokens/round", "as planned", "acceptance by position")

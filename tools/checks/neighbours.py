@@ -14,12 +14,14 @@ from collections.abc import Iterable, Iterator
 from scipy.optimize import brentq
 
 from swiftspec.cli import console
+from swiftspec.costmodel.compose import RoleModel
 from swiftspec.costmodel.device_profile import device_profile
 from swiftspec.devices import DEVICES
 from swiftspec.models import known_model, weight_bytes
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.controls.goodput import goodput_by_length
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 from tools.checks.criterion import Criterion, at_least, at_most, below
 
@@ -109,19 +111,16 @@ def _degrees() -> None:
     """A prompt of 4,000 tokens and a decoding step of Llama-3-70B by the devices that share them."""
     degrees = (2, 4, 8)
     profile = device_profile(
+        RoleModel(model=known_model("llama-3-70b"), quant="bf16"),
+        RoleModel(model=known_model("llama-3.2-1b"), quant="bf16"),
         device="h100-sxm",
         num_devices=8,
-        target=known_model("llama-3-70b"),
-        draft=known_model("llama-3.2-1b"),
-        quant="bf16",
         max_context=8000,
     )
 
     def step_ms(phase: Phase, rows: int, context: int) -> Iterable[str]:
         for degree in degrees:
-            seconds = profile.step(
-                phase, role=Role.TARGET, degree=degree, peer_busy=False, rows=rows, context=context
-            ).mean_s
+            seconds = profile.step(StepKey(Role.TARGET, phase, degree, rows, context)).mean_s
             yield f"{1e3 * seconds:.1f} ({1e3 * seconds * degree:.0f})"
 
     console.table(

@@ -18,7 +18,7 @@ from swiftspec.files.document import ModelRef
 from swiftspec.files.writing import write_output
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.profiler.acceptance import record_trace
-from swiftspec.profiler.masked_guesses import NUM_AHEAD
+from swiftspec.profiler.guesses_ahead import NUM_AHEAD
 from tools.demo_training import BUNDLED, train, train_block, train_head, train_parallel
 from tools.demo_training.corpus import HELD_OUT_MODULES, held_out_sources
 from tools.demo_training.prompts import traced_prompts, validated_prompts

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from swiftspec.planner.search.option import Option
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.policies.trees.sequoia import static_tree
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
 __all__ = ["ClosedForms", "StepTimes", "best_tree_tokens", "fewest_rounds", "serial_round_s"]
@@ -105,11 +106,9 @@ class StepTimes:
         return self._mean_s(phase, role, option.degree(role), option.num_ranks(role), rows, may_be_busy)
 
     def _lowest_mean_s(self, phase: Phase, role: Role, degree: int, ranks: int, rows: int, may_be_busy: bool) -> float:
-        step = partial(self._profile.step, phase, role=role, degree=degree, ranks=ranks, rows=rows)
-        latencies = [
-            step(peer_busy=busy, context=self._context) for busy in ((False, True) if may_be_busy else (False,))
-        ]
-        return min(latency.mean_s for latency in latencies)
+        idle = StepKey(role, phase, degree, rows, self._context, ranks=ranks)
+        keys = (idle, idle._replace(peer_busy=True)) if may_be_busy else (idle,)
+        return min(self._profile.step(key).mean_s for key in keys)
 
 
 class ClosedForms:

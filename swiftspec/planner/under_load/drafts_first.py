@@ -21,8 +21,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
 from swiftspec.scheduler.asks import Ask, Step
 from swiftspec.scheduler.batching import BatchLimits, choose
-from swiftspec.simulator.forward_times import ForwardTimes
-from swiftspec.simulator.latency import LatencySampler, LatencyTable
+from swiftspec.simulator.latency import ForwardTimes, LatencySampler, LatencyTable
 from swiftspec.timing.timeline import Phase
 
 __all__ = ["CutShortError", "OwnEngine", "simulate_rounds"]

@@ -7,7 +7,7 @@ prompts, which are read beside other requests' rows, take their share of the tim
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import takewhile
 
 import numpy as np
@@ -21,6 +21,7 @@ from swiftspec.planner.under_load.shared_steps import SharedSteps
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
 __all__ = ["LoadCurve", "LoadCurves", "Means"]
@@ -129,16 +130,10 @@ class LoadCurves:
         total_s = 0.0
         for role in roles:
             phase = Phase.VERIFY if role is Role.TARGET else Phase.EXPAND
-            step = partial(
-                self._profile.step,
-                phase,
-                role=role,
-                degree=option.degree(role),
-                ranks=option.num_ranks(role),
-                peer_busy=False,
-                context=round(self._means.prompt_tokens),
-            )
-            more_s = step(rows=_BUSY_ROWS + _CHUNK_ROWS).mean_s - step(rows=_BUSY_ROWS).mean_s
+            degree, ranks, context = option.degree(role), option.num_ranks(role), round(self._means.prompt_tokens)
+            alone = StepKey(role, phase, degree, _BUSY_ROWS, context, ranks=ranks)
+            beside = alone._replace(rows=_BUSY_ROWS + _CHUNK_ROWS)
+            more_s = self._profile.step(beside).mean_s - self._profile.step(alone).mean_s
             total_s += max(0.0, more_s) * self._means.prompt_tokens / _CHUNK_ROWS
         return total_s
 

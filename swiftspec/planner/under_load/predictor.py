@@ -38,6 +38,7 @@ from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.load import named_prompts, serve_workload
 from swiftspec.simulator.replica import ONE_REPLICA, Replicas
 from swiftspec.simulator.setup import Setup
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
 __all__ = ["Predictor", "setup_of"]
@@ -224,15 +225,9 @@ def setup_of(option: Option, latencies: LatencyTable, *, context: int) -> Setup:
     """An option that has no prediction yet. context: mean tokens of a text."""
     gather_s = 0.0
     if option.policy.layout is Layout.DISAGGREGATED:
-        forward = latencies.forward(
-            Role.DRAFT,
-            Phase.EXPAND,
-            degree=option.degree(Role.DRAFT),
-            ranks=option.num_ranks(Role.DRAFT),
-            peer_busy=True,
-            rows=option.policy.expand_rows,
-            context=context,
-        )
+        degree, ranks, rows = option.degree(Role.DRAFT), option.num_ranks(Role.DRAFT), option.policy.expand_rows
+        key = StepKey(Role.DRAFT, Phase.EXPAND, degree, rows, context, ranks=ranks, peer_busy=True)
+        forward = latencies.forward(key)
         gather_s = _DRAFTS_WAITED_FOR * fmean(forward.quantiles_s)
     degrees = {role: len(devices) for role, devices in option.groups.items()}
     return Setup(policy=option.policy, degrees=degrees, ranks=option.ranks, gather_s=gather_s)

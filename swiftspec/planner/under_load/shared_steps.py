@@ -7,6 +7,7 @@ from swiftspec.planner.search.bounds import StepTimes
 from swiftspec.planner.search.option import Option
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
 __all__ = ["SharedSteps"]
@@ -37,10 +38,6 @@ class SharedSteps(StepTimes):
         steps = math.ceil(self._sequences * rows / self._most_rows)
         at_once = math.ceil(self._sequences / steps)
         one_s = super().forward_s(option, phase, role, rows=at_once * rows)
-        further_s = 0.0
-        if at_once > 1:
-            further_s, _ = self._profile.latencies.further_sequence(
-                role, degree=option.degree(role), ranks=option.num_ranks(role), peer_busy=False, context=self._context
-            )
-        half = 0.5 if phase in (Phase.EXIT, Phase.FINISH) else 1.0
-        return steps * (one_s + (at_once - 1) * half * further_s)
+        key = StepKey(role, phase, option.degree(role), rows, self._context, at_once, option.num_ranks(role))
+        further_s, _ = self._profile.latencies.further_sequences(key)
+        return steps * (one_s + further_s)

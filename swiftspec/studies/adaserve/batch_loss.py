@@ -11,6 +11,7 @@ from swiftspec.acceptance import acceptance_for, tree_acceptance
 from swiftspec.policies.effects import Role
 from swiftspec.studies.adaserve.experiment import DEGREES, vllm_latencies
 from swiftspec.studies.backtest.speeds import Deployment
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Phase
 
@@ -32,10 +33,7 @@ class Engine:
     def step_s(self, latencies: Latencies, role: Role, rows: int) -> float:
         """Mean seconds of a target's verification or a draft's forward."""
         phase = Phase.VERIFY if role is Role.TARGET else Phase.EXPAND
-        step = latencies.step(
-            phase, role=role, degree=self.degrees[role], ranks=1, peer_busy=False, rows=rows, context=_CONTEXT
-        )
-        return step.mean_s
+        return latencies.step(StepKey(role, phase, self.degrees[role], rows, _CONTEXT)).mean_s
 
 
 def vllm_in_2025() -> Engine:

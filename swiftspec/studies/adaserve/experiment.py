@@ -29,6 +29,7 @@ from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.speeds import Deployment
 from swiftspec.timing.latency import NUM_QUANTILES, Provenance
 from swiftspec.timing.step_costs import StepCosts
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Phase
 
@@ -198,10 +199,7 @@ def _latencies(verify_s: Mapping[int, float], *, prompt_s: float, draft_s: float
 
 def _mean_s(latencies: Latencies, phase: Phase, rows: int) -> float:
     context = 0 if phase is Phase.PREFILL else _CONTEXT
-    degree = _FACTS["num_devices"]
-    return latencies.step(
-        phase, role=Role.TARGET, degree=degree, ranks=1, peer_busy=False, rows=rows, context=context
-    ).mean_s
+    return latencies.step(StepKey(Role.TARGET, phase, _FACTS["num_devices"], rows, context)).mean_s
 
 
 @cache

@@ -22,6 +22,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import Constant, Row
 from swiftspec.studies.backtest.speeds import Deployment, decoding
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
 __all__ = ["FITTED_ON", "Cell", "batch_rows", "cells", "predicted_gain", "single_rows", "window", "windows"]
@@ -165,7 +166,8 @@ def _lock_step_gain(cell: Cell) -> float:
     prompt_tokens = _FACTS["prompt_tokens"][cell.dataset]
 
     def step_s(phase: Phase, degree: int, rows: float, context: int) -> float:
-        return profile.step(phase, degree=degree, peer_busy=False, rows=round(rows), context=context).mean_s
+        role = Role.DRAFT if phase is Phase.EXPAND else Role.TARGET
+        return profile.step(StepKey(role, phase, degree, round(rows), context)).mean_s
 
     count = window(cell.target, cell.draft)
     rounds, context = _Rounds.of(cell.acceptance, count), prompt_tokens + _TOKENS // 2

@@ -9,6 +9,7 @@ from swiftspec.acceptance import AcceptanceModel, synthesise, synthesise_positio
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.profile import HostPoint, Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.costmodel.compose import RoleModel
 from swiftspec.costmodel.device_profile import Int4Forwards, device_profile
 from swiftspec.costmodel.published import SwiftSpecKernels
 from swiftspec.files.document import ModelRef
@@ -69,17 +70,16 @@ class Deployment:
 
 @cache
 def _composed(deployment: Deployment) -> Profile:
-    head = HEADS.get(deployment.draft)
+    head, target = HEADS.get(deployment.draft), known_model(deployment.target)
+    feature_bytes = head.feature_bytes(target.spec) if head else 0
     profile = device_profile(
+        RoleModel(model=target, quant=deployment.quant),
+        RoleModel(model=_draft(deployment), quant=deployment.quant, feature_bytes=feature_bytes),
         device=deployment.device,
         num_devices=deployment.num_devices,
-        target=known_model(deployment.target),
-        draft=_draft(deployment),
-        quant=deployment.quant,
         max_context=_PROMPT_LENGTH + _NUM_TOKENS,
         int4_forwards=deployment.int4_forwards,
         collective=deployment.collective,
-        feature_bytes=head.feature_bytes(known_model(deployment.target).spec) if head else 0,
     )
     return _with_host(profile, deployment.target_host_s) if deployment.target_host_s else profile
 

@@ -14,6 +14,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import Row
 from swiftspec.studies.backtest.speeds import Deployment, decoding
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
 __all__ = ["published_systems", "ssd_rows", "system_rows"]
@@ -127,6 +128,5 @@ def _slowdown(machine: Mapping[str, Any], draft: str) -> float:
 
 
 def _step_s(deployment: Deployment, phase: Phase, rows: int) -> float:
-    degree = deployment.num_devices
-    latency = deployment.profile.step(phase, degree=degree, peer_busy=False, rows=rows, context=_CONTEXT)
-    return latency.mean_s
+    role = Role.DRAFT if phase is Phase.EXPAND else Role.TARGET
+    return deployment.profile.step(StepKey(role, phase, deployment.num_devices, rows, _CONTEXT)).mean_s

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from swiftspec.cli import console
+from swiftspec.costmodel.compose import RoleModel
 from swiftspec.costmodel.device_profile import device_profile
 from swiftspec.models import known_model
 from swiftspec.policies.effects import Role
@@ -15,6 +16,7 @@ from swiftspec.studies.blockllm.queueing import Cache
 from swiftspec.studies.blockllm.requests import BlockRun, TenantRequest, requests_of
 from swiftspec.studies.blockllm.simulation import simulate_blocks
 from swiftspec.studies.tenants.directories import read_zoo
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 from swiftspec.workload import Arrivals, Lengths, RequestClass, make_workload
 
@@ -152,16 +154,15 @@ def _costs() -> Costs:
     """Llama-3-8B on an A100: a token's step, and what each further row costs in a prompt of 1,024."""
     spec = known_model("llama-3-8b").spec
     profile = device_profile(
+        RoleModel(model=known_model("llama-3-8b"), quant="bf16"),
+        RoleModel(model=known_model("llama-3.2-1b"), quant="bf16"),
         device="a100-sxm",
         num_devices=1,
-        target=known_model("llama-3-8b"),
-        draft=known_model("llama-3.2-1b"),
-        quant="bf16",
         max_context=2048,
     )
 
     def seconds(phase: Phase, rows: int, context: int) -> float:
-        return profile.step(phase, role=Role.TARGET, degree=1, peer_busy=False, rows=rows, context=context).mean_s
+        return profile.step(StepKey(Role.TARGET, phase, 1, rows, context)).mean_s
 
     token_s = seconds(Phase.VERIFY, 1, 512)
     return Costs(

@@ -1,7 +1,9 @@
 """Data shown by the figures of these tests."""
 
 from swiftspec.artifacts.report import Report
+from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Latency
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 from swiftspec.validation.validator import Measurement, make_report
 from tests.cli.samples import ORIGIN, plan, serial_timeline
@@ -19,6 +21,6 @@ def report() -> Report:
 def forwards() -> dict[str, Latency]:
     profile = composed_profile()
     return {
-        f"{phase} on {degree}": profile.step(phase, degree=degree, peer_busy=False, rows=1, context=0)
-        for phase, degree in ((Phase.VERIFY, 4), (Phase.EXPAND, 4))
+        f"{phase} on 4": profile.step(StepKey(role, phase, degree=4, rows=1, context=0))
+        for role, phase in ((Role.TARGET, Phase.VERIFY), (Role.DRAFT, Phase.EXPAND))
     }

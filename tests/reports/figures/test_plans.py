@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 
+from swiftspec.policies.effects import Role
 from swiftspec.reports.figures import forward_parts, heat_map, sensitivity, speed_against_devices
+from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 from tests.builders import machine_profile
 from tests.reports.figures.samples import forwards
@@ -45,6 +47,6 @@ def test_parts_of_a_forward_add_up_to_it() -> None:
 
 
 def test_measured_forwards_have_no_parts_to_show() -> None:
-    step = machine_profile().step(Phase.VERIFY, degree=1, peer_busy=False, rows=1, context=16)
+    step = machine_profile().step(StepKey(Role.TARGET, Phase.VERIFY, degree=1, rows=1, context=16))
     with pytest.raises(ValueError, match="'verify', which is not composed"):
         forward_parts({"verify": step})

@@ -16,7 +16,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.plan import write_page
 from swiftspec.files.document import ModelRef
 from swiftspec.reports.html import render
-from swiftspec.simulator.typical import typical_timeline
+from swiftspec.simulator.driver import typical_timeline
 from swiftspec.timing.latency import Provenance
 from tests.reports.html.samples import CHOSEN_TOKENS_PER_S, candidate, composed_profile, rich_plan, timeline
 
