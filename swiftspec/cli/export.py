@@ -16,7 +16,7 @@ from swiftspec.export import Export, export_plan
 from swiftspec.files.writing import write_output
 
 if TYPE_CHECKING:
-    from swiftspec.planner.under_load.candidates import ServingEngine
+    from swiftspec.planner.under_load.serving_engine import ServingEngine
 
 __all__ = ["export"]
 

@@ -29,8 +29,8 @@ from swiftspec.planner.search.evaluation import Budget, Outcome
 from swiftspec.planner.search.known_errors import KnownErrors
 from swiftspec.planner.search.option import Key, Option
 from swiftspec.planner.search.simulations import RankedOption, Simulations
-from swiftspec.planner.under_load.deployed import Deployed
 from swiftspec.planner.under_load.predictor import Predictor
+from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
@@ -43,7 +43,7 @@ _FEWER_ROWS = (2, 4, 8)  # divisors of the rows of a verification
 _Task = tuple[Candidate, int | None]  # with the blocks that its devices have memory for
 
 
-def decode_pool(workload: Workload, metrics: LoadMetrics, deployed: Deployed, *, transfer_s: float) -> DecodePool:
+def decode_pool(workload: Workload, metrics: LoadMetrics, deployed: ServingEngine, *, transfer_s: float) -> DecodePool:
     """What the pool needs beside it.
 
     Parameters
@@ -51,7 +51,7 @@ def decode_pool(workload: Workload, metrics: LoadMetrics, deployed: Deployed, *,
     workload : Workload
     metrics : LoadMetrics
         Of the pool, which set the rate of a closed loop.
-    deployed : Deployed
+    deployed : ServingEngine
         An instance that only reads prompts.
     transfer_s : float
         From a request's arrival until its cache is in the pool.
@@ -66,7 +66,7 @@ def decode_pool(workload: Workload, metrics: LoadMetrics, deployed: Deployed, *,
     )
 
 
-def _read_per_s(deployed: Deployed, prompt_tokens: int) -> float:
+def _read_per_s(deployed: ServingEngine, prompt_tokens: int) -> float:
     """Prompt tokens that an instance reads in a second, in steps that are full of whole prompts or of a part of one."""
     most = deployed.limits.step_tokens
     if prompt_tokens <= most:
@@ -172,7 +172,7 @@ def _decode_pool(load: Load, best: _Served) -> DecodePool | None:
     """What reads the prompts of a pool that only decodes, if it is one."""
     if load.serving is None or load.transfer_s is None:
         return None
-    reading = load.serving.deployed(len(best.candidate.groups[Role.TARGET]), context=load.longest_context)
+    reading = load.serving.on(len(best.candidate.groups[Role.TARGET]), context=load.longest_context)
     return decode_pool(load.simulated, best.prediction.metrics, reading, transfer_s=load.transfer_s)
 
 

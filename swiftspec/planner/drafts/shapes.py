@@ -15,7 +15,7 @@ from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.bounds import ClosedForms
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.space import feasible_options
-from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
+from swiftspec.planner.under_load.loads import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.predictor import Predictor, setup_of
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.batching import BatchLimits
@@ -111,7 +111,7 @@ class Shapes:
     @property
     def _most_rows(self) -> int:
         """Rows of a step that clients share."""
-        return self._serving.step_tokens if self._serving else BatchLimits().max_rows
+        return self._serving.limits.step_tokens if self._serving else BatchLimits().max_rows
 
     def _promising(self, options: Sequence[Option], clients: int) -> Iterator[Option]:
         def by_estimate(some: Sequence[Option]) -> list[Option]:

@@ -14,7 +14,7 @@ from swiftspec.planner.drafts.named import Asked, Kind, chain_for
 from swiftspec.planner.for_device import plan_for, prepare
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.options import SearchOptions
-from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
+from swiftspec.planner.under_load.loads import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.policies.chains.parallel_chain import ParallelChain
 from swiftspec.policies.chains.serial import SerialChain
