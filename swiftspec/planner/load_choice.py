@@ -22,11 +22,9 @@ from swiftspec.costmodel.steps import StepWork
 from swiftspec.files.document import Basis
 from swiftspec.planner.load import Load
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.search.backends import run_parallel
-from swiftspec.planner.search.collecting import uncollected
-from swiftspec.planner.search.decision import Decision, OutOfReachError, explained
+from swiftspec.planner.search.backends import run_parallel, uncollected
+from swiftspec.planner.search.decision import Decision, KnownErrors, OutOfReachError, simulate_outcomes
 from swiftspec.planner.search.evaluation import Budget, Outcome
-from swiftspec.planner.search.known_errors import KnownErrors
 from swiftspec.planner.search.option import Key, Option
 from swiftspec.planner.search.simulations import RankedOption, Simulations
 from swiftspec.planner.under_load.predictor import Predictor
@@ -136,7 +134,7 @@ def choose_for_load(
     served = runs.serve([(outcome, decision.candidate(outcome)) for outcome in first], ahead=ahead)
     leaders = [one.option for one in _ordered(served, load, policy)]
     variants = list(islice(_variants(leaders, simulations.latest, ranking), MOST_CANDIDATES - len(first)))
-    more = explained(simulations, variants, budget, errors, "variants", ahead=2 * len(variants))
+    more = simulate_outcomes(simulations, variants, budget, errors, "variants", ahead=2 * len(variants))
     served += runs.serve([(outcome, more.candidate(outcome)) for outcome in more.outcomes], ahead=0)
     ordered = _ordered(served, load, policy)
     best = ordered[0]

@@ -11,8 +11,7 @@ from swiftspec.artifacts.distributions import MOST_TOKENS, Arrivals, Distributio
 from swiftspec.artifacts.workload import MOST_REQUESTS, RequestClass, Workload, WorkloadRequest
 from swiftspec.files.document import Origin
 from swiftspec.workload.classes import DEFAULT_CLASSES, assign_classes
-from swiftspec.workload.prefixes import Prefixes
-from swiftspec.workload.prompts import PromptLengths
+from swiftspec.workload.prompts import Prefixes, PromptLengths
 
 __all__ = ["arrival_times", "draw_lengths", "make_workload", "random_streams", "with_arrivals"]
 

@@ -12,8 +12,7 @@ from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.engines.vllm import VLLM
 from swiftspec.engines.words import LengthRange, Method
 from swiftspec.export import export_plan
-from swiftspec.export.command import written
-from swiftspec.export.served import Served
+from swiftspec.export.command import Served, written
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import plan_for
 from swiftspec.planner.load import Load

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from swiftspec.artifacts.plan import Acceptance
-from swiftspec.planner.search.choice import Resampling
+from swiftspec.planner.search.decision import NO_ERRORS, PUBLISHED_ACCEPTANCE, KnownErrors, Resampling, known_errors
 from swiftspec.planner.search.evaluation import Budget, Evaluator, Outcome
-from swiftspec.planner.search.known_errors import NO_ERRORS, PUBLISHED_ACCEPTANCE, KnownErrors, known_errors
 from swiftspec.planner.search.option import Option
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role

@@ -16,8 +16,7 @@ from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.plan import Goal
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.search.backends import SafeLoky, quiet_start, run_parallel, tied
-from swiftspec.planner.search.collecting import uncollected
+from swiftspec.planner.search.backends import SafeLoky, quiet_start, run_parallel, tied, uncollected
 from swiftspec.planner.search.goals import score
 from swiftspec.planner.search.option import Option
 from swiftspec.policies.effects import Role

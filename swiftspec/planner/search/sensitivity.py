@@ -11,7 +11,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesses, TracedPrompt
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.search.choice import MOST_GIVEN_UP
+from swiftspec.planner.search.decision import MOST_GIVEN_UP
 from swiftspec.planner.search.evaluation import Budget, Evaluator, Outcome
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.simulations import RankedOption

@@ -14,20 +14,20 @@ from swiftspec.planner.search.goals import reach
 from swiftspec.planner.search.option import Key, Option, Split
 from swiftspec.progress import Progress
 
-__all__ = ["HOPEFUL", "SAFE", "Expected", "FinalStage", "RankedOption", "Simulations", "by_policy"]
+__all__ = ["SURE_MARGIN", "WIDE_MARGIN", "Expected", "LastRung", "RankedOption", "Simulations", "by_policy"]
 
 # Shares of a limit: an option that meets the first in a short simulation does so in a long one, too; one that misses
 # the second does not.
-SAFE, HOPEFUL = 0.97, 1.1
+SURE_MARGIN, WIDE_MARGIN = 0.97, 1.1
 _NUM_SAMPLES = 500  # of prompts, the most typical of which is simulated
 
 _Cell = tuple[str, Split]  # of a policy
 
 
-class FinalStage(NamedTuple):
-    """Options for the last stage and their budgets: those that may win, and the best of hopeless policies."""
+class LastRung(NamedTuple):
+    """Options of the last rung and their budgets: those that may win, and the best of policies that cannot."""
 
-    contenders: list[Option]
+    survivors: list[Option]
     whole: Budget
     others: list[Option]
     sample: Budget
@@ -63,7 +63,7 @@ class Simulations:
         """Sort key: outcomes that meet the goal's limits first, by score; the others by how nearly they do."""
         return self.scored(RankedOption.of(outcome, self.goal))
 
-    def scored(self, ranked: "RankedOption", *, margin: float = SAFE) -> tuple[bool, float]:
+    def scored(self, ranked: "RankedOption", *, margin: float = SURE_MARGIN) -> tuple[bool, float]:
         """As `score`, for expected figures; margin: share of a limit that counts as meeting it."""
         share = ranked.reach(self.goal)
         keeps = margin * share >= 1
@@ -144,12 +144,12 @@ class Simulations:
         finalists : iterable of Outcome
             The best of each policy.
         expected : callable, optional
-            What to expect of an option, where that is known better than from its own simulation before the last stage.
+            What to expect of an option, where that is known better than from its own simulation before the last rung.
         """
         final = {outcome.option.policy.name: outcome for outcome in finalists}
         cells: dict[_Cell, tuple[int, RankedOption]] = {}
         simulated: dict[_Cell, set[Key]] = {}
-        for stage, (budget, outcomes) in enumerate(self._outcomes.items()):
+        for rung, (budget, outcomes) in enumerate(self._outcomes.items()):
             for outcome in outcomes.values():
                 cell = outcome.option.policy.name, outcome.option.split_key
                 simulated.setdefault(cell, set()).add(outcome.option.key)
@@ -158,7 +158,7 @@ class Simulations:
                     found, depth = self._own(finalist), len(self._outcomes)  # what the plan says of this option
                 elif expected is None or budget.explain:
                     found = self._ranked(outcome, finalist, outcomes.get(finalist.option.key, finalist))
-                    depth = int(budget.explain) if expected else stage
+                    depth = int(budget.explain) if expected else rung
                 else:
                     found = _scaled(expected(outcome.option), self._own(finalist), expected(finalist.option))
                     depth = 0
@@ -177,7 +177,7 @@ class Simulations:
 class RankedOption(NamedTuple):
     """An option's place in the ranking at the end of a search.
 
-    num_options: simulated of its policy on its split. estimated: from short simulations, not those of the last stage.
+    num_options: simulated of its policy on its split. estimated: from short simulations, not those of the last rung.
     """
 
     option: Option

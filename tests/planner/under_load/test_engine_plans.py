@@ -12,7 +12,7 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.costmodel.steps import StepWork
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.drafts.compare import compare_kinds
-from swiftspec.planner.drafts.named import Asked
+from swiftspec.planner.drafts.named import DraftInput
 from swiftspec.planner.for_device import plan_for, prepare
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.options import SearchOptions
@@ -80,7 +80,12 @@ def test_plain_decoding_is_what_the_fast_simulation_says(made: Plan) -> None:
 def test_a_comparison_of_drafts_says_of_a_load_what_a_plan_says(made: Plan) -> None:
     assert made.under_load is not None
     compared = compare_kinds(
-        deployment(), target=TARGET, drafts=[Asked(draft=DRAFT)], clients=[16], num_jobs=1, progress=lambda *_: None
+        deployment(),
+        target=TARGET,
+        drafts=[DraftInput(draft=DRAFT)],
+        clients=[16],
+        num_jobs=1,
+        progress=lambda *_: None,
     )
     assert compared.engine == made.under_load.engine
     plain = compared.plain.at(16)
@@ -99,7 +104,7 @@ def test_a_schedule_is_what_a_comparison_says_and_shrinks_with_the_batch() -> No
     found = draft_schedule(inputs.profile, inputs.trace, num_devices=1, max_running=256, serving=serving)
     assert [each.batch for each in found] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
     compared = compare_kinds(
-        on, target=TARGET, drafts=[Asked(draft="eagle3")], clients=[1, 64], num_jobs=1, progress=lambda *_: None
+        on, target=TARGET, drafts=[DraftInput(draft="eagle3")], clients=[1, 64], num_jobs=1, progress=lambda *_: None
     )
     (head,) = (kind for kind in compared.kinds if kind.name == "eagle3")
     for batch in (1, 64):
