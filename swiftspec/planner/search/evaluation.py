@@ -38,8 +38,8 @@ class Budget:
     """Share of a trace to simulate, and whether to keep what explains the speed.
 
     An output that is cut short continues at its TPOT or, with `by_rounds`, at the pace of its whole rounds, which is
-    steadier when only a few were simulated. paired: where forwards have known errors, simulate every prompt twice, with
-    a draw of them and with the opposite draw.
+    steadier when only a few were simulated. To explain a speed where forwards have known errors, every prompt is
+    simulated twice, with a draw of them and with the opposite draw.
     """
 
     prompt_indices: tuple[int, ...]
@@ -47,7 +47,6 @@ class Budget:
     seeds: tuple[int, ...]
     explain: bool = False
     by_rounds: bool = False
-    paired: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +193,7 @@ def _evaluate(simulator: Simulator, trace: AcceptanceTrace, options: Sequence[Op
 @uncollected()
 def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, budget: Budget) -> Outcome:
     errors = simulator.errors
-    draws = [(seed, mirrored) for seed in budget.seeds for mirrored in (errors.mirrors if budget.paired else (False,))]
+    draws = [(seed, mirrored) for seed in budget.seeds for mirrored in (errors.mirrors if budget.explain else (False,))]
     runs: list[Simulation] = []
     for seed, mirrored in draws:
         run = simulator.run(
@@ -228,7 +227,7 @@ def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, budge
         tpot_s=tpot_s,
         metrics=metrics,
         seconds=seconds,
-        log_scales=log_scales if errors and budget.paired else None,
+        log_scales=log_scales if errors and budget.explain else None,
     )
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from swiftspec.artifacts.profile import Profile
 from swiftspec.planner.search.bounds import ClosedForms
-from swiftspec.planner.search.evaluation import Budget
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.simulations import LastRung, Simulations, by_policy
 
@@ -20,8 +19,6 @@ __all__ = ["successive_halving"]
 # Shares of prompts and of each output that a rung simulates, and the fewest options of a policy that it keeps.
 _RUNGS = ((0.05, 0.25, 8), (0.05, 0.5, 4), (0.25, 1.0, 2))
 _KEPT = 0.25  # share of a policy's options that a rung keeps
-_LEAST_PROMPTS = 12
-_LEAST_TOKENS = 16
 # The last rung repeats a short trace with several seeds; in a long one the prompts are repetition enough.
 _MOST_SEEDS = 3
 _ENOUGH_REQUESTS = 96
@@ -35,7 +32,7 @@ def successive_halving(
     for number, (prompts, tokens, least_kept) in enumerate(_RUNGS):
         what = f"stage {number + 1} of {len(_RUNGS)}"
         outcomes = simulations.run(
-            options, _budget(simulations, prompts, tokens), what, ahead=_num_ahead(options, rung=number)
+            options, simulations.share(prompts, tokens), what, ahead=_num_ahead(options, rung=number)
         )
         score = {outcome.option.key: simulations.score(outcome) for outcome in outcomes}
         options = [
@@ -46,7 +43,7 @@ def successive_halving(
             ]
         ]
     num_seeds = min(_MOST_SEEDS, math.ceil(_ENOUGH_REQUESTS / len(simulations.trace.prompts)))
-    whole = _budget(simulations, 1.0, 1.0, num_seeds=num_seeds, explain=True)
+    whole = simulations.share(1.0, 1.0, num_seeds=num_seeds, explain=True)
     return LastRung(options, whole, [], whole)
 
 
@@ -56,7 +53,7 @@ def _prune(simulations: Simulations, options: list[Option], profile: Profile, re
     That option always stays: with a noisy profile, in which forwards are faster at longer contexts, a bound may not
     hold. Both are over the first rung's prompts with whole outputs: a bound does not hold for a part of an output.
     """
-    budget = _budget(simulations, _RUNGS[0][0], 1.0)
+    budget = simulations.share(_RUNGS[0][0], 1.0)
     prompts = tuple(simulations.trace.prompts[index] for index in budget.prompt_indices)
     closed = ClosedForms(profile, replace(simulations.trace, prompts=prompts))
     most_plausible = [max(group, key=closed.estimate) for group in by_policy(options)]
@@ -67,24 +64,11 @@ def _prune(simulations: Simulations, options: list[Option], profile: Profile, re
     kept = []
     for option in options:
         name = option.policy.name
-        if option.key in simulated or closed.bound_of_score(option, simulations.goal) >= reached[name]:
+        if option.key in simulated or closed.bound(option, simulations.goal) >= reached[name]:
             kept.append(option)
         else:
             rejected[f"{name}: its closed-form bound is below the simulated speed of another {name}"] += 1
     return kept
-
-
-def _budget(
-    simulations: Simulations, prompts: float, tokens: float, *, num_seeds: int = 1, explain: bool = False
-) -> Budget:
-    return simulations.share(
-        prompts,
-        tokens,
-        least_prompts=_LEAST_PROMPTS,
-        least_tokens=_LEAST_TOKENS,
-        num_seeds=num_seeds,
-        explain=explain,
-    )
 
 
 def _num_kept(count: int, least: int) -> int:

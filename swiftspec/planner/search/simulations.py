@@ -19,6 +19,7 @@ __all__ = ["SURE_MARGIN", "WIDE_MARGIN", "Expected", "LastRung", "RankedOption",
 # Shares of a limit: an option that meets the first in a short simulation does so in a long one, too; one that misses
 # the second does not.
 SURE_MARGIN, WIDE_MARGIN = 0.97, 1.1
+_LEAST_PROMPTS, _LEAST_TOKENS = 12, 16  # of a share of the trace
 _NUM_SAMPLES = 500  # of prompts, the most typical of which is simulated
 
 _Cell = tuple[str, Split]  # of a policy
@@ -73,26 +74,16 @@ class Simulations:
         """Whether an outcome is within the goal's limits."""
         return RankedOption.of(outcome, self.goal).reach(self.goal) >= 1
 
-    def share(
-        self,
-        prompts: float,
-        tokens: float,
-        *,
-        least_prompts: int,
-        least_tokens: int,
-        num_seeds: int = 1,
-        explain: bool = False,
-    ) -> Budget:
+    def share(self, prompts: float, tokens: float, *, num_seeds: int = 1, explain: bool = False) -> Budget:
         """A share of the prompts, spread over the trace, and of the longest output."""
         num_prompts = len(self.trace.prompts)
-        count = min(num_prompts, max(least_prompts, math.ceil(prompts * num_prompts)))
+        count = min(num_prompts, max(_LEAST_PROMPTS, math.ceil(prompts * num_prompts)))
         indices = np.linspace(0, num_prompts - 1, count).round().astype(int)
         return Budget(
             prompt_indices=tuple(indices.tolist()),
-            max_new_tokens=min(self.longest, max(least_tokens, math.ceil(tokens * self.longest))),
+            max_new_tokens=min(self.longest, max(_LEAST_TOKENS, math.ceil(tokens * self.longest))),
             seeds=tuple(range(self.seed, self.seed + num_seeds)),
             explain=explain,
-            paired=explain,
         )
 
     def sample(self, num_prompts: int, num_tokens: int, *, explain: bool = False) -> Budget:
@@ -113,7 +104,6 @@ class Simulations:
             seeds=(self.seed,),
             explain=explain,
             by_rounds=True,
-            paired=explain,
         )
 
     @property
