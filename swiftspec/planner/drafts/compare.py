@@ -10,8 +10,6 @@ from itertools import pairwise
 from math import exp, log
 from pathlib import Path
 
-import joblib
-
 from swiftspec.artifacts.kinds import DraftingKind, KindComparison, KindPoint
 from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS
 from swiftspec.artifacts.trace import AcceptanceTrace
@@ -21,7 +19,7 @@ from swiftspec.planner.drafts.named import NONE, SUFFIX, DraftInput, Kind, kinds
 from swiftspec.planner.for_device import NUM_NEW_TOKENS, Inputs, check_acceptance, prepare
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.recorded_routing import with_recorded_routing
-from swiftspec.planner.search.backends import run_parallel, uncollected
+from swiftspec.planner.search.backends import Workers, uncollected
 from swiftspec.planner.search.bounds import ClosedForms
 from swiftspec.planner.search.evaluation import warm_up
 from swiftspec.planner.search.option import Option
@@ -106,7 +104,8 @@ def compare_kinds(
         for asked in (None, *drafts)
     ]
     found: list[DraftingKind] = []
-    for done, kinds in enumerate(_run(tasks, num_jobs), start=1):
+    warm_up(num_jobs)
+    for done, kinds in enumerate(Workers(_compared, num_jobs).map(tasks), start=1):
         found += kinds
         progress(done, len(tasks), "kinds of drafts")
     plain = found[0]
@@ -136,14 +135,6 @@ def _checked(clients: Sequence[int], deployment: Deployment) -> tuple[int, ...]:
         if not 1 <= count <= most:
             raise ValueError(f"clients has {count}; expected 1 to {most}")
     return tuple(sorted(set(clients)))
-
-
-def _run(tasks: Sequence[_Task], num_jobs: int) -> Iterator[list[DraftingKind]]:
-    if num_jobs == 1:
-        yield from map(_compared, tasks)
-        return
-    warm_up(num_jobs)
-    yield from run_parallel((joblib.delayed(_compared)(task) for task in tasks), num_jobs)
 
 
 @uncollected()

@@ -1,13 +1,9 @@
 """Simulations of kinds of replicas at loads, over cores; each depends on its kind, load and seed alone."""
 
 import math
-import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple
-
-import joblib
 
 from swiftspec.artifacts.fleet import LoadPoint
 from swiftspec.artifacts.load_goal import LoadGoal
@@ -17,7 +13,7 @@ from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.artifacts.workload import Workload
 from swiftspec.planner.fleet.replica import replica_share
 from swiftspec.planner.load import Load
-from swiftspec.planner.search.backends import run_parallel, uncollected
+from swiftspec.planner.search.backends import Workers, uncollected
 from swiftspec.planner.under_load.load_curves import Means
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.progress import Progress
@@ -172,7 +168,10 @@ class LoadSimulations:
     report: Progress
     num_done: int = 0
     num_simulations: int = 0
-    _pickled: bytes = field(default=b"")
+    _workers: Workers[Task, Simulation] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._workers = Workers(self.serve, self.num_jobs)
 
     def run(self, tasks: Sequence[Task], what: str, *, ahead: int = 0) -> list[Simulation]:
         """Simulations in the order of the tasks; `ahead` are still to come after these."""
@@ -188,18 +187,4 @@ class LoadSimulations:
         return [found[number] for number in range(len(tasks))]
 
     def _simulations(self, tasks: Sequence[Task]) -> Iterator[Simulation]:
-        if self.num_jobs == 1 or len(tasks) < 2:
-            yield from map(self.serve, tasks)
-            return
-        self._pickled = self._pickled or pickle.dumps(self.serve)
-        yield from run_parallel((joblib.delayed(_serve_there)(self._pickled, task) for task in tasks), self.num_jobs)
-
-
-def _serve_there(pickled: bytes, task: Task) -> Simulation:
-    return _unpickled(pickled)(task)
-
-
-@lru_cache(maxsize=2)
-def _unpickled(pickled: bytes) -> Callable[[Task], Simulation]:
-    served: Callable[[Task], Simulation] = pickle.loads(pickled)
-    return served
+        return map(self.serve, tasks) if len(tasks) < 2 else self._workers.map(tasks)
