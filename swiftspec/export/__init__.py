@@ -11,7 +11,7 @@ from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.engines import Engine
 from swiftspec.engines.words import LengthRange, Method
-from swiftspec.export.command import Served, written
+from swiftspec.export.command import ServerSettings, written
 from swiftspec.export.limits import not_expressed, remarks
 from swiftspec.export.nearest import Runnable, checkpoint, drafter_of, method_of, model_argument, nearest
 from swiftspec.export.result import Export
@@ -113,7 +113,7 @@ def export_plan(
     own, unnamed = checkpoint(plan.draft.model)
     if unnamed and (draft is not None or not drafts):
         unnamed = ""
-    served = Served(
+    served = ServerSettings(
         target=model_argument(plan.target.model),
         draft=(draft or own) if drafts else None,
         method=method,
@@ -164,7 +164,7 @@ def _schedule(plan: Plan, found: Runnable, lengths: Lengths | None, max_running:
     return ranges if ranges and ranges[0].num_draft_tokens else ()
 
 
-def _imitating(served: Served, trace: AcceptanceTrace) -> Served:
+def _imitating(served: ServerSettings, trace: AcceptanceTrace) -> ServerSettings:
     if not drafts_chain(served.policy):
         names = ", ".join(policy.name for policy in POLICIES.values() if drafts_chain(policy()))
         raise ValueError(

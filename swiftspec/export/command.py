@@ -13,13 +13,13 @@ from swiftspec.policies.effects import Role
 from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 from swiftspec.policies.trees.eagle2 import Eagle2Tree
 
-__all__ = ["Command", "Served", "written"]
+__all__ = ["Command", "ServerSettings", "written"]
 
 _FP8 = "Weights in fp8: {engine} reads them from the checkpoint; name one in fp8 in place of {model}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServerSettings:
     """Models, devices and policy of a server. Every `Value` of an engine's words is an attribute, None for none.
 
     Parameters
@@ -137,7 +137,7 @@ class Command:
     remarks: tuple[str, ...] = ()
 
 
-def written(engine: Engine, words: CommandWords, served: Served) -> Command:
+def written(engine: Engine, words: CommandWords, served: ServerSettings) -> Command:
     """Options, variables and files of the engine's server, and what to know of them."""
     files: dict[str, str] = {}
     if served.schedule and engine.schedule is not None:
@@ -171,7 +171,7 @@ def written(engine: Engine, words: CommandWords, served: Served) -> Command:
     )
 
 
-def _speculation(engine: Engine, served: Served) -> dict[str, Any]:
+def _speculation(engine: Engine, served: ServerSettings) -> dict[str, Any]:
     if served.method is None:
         return {}
     found = _filled(engine.methods[served.method].words, served)
@@ -183,11 +183,11 @@ def _speculation(engine: Engine, served: Served) -> dict[str, Any]:
     return found
 
 
-def _settings(engine: Engine, served: Served) -> dict[str, Any]:
+def _settings(engine: Engine, served: ServerSettings) -> dict[str, Any]:
     return {} if served.method is None else _filled(engine.methods[served.method].settings, served)
 
 
-def _not_expressed(engine: Engine, words: CommandWords, served: Served) -> Iterator[str]:
+def _not_expressed(engine: Engine, words: CommandWords, served: ServerSettings) -> Iterator[str]:
     if served.rates is not None and engine.imitation is not None and engine.imitation.lost:
         yield engine.imitation.lost
     if not words.quantises:
@@ -196,7 +196,7 @@ def _not_expressed(engine: Engine, words: CommandWords, served: Served) -> Itera
                 yield _FP8.format(engine=engine.full_name, model=model)
 
 
-def _remarks(engine: Engine, words: CommandWords, served: Served) -> Iterator[str]:
+def _remarks(engine: Engine, words: CommandWords, served: ServerSettings) -> Iterator[str]:
     method = None if served.method is None else engine.methods[served.method]
     schedule = engine.schedule if served.schedule else None
     sentences = (
@@ -208,13 +208,13 @@ def _remarks(engine: Engine, words: CommandWords, served: Served) -> Iterator[st
     yield from filter(None, sentences)
 
 
-def _filled(words: Words, served: Served) -> dict[str, Any]:
+def _filled(words: Words, served: ServerSettings) -> dict[str, Any]:
     """The words that the plan has a value for."""
     found = {word: _value(value, served) for word, value in words.items()}
     return {word: value for word, value in found.items() if value is not None}
 
 
-def _value(word: object, served: Served) -> object:
+def _value(word: object, served: ServerSettings) -> object:
     return attrgetter(word)(served) if isinstance(word, Value) else word
 
 

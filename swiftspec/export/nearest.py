@@ -105,7 +105,7 @@ class Runnable:
         return described(self.policy.name, str(self.num_devices), shape_of(self.policy))
 
 
-class _Placed(NamedTuple):
+class _Placement(NamedTuple):
     """A policy on devices, before an engine divides it; fields as of `Runnable`. parts: of the target."""
 
     policy: Policy
@@ -161,7 +161,7 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
         )
     else:
         raise ValueError(_nothing_like(planned, policy, engine, drafter))
-    found = _Placed(policy, devices, ranks if plan.device == "cpu" else devices, speed, basis)
+    found = _Placement(policy, devices, ranks if plan.device == "cpu" else devices, speed, basis)
     return _divided(plan, found, engine)
 
 
@@ -195,7 +195,7 @@ def _like(policy: Policy, candidates: Sequence[Candidate]) -> Candidate | None:
     return None
 
 
-def _divided(plan: Plan, placed: _Placed, engine: Engine) -> Runnable:
+def _divided(plan: Plan, placed: _Placement, engine: Engine) -> Runnable:
     """Divided as planned, or into the most parts that divide the heads; of both models if the draft follows."""
     target = _spec(plan.target.model)
     draft = _spec(plan.draft.model) if placed.policy.layout is Layout.COLOCATED else None

@@ -13,7 +13,7 @@ from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.engines.vllm import VLLM
 from swiftspec.engines.words import LengthRange, Method
 from swiftspec.export import export_plan
-from swiftspec.export.command import Served, written
+from swiftspec.export.command import ServerSettings, written
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import plan_for
 from swiftspec.planner.load import Load
@@ -100,7 +100,7 @@ def test_every_word_has_an_attribute_of_a_plan_to_fill_it(engine: Engine) -> Non
     }
     for method in engine.methods:
         assert engine.command is not None
-        served = Served(
+        served = ServerSettings(
             target="me/target",
             draft="me/draft",
             method=method,

@@ -33,9 +33,9 @@ from swiftspec.simulator.latency import LatencyTable
 
 __all__ = ["compare_kinds", "last_gain"]
 
-# More loads, which tell up to which one a kind pays.
 _OURS = f"this package's engine with steps of {BatchLimits().max_rows} rows beside those of prompts"
 _MOST_CLIENTS = 256  # of this package's engine, which has no limit of its own
+# More loads, which tell up to which one a kind pays.
 _BETWEEN = (1, 2, 4, 8, 16, 32, 64, 128)
 _UNUSED_DRAFT = "eagle3"  # of policies without a draft: every target can have one
 _TEXT = Path(__file__).parents[2] / "profiles" / "demo-sapphire-rapids-2-cores" / "trace.npz"
