@@ -160,8 +160,7 @@ ALONE = (
     ("swiftspec.simulator.load", (_UNDER_LOAD,)),
     ("swiftspec.simulator.serving", ("swiftspec.simulator", "swiftspec.studies")),
     ("swiftspec.planner.under_load.arrays", (_UNDER_LOAD, _PUBLISHED)),
-    ("swiftspec.planner.under_load.drafts_first", (_UNDER_LOAD,)),
-    ("swiftspec.planner.under_load.shared_steps", (_UNDER_LOAD,)),
+    ("swiftspec.planner.under_load.own_engine", (_UNDER_LOAD,)),
     # Controls weigh costs of steps; nobody makes a speed of them.
     (
         "swiftspec.timing.step_costs",

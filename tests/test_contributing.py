@@ -7,12 +7,13 @@ from typing import ClassVar
 
 import pytest
 
+from swiftspec import engines
 from swiftspec.api import LoadOptions, simulate_load
 from swiftspec.artifacts.distributions import Distribution, Lengths, Process
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.devices import DEVICES
-from swiftspec.engines import ENGINES, described
+from swiftspec.engines import ENGINES
 from swiftspec.engines.sglang import SGLANG
 from swiftspec.export import export_plan
 from swiftspec.planner.deployment import Deployment
@@ -113,10 +114,10 @@ def test_a_device_that_is_in_the_registry_is_planned_for_and_its_memory_counts(m
 def test_an_engine_that_is_described_is_planned_for_and_exported_to(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SGLANG.command is not None
     other = replace(SGLANG, name="other", full_name="Other engine", fitted_as=SGLANG.name)
-    monkeypatch.setattr(described, "ENGINES", {**ENGINES, other.name: other})
+    monkeypatch.setattr(engines, "ENGINES", {**ENGINES, other.name: other})
     plan = planned(engine="other", policy="serial_chain")
     assert plan.engine == "other"
-    exported = export_plan(plan, described.engine_named("other"), policy="serial_chain")
+    exported = export_plan(plan, engines.engine_named("other"), policy="serial_chain")
     assert exported.full_name == "Other engine"
     assert "sglang" in exported.command
 

@@ -26,9 +26,8 @@ from swiftspec.engines import ENGINES, engine_named
 from swiftspec.engines.constants import Constants
 from swiftspec.engines.description import Engine
 from swiftspec.models.sparse_spec import SparseSpec
-from swiftspec.validation.published.cells import UnpredictedError
-from swiftspec.validation.published.load_rows import LoadRow, read_load_rows
-from swiftspec.validation.published.loads import measured_figures, predict_load
+from swiftspec.validation.published.loads import latencies_of, measured_latencies, read_load_rows
+from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError
 
 __all__ = ["main"]
 
@@ -80,7 +79,7 @@ Key = tuple[str, tuple[int, ...]]  # an engine, and the release from which its c
 class Point:
     """A row with its set (engine and release), and what is left out with it."""
 
-    row: LoadRow
+    row: MeasuredRow
     key: Key
     model: str
     source: str
@@ -110,7 +109,7 @@ def read_points(path: Path, engine: Engine | None) -> list[Point]:
     return found
 
 
-def is_odd(row: LoadRow) -> bool:
+def is_odd(row: MeasuredRow) -> bool:
     """Whether what is in no table is more than gaps: another library's experts, a format that is not priced, states."""
     stands_in = f"{row.device.name}:{row.quant}" in row.engine.own_experts
     if stands_in or STAND_IN in " ".join(row.gaps):
@@ -165,7 +164,7 @@ def fit(points: Sequence[Point]) -> list[tuple[Point, Linear]]:
 
 def linear(point: Point, constants: Constants) -> Linear | None:
     """None for a row whose model is in no table, or which is off by more than a factor of two."""
-    measured = {name: value for name, value in measured_figures(point.row.cells).items() if name in FIGURES}
+    measured = {name: value for name, value in measured_latencies(point.row.cells).items() if name in FIGURES}
     try:
         base = log_errors(point, constants, measured)
     except ValueError:
@@ -187,7 +186,8 @@ def linear(point: Point, constants: Constants) -> Linear | None:
 
 
 def log_errors(point: Point, constants: Constants, measured: Mapping[str, float]) -> _Array:
-    predicted = predict_load(point.row, constants=constants).figures
+    _, run = point.row.run(constants)
+    predicted = latencies_of(run)
     return np.array([np.log(predicted[name] / value) for name, value in measured.items()])
 
 

@@ -63,11 +63,11 @@ def compare_kinds(
     """
     from swiftspec.acceptance import GivenAcceptance
     from swiftspec.planner.drafts.compare import compare_kinds as lay_out
-    from swiftspec.planner.drafts.named import Asked, asked_drafts
+    from swiftspec.planner.drafts.named import DraftInput, asked_drafts
 
     rates = dict(drafts) if isinstance(drafts, Mapping) else dict.fromkeys(drafts)
     asked = [
-        Asked(draft=name, acceptance=GivenAcceptance.parse(text, field="acceptance") if text else None)
+        DraftInput(draft=name, acceptance=GivenAcceptance.parse(text, field="acceptance") if text else None)
         for name, text in zip_longest(asked_drafts(target, list(rates)), rates.values())
     ]
     with stages("kinds") as progress:

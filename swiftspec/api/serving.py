@@ -70,8 +70,7 @@ def simulate_load(
     path = None if isinstance(workload, Workload) else Path(workload)
     asked = workload if isinstance(workload, Workload) else Workload.load(workload)
     from swiftspec.artifacts.basis import candidate_of, searching
-    from swiftspec.planner.under_load.planned import serving_of_plan
-    from swiftspec.planner.under_load.predictor import Predictor
+    from swiftspec.planner.under_load.predictor import Predictor, serving_of_plan
     from swiftspec.simulator.latency import LatencyTable
     from swiftspec.simulator.setup import Setup
 

@@ -13,7 +13,7 @@ from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.metrics import Metrics
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
 from swiftspec.artifacts.under_load import UnderLoad
-from swiftspec.engines.described import FORMER_NAMES
+from swiftspec.engines import FORMER_NAMES
 from swiftspec.files.document import Basis, Document, Facts, ModelRef
 from swiftspec.policies import Layout, Policy, make_policy, policy_names
 from swiftspec.policies.base import Value, sends_features

@@ -17,7 +17,7 @@ from swiftspec.files.writing import write_output
 from swiftspec.reports.formatting import speed
 
 if TYPE_CHECKING:
-    from swiftspec.planner.under_load.candidates import ServingEngine
+    from swiftspec.planner.under_load.serving_engine import ServingEngine
 
 __all__ = ["export"]
 

@@ -11,12 +11,10 @@ from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.engines import Engine
 from swiftspec.engines.words import LengthRange, Method
-from swiftspec.export.command import written
-from swiftspec.export.drafters import checkpoint, drafter_of, method_of, model_argument
+from swiftspec.export.command import ServerSettings, written
 from swiftspec.export.limits import not_expressed, remarks
-from swiftspec.export.nearest import Runnable, nearest
+from swiftspec.export.nearest import Runnable, checkpoint, drafter_of, method_of, model_argument, nearest
 from swiftspec.export.result import Export
-from swiftspec.export.served import Served
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.base import drafts_chain
 from swiftspec.policies.effects import Role
@@ -27,6 +25,7 @@ Lengths = Callable[[int, int, int], Sequence[DraftLength]]
 __all__ = ["Export", "Lengths", "export_plan", "expressible", "length_ranges"]
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_DTYPES |= {name: name for name in _DTYPES.values()}
 _NEVER = "Draft tokens by batch size: {engine} always drafts as many."
 _NOT_IMITATED = "Draft tokens by batch size: one mean acceptance holds for all lengths, so their number is fixed."
 _FALLING = "More draft tokens for more requests at once: the first length of {engine} has to be the largest."
@@ -64,9 +63,6 @@ def expressible(
     least = accumulate((each.num_draft_tokens for each in wanted), min)
     falling = tuple(each._replace(num_draft_tokens=length) for each, length in zip(wanted, least, strict=True))
     return falling, (_FALLING.format(engine=engine.full_name),) if falling != wanted else ()
-
-
-_DTYPES |= {name: name for name in _DTYPES.values()}
 
 
 def export_plan(
@@ -117,7 +113,7 @@ def export_plan(
     own, unnamed = checkpoint(plan.draft.model)
     if unnamed and (draft is not None or not drafts):
         unnamed = ""
-    served = Served(
+    served = ServerSettings(
         target=model_argument(plan.target.model),
         draft=(draft or own) if drafts else None,
         method=method,
@@ -168,7 +164,7 @@ def _schedule(plan: Plan, found: Runnable, lengths: Lengths | None, max_running:
     return ranges if ranges and ranges[0].num_draft_tokens else ()
 
 
-def _imitating(served: Served, trace: AcceptanceTrace) -> Served:
+def _imitating(served: ServerSettings, trace: AcceptanceTrace) -> ServerSettings:
     if not drafts_chain(served.policy):
         names = ", ".join(policy.name for policy in POLICIES.values() if drafts_chain(policy()))
         raise ValueError(

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.engines import Engine
 from swiftspec.engines.words import Method
-from swiftspec.export.drafters import drafter_of, method_of
-from swiftspec.export.nearest import Runnable, has_policy
+from swiftspec.export.nearest import Runnable, drafter_of, has_policy, method_of
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.base import drafts_chain
 from swiftspec.policies.effects import Role

@@ -1,4 +1,4 @@
-"""The nearest plan that an engine can express: a policy that it has, on as many devices as divide its models."""
+"""The plan that an engine runs: the planned candidate if it can, else the nearest one, by its methods of drafting."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 from swiftspec.artifacts.plan import Candidate, Plan, described
 from swiftspec.engines import Engine
-from swiftspec.engines.words import Method
-from swiftspec.export.drafters import drafter_of, method_of
+from swiftspec.engines.words import METHODS_BY_DRAFT, Method
+from swiftspec.files.reading import read_foreign_json
 from swiftspec.models import known_model, model_names
+from swiftspec.models.draft_kinds import draft_facts
+from swiftspec.models.head_spec import HeadFormat, head_format
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
-from swiftspec.policies import Layout, Policy
+from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.base import drafts_chain, shape_of
 from swiftspec.policies.chains.parallel_chain import ParallelChain
 from swiftspec.policies.chains.serial import SerialChain
@@ -20,13 +22,67 @@ from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.policies.trees.eagle2 import Eagle2Tree
 from swiftspec.policies.trees.heads import HeadChain
 
-__all__ = ["Runnable", "has_policy", "nearest"]
+__all__ = ["Runnable", "checkpoint", "drafter_of", "has_policy", "method_of", "model_argument", "nearest"]
 
+_PARALLEL = "pard:"
+# Parallel drafts of PARD's authors, by the model that each was made of. Source: README of AMD-AGI/PARD.
+_PARD = {
+    "llama-3.2-1b": "amd/PARD-Llama-3.2-1B",
+    "qwen2.5-0.5b": "amd/PARD-Qwen2.5-0.5B",
+    "qwen3-0.6b": "amd/PARD-Qwen3-0.6B",
+}
 _SUBSTITUTES = {
     Method.MODEL: SerialChain.name,
     Method.EAGLE3: HeadChain.name,
     Method.MTP: HeadChain.name,
 }
+
+
+def method_of(policy: Policy, drafter: Method) -> Method | None:
+    """How a policy drafts with a plan's drafter; None if it does not, or no engine has such a method."""
+    if policy.layout is Layout.TARGET_ONLY:
+        lookups = {PromptLookup: Method.PROMPT_LOOKUP, SuffixDecoding: Method.SUFFIX}
+        return next((method for kind, method in lookups.items() if isinstance(policy, kind)), None)
+    # A parallel draft can also write one token after the other.
+    is_serial = drafter is Method.PARD and DraftKind.SERIAL in policy.drafts
+    return Method.MODEL if is_serial else drafter
+
+
+def drafter_of(model: str) -> Method:
+    """The drafter that a plan's draft is: a head by its name, `pard:NAME`, or what a directory's config.json says."""
+    if model in METHODS_BY_DRAFT:
+        return METHODS_BY_DRAFT[model]
+    if model.startswith(_PARALLEL):
+        return Method.PARD
+    if model in model_names() or not is_model_directory(model):
+        return Method.MODEL
+    kind = draft_facts(model).kind
+    if kind is DraftKind.HEAD:
+        values = read_foreign_json(model_directory(model) / "config.json")
+        return Method.EAGLE3 if head_format(values) is HeadFormat.EAGLE3 else Method.MTP
+    return {DraftKind.PARALLEL: Method.PARD, DraftKind.BLOCK: Method.DFLASH}.get(kind, Method.MODEL)
+
+
+def model_argument(name: str) -> str:
+    """A model as engines name it: a repository of the hub, or a directory."""
+    if name in model_names():
+        return known_model(name).source
+    return str(model_directory(name)) if is_model_directory(name) else name
+
+
+def checkpoint(model: str) -> tuple[str | None, str]:
+    """A draft as engines name it, None where it comes with its target; and a sentence if the plan names none."""
+    drafter = drafter_of(model)
+    if is_model_directory(model) and model not in model_names():
+        return str(model_directory(model)), ""
+    if drafter is Method.MODEL:
+        return model_argument(model), ""
+    if drafter is Method.MTP:
+        return None, "The MTP layers are those of the target's checkpoint; a target without them has no such draft."
+    if drafter is Method.PARD and (known := _PARD.get(model.removeprefix(_PARALLEL))):
+        return known, ""
+    stand_in = model.upper().replace(":", "-") + "-CHECKPOINT"
+    return stand_in, f"The plan names no checkpoint of its draft: --draft puts one in place of {stand_in}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +105,7 @@ class Runnable:
         return described(self.policy.name, str(self.num_devices), shape_of(self.policy))
 
 
-class _Placed(NamedTuple):
+class _Placement(NamedTuple):
     """A policy on devices, before an engine divides it; fields as of `Runnable`. parts: of the target."""
 
     policy: Policy
@@ -105,7 +161,7 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
         )
     else:
         raise ValueError(_nothing_like(planned, policy, engine, drafter))
-    found = _Placed(policy, devices, ranks if plan.device == "cpu" else devices, speed, basis)
+    found = _Placement(policy, devices, ranks if plan.device == "cpu" else devices, speed, basis)
     return _divided(plan, found, engine)
 
 
@@ -139,7 +195,7 @@ def _like(policy: Policy, candidates: Sequence[Candidate]) -> Candidate | None:
     return None
 
 
-def _divided(plan: Plan, placed: _Placed, engine: Engine) -> Runnable:
+def _divided(plan: Plan, placed: _Placement, engine: Engine) -> Runnable:
     """Divided as planned, or into the most parts that divide the heads; of both models if the draft follows."""
     target = _spec(plan.target.model)
     draft = _spec(plan.draft.model) if placed.policy.layout is Layout.COLOCATED else None

@@ -33,8 +33,7 @@ from swiftspec.policies.effects import Role
 if TYPE_CHECKING:
     from swiftspec.costmodel.kernel_latency import Kernels
     from swiftspec.costmodel.routing import Routing
-    from swiftspec.planner.under_load.candidates import ServingEngine
-    from swiftspec.planner.under_load.drafts import DraftModel
+    from swiftspec.planner.under_load.serving_engine import DraftModel, ServingEngine
 
 __all__ = ["Deployment", "PlannedModel", "planned_pair"]
 
@@ -91,7 +90,7 @@ class PlannedModel:
 
     def beside_target(self, quant: str) -> "DraftModel":
         """This draft in a format, on its target's devices."""
-        from swiftspec.planner.under_load.drafts import DraftModel
+        from swiftspec.planner.under_load.serving_engine import DraftModel
 
         return DraftModel(
             spec=self.spec,
@@ -297,7 +296,7 @@ class Deployment:
 
     def serving(self, target: PlannedModel, draft: PlannedModel) -> "ServingEngine | None":
         """The engine that serves, with a pair of models; None where it is this package's own."""
-        from swiftspec.planner.under_load.candidates import ServingEngine
+        from swiftspec.planner.under_load.serving_engine import ServingEngine
 
         engine = self.served_by
         if engine is None:
@@ -358,7 +357,7 @@ class Deployment:
         from swiftspec.costmodel.device_profile import device_profile
         from swiftspec.costmodel.forward import Host
         from swiftspec.costmodel.published import SwiftSpecKernels
-        from swiftspec.planner.under_load.deployed import draft_host_of, host_of
+        from swiftspec.planner.under_load.serving_engine import draft_host_of, host_of
 
         engine = self.served_by
         own = Host.of("trtllm") if self.host_s is None else Host(step_s=self.host_s)

@@ -69,7 +69,7 @@ def plan_for(
         shortest = min(models, key=lambda model: model.spec.max_position)
         load.check_context(shortest.spec.max_position, shortest.name)
     from swiftspec.planner.degrees import AllowedDegrees
-    from swiftspec.planner.fleet.share import planned_workload
+    from swiftspec.planner.fleet.replica import planned_workload
     from swiftspec.planner.memory import MemoryModel
     from swiftspec.planner.plan import Hardware, Search, make_plan
     from swiftspec.planner.recorded_routing import with_recorded_routing

@@ -13,7 +13,7 @@ from swiftspec.artifacts.under_load import workload_sha256
 from swiftspec.artifacts.workload import Workload
 
 if TYPE_CHECKING:
-    from swiftspec.planner.under_load.candidates import ServingEngine
+    from swiftspec.planner.under_load.serving_engine import ServingEngine
 
 __all__ = ["Load"]
 

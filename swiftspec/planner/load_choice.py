@@ -22,15 +22,13 @@ from swiftspec.costmodel.steps import StepWork
 from swiftspec.files.document import Basis
 from swiftspec.planner.load import Load
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.search.backends import run_parallel
-from swiftspec.planner.search.collecting import uncollected
-from swiftspec.planner.search.decision import Decision, OutOfReachError, explained
+from swiftspec.planner.search.backends import run_parallel, uncollected
+from swiftspec.planner.search.decision import Decision, KnownErrors, OutOfReachError, simulate_outcomes
 from swiftspec.planner.search.evaluation import Budget, Outcome
-from swiftspec.planner.search.known_errors import KnownErrors
 from swiftspec.planner.search.option import Key, Option
 from swiftspec.planner.search.simulations import RankedOption, Simulations
-from swiftspec.planner.under_load.deployed import Deployed
 from swiftspec.planner.under_load.predictor import Predictor
+from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
@@ -43,7 +41,7 @@ _FEWER_ROWS = (2, 4, 8)  # divisors of the rows of a verification
 _Task = tuple[Candidate, int | None]  # with the blocks that its devices have memory for
 
 
-def decode_pool(workload: Workload, metrics: LoadMetrics, deployed: Deployed, *, transfer_s: float) -> DecodePool:
+def decode_pool(workload: Workload, metrics: LoadMetrics, deployed: ServingEngine, *, transfer_s: float) -> DecodePool:
     """What the pool needs beside it.
 
     Parameters
@@ -51,7 +49,7 @@ def decode_pool(workload: Workload, metrics: LoadMetrics, deployed: Deployed, *,
     workload : Workload
     metrics : LoadMetrics
         Of the pool, which set the rate of a closed loop.
-    deployed : Deployed
+    deployed : ServingEngine
         An instance that only reads prompts.
     transfer_s : float
         From a request's arrival until its cache is in the pool.
@@ -66,7 +64,7 @@ def decode_pool(workload: Workload, metrics: LoadMetrics, deployed: Deployed, *,
     )
 
 
-def _read_per_s(deployed: Deployed, prompt_tokens: int) -> float:
+def _read_per_s(deployed: ServingEngine, prompt_tokens: int) -> float:
     """Prompt tokens that an instance reads in a second, in steps that are full of whole prompts or of a part of one."""
     most = deployed.limits.step_tokens
     if prompt_tokens <= most:
@@ -136,7 +134,7 @@ def choose_for_load(
     served = runs.serve([(outcome, decision.candidate(outcome)) for outcome in first], ahead=ahead)
     leaders = [one.option for one in _ordered(served, load, policy)]
     variants = list(islice(_variants(leaders, simulations.latest, ranking), MOST_CANDIDATES - len(first)))
-    more = explained(simulations, variants, budget, errors, "variants", ahead=2 * len(variants))
+    more = simulate_outcomes(simulations, variants, budget, errors, "variants", ahead=2 * len(variants))
     served += runs.serve([(outcome, more.candidate(outcome)) for outcome in more.outcomes], ahead=0)
     ordered = _ordered(served, load, policy)
     best = ordered[0]
@@ -172,7 +170,7 @@ def _decode_pool(load: Load, best: _Served) -> DecodePool | None:
     """What reads the prompts of a pool that only decodes, if it is one."""
     if load.serving is None or load.transfer_s is None:
         return None
-    reading = load.serving.deployed(len(best.candidate.groups[Role.TARGET]), context=load.longest_context)
+    reading = load.serving.on(len(best.candidate.groups[Role.TARGET]), context=load.longest_context)
     return decode_pool(load.simulated, best.prediction.metrics, reading, transfer_s=load.transfer_s)
 
 

@@ -18,16 +18,21 @@ from swiftspec.planner.load_choice import LoadDecision, choose_for_load
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.backends import parallel_backend
 from swiftspec.planner.search.bounds import ClosedForms
-from swiftspec.planner.search.decision import Decision, OutOfReachError, decide
+from swiftspec.planner.search.decision import (
+    Decision,
+    KnownErrors,
+    OutOfReachError,
+    decide,
+    fewest_devices,
+    known_errors,
+)
 from swiftspec.planner.search.evaluation import Evaluator
-from swiftspec.planner.search.fewest import fewest_devices
-from swiftspec.planner.search.halving import halved
-from swiftspec.planner.search.known_errors import KnownErrors, known_errors
+from swiftspec.planner.search.halving import successive_halving
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.options import ALL, SearchOptions
-from swiftspec.planner.search.quick import UNTRIED, quickly_found
+from swiftspec.planner.search.quick import UNTRIED, quick_search
 from swiftspec.planner.search.sensitivity import Changes, sensitivities
-from swiftspec.planner.search.simulations import FinalStage, RankedOption, Simulations
+from swiftspec.planner.search.simulations import LastRung, RankedOption, Simulations
 from swiftspec.planner.search.space import feasible_options, longest_context
 from swiftspec.policies import Layout, policy_class, policy_classes
 from swiftspec.policies.autoregressive import Autoregressive
@@ -212,7 +217,7 @@ class _Searches:
         self._policy = policy
         self._errors = errors
         self._num_searches = 0
-        self._widest: FinalStage | None = None
+        self._widest: LastRung | None = None
         self._decision: Decision | None = None
         self._rejected: Counter[str] = Counter()
 
@@ -224,10 +229,10 @@ class _Searches:
         self._rejected = Counter()
         self._num_searches += 1
         if self._search is Search.FULL:
-            finals = halved(self._simulations, options, self._profile, self._rejected)
+            finals = successive_halving(self._simulations, options, self._profile, self._rejected)
         else:
             closed = ClosedForms(self._profile, self._simulations.trace)
-            finals = quickly_found(self._simulations, options, closed, self._rejected, policy=self._policy)
+            finals = quick_search(self._simulations, options, closed, self._rejected, policy=self._policy)
         self._widest = self._widest or finals
         self._decision = decide(self._simulations, finals, self._policy, self._errors)
         return self._decision

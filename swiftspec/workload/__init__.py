@@ -4,8 +4,7 @@ from swiftspec.artifacts.distributions import Arrivals, Lengths
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.workload.generate import make_workload, with_arrivals
 from swiftspec.workload.load_traces import FORMATS
-from swiftspec.workload.prefixes import Prefixes
-from swiftspec.workload.prompts import PromptLengths, lengths_in_prompts, lengths_in_trace
+from swiftspec.workload.prompts import Prefixes, PromptLengths, lengths_in_prompts, lengths_in_trace
 from swiftspec.workload.replay import replay
 
 __all__ = [

@@ -11,8 +11,7 @@ from swiftspec.artifacts.distributions import MOST_TOKENS, Arrivals, Distributio
 from swiftspec.artifacts.workload import MOST_REQUESTS, RequestClass, Workload, WorkloadRequest
 from swiftspec.files.document import Origin
 from swiftspec.workload.classes import DEFAULT_CLASSES, assign_classes
-from swiftspec.workload.prefixes import Prefixes
-from swiftspec.workload.prompts import PromptLengths
+from swiftspec.workload.prompts import Prefixes, PromptLengths
 
 __all__ = ["arrival_times", "draw_lengths", "make_workload", "random_streams", "with_arrivals"]
 
@@ -125,7 +124,7 @@ def random_streams(seed: int) -> _Streams:
     return _Streams(*np.random.default_rng(seed).spawn(len(_Streams._fields)))
 
 
-class _Drawn(NamedTuple):
+class _RequestLengths(NamedTuple):
     """Lengths of all requests, the distributions behind them, and the prompts if the requests name any."""
 
     prompt_tokens: Sequence[int]
@@ -255,11 +254,11 @@ def _num_requests(arrivals: Arrivals, asked: int | None, shared: Prefixes) -> in
 
 def _from_distributions(
     prompt_tokens: Lengths | None, output_tokens: Lengths | None, num_requests: int, streams: _Streams
-) -> _Drawn:
+) -> _RequestLengths:
     if prompt_tokens is None or output_tokens is None:
         missing = "prompt_tokens" if prompt_tokens is None else "output_tokens"
         raise ValueError(f"{missing} is missing; expected {Lengths.syntax}")
-    return _Drawn(
+    return _RequestLengths(
         prompt_tokens=draw_lengths(prompt_tokens, num_requests, streams.prompts, field="prompt_tokens").tolist(),
         output_tokens=draw_lengths(output_tokens, num_requests, streams.outputs, field="output_tokens").tolist(),
         prompt_ids=[None] * num_requests,
@@ -273,7 +272,7 @@ def _from_prompts(
     output_tokens: Lengths | None,
     num_requests: int,
     streams: _Streams,
-) -> _Drawn:
+) -> _RequestLengths:
     if prompt_tokens is not None:
         raise ValueError(f"prompt_tokens is {prompt_tokens}, but the lengths are those of {prompts.source.file}")
     chosen = streams.prompts.integers(len(prompts.ids), size=num_requests).tolist()
@@ -284,7 +283,7 @@ def _from_prompts(
     else:
         raise ValueError(f"output_tokens is missing; {prompts.source.file} has prompts only")
     of_prompts = Lengths(distribution=Distribution.PROMPTS)
-    return _Drawn(
+    return _RequestLengths(
         prompt_tokens=[prompts.prompt_tokens[number] for number in chosen],
         output_tokens=outputs,
         prompt_ids=[prompts.ids[number] for number in chosen],

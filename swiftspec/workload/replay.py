@@ -113,14 +113,14 @@ class _Window(NamedTuple):
         return self.duration_s is not None and time_s >= self.duration_s
 
 
-class _Taken(NamedTuple):
+class _WindowRows(NamedTuple):
     """Requests of a window, their times counted from its start; numbers of other rows, by reason."""
 
     rows: Sequence[TraceRow]
     left_out: Mapping[str, int]
 
 
-def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> _Taken:
+def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> _WindowRows:
     """Rows are read up to the end of the window only: some traces have millions."""
     taken: list[TraceRow] = []
     left_out: Counter[str] = Counter()
@@ -148,7 +148,7 @@ def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> _Ta
             taken.append(row._replace(time_s=time_s))
             if len(taken) == window.num_requests:
                 break
-    return _Taken(taken, left_out)
+    return _WindowRows(taken, left_out)
 
 
 def _classes(

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from swiftspec import engines
 from swiftspec.artifacts.distributions import Distribution, Process
 from swiftspec.artifacts.plan import Plan
-from swiftspec.engines import ENGINES, Engine, described, engine_named
+from swiftspec.engines import ENGINES, Engine, engine_named
 from swiftspec.engines.llamacpp import LLAMACPP
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.engines.vllm import VLLM
 from swiftspec.engines.words import LengthRange, Method
 from swiftspec.export import export_plan
-from swiftspec.export.command import written
-from swiftspec.export.served import Served
+from swiftspec.export.command import ServerSettings, written
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import plan_for
 from swiftspec.planner.load import Load
@@ -47,7 +47,7 @@ def planned(engine: str) -> Plan:
 
 def test_a_copy_of_an_engines_description_plans_and_exports_as_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     copy = replace(VLLM, name=COPY, full_name="Copy", fitted_as=VLLM.name)
-    monkeypatch.setattr(described, "ENGINES", {**ENGINES, COPY: copy})
+    monkeypatch.setattr(engines, "ENGINES", {**ENGINES, COPY: copy})
     own, copied = planned("vllm@0.15"), planned("copy@0.15")
     assert copied.under_load is not None
     assert copied.under_load.engine.startswith("Copy 0.15 with steps of at most 8192 tokens")
@@ -100,7 +100,7 @@ def test_every_word_has_an_attribute_of_a_plan_to_fill_it(engine: Engine) -> Non
     }
     for method in engine.methods:
         assert engine.command is not None
-        served = Served(
+        served = ServerSettings(
             target="me/target",
             draft="me/draft",
             method=method,

@@ -1,6 +1,7 @@
 import pytest
 
 from swiftspec.artifacts.metrics import measure
+from swiftspec.artifacts.plan import Goal
 from swiftspec.planner.search.bounds import ClosedForms
 from swiftspec.planner.search.space import Option
 from swiftspec.policies.asynchronous.dsi import Dsi
@@ -37,7 +38,7 @@ def test_no_simulation_is_faster_than_its_bound(ranks: tuple[float, ...], cost_r
     ]
     for option in options:
         metrics = measure(simulator.run(option.policy, degrees=option.degrees).timelines)
-        assert metrics.figures.tokens_per_s <= closed.bound(option)
+        assert metrics.figures.tokens_per_s <= closed.bound(option, Goal())
 
 
 def test_bound_of_a_flawless_draft_is_reached_but_for_the_prefill() -> None:
@@ -45,7 +46,7 @@ def test_bound_of_a_flawless_draft_is_reached_but_for_the_prefill() -> None:
     profile = constant_profile(expand_s=1.0, verify_s=5.0, prefill_s=0.001)
     option = Option(policy=SerialChain(num_draft_tokens=4), groups=ONE)
     metrics = measure(Simulator(profile, trace).run(option.policy, degrees=option.degrees).timelines)
-    assert ClosedForms(profile, trace).bound(option) == pytest.approx(5 / 9)
+    assert ClosedForms(profile, trace).bound(option, Goal()) == pytest.approx(5 / 9)
     assert metrics.figures.tokens_per_s == pytest.approx(5 / 9, rel=1e-3)
 
 
@@ -53,7 +54,7 @@ def test_bound_of_a_busier_round_is_lower() -> None:
     trace = synthesise_trace(RANKS, prompt_lengths=(8,), num_tokens=100, seed=1)
     closed = ClosedForms(machine_profile(), trace)
     bounds = [
-        closed.bound(Option(policy=SerialTree(verify_rows=8, expand_rows=2, expansions=expansions), groups=ONE))
+        closed.bound(Option(policy=SerialTree(verify_rows=8, expand_rows=2, expansions=expansions), groups=ONE), Goal())
         for expansions in (2, 4, 8)
     ]
     assert bounds == sorted(bounds, reverse=True)
@@ -63,7 +64,7 @@ def test_bound_of_a_busier_round_is_lower() -> None:
 def test_nothing_bounds_decoding_without_a_draft() -> None:
     trace = synthesise_trace(RANKS, prompt_lengths=(8,), num_tokens=100, seed=1)
     option = Option(policy=Autoregressive(), groups=ONE)
-    assert ClosedForms(machine_profile(), trace).bound(option) == float("inf")
+    assert ClosedForms(machine_profile(), trace).bound(option, Goal()) == float("inf")
 
 
 def test_estimate_of_a_serial_tree_is_the_best_static_tree_over_the_round() -> None:

@@ -147,7 +147,7 @@ def test_a_load_under_an_engine_has_the_given_host_time_and_says_so() -> None:
             f"vLLM 0.33.0 (host time of {1e3 * host_s:g} ms a step, given) with steps"
         )
         work = StepWork(sequences=4, rows_each=1, cache_tokens=2048, sampled=4)
-        step_s.append(serving.deployed(1, context=1024).step_s(work))
+        step_s.append(serving.on(1, context=1024).step_s(work))
     assert step_s[1] - step_s[0] == pytest.approx(4e-4)
 
 

@@ -5,8 +5,8 @@ from functools import cache
 import pytest
 
 from swiftspec.artifacts.plan import Goal, Objective, Plan
+from swiftspec.planner.search.decision import known_errors
 from swiftspec.planner.search.evaluation import Budget, Evaluator
-from swiftspec.planner.search.known_errors import known_errors
 from swiftspec.planner.search.sensitivity import Changes
 from swiftspec.planner.search.space import feasible_options
 from tests.planner.test_quick import MEMORY, PROFILE, TRACE, plan

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from swiftspec.artifacts.plan import Acceptance
-from swiftspec.planner.search.choice import Resampling
+from swiftspec.planner.search.decision import NO_ERRORS, PUBLISHED_ACCEPTANCE, KnownErrors, Resampling, known_errors
 from swiftspec.planner.search.evaluation import Budget, Evaluator, Outcome
-from swiftspec.planner.search.known_errors import NO_ERRORS, PUBLISHED_ACCEPTANCE, KnownErrors, known_errors
 from swiftspec.planner.search.option import Option
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
@@ -18,7 +17,7 @@ from tools.iid_trace import synthesise_trace
 
 TRACE = synthesise_trace((0.75, 0.1, 0.05), prompt_lengths=(40,) * 8, num_tokens=64, seed=1)
 PROFILE = composed_profile(num_devices=4, context=1024)
-EFFORT = Budget(prompt_indices=tuple(range(8)), max_new_tokens=64, seeds=(0,), paired=True)
+EFFORT = Budget(prompt_indices=tuple(range(8)), max_new_tokens=64, seeds=(0,), explain=True)
 ERRORS = ForwardErrors(of_role=dict.fromkeys(Role, 0.04))
 APART = Option.placed(make_policy("swiftspec", verify_rows=16), (3, 1))
 ALONE = Option.placed(make_policy("autoregressive"), (4,))

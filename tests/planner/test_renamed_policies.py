@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from swiftspec.artifacts.plan import Goal
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.drafts.named import kinds_of
 from swiftspec.planner.memory import MemoryModel
@@ -49,7 +50,7 @@ def planned(policy: type[Policy]) -> tuple[Any, ...]:
     return (
         [described(option) for option in options],
         {reason.removeprefix("my_"): count for reason, count in rejected.items()},
-        [(closed.bound(option), closed.estimate(option)) for option in options],
+        [(closed.bound(option, Goal()), closed.estimate(option)) for option in options],
         simulated,
         [shape_of(shape) for shape in policy.host_shapes()],
     )

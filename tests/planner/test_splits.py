@@ -52,7 +52,7 @@ def best_of_all_splits(inputs: Inputs, shape: Policy) -> float:
     splits = [option for option in options if option.policy == shape]
     assert len(splits) > 2
     num_prompts = len(inputs.trace.prompts)
-    whole = Budget(prompt_indices=tuple(range(num_prompts)), max_new_tokens=256, seeds=(0,), paired=True)
+    whole = Budget(prompt_indices=tuple(range(num_prompts)), max_new_tokens=256, seeds=(0,), explain=True)
     evaluator = Evaluator(inputs.profile, inputs.trace, num_jobs=1, errors=forward_errors(inputs.profile))
     assert GOAL.tpot_s is not None
     return max(

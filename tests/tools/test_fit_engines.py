@@ -7,12 +7,12 @@ from typing import cast
 import numpy as np
 import pytest
 
-from swiftspec.validation.published.load_rows import LoadRow
+from swiftspec.validation.published.rows import MeasuredRow
 from tools.fit_engines import PRIOR, PRIOR_MODELS, START, WIDE, Linear, Point, best, spreads, with_missed
 
 KEY = ("vllm", ())
 PLANTED = replace(START, layer_s=22e-6, sparse_layer_s=-8e-6, request_s=7e-3)
-UNUSED = cast(LoadRow, None)  # a point's row is simulated elsewhere
+UNUSED = cast(MeasuredRow, None)  # a point's row is simulated elsewhere
 
 
 def point(model: str, *, layers_s: float, sparse: bool, misses: float = 0.0, seed: int = 0) -> tuple[Point, Linear]:

@@ -14,7 +14,7 @@ from swiftspec.policies.effects import Role
 if TYPE_CHECKING:
     from swiftspec.acceptance import GivenAcceptance
 
-__all__ = ["Asked", "Kind", "asked_drafts", "chain_for", "kinds_of", "smallest_draft"]
+__all__ = ["DraftInput", "Kind", "asked_drafts", "chain_for", "kinds_of", "smallest_draft"]
 
 NONE, SUFFIX, OWN = "none", "suffix", "(own)"
 
@@ -29,7 +29,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class DraftInput:
     """A draft to compare, and its acceptance if the user gave it."""
 
     draft: str

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.artifacts.fleet import BreakEven, Fleet, LoadPoint, ReplicaKind
+from swiftspec.artifacts.fleet import BreakEven, Fleet, ReplicaKind
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad, workload_sha256
 from swiftspec.artifacts.workload import Workload
 from swiftspec.files.document import Basis
-from swiftspec.planner.fleet.kinds import Kind
-from swiftspec.planner.fleet.sizing import Sized
+from swiftspec.planner.fleet.replica import Kind
+from swiftspec.planner.fleet.sizing import Bracket
 from swiftspec.planner.load import Load
 from swiftspec.planner.under_load.load_curves import Means
 from swiftspec.planner.under_load.schedule import draft_schedule
@@ -80,14 +80,12 @@ def _loads(kinds: Sequence[ReplicaKind]) -> _Speeds:
 
 def described_fleet(
     load: Load,
-    best: Sized,
+    best: Bracket,
     count: int,
-    point: LoadPoint,
-    others: Sequence[Sized],
-    pools: Sequence[Sized],
+    others: Sequence[Bracket],
+    pools: Sequence[Bracket],
     *,
     most_devices: int,
-    means: Means,
     profile: Profile,
     trace: AcceptanceTrace,
     price_per_hour: float | None,
@@ -101,7 +99,7 @@ def described_fleet(
         kind.name + kind.candidate for kind, one in zip(kinds, ordered, strict=True) if one.kind.num_drafts is None
     }
     evens = break_evens(kinds, may_win=lambda kind: kind.name + kind.candidate in may_win)
-    rate = load.workload.rate
+    rate, point, means = load.workload.rate, best.exact[count], Means.of(load.workload)
     assert rate is not None, "a fleet's load has a rate"
     return Fleet(
         workload=Basis(path=str(load.path or ""), sha256=load.sha256),
@@ -126,7 +124,7 @@ def described_fleet(
     )
 
 
-def _described(one: Sized, num_blocks: int | None) -> ReplicaKind:
+def _described(one: Bracket, num_blocks: int | None) -> ReplicaKind:
     option = one.kind.option
     return ReplicaKind(
         policy=option.policy.name,

@@ -16,7 +16,7 @@ from swiftspec.planner.search.simulations import RankedOption
 from swiftspec.planner.under_load.load_curves import LoadCurve
 from swiftspec.policies import Layout
 
-__all__ = ["Promising", "load_grid", "shortlisted", "with_fewer_rows"]
+__all__ = ["Estimate", "load_grid", "shortlist", "with_fewer_rows"]
 
 _FEWER_ROWS = (2, 4, 8)  # divisors of the rows of a verification
 _NUM_LEADERS = 1  # at each load, of all policies
@@ -24,10 +24,10 @@ _NUM_PLAIN = 1  # splits of plain decoding, beside the fastest one
 _NUM_LOADS = 5
 _WIDEST_RANGE, _LEAST_RANGE = 16.0, 4.0  # highest load over lowest
 # An estimate of the highest load may be too low: what serves this much less than asked for is still considered.
-_HOPEFUL = 1.25
+_CAPACITY_MARGIN = 1.25
 
 
-class Promising(NamedTuple):
+class Estimate(NamedTuple):
     """An option with its figures for a single request, and its estimated speed under load."""
 
     found: RankedOption
@@ -39,7 +39,7 @@ class Promising(NamedTuple):
 
     def user_tokens_per_s(self, per_device: float) -> float:
         """Speed that a user sees at a load per device."""
-        return self.curve.user_tokens_per_s(per_device * self.option.num_devices / _HOPEFUL)
+        return self.curve.user_tokens_per_s(per_device * self.option.num_devices / _CAPACITY_MARGIN)
 
     def capacity(self, tpot_s: float | None) -> float:
         """Highest load per device."""
@@ -75,45 +75,45 @@ def with_fewer_rows(
                 )
 
 
-def load_grid(promising: Sequence[Promising], *, least: float, tpot_s: float | None) -> tuple[float, ...]:
+def load_grid(estimates: Sequence[Estimate], *, least: float, tpot_s: float | None) -> tuple[float, ...]:
     """Loads per device to simulate, in requests per second: up to a little more than the most that anyone may serve.
 
     least: load per device if all devices are used.
     """
-    most = _HOPEFUL * max(one.capacity(tpot_s) or one.capacity(None) for one in promising)
+    most = _CAPACITY_MARGIN * max(one.capacity(tpot_s) or one.capacity(None) for one in estimates)
     lowest = min(max(least, most / _WIDEST_RANGE), most / _LEAST_RANGE)
     return tuple(np.geomspace(lowest, most, _NUM_LOADS).tolist())
 
 
-def shortlisted(promising: Sequence[Promising], loads: Sequence[float], *, tpot_s: float | None) -> list[Promising]:
+def shortlist(estimates: Sequence[Estimate], loads: Sequence[float], *, tpot_s: float | None) -> list[Estimate]:
     """Leaders at any of the loads, by where they draft; the best for a single request; and plain decoding."""
-    chosen: dict[Key, Promising] = {}
+    chosen: dict[Key, Estimate] = {}
 
-    def take(rank: Callable[[Promising], float], among: Sequence[Promising], count: int) -> None:
+    def take(rank: Callable[[Estimate], float], among: Sequence[Estimate], count: int) -> None:
         """The best of so many policies and splits."""
-        best: dict[tuple[str, Split], Promising] = {}
+        best: dict[tuple[str, Split], Estimate] = {}
         for one in sorted(among, key=rank, reverse=True):
             if rank(one) > 0:
                 best.setdefault((one.option.policy.name, one.option.split_key), one)
         for one in list(best.values())[:count]:
             chosen.setdefault(one.option.key, one)
 
-    by_layout = _by_layout(promising)
+    by_layout = _by_layout(estimates)
     for load in loads:
-        at_load = partial(Promising.user_tokens_per_s, per_device=load)
-        take(at_load, promising, _NUM_LEADERS)
+        at_load = partial(Estimate.user_tokens_per_s, per_device=load)
+        take(at_load, estimates, _NUM_LEADERS)
         for group in by_layout.values():
             take(at_load, group, 1)
-    take(lambda one: one.found.tokens_per_s, promising, 1)
-    take(lambda one: one.capacity(tpot_s), promising, _NUM_LEADERS)
-    plain = [one for one in promising if one.option.policy.plain]
+    take(lambda one: one.found.tokens_per_s, estimates, 1)
+    take(lambda one: one.capacity(tpot_s), estimates, _NUM_LEADERS)
+    plain = [one for one in estimates if one.option.policy.plain]
     take(lambda one: one.capacity(tpot_s), plain, _NUM_PLAIN)
     take(lambda one: one.found.tokens_per_s, plain, 1)
     return list(chosen.values())
 
 
-def _by_layout(promising: Sequence[Promising]) -> Mapping[Layout, list[Promising]]:
-    groups: dict[Layout, list[Promising]] = {}
-    for one in promising:
+def _by_layout(estimates: Sequence[Estimate]) -> Mapping[Layout, list[Estimate]]:
+    groups: dict[Layout, list[Estimate]] = {}
+    for one in estimates:
         groups.setdefault(one.option.policy.layout, []).append(one)
     return groups

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from swiftspec.artifacts.fleet import LoadPoint
-from swiftspec.planner.fleet.kinds import Kind
-from swiftspec.planner.fleet.simulated import Simulated, Simulation, Task
+from swiftspec.planner.fleet.load_simulations import LoadSimulations, Simulation, Task
+from swiftspec.planner.fleet.replica import Kind
 
-__all__ = ["Sized", "Sizing"]
+__all__ = ["Bracket", "Sizing"]
 
 # Attainment below which a load is too high even if the few requests of a sweep were bad luck.
-_HOPELESS = 0.85
+_TOO_HIGH = 0.85
 _LEAST_COUNTED = 16  # requests of a simulation
 _NEARLY_BEST = 1.25  # times the devices of the best: beyond, nobody asks for the exact number
 _MOST_ROUNDS = 12
@@ -23,8 +23,8 @@ _EPSILON = 1e-9
 
 
 @dataclass(slots=True, kw_only=True)
-class Sized:
-    """A kind and what is known of it.
+class Bracket:
+    """A kind, and what is known of the number of its replicas that a load needs.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Sized:
         Most replicas that are too few, and fewest that are enough; None if no number is known to be.
     doubtful : int
         Most replicas, not fewer than `low`, that seem too few after a short simulation.
-    hopeful : int or None
+    retry : int or None
         Replicas for the lowest simulated load, if few requests missed the limits there: with more requests it may pass.
     """
 
@@ -46,7 +46,7 @@ class Sized:
     low: int = 0
     high: int | None = None
     doubtful: int = 0
-    hopeful: int | None = None
+    retry: int | None = None
 
     @property
     def all_points(self) -> tuple[LoadPoint, ...]:
@@ -77,20 +77,20 @@ class Sized:
         keeping = [point for point in self.points.values() if point.keeps]
         return max(keeping, key=lambda point: point.rate, default=None)
 
-    def bracket(self, rate: float) -> None:
+    def bound(self, rate: float) -> None:
         """Bounds from the simulated loads: whoever keeps the limits at a load does so at lower ones."""
         last = self.points[max(self.points)]  # the only one that may have missed the limits
         replicas = math.floor(rate / last.rate + _EPSILON)
         best = self.best_point
-        if best is None and _is_hopeful(last):
-            self.hopeful = math.ceil(rate / last.rate - _EPSILON)
-            self.doubtful = self.hopeful - 1
+        if best is None and _is_uncertain(last):
+            self.retry = math.ceil(rate / last.rate - _EPSILON)
+            self.doubtful = self.retry - 1
         if best is None:
             return
         self.high = math.ceil(rate / best.rate - _EPSILON)
         if not last.keeps:
             self.doubtful = min(self.high - 1, replicas)
-            self.low = 0 if _is_hopeful(last) else self.doubtful
+            self.low = 0 if _is_uncertain(last) else self.doubtful
 
     def note(self, count: int, point: LoadPoint) -> None:
         """Learn from a simulation of so many replicas."""
@@ -118,9 +118,9 @@ class Sized:
             return self.high
         return None if self.high == self.low + 1 else self.high - 1
 
-    def challenge(self, devices: float, *, is_faster: bool) -> int | None:
+    def below(self, devices: float, *, is_faster: bool) -> int | None:
         """A number of replicas on fewer devices, or if it is faster on as many; None if it is known to need more."""
-        if self.high is None and self.hopeful is None:
+        if self.high is None and self.retry is None:
             return None
         count = math.ceil(devices / self.kind.num_devices) - 1
         if is_faster and (count + 1) * self.kind.num_devices == devices and count + 1 not in self.exact:
@@ -135,7 +135,7 @@ class Sizing:
 
     Parameters
     ----------
-    simulated : Simulated
+    simulated : LoadSimulations
     rate : float
         Requests per second of the whole load.
     output_tokens : float
@@ -148,7 +148,7 @@ class Sizing:
 
     def __init__(
         self,
-        simulated: Simulated,
+        simulated: LoadSimulations,
         *,
         rate: float,
         output_tokens: float,
@@ -167,9 +167,9 @@ class Sizing:
         num_requests = math.ceil(counted + 2 * self._batch(kind, rate))
         return Task(kind.candidate, kind.replicas, rate, num_requests, self._room(kind), kind.control)
 
-    def sweep(self, kinds: Sequence[Kind], loads: Sequence[float], *, tokens: float, what: str) -> list[Sized]:
+    def sweep(self, kinds: Sequence[Kind], loads: Sequence[float], *, tokens: float, what: str) -> list[Bracket]:
         """Every kind at ascending loads per device, up to the first one at which it misses the limits."""
-        found = [Sized(kind=kind) for kind in kinds]
+        found = [Bracket(kind=kind) for kind in kinds]
         alive = list(found)
         for number, load in enumerate(loads):
             tasks = [self.task(one.kind, load * one.kind.num_devices, tokens) for one in alive]
@@ -178,38 +178,40 @@ class Sizing:
                 one.points[load] = simulation.point
             alive = [one for one in alive if one.points[load].keeps]
         for one in found:
-            one.bracket(self._rate)
+            one.bound(self._rate)
         return found
 
-    def settle(self, sized: Sequence[Sized], *, tokens: float, may_win: Callable[[Sized], bool]) -> None:
+    def settle(self, brackets: Sequence[Bracket], *, tokens: float, may_win: Callable[[Bracket], bool]) -> None:
         """Find the fewest replicas of whichever kind needs the fewest devices, and of the best for every layout.
 
         may_win: whether a kind with its number of replicas may be chosen. Those that may not rule nobody else out.
         """
         for _ in range(_MOST_ROUNDS):
-            known = [one for one in sized if one.high in one.exact and may_win(one)]
+            known = [one for one in brackets if one.high in one.exact and may_win(one)]
             best = min((one.devices for one in known), default=math.inf)
             winners = [one for one in known if one.devices == best]
-            counts = [(one, count) for one in sized if (count := self._next_count(one, sized, winners)) is not None]
+            counts = [
+                (one, count) for one in brackets if (count := self._next_count(one, brackets, winners)) is not None
+            ]
             if not counts:
                 return
             self.measure(counts, tokens=tokens, what="replicas")
 
-    def _next_count(self, one: Sized, sized: Sequence[Sized], winners: Sequence[Sized]) -> int | None:
+    def _next_count(self, one: Bracket, brackets: Sequence[Bracket], winners: Sequence[Bracket]) -> int | None:
         """The number of replicas of a kind to try next; None if it is known, or of no interest."""
         best = min((winner.devices for winner in winners), default=math.inf)
-        if not _is_best_shape(one, sized) and not any(_are_alike(one, winner) for winner in winners):
+        if not _is_best_shape(one, brackets) and not any(_are_alike(one, winner) for winner in winners):
             return None
-        if one.high is not None and (_leads_layout(one, sized) or one.kind.control):
+        if one.high is not None and (_leads_layout(one, brackets) or one.kind.control):
             return one.next_count if one.least_devices <= _NEARLY_BEST * best else None
         if not winners:
-            is_last_hope = one.low == 0 and all(other.high is None for other in sized)
-            return one.hopeful if is_last_hope else None
+            is_last = one.low == 0 and all(other.high is None for other in brackets)
+            return one.retry if is_last else None
         # On as many devices only who is faster may still win.
         fastest = max(winner.kind.tokens_per_s for winner in winners)
-        return one.challenge(best, is_faster=one.kind.tokens_per_s > fastest)
+        return one.below(best, is_faster=one.kind.tokens_per_s > fastest)
 
-    def measure(self, counts: Iterable[tuple[Sized, int]], *, tokens: float, what: str) -> list[Simulation]:
+    def measure(self, counts: Iterable[tuple[Bracket, int]], *, tokens: float, what: str) -> list[Simulation]:
         """Simulate kinds with so many replicas each."""
         counts = list(counts)
         tasks = [self.task(one.kind, self._rate / count, tokens) for one, count in counts]
@@ -219,7 +221,7 @@ class Sizing:
         return simulations
 
 
-def _are_alike(one: Sized, other: Sized) -> bool:
+def _are_alike(one: Bracket, other: Bracket) -> bool:
     """Whether two kinds differ in their shape only."""
     return (one.kind.option.policy.name, one.kind.option.split_key, one.kind.control) == (
         other.kind.option.policy.name,
@@ -228,27 +230,27 @@ def _are_alike(one: Sized, other: Sized) -> bool:
     )
 
 
-def _is_best_shape(one: Sized, sized: Sequence[Sized]) -> bool:
+def _is_best_shape(one: Bracket, brackets: Sequence[Bracket]) -> bool:
     """Whether no other shape of the policy on the split has served a higher load of the sweep, or users faster."""
-    alike = [other for other in sized if _are_alike(one, other)]
+    alike = [other for other in brackets if _are_alike(one, other)]
     return max(alike, key=_rank) is one
 
 
-def _rank(one: Sized) -> tuple[float, float]:
+def _rank(one: Bracket) -> tuple[float, float]:
     point = one.best_point
     return (0.0, 0.0) if point is None else (point.rate, point.user_tokens_per_s)
 
 
-def _leads_layout(one: Sized, sized: Sequence[Sized]) -> bool:
+def _leads_layout(one: Bracket, brackets: Sequence[Bracket]) -> bool:
     """Whether nobody with the same place to draft needs fewer devices, of the best shapes."""
     layout = one.kind.option.policy.layout
-    rivals = [
+    shapes = [
         other
-        for other in sized
-        if other.kind.option.policy.layout is layout and not other.kind.control and _is_best_shape(other, sized)
+        for other in brackets
+        if other.kind.option.policy.layout is layout and not other.kind.control and _is_best_shape(other, brackets)
     ]
-    return bool(rivals) and min(rivals, key=lambda other: (other.devices, -other.kind.tokens_per_s)) is one
+    return bool(shapes) and min(shapes, key=lambda other: (other.devices, -other.kind.tokens_per_s)) is one
 
 
-def _is_hopeful(point: LoadPoint) -> bool:
-    return point.keeps_up and point.attained >= _HOPELESS
+def _is_uncertain(point: LoadPoint) -> bool:
+    return point.keeps_up and point.attained >= _TOO_HIGH

@@ -1,18 +1,20 @@
 """Backends of simulations: this machine's cores, or an existing Dask or Ray cluster, through joblib."""
 
+import gc
 import logging
 import os
+import pickle
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from threading import Thread
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import joblib
 from joblib.externals.loky import get_reusable_executor
@@ -25,15 +27,19 @@ from swiftspec.models.names import unknown
 __all__ = [
     "BACKENDS",
     "SafeLoky",
+    "Workers",
     "check_backend",
     "end_workers",
     "parallel_backend",
     "quiet_start",
     "run_parallel",
     "tied",
+    "uncollected",
 ]
 
 _LOOK_EVERY_S = 0.5
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
 
 
 def _connect_to_dask() -> None:
@@ -116,6 +122,41 @@ def run_parallel(calls: Iterable[Any], num_jobs: int) -> Iterator[Any]:
     else:  # Ray's: it starts no process here
         results = joblib.Parallel(n_jobs=num_jobs)(calls)
     yield from results
+
+
+class Workers(Generic[_Task, _Result]):
+    """Processes that call one function for many tasks, and keep it between them with all that it has computed.
+
+    Parameters
+    ----------
+    function : callable
+        Can be pickled.
+    num_jobs : int
+        1 starts no process, -1 one per core.
+    """
+
+    def __init__(self, function: Callable[[_Task], _Result], num_jobs: int) -> None:
+        self._function, self._num_jobs = function, num_jobs
+
+    def map(self, tasks: Iterable[_Task]) -> Iterator[_Result]:
+        """Results in the order of the tasks."""
+        if self._num_jobs == 1:
+            return map(self._function, tasks)
+        return run_parallel((joblib.delayed(_call_kept)(self._pickled, task) for task in tasks), self._num_jobs)
+
+    @cached_property
+    def _pickled(self) -> bytes:
+        return pickle.dumps(self._function)
+
+
+def _call_kept(pickled: bytes, task: Any) -> Any:
+    return _unpickled(pickled)(task)
+
+
+@lru_cache(maxsize=2)
+def _unpickled(pickled: bytes) -> Callable[[Any], Any]:
+    function: Callable[[Any], Any] = pickle.loads(pickled)
+    return function
 
 
 class SafeLoky(joblib.parallel.LokyBackend):  # type: ignore[misc]  # joblib has no annotations
@@ -206,3 +247,18 @@ def _start_quiet_tracker() -> None:
 def end_workers() -> None:
     """End joblib's processes on this machine at once, even mid-simulation; the program's exit would wait for them."""
     get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Context without garbage collection, which takes a quarter of a simulation's time and frees next to nothing.
+
+    What a simulation leaves behind is collected after it, so it should be a short one.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -132,20 +132,17 @@ class ClosedForms:
         self._fewest_rounds = cache(self._count_fewest_rounds)
         self._tree_tokens = cache(self._best_tree_tokens)
 
-    def bound(self, option: Option) -> float:
-        """Upper bound of an option's speed: the fewest rounds that the trace allows, each the shortest possible.
+    def bound(self, option: Option, goal: Goal) -> float:
+        """Upper bound of an option's score: the fewest rounds that the trace allows, each the shortest possible.
 
-        Infinite without a draft, or with a fuzzy one, whose ranks are not recorded; such options are quick to simulate.
+        The first commit takes a round, later ones the rest. Infinite without a draft, or with a fuzzy one, whose ranks
+        are not recorded; such options are quick to simulate.
         """
-        if self._is_unbounded(option.policy):
+        policy = option.policy
+        if policy.layout is Layout.TARGET_ONLY or policy.fuzzy:
             return float("inf")
-        return float(self._tokens.sum() / (self._bounding_rounds(option).sum() * self._shortest_round_s(option)))
-
-    def bound_of_score(self, option: Option, goal: Goal) -> float:
-        """Upper bound of the option's score: as `bound`; the first commit takes a round, later ones the rest."""
-        if self._is_unbounded(option.policy):
-            return float("inf")
-        rounds, round_s = self._bounding_rounds(option), self._shortest_round_s(option)
+        rounds = self._fewest_rounds(policy.target_rows, self._num_candidates(policy))
+        round_s = self._shortest_round_s(option)
         most = score(
             goal,
             tokens=self._tokens,
@@ -197,12 +194,6 @@ class ClosedForms:
         chain = policy.chain_tokens
         branches = policy.expand_rows // (chain + 1)
         return max(self._rank_acceptance[0] ** chain, sum(self._rank_acceptance[:branches]))
-
-    def _is_unbounded(self, policy: Policy) -> bool:
-        return policy.layout is Layout.TARGET_ONLY or policy.fuzzy
-
-    def _bounding_rounds(self, option: Option) -> npt.NDArray[np.float64]:
-        return self._fewest_rounds(option.policy.target_rows, self._num_candidates(option.policy))
 
     def _num_candidates(self, policy: Policy) -> int:
         return min(self._num_recorded, policy.num_candidates)

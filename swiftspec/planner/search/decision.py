@@ -1,23 +1,54 @@
-"""The last stage: the winner, the best of every other policy, and how sure each prediction is."""
+"""The last rung of a search: the winner, the best of every other policy, and how sure each prediction is.
 
-from collections.abc import Mapping, Sequence
+Prompts, forwards and acceptance are uncertain: a bootstrap over prompts and the known errors of a plan's inputs tell
+by how much, and which options are as good as the best.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from swiftspec.artifacts.plan import Candidate, Goal, Prediction
-from swiftspec.planner.search.choice import Resampling
+import numpy as np
+import numpy.typing as npt
+
+from swiftspec.artifacts.plan import Acceptance, Candidate, Goal, Prediction
+from swiftspec.artifacts.profile import Profile
 from swiftspec.planner.search.evaluation import Budget, Outcome
-from swiftspec.planner.search.goals import limits
-from swiftspec.planner.search.known_errors import NO_ERRORS, KnownErrors
+from swiftspec.planner.search.goals import limits, score
 from swiftspec.planner.search.option import Option
-from swiftspec.planner.search.simulations import FinalStage, RankedOption, Simulations, by_policy
-from swiftspec.policies import Policy
+from swiftspec.planner.search.simulations import LastRung, RankedOption, Simulations, by_policy
+from swiftspec.policies import Layout, Policy
 from swiftspec.policies.base import sends_features, shape_of
+from swiftspec.policies.effects import Role
 from swiftspec.policies.registry import package_of
+from swiftspec.simulator.forward_errors import EXACT, ForwardErrors, forward_errors
+from swiftspec.timing.latency import Provenance
 
-__all__ = ["Decision", "Explained", "OutOfReachError", "decide", "explained"]
+__all__ = [
+    "MOST_GIVEN_UP",
+    "NO_ERRORS",
+    "PUBLISHED_ACCEPTANCE",
+    "Decision",
+    "KnownErrors",
+    "OutOfReachError",
+    "Outcomes",
+    "Resampling",
+    "decide",
+    "fewest_devices",
+    "known_errors",
+    "simulate_outcomes",
+]
 
 _PATIENT_ROUNDS = 10  # at the 95th percentile
 _LEAST_PATIENCE_S = 0.1
+_NUM_RESAMPLES = 1000
+_LEVELS = (0.025, 0.975)
+# A difference within the noise may still be real: never give up more than this for simplicity.
+MOST_GIVEN_UP = 0.02
+_ANY_GOAL = Goal()
+# Root mean square over sources of the errors of tokens per round in `swiftspec study backtest`: SwiftSpec's tables,
+# vLLM's chains, SpecInfer's and Sequoia's trees. `studies/backtest/coverage.py` computes it.
+PUBLISHED_ACCEPTANCE: Final = 0.046
 
 
 class OutOfReachError(ValueError):
@@ -25,7 +56,115 @@ class OutOfReachError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
+class KnownErrors:
+    """Relative standard deviations.
+
+    forwards: of each role's forwards. acceptance: of the tokens per round; None where it is unknown, as for a pair that
+    is planned with a proxy pair.
+    """
+
+    forwards: ForwardErrors = EXACT
+    acceptance: float | None = 0.0
+
+    @property
+    def of_forwards(self) -> npt.NDArray[np.float64]:
+        """Errors of forwards in the order of `Role`."""
+        return np.array([self.forwards.of_role.get(role, 0.0) for role in Role])
+
+    @property
+    def by_name(self) -> dict[str, float | None]:
+        """Errors for the plan: non-zero or unknown ones only."""
+        named = {f"{role} forwards": self.forwards.of_role.get(role, 0.0) for role in Role}
+        return {name: error for name, error in (*named.items(), ("acceptance", self.acceptance)) if error != 0.0}
+
+
+NO_ERRORS: Final = KnownErrors()
+
+
+def known_errors(profile: Profile, acceptance: Acceptance | None) -> KnownErrors:
+    """The errors of a plan's inputs; recorded acceptance has none except the spread over its prompts."""
+    known: dict[Provenance, float] = {Provenance.MEASURED: 0.0, Provenance.PUBLISHED: PUBLISHED_ACCEPTANCE}
+    of_acceptance = known.get(acceptance.provenance) if acceptance else 0.0
+    return KnownErrors(forwards=forward_errors(profile), acceptance=of_acceptance)
+
+
+class Resampling:
+    """The same resamples of prompts for every outcome, so that outcomes are compared pairwise.
+
+    Prompts are the sampling unit, because a plan is made for prompts other than the traced ones. With a single prompt
+    only its runs are resampled.
+
+    Parameters
+    ----------
+    num_prompts, num_runs : int
+        Of each outcome.
+    errors : KnownErrors
+        Errors of forwards and acceptance, which all prompts share.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_prompts: int,
+        num_runs: int,
+        seed: int,
+        goal: Goal = _ANY_GOAL,
+        errors: KnownErrors = NO_ERRORS,
+    ) -> None:
+        self._by_prompt = num_prompts > 1
+        self._goal = goal
+        self._errors = errors
+        num_units = num_prompts if self._by_prompt else num_runs
+        rng = np.random.default_rng(seed)
+        self._units = rng.integers(0, num_units, (_NUM_RESAMPLES, num_units))
+        self._deviations = rng.standard_normal((_NUM_RESAMPLES, len(Role) + 1))  # of forwards, and of acceptance
+
+    def interval(self, outcome: Outcome) -> tuple[float, float]:
+        """95 % interval of tokens/s over prompts, forwards and acceptance; it always contains the estimate itself.
+
+        Speed is taken as proportional to the tokens per round, the quantity whose error is known.
+        """
+        drafts = outcome.option.policy.layout is not Layout.TARGET_ONLY
+        spread = [*-outcome.elasticities * self._errors.of_forwards, self._errors.acceptance or 0.0 if drafts else 0.0]
+        scores = self._scores(outcome, _ANY_GOAL) * np.exp(self._deviations @ np.array(spread))
+        low, high = np.quantile(scores, _LEVELS)
+        return min(float(low), outcome.tokens_per_s), max(float(high), outcome.tokens_per_s)
+
+    def winner(self, outcomes: Sequence[Outcome]) -> tuple[Outcome, list[Outcome]]:
+        """The simplest of the outcomes that are as good as the best, and the others of these, best first."""
+        best = max(outcomes, key=lambda outcome: outcome.score(self._goal))
+        tied = [outcome for outcome in outcomes if self._ties(outcome, best)]
+        chosen = min(tied, key=lambda outcome: outcome.option.simplicity)
+        others = [outcome for outcome in tied if outcome is not chosen]
+        return chosen, sorted(others, key=lambda outcome: -outcome.score(self._goal))
+
+    def _ties(self, outcome: Outcome, best: Outcome) -> bool:
+        """Whether the 95 % interval of `best`'s gain contains 0, and the gain is small anyway."""
+        gains = self._scores(best, self._goal) / self._scores(outcome, self._goal) - 1
+        small = best.score(self._goal) / outcome.score(self._goal) - 1 <= MOST_GIVEN_UP
+        return small and float(np.quantile(gains, _LEVELS[0])) <= 0
+
+    def _scores(self, outcome: Outcome, goal: Goal) -> npt.NDArray[np.float64]:
+        """Score of every resample, (resamples,)."""
+        tokens = np.broadcast_to(outcome.tokens, outcome.request_s.shape)
+        columns = [self._resampled(column) for column in (tokens, outcome.request_s, outcome.tpot_s)]
+        return score(
+            goal,
+            tokens=columns[0],
+            request_s=columns[1],
+            tpot_s=columns[2],
+            num_devices=outcome.option.num_devices,
+            axes=(0, 2),
+        )
+
+    def _resampled(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """(runs, prompts) -> (runs or prompts, resamples, units)."""
+        by_unit = values if self._by_prompt else values.T
+        return by_unit[:, self._units]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
     """Outcomes that can be described as candidates of a plan.
 
     Parameters
@@ -40,7 +179,7 @@ class Explained:
 
     def candidate(self, outcome: Outcome) -> Candidate:
         """The outcome as a candidate of the plan."""
-        assert outcome.metrics is not None, "the last stage explains itself"
+        assert outcome.metrics is not None, "the last rung explains itself"
         low, high = self.resamplings[outcome.option.key].interval(outcome)
         total_s = sum(outcome.seconds.values())
         prediction = Prediction(
@@ -62,8 +201,8 @@ class Explained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision(Explained):
-    """Outcomes of the last stage.
+class Decision(Outcomes):
+    """Outcomes of the last rung.
 
     Parameters
     ----------
@@ -79,12 +218,12 @@ class Decision(Explained):
     others: Sequence[Outcome]
 
 
-def explained(
+def simulate_outcomes(
     simulations: Simulations, options: Sequence[Option], budget: Budget, errors: KnownErrors, what: str, *, ahead: int
-) -> Explained:
+) -> Outcomes:
     """Outcomes of options at a budget that explains their speed; `what` names them in progress reports."""
     resampling = _resampling(simulations, budget, errors)
-    return Explained(
+    return Outcomes(
         outcomes=simulations.run(options, budget, what, ahead=ahead),
         resamplings={option.key: resampling for option in options},
     )
@@ -100,9 +239,7 @@ def _patience_s(prediction: Prediction, policy: Policy) -> float:
     return round(max(_LEAST_PATIENCE_S, _PATIENT_ROUNDS * metrics.figures.round_s.p95) + late_s, 3)
 
 
-def decide(
-    simulations: Simulations, finals: FinalStage, policy: str | None, errors: KnownErrors = NO_ERRORS
-) -> Decision:
+def decide(simulations: Simulations, last: LastRung, policy: str | None, errors: KnownErrors = NO_ERRORS) -> Decision:
     """The winner, among `policy`'s options if given; the best of each other policy; ties.
 
     Raises
@@ -112,8 +249,8 @@ def decide(
     """
     outcomes: dict[object, Outcome] = {}
     resamplings: dict[object, Resampling] = {}
-    ahead = len(finals.contenders) + len(finals.others)
-    for options, budget in ((finals.others, finals.sample), (finals.contenders, finals.whole)):
+    ahead = len(last.survivors) + len(last.others)
+    for options, budget in ((last.others, last.sample), (last.survivors, last.whole)):
         outcomes |= {outcome.option.key: outcome for outcome in simulations.run(options, budget, "final", ahead=ahead)}
         resamplings |= dict.fromkeys((option.key for option in options), _resampling(simulations, budget, errors))
         ahead -= len(options)
@@ -123,11 +260,11 @@ def decide(
         keeping = [outcome for outcome in group if simulations.keeps(outcome)]
         return resamplings[options[0].key].winner(keeping or group)
 
-    eligible = [option for option in finals.contenders if policy in (None, option.policy.name)]
+    eligible = [option for option in last.survivors if policy in (None, option.policy.name)]
     chosen, ties = winner(eligible)
     if not simulations.keeps(chosen):
         raise OutOfReachError(_unreachable(simulations.goal, [outcomes[option.key] for option in eligible]))
-    groups = by_policy([*finals.contenders, *finals.others])
+    groups = by_policy([*last.survivors, *last.others])
     others = [winner(group)[0] for group in groups if group[0].policy.name != chosen.option.policy.name]
     others.sort(key=simulations.score, reverse=True)
     return Decision(outcomes=list(outcomes.values()), chosen=chosen, ties=ties, others=others, resamplings=resamplings)
@@ -155,3 +292,37 @@ def _unreachable(goal: Goal, outcomes: Sequence[Outcome]) -> str:
         f"{limit.field} is {limit.wanted:.4g}; the {most} that was found{others} is {limit.reached:.3g}, "
         f"by {nearest.option.describe()}"
     )
+
+
+def fewest_devices(
+    fastest: Callable[[int], Decision], ranking: Callable[[], list[RankedOption]], goal: Goal, *, most: int
+) -> Decision:
+    """The fastest option on the fewest devices with which any option meets the limits.
+
+    An option that meets them on some devices does so on more, so bisection would do; the first search, which covers
+    every split, gives a better guess.
+
+    Parameters
+    ----------
+    fastest : callable
+        The decision for the fastest option on at most N devices. OutOfReachError if none meets the limits.
+    ranking : callable
+        The best option of every policy on every split, by all simulations so far.
+    most : int
+        Available devices.
+
+    Raises
+    ------
+    ValueError
+        If nothing meets the limits on all of them: OutOfReachError.
+    """
+    best = fastest(most)
+    least = 1
+    while least < (devices := best.chosen.option.num_devices):
+        able = {found.option.num_devices for found in ranking() if found.reach(goal) >= 1}
+        guess = min((count for count in able if least <= count < devices), default=devices - 1)
+        try:
+            best = fastest(guess)
+        except OutOfReachError:
+            least = guess + 1
+    return best

@@ -1,11 +1,10 @@
 """Simulates options, here or over cores. An outcome depends on option, prompts and seeds, never on the process."""
 
 import math
-import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from threading import Thread
 
 import joblib
@@ -16,8 +15,7 @@ from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.plan import Goal
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.search.backends import SafeLoky, quiet_start, run_parallel, tied
-from swiftspec.planner.search.collecting import uncollected
+from swiftspec.planner.search.backends import SafeLoky, Workers, quiet_start, tied, uncollected
 from swiftspec.planner.search.goals import score
 from swiftspec.planner.search.option import Option
 from swiftspec.policies.effects import Role
@@ -39,8 +37,8 @@ class Budget:
     """Share of a trace to simulate, and whether to keep what explains the speed.
 
     An output that is cut short continues at its TPOT or, with `by_rounds`, at the pace of its whole rounds, which is
-    steadier when only a few were simulated. paired: where forwards have known errors, simulate every prompt twice, with
-    a draw of them and with the opposite draw.
+    steadier when only a few were simulated. To explain a speed where forwards have known errors, every prompt is
+    simulated twice, with a draw of them and with the opposite draw.
     """
 
     prompt_indices: tuple[int, ...]
@@ -48,7 +46,6 @@ class Budget:
     seeds: tuple[int, ...]
     explain: bool = False
     by_rounds: bool = False
-    paired: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +123,9 @@ class Evaluator:
         errors: ForwardErrors = EXACT,
     ) -> None:
         self.errors = errors
-        self._latencies = profile.latencies if isinstance(profile, Profile) else profile
-        self._trace = trace
         self._num_jobs = joblib.cpu_count() if num_jobs == -1 else num_jobs
+        latencies = profile.latencies if isinstance(profile, Profile) else profile
+        self._workers = Workers(_Evaluation(latencies, trace, errors), self._num_jobs)
 
     def run(self, options: Sequence[Option], budget: Budget, *, done: Callable[[int], None]) -> list[Outcome]:
         """Outcomes in the order of `options`; calls `done` with the number finished."""
@@ -136,26 +133,26 @@ class Evaluator:
         chunks = [options[start::num_chunks] for start in range(num_chunks)]
         outcomes: list[Outcome | None] = [None] * len(options)
         finished = 0
-        for start, part in enumerate(self._parts(chunks, budget)):
+        for start, part in enumerate(self._workers.map((chunk, budget) for chunk in chunks)):
             outcomes[start::num_chunks] = part
             finished += len(part)
             done(finished)
         return [outcome for outcome in outcomes if outcome is not None]
 
-    def _parts(self, chunks: Sequence[Sequence[Option]], budget: Budget) -> Iterator[list[Outcome]]:
-        if self._num_jobs == 1:
-            yield from (_evaluate(self._simulator, self._trace, chunk, budget) for chunk in chunks)
-            return
-        calls = (joblib.delayed(_evaluate_there)(self._pickled, chunk, budget) for chunk in chunks)
-        yield from run_parallel(calls, self._num_jobs)
+
+class _Evaluation:
+    """Simulations of options on one trace, which share what the simulator has computed."""
+
+    def __init__(self, latencies: Latencies, trace: AcceptanceTrace, errors: ForwardErrors) -> None:
+        self._latencies, self._trace, self._errors = latencies, trace, errors
+
+    def __call__(self, task: tuple[Sequence[Option], Budget]) -> list[Outcome]:
+        options, budget = task
+        return [_outcome(self._simulator, self._trace, option, budget) for option in options]
 
     @cached_property
     def _simulator(self) -> Simulator:
-        return Simulator(self._latencies, self._trace, errors=self.errors)
-
-    @cached_property
-    def _pickled(self) -> bytes:
-        return pickle.dumps((self._latencies, self._trace, self.errors))
+        return Simulator(self._latencies, self._trace, errors=self._errors)
 
 
 def warm_up(num_jobs: int) -> Thread:
@@ -177,25 +174,10 @@ def _ready() -> None:
     """Import, in the worker process, everything that a simulation needs."""
 
 
-def _evaluate_there(pickled: bytes, options: Sequence[Option], budget: Budget) -> list[Outcome]:
-    return _evaluate(*_unpickled(pickled), options, budget)
-
-
-@lru_cache(maxsize=2)
-def _unpickled(pickled: bytes) -> tuple[Simulator, AcceptanceTrace]:
-    """Simulator and trace, kept in a worker between its chunks, which reuse prices and candidates."""
-    latencies, trace, errors = pickle.loads(pickled)
-    return Simulator(latencies, trace, errors=errors), trace
-
-
-def _evaluate(simulator: Simulator, trace: AcceptanceTrace, options: Sequence[Option], budget: Budget) -> list[Outcome]:
-    return [_outcome(simulator, trace, option, budget) for option in options]
-
-
 @uncollected()
 def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, budget: Budget) -> Outcome:
     errors = simulator.errors
-    draws = [(seed, mirrored) for seed in budget.seeds for mirrored in (errors.mirrors if budget.paired else (False,))]
+    draws = [(seed, mirrored) for seed in budget.seeds for mirrored in (errors.mirrors if budget.explain else (False,))]
     runs: list[Simulation] = []
     for seed, mirrored in draws:
         run = simulator.run(
@@ -229,7 +211,7 @@ def _outcome(simulator: Simulator, trace: AcceptanceTrace, option: Option, budge
         tpot_s=tpot_s,
         metrics=metrics,
         seconds=seconds,
-        log_scales=log_scales if errors and budget.paired else None,
+        log_scales=log_scales if errors and budget.explain else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Sensitivity of the choice: the choice and its rivals on a few prompts, with one assumption changed."""
+"""Sensitivity of the choice: the choice and the best others on a few prompts, with one assumption changed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesses, TracedPrompt
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.search.choice import MOST_GIVEN_UP
+from swiftspec.planner.search.decision import MOST_GIVEN_UP
 from swiftspec.planner.search.evaluation import Budget, Evaluator, Outcome
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.simulations import RankedOption
@@ -26,7 +26,7 @@ __all__ = ["Changes", "sensitivities", "weakened"]
 
 _ALL_REDUCE = "all_reduce"  # name prefix of the parts of collectives that grow
 _NO_TOKEN = np.iinfo(np.int32).max  # an id that no token has
-_MOST_RIVALS = 3
+_MOST_OTHERS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +67,6 @@ class _Scenario:
     entries: Sequence[_Entry]
 
 
-class _Forecast(NamedTuple):
-    option: Option
-    tokens_per_s: float
-    score: float
-
-
 def sensitivities(
     *,
     profile: Profile,
@@ -94,8 +88,8 @@ def sensitivities(
     ----------
     changes : Changes, optional
         None for no rows.
-    chosen, others : Standing
-        The plan's choice and the other simulated options; the best few of these are its rivals.
+    chosen, others : RankedOption
+        The plan's choice and the other simulated options; the best few of these are compared with it.
     budget : Budget
         What is simulated of each, with common random numbers.
     num_devices : int
@@ -107,8 +101,8 @@ def sensitivities(
     """
     if changes is None:
         return ()
-    rivals = sorted(others, key=lambda ranked: -ranked.score)[:_MOST_RIVALS]
-    entries = [_Entry(ranked.option, ranked) for ranked in (chosen, *rivals)]
+    best = sorted(others, key=lambda ranked: -ranked.score)[:_MOST_OTHERS]
+    entries = [_Entry(ranked.option, ranked) for ranked in (chosen, *best)]
     planned = _Scenario(change="", latencies=profile.latencies, trace=trace, entries=entries)
     before = {outcome.option.key: outcome for outcome in _simulated(planned, budget, num_jobs, errors)}
     rows = []
@@ -123,23 +117,19 @@ def sensitivities(
 
 def _simulated(scenario: _Scenario, budget: Budget, num_jobs: int, errors: ForwardErrors) -> list[Outcome]:
     evaluator = Evaluator(scenario.latencies, scenario.trace, num_jobs=num_jobs, errors=errors)
-    return evaluator.run([entry.option for entry in scenario.entries], budget, done=_unheard)
+    return evaluator.run([entry.option for entry in scenario.entries], budget, done=lambda _: None)
 
 
-def _unheard(_: int) -> None:
-    """Ignore progress: there are too few simulations to report."""
-
-
-def _forecast(after: Outcome, before: Outcome, planned: RankedOption, goal: Goal) -> _Forecast:
+def _forecast(after: Outcome, before: Outcome, planned: RankedOption, goal: Goal) -> RankedOption:
     """The plan's figures, scaled by the change seen on a few prompts."""
-    return _Forecast(
+    return planned._replace(
         option=after.option,
         tokens_per_s=planned.tokens_per_s * after.tokens_per_s / before.tokens_per_s,
         score=planned.score * after.score(goal) / before.score(goal),
     )
 
 
-def _row(change: str, chosen: RankedOption, forecasts: Sequence[_Forecast]) -> Sensitivity:
+def _row(change: str, chosen: RankedOption, forecasts: Sequence[RankedOption]) -> Sensitivity:
     own = [forecast for forecast in forecasts if forecast.option.key == chosen.option.key]
     best = max(forecasts, key=lambda forecast: forecast.score)
     beaten = not own or best.score > own[0].score * (1 + MOST_GIVEN_UP)

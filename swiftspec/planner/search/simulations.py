@@ -14,20 +14,21 @@ from swiftspec.planner.search.goals import reach
 from swiftspec.planner.search.option import Key, Option, Split
 from swiftspec.progress import Progress
 
-__all__ = ["HOPEFUL", "SAFE", "Expected", "FinalStage", "RankedOption", "Simulations", "by_policy"]
+__all__ = ["SURE_MARGIN", "WIDE_MARGIN", "Expected", "LastRung", "RankedOption", "Simulations", "by_policy"]
 
 # Shares of a limit: an option that meets the first in a short simulation does so in a long one, too; one that misses
 # the second does not.
-SAFE, HOPEFUL = 0.97, 1.1
+SURE_MARGIN, WIDE_MARGIN = 0.97, 1.1
+_LEAST_PROMPTS, _LEAST_TOKENS = 12, 16  # of a share of the trace
 _NUM_SAMPLES = 500  # of prompts, the most typical of which is simulated
 
 _Cell = tuple[str, Split]  # of a policy
 
 
-class FinalStage(NamedTuple):
-    """Options for the last stage and their budgets: those that may win, and the best of hopeless policies."""
+class LastRung(NamedTuple):
+    """Options of the last rung and their budgets: those that may win, and the best of policies that cannot."""
 
-    contenders: list[Option]
+    survivors: list[Option]
     whole: Budget
     others: list[Option]
     sample: Budget
@@ -63,7 +64,7 @@ class Simulations:
         """Sort key: outcomes that meet the goal's limits first, by score; the others by how nearly they do."""
         return self.scored(RankedOption.of(outcome, self.goal))
 
-    def scored(self, ranked: "RankedOption", *, margin: float = SAFE) -> tuple[bool, float]:
+    def scored(self, ranked: "RankedOption", *, margin: float = SURE_MARGIN) -> tuple[bool, float]:
         """As `score`, for expected figures; margin: share of a limit that counts as meeting it."""
         share = ranked.reach(self.goal)
         keeps = margin * share >= 1
@@ -73,26 +74,16 @@ class Simulations:
         """Whether an outcome is within the goal's limits."""
         return RankedOption.of(outcome, self.goal).reach(self.goal) >= 1
 
-    def share(
-        self,
-        prompts: float,
-        tokens: float,
-        *,
-        least_prompts: int,
-        least_tokens: int,
-        num_seeds: int = 1,
-        explain: bool = False,
-    ) -> Budget:
+    def share(self, prompts: float, tokens: float, *, num_seeds: int = 1, explain: bool = False) -> Budget:
         """A share of the prompts, spread over the trace, and of the longest output."""
         num_prompts = len(self.trace.prompts)
-        count = min(num_prompts, max(least_prompts, math.ceil(prompts * num_prompts)))
+        count = min(num_prompts, max(_LEAST_PROMPTS, math.ceil(prompts * num_prompts)))
         indices = np.linspace(0, num_prompts - 1, count).round().astype(int)
         return Budget(
             prompt_indices=tuple(indices.tolist()),
-            max_new_tokens=min(self.longest, max(least_tokens, math.ceil(tokens * self.longest))),
+            max_new_tokens=min(self.longest, max(_LEAST_TOKENS, math.ceil(tokens * self.longest))),
             seeds=tuple(range(self.seed, self.seed + num_seeds)),
             explain=explain,
-            paired=explain,
         )
 
     def sample(self, num_prompts: int, num_tokens: int, *, explain: bool = False) -> Budget:
@@ -113,7 +104,6 @@ class Simulations:
             seeds=(self.seed,),
             explain=explain,
             by_rounds=True,
-            paired=explain,
         )
 
     @property
@@ -144,12 +134,12 @@ class Simulations:
         finalists : iterable of Outcome
             The best of each policy.
         expected : callable, optional
-            What to expect of an option, where that is known better than from its own simulation before the last stage.
+            What to expect of an option, where that is known better than from its own simulation before the last rung.
         """
         final = {outcome.option.policy.name: outcome for outcome in finalists}
         cells: dict[_Cell, tuple[int, RankedOption]] = {}
         simulated: dict[_Cell, set[Key]] = {}
-        for stage, (budget, outcomes) in enumerate(self._outcomes.items()):
+        for rung, (budget, outcomes) in enumerate(self._outcomes.items()):
             for outcome in outcomes.values():
                 cell = outcome.option.policy.name, outcome.option.split_key
                 simulated.setdefault(cell, set()).add(outcome.option.key)
@@ -158,7 +148,7 @@ class Simulations:
                     found, depth = self._own(finalist), len(self._outcomes)  # what the plan says of this option
                 elif expected is None or budget.explain:
                     found = self._ranked(outcome, finalist, outcomes.get(finalist.option.key, finalist))
-                    depth = int(budget.explain) if expected else stage
+                    depth = int(budget.explain) if expected else rung
                 else:
                     found = _scaled(expected(outcome.option), self._own(finalist), expected(finalist.option))
                     depth = 0
@@ -177,7 +167,7 @@ class Simulations:
 class RankedOption(NamedTuple):
     """An option's place in the ranking at the end of a search.
 
-    num_options: simulated of its policy on its split. estimated: from short simulations, not those of the last stage.
+    num_options: simulated of its policy on its split. estimated: from short simulations, not those of the last rung.
     """
 
     option: Option

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
@@ -16,14 +16,49 @@ from typing import Final
 import numpy as np
 
 from swiftspec.costmodel.steps import StepWork
-from swiftspec.planner.under_load.decoding import ChainedDecoding, PlainDecoding
-from swiftspec.planner.under_load.served import ArrayRun, EngineUnderLoad, Requests
-from swiftspec.scheduler.prefix_cache import Segment
+from swiftspec.planner.under_load.decoding import ChainedDecoding, Chains, PlainDecoding
+from swiftspec.planner.under_load.loads import ArrayRun, Requests
+from swiftspec.scheduler.prefix_cache import PrefixCache, Segment
 from swiftspec.scheduler.step_rules import StepRule, form_step
 
-__all__ = ["simulate"]
+__all__ = ["EngineUnderLoad", "simulate"]
 
 _ALIKE: Final = 0.1  # growth of the caches over which steps are taken as alike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineUnderLoad:
+    """What decides how a load is served.
+
+    Parameters
+    ----------
+    rule : StepRule
+    step_tokens, max_requests : int
+        Limits of a step, and of requests at once.
+    cache_tokens : int
+        Tokens that the KV cache has room for.
+    runs_ahead : bool
+        Whether the next step is formed while one runs.
+    step_s : callable
+        Seconds of a step, the engine's own time included.
+    request_s, prompt_token_s, token_s : float
+        Above the engine, as in `engines.constants`.
+    prefixes : PrefixCache
+    chains : Chains, optional
+        Without, one token is decoded at a time.
+    """
+
+    rule: StepRule
+    step_tokens: int
+    max_requests: int
+    cache_tokens: int
+    runs_ahead: bool
+    step_s: Callable[[StepWork], float]
+    request_s: float
+    prompt_token_s: float
+    token_s: float
+    prefixes: PrefixCache
+    chains: Chains | None = None
 
 
 def simulate(requests: Requests, engine: EngineUnderLoad, *, seed: int = 0) -> ArrayRun:

@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from swiftspec.planner.under_load.served import Chains
+__all__ = ["ChainedDecoding", "Chains", "Owner", "PlainDecoding"]
 
-__all__ = ["ChainedDecoding", "Owner", "PlainDecoding"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chains:
+    """Drafting in lockstep: all requests of a step draft together, then all are verified.
+
+    Parameters
+    ----------
+    rows : int
+        Of a verification: the draft tokens and one more.
+    draft_s : callable
+        Seconds of a round's draft forwards, from the requests and their mean context.
+    tokens : array of int
+        Tokens of recorded rounds, the bonus token included.
+    cache_tokens : int, optional
+        Tokens that the KV cache has room for beside the draft's weights and its own cache; as without it if None.
+    reads_target : bool
+        Whether the draft needs the target's hidden states of all the text.
+    runs_ahead : bool
+        Whether the next step can be formed while one runs.
+    """
+
+    rows: int
+    draft_s: Callable[[int, float], float]
+    tokens: npt.NDArray[np.int64]
+    cache_tokens: int | None = None
+    reads_target: bool = False
+    runs_ahead: bool = True
 
 
 class Owner(Protocol):

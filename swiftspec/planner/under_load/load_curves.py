@@ -5,6 +5,7 @@ requests per second. TPOT(B) is that of a single request, as simulated, times th
 prompts, which are read beside other requests' rows, take their share of the time from everyone.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,10 +16,10 @@ import numpy.typing as npt
 
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.workload import Workload
-from swiftspec.planner.search.bounds import ClosedForms
+from swiftspec.planner.search.bounds import ClosedForms, StepTimes
+from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.simulations import RankedOption
-from swiftspec.planner.under_load.shared_steps import SharedSteps
-from swiftspec.policies import Layout
+from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.timing.step_key import StepKey
@@ -81,6 +82,36 @@ class LoadCurve:
         return float(within[-1]) if within.size else 0.0
 
 
+class _SharedSteps(StepTimes):
+    """As `StepTimes`, of requests that share every step; what does not fit into a step is in the next one.
+
+    Parameters
+    ----------
+    profile : Profile
+    context : int
+    sequences : int
+        Requests.
+    most_rows : int
+        Of a step.
+    """
+
+    def __init__(self, profile: Profile, context: int, *, sequences: int, most_rows: int) -> None:
+        super().__init__(profile, context)
+        self._sequences, self._most_rows = sequences, most_rows
+
+    def rows(self, policy: Policy) -> int:
+        most = max(1, self._most_rows // self._sequences)
+        return min(policy.target_rows, most) if policy.elastic else policy.target_rows
+
+    def forward_s(self, option: Option, phase: Phase, role: Role, *, rows: int) -> float:
+        steps = math.ceil(self._sequences * rows / self._most_rows)
+        at_once = math.ceil(self._sequences / steps)
+        one_s = super().forward_s(option, phase, role, rows=at_once * rows)
+        key = StepKey(role, phase, option.degree(role), rows, self._context, at_once, option.num_ranks(role))
+        further_s, _ = self._profile.latencies.further_sequences(key)
+        return steps * (one_s + further_s)
+
+
 class LoadCurves:
     """Load curves of options.
 
@@ -120,8 +151,8 @@ class LoadCurves:
             points.append((rate, tpot_s / (1 - rate * prompt_s), batch))
         return LoadCurve(*np.array(_ascending(points)).T)
 
-    def _steps_shared_by(self, sequences: int) -> SharedSteps:
-        return SharedSteps(self._profile, self._closed.context, sequences=sequences, most_rows=self._most_rows)
+    def _steps_shared_by(self, sequences: int) -> _SharedSteps:
+        return _SharedSteps(self._profile, self._closed.context, sequences=sequences, most_rows=self._most_rows)
 
     def _prompt_s(self, found: RankedOption) -> float:
         """Seconds of the target's, or a co-located draft's, steps that a prompt's rows add."""

@@ -20,16 +20,19 @@ from swiftspec.artifacts.load_metrics import (
     load_metrics,
 )
 from swiftspec.artifacts.load_options import LoadOptions
+from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import Workload
+from swiftspec.devices import DEVICES
+from swiftspec.engines import engine_named
+from swiftspec.engines.swiftspec import SWIFTSPEC
+from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.arrays import simulate
-from swiftspec.planner.under_load.candidates import ServingEngine, chains_from
-from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
-from swiftspec.planner.under_load.drafts_first import CutShortError, OwnEngine, simulate_rounds
+from swiftspec.planner.under_load.loads import ArrayRun, closed_loop_workload, longest_request, requests_of
+from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngine, simulate_rounds
 from swiftspec.planner.under_load.rounds import Round, recorded_rounds
-from swiftspec.planner.under_load.served import ArrayRun
-from swiftspec.planner.under_load.workloads import requests_of
+from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.controls.named import control_under
@@ -41,7 +44,7 @@ from swiftspec.simulator.setup import Setup
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["Predictor", "setup_of"]
+__all__ = ["Predictor", "serving_of_plan", "setup_of"]
 
 _DRAFTS_WAITED_FOR = 2  # of a verification, as `artifacts.gathering` has it
 _Rounds = dict[int, list[Round]]  # by the index of their prompt
@@ -165,8 +168,8 @@ class Predictor:
     ) -> SimulatedLoad:
         """Between a request's first and last token its chunks are taken as equally far apart."""
         rounds = [one for of_prompt in self.rounds(setup).values() for one in of_prompt]
-        deployed = serving.deployed(setup.degrees[Role.TARGET], context=longest_request(workload))
-        engine = deployed.under_load(chains_from(rounds, deployed, serving.draft))
+        there = serving.on(setup.degrees[Role.TARGET], context=longest_request(workload))
+        engine = there.under_load(there.recorded_chains(rounds))
         run = simulate(requests_of(workload, transfer_s=transfer_s), engine, seed=self.seed)
         tokens = fmean(one.tokens for one in rounds)
         chunks = [max(1, round((count - 1) / tokens)) if count > 1 else 0 for count in run.output_tokens.tolist()]
@@ -219,6 +222,42 @@ class Predictor:
             firsts[turn] if index is None else first_of.get(index, firsts[turn])
             for index, turn in zip(named, shuffled, strict=True)
         ]
+
+
+def serving_of_plan(
+    plan: Plan, candidate: Candidate, *, engine: str, settings: Mapping[str, str]
+) -> ServingEngine | None:
+    """The engine with a plan's models, for one of its candidates; None for this package's own.
+
+    Parameters
+    ----------
+    plan : Plan
+    candidate : Candidate
+    engine : str
+        With its release, as `vllm@0.15`.
+    settings : mapping of str to str
+        Limits by the engine's own words.
+
+    Raises
+    ------
+    ValueError
+        If the plan is of measured devices, the engine or a limit is unknown, or it cannot run the candidate.
+    """
+    if engine_named(engine).name == SWIFTSPEC.name and not settings:
+        return None
+    if plan.device not in DEVICES:
+        raise ValueError(f"engine is {engine}; the plan's device is {plan.device}, for which its steps are not known")
+    deployment = Deployment.of_plan(plan, engine=engine, settings=settings)
+    serving = deployment.serving(
+        *planned_pair(plan.target.model, plan.draft.model, expert_parallel=deployment.expert_parallel)
+    )
+    assert serving is not None, "this package's own has no settings"
+    policy = candidate.build()
+    if policy.layout is Layout.DISAGGREGATED or policy.verifies_trees:
+        raise ValueError(
+            f"policy is {policy.name}; {serving.engine.full_name} verifies chains, drafted on the target's devices"
+        )
+    return serving
 
 
 def setup_of(option: Option, latencies: LatencyTable, *, context: int) -> Setup:

@@ -7,8 +7,8 @@ from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.drafts.named import chain_for
-from swiftspec.planner.under_load.candidates import ServingEngine
 from swiftspec.planner.under_load.predictor import Predictor
+from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.policies import Policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
@@ -44,7 +44,7 @@ def draft_schedule(
         return []
     if not able:  # outputs are too short to have a whole round
         return []
-    most_rows = serving.step_tokens if serving else BatchLimits().max_rows
+    most_rows = serving.limits.step_tokens if serving else BatchLimits().max_rows
     found = []
     for clients in (count for count in _CLIENTS if count <= max_running):
         by_length = dict(_speeds(predictor, able, clients, most_rows))

@@ -11,10 +11,9 @@ from swiftspec.engines import engine_named
 from swiftspec.engines.constants import fitted_sets
 from swiftspec.studies.backtest.rows import FIRST_TOKEN, LOAD_TIME, SPARSE_TPOT, TPOT, Constant, Row, Section
 from swiftspec.validation.published import DATA
-from swiftspec.validation.published.cells import UnpredictedError
-from swiftspec.validation.published.comparison import Compared, LeaveOut
-from swiftspec.validation.published.load_rows import LoadRow, read_load_rows, with_usual_names
-from swiftspec.validation.published.loads import compare_loads
+from swiftspec.validation.published.comparison import LeaveOut, RowComparison
+from swiftspec.validation.published.loads import compare_loads, read_load_rows, with_usual_names
+from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError
 
 __all__ = ["INFERENCEX", "POINTS", "SPARSE_POINTS", "STAGES", "PublishedLoads", "load_constants", "load_section"]
 
@@ -80,7 +79,7 @@ def _drafted(cells: Mapping[str, str]) -> str:
     return "" if is_plain else "their acceptance is not stated, so that drafting is not predicted"
 
 
-def _rows(loads: PublishedLoads, row: LoadRow, known: Compared, unknown: Compared) -> Iterator[Row]:
+def _rows(loads: PublishedLoads, row: MeasuredRow, known: RowComparison, unknown: RowComparison) -> Iterator[Row]:
     errors = {figure.name: figure.error for figure in unknown.figures}
     for figure in known.figures:
         if figure.name in loads.figures:
@@ -95,7 +94,7 @@ def _rows(loads: PublishedLoads, row: LoadRow, known: Compared, unknown: Compare
             )
 
 
-def _load(row: LoadRow) -> str:
+def _load(row: MeasuredRow) -> str:
     cells = with_usual_names(row.cells)
     if row.is_closed:
         return f"batch {row.requests.num_clients}, {cells['input_tokens']}/{cells['output_tokens']}"

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from swiftspec.engines.constants import Constants
+from swiftspec.engines.description import StepLimits
+from swiftspec.planner.under_load.loads import ArrayRun
 from swiftspec.progress import Progress
+from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError
 
-__all__ = ["Compared", "Comparison", "Figure", "LeaveOut", "all_compared", "frozen"]
+__all__ = [
+    "Comparison",
+    "Figure",
+    "LeaveOut",
+    "Prediction",
+    "RowComparison",
+    "compared_rows",
+    "frozen",
+]
 
-_Meaning = TypeVar("_Meaning")
+_FALLS_BEHIND: Final = 0.01  # seconds of wait for a second of arrivals
+_NORMAL_90: Final = 1.645
+_GAP: Final = 0.1  # relative standard deviation that each open condition adds
 
 
 class LeaveOut(StrEnum):
@@ -36,6 +51,12 @@ class Figure:
     low: float
     high: float
 
+    @classmethod
+    def within(cls, name: str, *, measured: float, predicted: float, spread: float) -> Figure:
+        """With the interval of a relative standard deviation."""
+        factor = math.exp(_NORMAL_90 * spread)
+        return cls(name=name, measured=measured, predicted=predicted, low=predicted / factor, high=predicted * factor)
+
     @property
     def error(self) -> float:
         """Relative: + is too high."""
@@ -48,7 +69,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class RowComparison:
     """One row.
 
     Parameters
@@ -66,7 +87,7 @@ class Compared:
     gaps : tuple of str
         What it leaves open.
     overloaded : bool, optional
-        Of a load by rate: whether its queue grows without end.
+        Of a load: whether it comes by a rate at which its queue grows without end.
     limits : str
         Under which it was predicted.
     """
@@ -101,6 +122,73 @@ class Compared:
         return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A row's load, as it was simulated.
+
+    spread, ttft_spread: relative standard deviations of its latencies, and of those until the first token.
+    """
+
+    run: ArrayRun
+    limits: StepLimits
+    spread: float
+    ttft_spread: float
+
+    @classmethod
+    def of(cls, row: MeasuredRow, constants: Constants) -> Prediction:
+        """As of `MeasuredRow.run`."""
+        serving, run = row.run(constants)
+        gaps = [_GAP] * len(row.gaps)
+        spread, ttft_spread = math.hypot(constants.spread, *gaps), math.hypot(constants.ttft_spread, *gaps)
+        return cls(run=run, limits=serving.limits, spread=spread, ttft_spread=ttft_spread)
+
+
+def compared_rows(
+    path: Path,
+    read: Sequence[tuple[Mapping[str, str], MeasuredRow | UnpredictedError]],
+    figures: Callable[[MeasuredRow, Prediction], Sequence[Figure]],
+    *,
+    leave_out: LeaveOut,
+    done: Progress,
+) -> list[RowComparison]:
+    """Each row of a file, compared. figures: those that a row has, in the order of its columns.
+
+    ValueError names the file and the row of a figure that is none.
+    """
+    rows = []
+    for number, (cells, row) in enumerate(read, 1):
+        try:
+            rows.append(_compared(cells, row, figures, leave_out))
+        except ValueError as error:
+            raise ValueError(f"{path}, row {number}: {error}") from None
+        done(number, len(read), path.name)
+    return rows
+
+
+def _compared(
+    cells: Mapping[str, str],
+    row: MeasuredRow | UnpredictedError,
+    figures: Callable[[MeasuredRow, Prediction], Sequence[Figure]],
+    leave_out: LeaveOut,
+) -> RowComparison:
+    if isinstance(row, UnpredictedError):
+        return RowComparison(cells=cells, left_out=str(row))
+    left_out = {LeaveOut.MODEL: f"model:{row.model}", LeaveOut.SOURCE: f"source:{row.source}"}.get(leave_out)
+    try:
+        found = Prediction.of(row, row.engine.constants(left_out=left_out))
+    except ValueError as reason:
+        return RowComparison(cells=cells, left_out=str(reason))
+    return RowComparison(
+        cells=cells,
+        kind=row.kind,
+        num_requests=row.requests.num_clients or found.run.mean_running,
+        figures=tuple(figures(row, found)),
+        gaps=row.gaps,
+        overloaded=not row.is_closed and found.run.falls_behind > _FALLS_BEHIND,
+        limits=f"{found.limits.step_tokens} tokens and {found.limits.requests} requests a step",
+    )
+
+
 _MANY: Final = ((1, 1, "1 request"), (2, 16, "2 to 16"), (17, 256, "17 to 256"), (257, 10**9, "257 and more"))
 
 
@@ -108,14 +196,14 @@ _MANY: Final = ((1, 1, "1 request"), (2, 16, "2 to 16"), (17, 256, "17 to 256"),
 class Comparison:
     """All rows of a file. ignored: figures that are no part of the summary's medians."""
 
-    rows: tuple[Compared, ...]
+    rows: tuple[RowComparison, ...]
     leave_out: LeaveOut = LeaveOut.NONE
     failed: frozenset[int] = field(default_factory=frozenset)
 
     def summary(self) -> dict[str, Any]:
         """Errors by class and by requests at once, for each figure; coverage of the intervals; rows left out."""
         counted = [row for index, row in enumerate(self.rows) if row.figures and index not in self.failed]
-        groups: dict[str, list[Compared]] = {"all": counted}
+        groups: dict[str, list[RowComparison]] = {"all": counted}
         for row in counted:
             groups.setdefault(row.kind, []).append(row)
             label = next(label for least, most, label in _MANY if least <= max(1, round(row.num_requests)) <= most)
@@ -135,24 +223,6 @@ class Comparison:
         return {"rows": [row.content() for row in self.rows], "summary": self.summary()}
 
 
-def all_compared(
-    read: Sequence[tuple[Mapping[str, str], _Meaning]],
-    compared: Callable[[Mapping[str, str], _Meaning], Compared],
-    *,
-    path: Path,
-    done: Progress,
-) -> list[Compared]:
-    """Each row of a file, compared. ValueError names the file and the row of a figure that is none."""
-    rows = []
-    for number, (cells, meaning) in enumerate(read, 1):
-        try:
-            rows.append(compared(cells, meaning))
-        except ValueError as error:
-            raise ValueError(f"{path}, row {number}: {error}") from None
-        done(number, len(read), path.name)
-    return rows
-
-
 def frozen(comparison: Comparison) -> dict[str, Any]:
     """Predictions without any measured column, and their SHA-256: proof of what was predicted beforehand."""
     rows = [row.content(measured=False) for row in comparison.rows]
@@ -160,7 +230,7 @@ def frozen(comparison: Comparison) -> dict[str, Any]:
     return {"predictions": rows, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def _errors(rows: Iterable[Compared]) -> dict[str, Any]:
+def _errors(rows: Iterable[RowComparison]) -> dict[str, Any]:
     by_name: dict[str, list[Figure]] = {}
     for row in rows:
         for figure in row.figures:

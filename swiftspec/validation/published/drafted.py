@@ -11,11 +11,10 @@ import numpy as np
 
 from swiftspec.files.reading import parse_foreign_json
 from swiftspec.planner.deployment import PlannedModel
-from swiftspec.planner.under_load.deployed import Deployed
-from swiftspec.planner.under_load.drafts import chains_of
-from swiftspec.planner.under_load.served import Chains
+from swiftspec.planner.under_load.decoding import Chains
+from swiftspec.planner.under_load.serving_engine import DraftModel, ServingEngine
 
-__all__ = ["Drafting", "drafted_chains", "drafting_of"]
+__all__ = ["Drafting", "drafting_of"]
 
 # Methods by a word of the class or the drafter: the draft as `PlannedModel.draft` knows it, and its usual tokens.
 _METHODS: Final = (
@@ -53,6 +52,20 @@ class Drafting:
     forwards: int
     rows: int
     survival: tuple[float, ...]
+
+    def model(self, target_quant: str) -> DraftModel | None:
+        """The draft beside a target in this format."""
+        quant = "bf16" if target_quant == "mxfp4" else target_quant
+        return None if self.draft is None else self.draft.beside_target(quant)
+
+    def chains(self, serving: ServingEngine) -> Chains:
+        """Drafting in lockstep under an engine, with rounds drawn at the method's acceptance."""
+        survival = np.array([1.0, *np.minimum.accumulate(self.survival), 0.0])
+        shares = survival[:-1] - survival[1:]
+        tokens = 1 + np.random.default_rng(0).choice(len(shares), size=_ROUNDS, p=shares / shares.sum())
+        # The first forward reads what was verified; a parallel draft writes everything in it.
+        forward_rows = [self.rows, *[1] * (self.forwards - 1)]
+        return serving.chains(forward_rows=forward_rows, rows=self.rows, tokens=tokens)
 
 
 def drafting_of(cells: Mapping[str, str], target: PlannedModel, gaps: list[str]) -> Drafting | None:
@@ -127,17 +140,3 @@ def _geometric(accepted: float, longest: int) -> tuple[float, ...]:
         else:
             high = rate
     return tuple(high**position for position in range(1, longest + 1))
-
-
-def drafted_chains(drafting: Drafting, deployed: Deployed) -> Chains:
-    """Drafting in lockstep under an engine, with rounds drawn at the method's acceptance."""
-    survival = np.array([1.0, *np.minimum.accumulate(drafting.survival), 0.0])
-    shares = survival[:-1] - survival[1:]
-    tokens = 1 + np.random.default_rng(0).choice(len(shares), size=_ROUNDS, p=shares / shares.sum())
-    draft = None
-    if drafting.draft is not None:
-        quant = "bf16" if deployed.quant == "mxfp4" else deployed.quant
-        draft = drafting.draft.beside_target(quant)
-    # The first forward reads what was verified; a parallel draft writes everything in it.
-    forward_rows = [drafting.rows, *[1] * (drafting.forwards - 1)]
-    return chains_of(deployed, draft, forward_rows=forward_rows, rows=drafting.rows, tokens=tokens)

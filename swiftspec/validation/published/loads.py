@@ -1,57 +1,47 @@
-"""Measured loads against predicted ones: latencies of stages by rate or by number of clients."""
+"""Measured loads against predicted ones: latencies of stages by rate or by number of clients, as CSV files have them.
+
+Columns have their usual names, or those that they have in published files; results of clients are read as such rows.
+"""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.engines.constants import Constants
+from swiftspec.devices import DeviceSpec, named_device, registered_device
+from swiftspec.engines import engine_named
 from swiftspec.engines.description import Engine
-from swiftspec.planner.under_load.arrays import simulate
-from swiftspec.planner.under_load.deployed import Deployed
-from swiftspec.planner.under_load.served import ArrayRun
+from swiftspec.files.csv_rows import read_table
+from swiftspec.models.published import registered_name
+from swiftspec.models.sparse_spec import SparseSpec
+from swiftspec.planner.deployment import PlannedModel
+from swiftspec.planner.under_load.loads import ArrayRun
+from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
-from swiftspec.validation.published.cells import UnpredictedError
-from swiftspec.validation.published.comparison import Compared, Comparison, Figure, LeaveOut, all_compared
-from swiftspec.validation.published.drafted import drafted_chains
-from swiftspec.validation.published.load_rows import LoadRow, read_load_rows, with_usual_names
+from swiftspec.validation.published.client_results import read_results
+from swiftspec.validation.published.comparison import Comparison, Figure, LeaveOut, Prediction, compared_rows
+from swiftspec.validation.published.drafted import Drafting, drafting_of
+from swiftspec.validation.published.row_requests import INFERENCEX, stated_requests
+from swiftspec.validation.published.rows import (
+    MeasuredRow,
+    UnpredictedError,
+    cell_above_0,
+    cell_count,
+    cell_number,
+    weight_format,
+)
 
-__all__ = ["PredictedLoad", "compare_loads", "measured_figures", "predict_load"]
+__all__ = ["compare_loads", "latencies_of", "measured_latencies", "read_load_rows", "with_usual_names"]
 
 _FIGURE: Final = re.compile(r"(e2e|ttft|tpot)_(mean|p50|p90|p99)_ms")
-_FALLS_BEHIND: Final = 0.01  # seconds of wait for a second of arrivals
-_NORMAL_90: Final = 1.645
-_GAP: Final = 0.1  # relative standard deviation that each open condition adds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedLoad:
-    """A load's prediction.
-
-    figures: by the measured columns' names, in ms. spread, ttft_spread: relative standard deviations, the latter until
-    the first token. overloaded: whether the queue grows without end.
-    """
-
-    figures: Mapping[str, float]
-    spread: float
-    ttft_spread: float
-    overloaded: bool
-    hit_rate: float
-    num_preemptions: int
-    mean_running: float
-    limits: str
-
-    def interval(self, name: str) -> tuple[float, float]:
-        """The 90 % interval of a figure."""
-        factor = math.exp(_NORMAL_90 * (self.ttft_spread if name.startswith("ttft") else self.spread))
-        return self.figures[name] / factor, self.figures[name] * factor
+_DEVICES: Final = {"b200-sxm": "b200"}
+_DEGREES_IN_ID: Final = re.compile(r"_tp(\d+)(?:_\d+)?_ep(\d+)")
 
 
 def compare_loads(
@@ -80,69 +70,25 @@ def compare_loads(
         One sentence, if the file cannot be read.
     """
     read = list(read_load_rows(path, engine=engine))
-    rows = all_compared(read, lambda cells, row: _compared(cells, row, leave_out), path=path, done=done)
+    rows = compared_rows(path, read, _figures, leave_out=leave_out, done=done)
     failed = frozenset(index for index, (cells, _) in enumerate(read) if cells.get("failed", "0") not in ("", "0"))
     return Comparison(rows=tuple(rows), leave_out=leave_out, failed=failed)
 
 
-def _compared(cells: Mapping[str, str], row: LoadRow | UnpredictedError, leave_out: LeaveOut) -> Compared:
-    if isinstance(row, UnpredictedError):
-        return Compared(cells=cells, left_out=str(row))
-    left_out = {LeaveOut.MODEL: f"model:{row.model}", LeaveOut.SOURCE: f"source:{row.source}"}.get(leave_out)
-    measured = measured_figures(cells)
-    try:
-        found = predict_load(row, constants=row.engine.constants(left_out=left_out))
-    except ValueError as reason:
-        return Compared(cells=cells, left_out=str(reason))
-    figures = []
-    for name, value in measured.items():
-        low, high = found.interval(name)
-        figures.append(Figure(name=name, measured=value, predicted=found.figures[name], low=low, high=high))
-    return Compared(
-        cells=cells,
-        kind=row.kind,
-        num_requests=row.requests.num_clients or found.mean_running,
-        figures=tuple(figures),
-        gaps=row.gaps,
-        overloaded=found.overloaded,
-        limits=found.limits,
-    )
+def _figures(row: MeasuredRow, found: Prediction) -> Sequence[Figure]:
+    predicted = latencies_of(found.run)
+    return [
+        Figure.within(
+            name,
+            measured=value,
+            predicted=predicted[name],
+            spread=found.ttft_spread if name.startswith("ttft") else found.spread,
+        )
+        for name, value in measured_latencies(row.cells).items()
+    ]
 
 
-def predict_load(row: LoadRow, *, constants: Constants | None = None) -> PredictedLoad:
-    """Serve a row's requests in simulated time. ValueError, a clause, if the model does not fit or is in no table."""
-    deployed = Deployed(
-        engine=row.engine,
-        device=row.device,
-        degree=row.degree,
-        spec=row.spec,
-        quant=row.quant,
-        stored=row.stored,
-        settings=row.settings,
-        constants=constants,
-        context=row.longest,
-    )
-    chains = None if row.drafting is None else drafted_chains(row.drafting, deployed)
-    engine = deployed.under_load(chains)
-    if row.warm:
-        for segments in row.requests.segments:
-            engine.prefixes.hold(segments)
-            engine.prefixes.release(segments)
-    run = simulate(row.requests, engine)
-    limits, added, gaps = deployed.limits, deployed.added, [_GAP] * len(row.gaps)
-    return PredictedLoad(
-        figures=figures_of(run),
-        spread=math.hypot(added.spread, *gaps),
-        ttft_spread=math.hypot(added.ttft_spread, *gaps),
-        overloaded=not row.is_closed and run.falls_behind > _FALLS_BEHIND,
-        hit_rate=run.hit_rate,
-        num_preemptions=run.num_preemptions,
-        mean_running=run.mean_running,
-        limits=f"{limits.step_tokens} tokens and {limits.requests} requests a step",
-    )
-
-
-def figures_of(run: ArrayRun) -> dict[str, float]:
+def latencies_of(run: ArrayRun) -> dict[str, float]:
     """Mean and quantiles of every latency, in ms, by column name."""
     found: dict[str, float] = {}
     for name, values in (("e2e", run.e2e_s), ("ttft", run.ttft_s), ("tpot", run.tpot_s)):
@@ -155,15 +101,175 @@ def _summary(values: npt.NDArray[np.float64]) -> dict[str, float]:
     return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99}
 
 
-def measured_figures(cells: Mapping[str, str]) -> dict[str, float]:
+def measured_latencies(cells: Mapping[str, str]) -> dict[str, float]:
     """Measured latencies of a row, in ms, by column name."""
-    found: dict[str, float] = {}
-    for name, text in with_usual_names(cells).items():
-        if _FIGURE.fullmatch(name) and text.strip():
-            try:
-                found[name] = float(text)
-            except ValueError:
-                raise ValueError(f"{name} is {text!r}; expected a number") from None
-            if not 0 < found[name] < math.inf:
-                raise ValueError(f"{name} is {text}; expected more than 0")
+    usual = with_usual_names(cells)
+    found = {name: cell_above_0(usual, name) for name in usual if _FIGURE.fullmatch(name)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def read_load_rows(
+    path: Path, *, engine: Engine | None
+) -> Iterator[tuple[dict[str, str], MeasuredRow | UnpredictedError]]:
+    """Every row's cells, with what they mean or why they mean nothing here; of a CSV file, or results of a client.
+
+    engine: of rows that name none. ValueError, one sentence, if the file cannot be read, or has none of the columns.
+    """
+    is_csv = path.suffix.lower() != ".json"
+    for index, (where, cells) in enumerate(read_table(path) if is_csv else read_results(path)):
+        if index == 0:
+            _require(cells, where=f"{path}, line 1" if is_csv else where, beside=None if is_csv else path)
+        try:
+            yield cells, _row(cells, engine)
+        except UnpredictedError as reason:
+            yield cells, reason
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+
+
+# Columns by their usual names, and others that they have in published files.
+_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "model": ("target",),
+    "device": ("gpu", "system"),
+    "devices": ("gpus", "tp"),
+    "engine": ("framework",),
+    "release": ("version",),
+    "precision": ("dtype", "gemm_quant", "quant"),
+    "ep": ("moe_ep",),
+    "concurrency": ("conc", "batch"),
+    "input_tokens": ("isl",),
+    "output_tokens": ("osl",),
+    "tpot_mean_ms": ("tpot_ms",),
+    "ttft_mean_ms": ("ttft_ms",),
+}
+
+
+def with_usual_names(cells: Mapping[str, str]) -> dict[str, str]:
+    """A row's cells, those under another file's names under the usual ones, too."""
+    found = dict(cells)
+    for name, others in _ALIASES.items():
+        if not found.get(name):
+            stated = next((cells[other] for other in others if cells.get(other)), None)
+            if stated is not None:
+                found[name] = stated
     return found
+
+
+def _require(cells: Mapping[str, str], *, where: str, beside: Path | None) -> None:
+    """ValueError without the columns that every row needs. beside: results, which a CSV file can complete."""
+    for names in (("model",), ("device",), ("concurrency", "rate_per_s"), ("output_tokens",)):
+        known = [*names, *(other for name in names for other in _ALIASES.get(name, ()))]
+        if not any(each in cells for each in known):
+            hint = f", in {beside.with_suffix('.csv').name} beside it" if beside else ""
+            raise ValueError(f"{where}: column {names[0]} is missing; expected it or {', '.join(known[1:])}{hint}")
+
+
+def _row(stated: Mapping[str, str], engine: Engine | None) -> MeasuredRow:
+    cells = with_usual_names(stated)
+    found, gaps = _engine(cells, engine)
+    target = _target(cells)
+    quant = weight_format(cells.get("precision", "").strip().lower() or "bf16", target.name, gaps)
+    degree, whole_experts = _degrees(cells)
+    drafting = _drafting(cells, target, gaps)
+    if whole_experts and isinstance(target.spec, SparseSpec) and target.spec.experts:
+        target = target.with_whole_experts()
+    method = "plain" if drafting is None else cells["spec"]
+    return MeasuredRow(
+        cells=stated,
+        kind=f"{method} {'sparse' if target.spec.experts else 'dense'}, {found.full_name}",
+        source=_source(stated),
+        engine=found,
+        device=_device(cells),
+        degree=degree,
+        target=target,
+        quant=quant,
+        settings={word: cells[word] for word in found.words if cells.get(word)},
+        drafting=drafting,
+        gaps=(*gaps, *filter(None, cells.get("open", "").split("; "))),
+        requests=stated_requests(cells),
+        warm=(cell_number(cells, "stage") or 0.0) > 0,
+    )
+
+
+def _source(cells: Mapping[str, str]) -> str:
+    if "experiment" in cells:
+        return "inference-sim"
+    if "moe_tp" in cells:
+        return "AIConfigurator"
+    stated = cells.get("source", "")
+    return "InferenceX" if stated.startswith(INFERENCEX) else stated
+
+
+def _drafting(cells: Mapping[str, str], target: PlannedModel, gaps: list[str]) -> Drafting | None:
+    method = cells.get("spec", "").strip()
+    if method in ("", "none"):
+        return None
+    return drafting_of({**cells, "cls": method, "head": cells.get("head", "")}, target, gaps)
+
+
+def _engine(cells: Mapping[str, str], engine: Engine | None) -> tuple[Engine, list[str]]:
+    name, release = cells.get("engine", "").strip(), cells.get("release", "").strip()
+    if not name and engine is None:
+        raise UnpredictedError("engine is missing")
+    if not name:
+        assert engine is not None, "checked before"
+        return engine, []
+    try:
+        found = engine_named(name)
+    except ValueError as error:
+        raise UnpredictedError(str(error)) from None
+    with suppress(ValueError):
+        return found.at(release), []
+    return found, [f"release of {found.full_name}"]
+
+
+def _degrees(cells: Mapping[str, str]) -> tuple[int, bool]:
+    """Devices of the group, and whether they hold whole experts.
+
+    In AIConfigurator's points an id has the degrees where it can; the columns are some products of both.
+    """
+    degree, whole = cell_count(cells, "devices", default=1), cell_count(cells, "ep", default=1)
+    divided = cell_count(cells, "moe_tp", default=1) if "moe_tp" in cells else 0
+    found = _DEGREES_IN_ID.search(cells.get("id", ""))
+    is_parallel = cell_count(cells, "attention_dp", default=1) > 1
+    if divided and degree == 1:
+        is_parallel = is_parallel or divided * whole > 1
+    elif divided:
+        is_parallel = not found and degree < divided * whole
+    if is_parallel:
+        raise UnpredictedError("attention in data parallel is not planned")
+    if found:
+        degree, whole = int(found[1]), int(found[2])
+    elif divided and degree == divided * whole and degree > whole > 1:
+        degree = whole
+    return degree, whole > 1
+
+
+def _device(cells: Mapping[str, str]) -> DeviceSpec:
+    stated = cells.get("device", "").strip().lower().replace("_", "-")
+    name = _DEVICES.get(stated, stated)
+    if not stated:
+        raise UnpredictedError("device is missing")
+    try:
+        return named_device(registered_device(name))
+    except ValueError:
+        raise UnpredictedError(f"device is {stated!r}, which is not registered") from None
+
+
+def _target(cells: Mapping[str, str]) -> PlannedModel:
+    stated = cells.get("model", "").strip()
+    if not stated:
+        raise UnpredictedError("model is missing")
+    for spelling in _spellings(stated):
+        with suppress(ValueError):
+            if (name := registered_name(spelling)) is not None:
+                return PlannedModel.of(Role.TARGET, name)
+    raise UnpredictedError(f"model is {stated!r}, which is not known by name")
+
+
+def _spellings(stated: str) -> Iterator[str]:
+    yield stated
+    shorter = stated.rpartition("/")[2]
+    for suffix in ("-FP8", "-v0.1", "-0528", "-hf", "-Instruct"):
+        shorter = shorter.removesuffix(suffix)
+        yield shorter

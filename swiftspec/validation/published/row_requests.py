@@ -6,10 +6,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.planner.under_load.closed_loop import UNEVEN
-from swiftspec.planner.under_load.served import Requests
+from swiftspec.planner.under_load.loads import UNEVEN, Requests
 from swiftspec.scheduler.prefix_cache import Segment
-from swiftspec.validation.published.cells import UnpredictedError, cell_count, cell_number
+from swiftspec.validation.published.rows import UnpredictedError, cell_count, cell_number
 
 __all__ = ["INFERENCEX", "stated_requests"]
 

@@ -1,32 +1,46 @@
-"""Published speeds of plain and drafted decoding against predicted ones."""
+"""Published speeds of plain and drafted decoding against predicted ones, as a CSV file has them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from swiftspec.engines.constants import Constants
+from swiftspec.devices import DeviceSpec, registered_device
+from swiftspec.devices.accelerators import DEVICES
+from swiftspec.engines import engine_named
 from swiftspec.engines.description import Engine
-from swiftspec.planner.under_load.arrays import simulate
-from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
-from swiftspec.planner.under_load.deployed import Deployed
-from swiftspec.planner.under_load.served import ArrayRun
-from swiftspec.planner.under_load.workloads import requests_of
+from swiftspec.files.csv_rows import read_table
+from swiftspec.models.sparse_spec import SparseSpec
+from swiftspec.planner.deployment import PlannedModel
+from swiftspec.planner.under_load.loads import closed_loop_workload, requests_of
+from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
-from swiftspec.validation.published.cells import UnpredictedError
-from swiftspec.validation.published.comparison import Compared, Comparison, Figure, LeaveOut, all_compared
-from swiftspec.validation.published.drafted import drafted_chains
-from swiftspec.validation.published.load_rows import NVFP4
-from swiftspec.validation.published.speed_rows import SpeedRow, read_speed_rows
+from swiftspec.validation.published.comparison import (
+    Comparison,
+    Figure,
+    LeaveOut,
+    Prediction,
+    RowComparison,
+    compared_rows,
+)
+from swiftspec.validation.published.drafted import drafting_of
+from swiftspec.validation.published.rows import (
+    MeasuredRow,
+    UnpredictedError,
+    cell_above_0,
+    cell_count,
+    weight_format,
+)
 
-__all__ = ["compare_speeds", "predict_speed"]
+__all__ = ["compare_speeds", "read_speed_rows"]
 
-_NORMAL_90, _GAP = 1.645, 0.1  # as in `loads`
 _DRAFTED: Final = 0.1  # relative standard deviation that a draft's acceptance and forwards add
-_FIGURES: Final = ("tok_s_user", "tpot_ms", "total_tok_s")
+_PROMPT, _OUTPUT = 512, 256
 
 
 def compare_speeds(
@@ -41,69 +55,28 @@ def compare_speeds(
     A row's gain is its speed over that of the plain row of its `group`.
     """
     read = list(read_speed_rows(path, engine=engine))
-    rows = all_compared(read, lambda cells, row: _compared(cells, row, leave_out), path=path, done=done)
+    rows = compared_rows(path, read, _figures, leave_out=leave_out, done=done)
+    rows = [replace(row, overloaded=None) for row in rows]  # clients wait for answers, so no queue grows
     return Comparison(rows=tuple(_with_gains(rows)), leave_out=leave_out)
 
 
-def _compared(cells: Mapping[str, str], row: SpeedRow | UnpredictedError, leave_out: LeaveOut) -> Compared:
-    if isinstance(row, UnpredictedError):
-        return Compared(cells=cells, left_out=str(row))
-    left_out = f"model:{row.target.name}" if leave_out is LeaveOut.MODEL else None
-    if leave_out is LeaveOut.SOURCE:
-        left_out = f"source:{cells.get('source', '')}"
-    constants = row.engine.constants(left_out=left_out)
-    try:
-        run = predict_speed(row, constants)
-    except ValueError as reason:
-        return Compared(cells=cells, left_out=str(reason))
-    spread = math.hypot(constants.spread, *[_GAP] * len(row.gaps), _DRAFTED if row.drafting else 0.0)
-    factor = math.exp(_NORMAL_90 * spread)
-    tpot_s = float(run.tpot_s.mean())
+def _figures(row: MeasuredRow, found: Prediction) -> Sequence[Figure]:
+    tpot_s, clients = float(found.run.tpot_s.mean()), row.requests.num_clients
+    assert clients is not None, "its load is a closed loop"
     predicted = {
         "tok_s_user": 1 / tpot_s,
         "tpot_ms": tpot_s * 1e3,
-        "total_tok_s": row.num_requests * row.output_tokens / float(run.e2e_s.mean()),
+        "total_tok_s": clients * cell_count(row.cells, "osl", default=_OUTPUT) / float(found.run.e2e_s.mean()),
     }
-    figures = [
-        Figure(
-            name=name,
-            measured=_measured(cells, name),
-            predicted=predicted[name],
-            low=predicted[name] / factor,
-            high=predicted[name] * factor,
-        )
-        for name in _FIGURES
-        if cells.get(name, "").strip()
+    spread = math.hypot(found.spread, _DRAFTED if row.drafting else 0.0)
+    return [
+        Figure.within(name, measured=measured, predicted=value, spread=spread)
+        for name, value in predicted.items()
+        if (measured := cell_above_0(row.cells, name)) is not None
     ]
-    limits = f"{row.engine.limits(row.device).step_tokens} tokens a step"
-    return Compared(
-        cells=cells,
-        kind=row.kind,
-        num_requests=row.num_requests,
-        figures=tuple(figures),
-        gaps=row.gaps,
-        limits=limits,
-    )
 
 
-def predict_speed(row: SpeedRow, constants: Constants) -> ArrayRun:
-    """Serve a row's clients in simulated time. ValueError, a clause, if the model does not fit or is in no table."""
-    clients = closed_loop_workload(row.num_requests, row.prompt_tokens, row.output_tokens)
-    deployed = Deployed(
-        engine=row.engine,
-        device=row.device,
-        degree=row.degree,
-        spec=row.target.spec,
-        quant=row.quant,
-        stored="mxfp4" if NVFP4 in row.gaps else "",
-        constants=constants,
-        context=longest_request(clients),
-    )
-    chains = None if row.drafting is None else drafted_chains(row.drafting, deployed)
-    return simulate(requests_of(clients), deployed.under_load(chains))
-
-
-def _with_gains(rows: list[Compared]) -> list[Compared]:
+def _with_gains(rows: list[RowComparison]) -> list[RowComparison]:
     """Rows with their gain over the plain row of their group, measured and predicted."""
     plain = {
         row.cells["group"]: figure
@@ -133,11 +106,114 @@ def _with_gains(rows: list[Compared]) -> list[Compared]:
     return found
 
 
-def _measured(cells: Mapping[str, str], name: str) -> float:
+def read_speed_rows(
+    path: Path, *, engine: Engine | None
+) -> Iterator[tuple[dict[str, str], MeasuredRow | UnpredictedError]]:
+    """Every row's cells, with what they mean or why they mean nothing here.
+
+    engine: of rows that name none. ValueError, one sentence, if the file cannot be read, or has none of the columns.
+    """
+    for number, (where, cells) in enumerate(read_table(path)):
+        if number == 0:
+            for name in ("target", "gpu", "conc"):
+                if name not in cells:
+                    raise ValueError(f"{path}, line 1: column {name} is missing; expected target, gpu and conc")
+        try:
+            yield cells, _row(cells, engine)
+        except UnpredictedError as reason:
+            yield cells, reason
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+
+
+def _row(cells: Mapping[str, str], engine: Engine | None) -> MeasuredRow:
+    gaps: list[str] = []
+    layout = cells.get("par", "")
+    if re.search(r"\bDP", layout):
+        raise UnpredictedError("attention in data parallel is not planned")
+    clients = cell_count(cells, "conc", least=1)
+    target = _target(cells, gaps)
+    if "EP" in layout and isinstance(target.spec, SparseSpec) and target.spec.experts:
+        target = target.with_whole_experts()
+    served_by, device = _engine(cells, engine, gaps), _device(cells, gaps)
+    degree = _count(cells, "gpus", 1, "number of devices", gaps)
+    quant = _format(cells, target, gaps)
+    prompt_tokens = _count(cells, "isl", _PROMPT, "prompt length", gaps)
+    output_tokens = _count(cells, "osl", _OUTPUT, "output length", gaps)
+    drafting = drafting_of(cells, target, gaps)
+    return MeasuredRow(
+        cells=cells,
+        kind=cells.get("cls") or ("drafted" if drafting else "plain"),
+        source=cells.get("source", ""),
+        engine=served_by,
+        device=device,
+        degree=degree,
+        target=target,
+        quant=quant,
+        drafting=drafting,
+        gaps=tuple(gaps),
+        requests=requests_of(closed_loop_workload(clients, prompt_tokens, output_tokens)),
+    )
+
+
+def _count(cells: Mapping[str, str], column: str, usual: int, name: str, gaps: list[str]) -> int:
+    """A number of a column; the usual one, which is a gap by its name, for an empty cell."""
+    if not cells.get(column, "").strip():
+        gaps.append(name)
+    return cell_count(cells, column, default=usual, least=1)
+
+
+def _engine(cells: Mapping[str, str], engine: Engine | None, gaps: list[str]) -> Engine:
+    stated = cells.get("engine", "").strip()
+    if not stated:
+        if engine is None:
+            raise UnpredictedError("engine is missing")
+        return engine
     try:
-        value = float(cells[name])
+        found = engine_named(re.split(r"[\s@]", stated)[0])
     except ValueError:
-        raise ValueError(f"{name} is {cells[name]!r}; expected a number") from None
-    if not value > 0:
-        raise ValueError(f"{name} is {cells[name]}; expected more than 0")
-    return value
+        raise UnpredictedError(f"engine is {stated!r}, which is not described") from None
+    # A date, a nightly build or a development version names no release.
+    release = re.search(r"[\s@]v?(\d+\.\d+(?:\.\d+)*)(?![\d.-]*dev)(?=[^\d.-]|$)", stated)
+    if release is None or "dev" in stated:
+        gaps.append(f"release of {found.full_name}")
+        return found
+    return found.at(release[1])
+
+
+def _device(cells: Mapping[str, str], gaps: list[str]) -> DeviceSpec:
+    stated, stand_in = cells.get("gpu", "").strip(), cells.get("standin", "").lower()
+    with suppress(ValueError):
+        return DEVICES[registered_device(stated)]
+    for name in DEVICES:
+        if name in stand_in:
+            gaps.append(f"device, for which {name} stands")
+            memory = re.search(r"(\d+) GB", stated)
+            return replace(DEVICES[name], memory_bytes=int(memory[1]) << 30) if memory else DEVICES[name]
+    raise UnpredictedError(f"device is {stated!r}, which is not registered" if stated else "device is missing")
+
+
+def _target(cells: Mapping[str, str], gaps: list[str]) -> PlannedModel:
+    stated = cells.get("target", "").strip()
+    if not stated:
+        raise UnpredictedError("target is missing")
+    with suppress(ValueError):
+        return PlannedModel.of(Role.TARGET, stated)
+    stand_in = cells.get("standin", "")
+    other = re.match(r"(\S+) for (\S+)", stand_in)
+    spellings = [stand_in.partition(" ")[0]]
+    if other:
+        spellings.insert(0, re.sub(re.escape(other[2]), other[1], stated, flags=re.IGNORECASE))
+    for spelling in filter(None, spellings):
+        with suppress(ValueError):
+            found = PlannedModel.of(Role.TARGET, spelling.lower())
+            gaps.append(f"target, for which {found.name} stands")
+            return found
+    raise UnpredictedError(f"target is {stated!r}, which is not known by name")
+
+
+def _format(cells: Mapping[str, str], target: PlannedModel, gaps: list[str]) -> str:
+    stated = cells.get("quant", "").strip().lower()
+    if not target.name.startswith("gpt-oss") and (not stated or stated.endswith("?")):
+        gaps.append("weight format")
+    return weight_format(stated.rstrip("?") or "bf16", target.name, gaps)

@@ -10,7 +10,7 @@ from swiftspec.artifacts.distributions import Distribution, Process
 from swiftspec.artifacts.fleet import Drafting, Fleet
 from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.plan import Candidate, Plan
-from swiftspec.planner.fleet.share import planned_workload, replica_share
+from swiftspec.planner.fleet.replica import planned_workload, replica_share
 from swiftspec.planner.load import Load
 from swiftspec.planner.plan import Search
 from swiftspec.planner.search.options import SearchOptions

@@ -7,8 +7,8 @@ import pytest
 
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.fleet import LoadPoint, ReplicaKind
+from swiftspec.planner.fleet.replica import replica_share
 from swiftspec.planner.fleet.result import break_evens, speed_at
-from swiftspec.planner.fleet.share import replica_share
 from swiftspec.workload import Prefixes, make_workload
 
 FIXED = Lengths(distribution=Distribution.FIXED, tokens=32)

@@ -6,16 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swiftspec.artifacts.distributions import Distribution, Process
-from swiftspec.artifacts.goal import Goal
-from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Candidate, Prediction
 from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.planner.fleet.choice import pools_of, saves
-from swiftspec.planner.fleet.kinds import Kind
-from swiftspec.planner.fleet.simulated import Served, Simulated, Simulation, Task
-from swiftspec.planner.fleet.sizing import Sized, Sizing
-from swiftspec.planner.search.collecting import uncollected
+from swiftspec.planner.fleet.load_simulations import LoadSimulations, ShareServer, Simulation, Task
+from swiftspec.planner.fleet.replica import Kind
+from swiftspec.planner.fleet.sizing import Bracket, Sizing
+from swiftspec.planner.load import Load
+from swiftspec.planner.search.backends import uncollected
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies import Policy
@@ -52,7 +51,7 @@ def kind(policy: Policy, *sizes: int, alone: float = 100.0) -> Kind:
 
 
 @dataclass(slots=True, kw_only=True)
-class Known(Simulated):
+class Known(LoadSimulations):
     """Simulations of candidates of which the highest load is known, in requests per second of a replica."""
 
     capacity: Mapping[str, float]
@@ -68,12 +67,8 @@ class Known(Simulated):
 
 
 def known(*capacity: tuple[Kind, float]) -> tuple[Known, Sizing]:
-    served = Served(
-        workload=WORKLOAD,
-        goal=Goal(classes=WORKLOAD.classes),
-        options=LoadOptions(),
-        predictor=Predictor(LatencyTable(PROFILE.latencies), TRACE, device=PROFILE.device),
-    )
+    predictor = Predictor(LatencyTable(PROFILE.latencies), TRACE, device=PROFILE.device)
+    served = ShareServer(load=Load(workload=WORKLOAD), predictor=predictor)
     simulated = Known(
         serve=served,
         num_jobs=1,
@@ -84,7 +79,7 @@ def known(*capacity: tuple[Kind, float]) -> tuple[Known, Sizing]:
     return simulated, sizing
 
 
-def sized(*capacity: tuple[Kind, float]) -> tuple[Known, list[Sized]]:
+def sized(*capacity: tuple[Kind, float]) -> tuple[Known, list[Bracket]]:
     """Kinds after sweep and bisection."""
     simulated, sizing = known(*capacity)
     found = sizing.sweep([kind for kind, _ in capacity], LOADS, tokens=500, what="")
@@ -113,14 +108,14 @@ def test_a_sweep_ends_at_the_first_load_that_misses_the_limits() -> None:
     (one,) = sizing.sweep([plain], LOADS, tokens=500, what="")
     assert list(one.points) == [0.5, 0.75, 1.1]
     assert [point.keeps for point in one.all_points] == [True, True, False]
-    assert simulated.num_simulated == 3
+    assert simulated.num_simulations == 3
 
 
 def test_a_kind_that_barely_missed_the_lowest_load_gets_its_number_if_nobody_did_better() -> None:
     plain = kind(PLAIN, 4)
     simulated, sizing = known((plain, 1.9))
     (one,) = sizing.sweep([plain], LOADS, tokens=500, what="")
-    assert (one.high, one.hopeful) == (None, 20)
+    assert (one.high, one.retry) == (None, 20)
     simulated.capacity = {plain.candidate.describe(): 2.0}  # as more requests tell
     sizing.settle([one], tokens=1000, may_win=lambda _: True)
     assert (one.high, one.is_fewest) == (20, True)
@@ -128,7 +123,7 @@ def test_a_kind_that_barely_missed_the_lowest_load_gets_its_number_if_nobody_did
 
 
 def test_a_longer_simulation_refutes_shorter_ones_of_lower_loads() -> None:
-    one = Sized(kind=kind(PLAIN, 4), points={0.5: point(2.0, 100.0, keeps=False), 0.75: point(3.0, 90.0)})
+    one = Bracket(kind=kind(PLAIN, 4), points={0.5: point(2.0, 100.0, keeps=False), 0.75: point(3.0, 90.0)})
     one.note(10, point(4.0, 80.0))
     assert [each.rate for each in one.all_points] == [3.0, 4.0]
 
@@ -142,7 +137,7 @@ def test_a_number_that_cannot_be_placed_rules_nobody_out() -> None:
 
 
 def test_pools_have_at_least_as_many_targets_as_replicas_with_their_own_drafts() -> None:
-    own = Sized(kind=kind(TREES, 4, 1), low=9, high=10)
+    own = Bracket(kind=kind(TREES, 4, 1), low=9, high=10)
     own.exact = {9: point(40 / 9, 90.0, keeps=False), 10: point(4.0, 90.0)}
     two, four = pools_of(own, most_devices=64)
     assert [(pool.kind.num_targets, pool.next_count) for pool in (two, four)] == [(2, 5), (4, 3)]

@@ -8,8 +8,9 @@ import pytest
 
 from swiftspec.costmodel.steps import StepWork
 from swiftspec.planner.under_load import arrays
-from swiftspec.planner.under_load.arrays import simulate
-from swiftspec.planner.under_load.served import ArrayRun, Chains, EngineUnderLoad, Requests, Turn
+from swiftspec.planner.under_load.arrays import EngineUnderLoad, simulate
+from swiftspec.planner.under_load.decoding import Chains
+from swiftspec.planner.under_load.loads import ArrayRun, Requests, Turn
 from swiftspec.scheduler.prefix_cache import PrefixCache
 from swiftspec.scheduler.step_rules import DECODES_FIRST, PROMPTS_FIRST
 

@@ -12,14 +12,13 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.costmodel.steps import StepWork
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.drafts.compare import compare_kinds
-from swiftspec.planner.drafts.named import Asked
+from swiftspec.planner.drafts.named import DraftInput
 from swiftspec.planner.for_device import plan_for, prepare
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.planner.under_load.arrays import simulate
-from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
+from swiftspec.planner.under_load.loads import Requests, closed_loop_workload, longest_request
 from swiftspec.planner.under_load.schedule import draft_schedule
-from swiftspec.planner.under_load.served import Requests
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.effects import Role
 from swiftspec.reports.under_load import cached
@@ -72,7 +71,7 @@ def test_plain_decoding_is_what_the_fast_simulation_says(made: Plan) -> None:
         output_tokens=np.array([request.output_tokens for request in workload.requests]),
         num_clients=16,
     )
-    run = simulate(requests, served.deployed(1, context=longest_request(workload)).under_load())
+    run = simulate(requests, served.on(1, context=longest_request(workload)).under_load())
     metrics = made.under_load.predictions["autoregressive"].metrics
     assert metrics.tpot_s.mean == pytest.approx(run.tpot_s.mean(), rel=1e-9)
     assert metrics.e2el_s.mean == pytest.approx(run.e2e_s.mean(), rel=1e-9)
@@ -81,7 +80,12 @@ def test_plain_decoding_is_what_the_fast_simulation_says(made: Plan) -> None:
 def test_a_comparison_of_drafts_says_of_a_load_what_a_plan_says(made: Plan) -> None:
     assert made.under_load is not None
     compared = compare_kinds(
-        deployment(), target=TARGET, drafts=[Asked(draft=DRAFT)], clients=[16], num_jobs=1, progress=lambda *_: None
+        deployment(),
+        target=TARGET,
+        drafts=[DraftInput(draft=DRAFT)],
+        clients=[16],
+        num_jobs=1,
+        progress=lambda *_: None,
     )
     assert compared.engine == made.under_load.engine
     plain = compared.plain.at(16)
@@ -100,7 +104,7 @@ def test_a_schedule_is_what_a_comparison_says_and_shrinks_with_the_batch() -> No
     found = draft_schedule(inputs.profile, inputs.trace, num_devices=1, max_running=256, serving=serving)
     assert [each.batch for each in found] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
     compared = compare_kinds(
-        on, target=TARGET, drafts=[Asked(draft="eagle3")], clients=[1, 64], num_jobs=1, progress=lambda *_: None
+        on, target=TARGET, drafts=[DraftInput(draft="eagle3")], clients=[1, 64], num_jobs=1, progress=lambda *_: None
     )
     (head,) = (kind for kind in compared.kinds if kind.name == "eagle3")
     for batch in (1, 64):
@@ -203,7 +207,7 @@ def test_a_pool_that_only_decodes_says_how_many_instances_read_its_prompts() -> 
     plain = made.under_load.predictions["autoregressive"].metrics
     served = deployment().serving(*planned_pair(TARGET, "eagle3"))
     assert served is not None
-    step_s = served.deployed(1, context=8060).step_s(StepWork(chunks=[(8000, 0)], sampled=1))
+    step_s = served.on(1, context=8060).step_s(StepWork(chunks=[(8000, 0)], sampled=1))
     assert pool.prefill_tokens_per_s == pytest.approx(8000 / step_s)
     assert pool.num_prefill_instances == 1
     assert plain.ttft_s.mean > 0.01

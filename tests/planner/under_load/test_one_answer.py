@@ -10,11 +10,11 @@ from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Goal, Plan
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.drafts.compare import compare_kinds
-from swiftspec.planner.drafts.named import Asked, Kind, chain_for
+from swiftspec.planner.drafts.named import DraftInput, Kind, chain_for
 from swiftspec.planner.for_device import plan_for, prepare
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.options import SearchOptions
-from swiftspec.planner.under_load.closed_loop import closed_loop_workload, longest_request
+from swiftspec.planner.under_load.loads import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.policies.chains.parallel_chain import ParallelChain
 from swiftspec.policies.chains.serial import SerialChain
@@ -89,7 +89,7 @@ def test_plans_comparisons_and_schedules_say_the_same(pair: Pair, engine: str, c
     compared = compare_kinds(
         on,
         target=pair.target,
-        drafts=[Asked(draft=pair.draft)],
+        drafts=[DraftInput(draft=pair.draft)],
         clients=[clients],
         num_jobs=1,
         progress=lambda *_: None,

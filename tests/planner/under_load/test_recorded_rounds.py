@@ -16,11 +16,10 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.for_device import prepare
-from swiftspec.planner.under_load.closed_loop import closed_loop_workload
-from swiftspec.planner.under_load.drafts_first import CutShortError, OwnEngine, simulate_rounds
+from swiftspec.planner.under_load.loads import Requests, closed_loop_workload
+from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngine, simulate_rounds
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.planner.under_load.rounds import Round, rounds_of
-from swiftspec.planner.under_load.served import Requests
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.chains.serial import SerialChain, SerialTree

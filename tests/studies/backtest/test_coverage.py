@@ -5,7 +5,7 @@ from swiftspec.costmodel.kernel_latency import Kernels, RooflineKernels
 from swiftspec.costmodel.shipped import kernels_of
 from swiftspec.devices import named_device
 from swiftspec.models import known_model
-from swiftspec.planner.search.known_errors import PUBLISHED_ACCEPTANCE
+from swiftspec.planner.search.decision import PUBLISHED_ACCEPTANCE
 from swiftspec.simulator.forward_errors import COMPOSED, ROOFLINE, SPARSE
 from swiftspec.studies.backtest import swiftspec_paper
 from swiftspec.studies.backtest.coverage import Kind, coverage, known_error, source_of

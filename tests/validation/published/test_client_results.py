@@ -17,7 +17,8 @@ import pytest
 from swiftspec.cli.app import main
 from swiftspec.engines import engine_named
 from swiftspec.validation.published.client_results import read_results
-from swiftspec.validation.published.load_rows import LoadRow, read_load_rows
+from swiftspec.validation.published.loads import read_load_rows
+from swiftspec.validation.published.rows import MeasuredRow
 
 SAMPLES = Path(__file__).with_name("results")
 SERVER = "device,devices\nh100-sxm,1\n"
@@ -64,10 +65,10 @@ def written(folder: Path, content: object, beside: str = SERVER) -> Path:
     return path
 
 
-def rows(path: Path) -> list[LoadRow]:
+def rows(path: Path) -> list[MeasuredRow]:
     found = [row for _, row in read_load_rows(path, engine=engine_named("vllm@0.15"))]
-    assert all(isinstance(row, LoadRow) for row in found), found
-    return [row for row in found if isinstance(row, LoadRow)]
+    assert all(isinstance(row, MeasuredRow) for row in found), found
+    return [row for row in found if isinstance(row, MeasuredRow)]
 
 
 def test_vllms_own_result_is_a_row(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from swiftspec.engines import engine_named
-from swiftspec.validation.published.cells import UnpredictedError
-from swiftspec.validation.published.load_rows import LoadRow, read_load_rows
+from swiftspec.validation.published.loads import read_load_rows
+from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError
 
 CLOSED = "model,device,devices,engine,release,input_tokens,output_tokens,concurrency"
 GPT = "openai/gpt-oss-120b,h100-sxm,2,vllm,0.13.0,1024,1024,16"
@@ -17,14 +17,14 @@ def written(folder: Path, *lines: str) -> Path:
     return path
 
 
-def only(path: Path, engine: str | None = None) -> LoadRow | UnpredictedError:
+def only(path: Path, engine: str | None = None) -> MeasuredRow | UnpredictedError:
     ((_, row),) = read_load_rows(path, engine=engine_named(engine) if engine else None)
     return row
 
 
-def known(path: Path, engine: str | None = None) -> LoadRow:
+def known(path: Path, engine: str | None = None) -> MeasuredRow:
     row = only(path, engine)
-    assert isinstance(row, LoadRow), row
+    assert isinstance(row, MeasuredRow), row
     return row
 
 

@@ -5,10 +5,9 @@ import pytest
 
 from swiftspec.engines import engine_named
 from swiftspec.validation.published import DATA
-from swiftspec.validation.published.cells import UnpredictedError
 from swiftspec.validation.published.comparison import Comparison
-from swiftspec.validation.published.speed_rows import SpeedRow, read_speed_rows
-from swiftspec.validation.published.speeds import compare_speeds
+from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError
+from swiftspec.validation.published.speeds import compare_speeds, read_speed_rows
 
 HEAD = "cls,target,head,K,acc,pos,quant,gpu,gpus,par,engine,conc,isl,osl,tok_s_user,group,standin"
 PLAIN = "plain dense,Qwen3-32B,,0,,,bf16,H100,1,TP1,vLLM 0.15.1,8,76,256,28,one,"
@@ -21,9 +20,9 @@ def written(folder: Path, *lines: str) -> Path:
     return path
 
 
-def row(folder: Path, line: str) -> SpeedRow:
+def row(folder: Path, line: str) -> MeasuredRow:
     ((_, found),) = read_speed_rows(written(folder, line), engine=None)
-    assert isinstance(found, SpeedRow), found
+    assert isinstance(found, MeasuredRow), found
     return found
 
 
@@ -33,7 +32,7 @@ def test_a_chain_of_a_draft_model(tmp_path: Path) -> None:
     assert found.drafting.draft is not None
     assert (found.drafting.draft.name, found.drafting.forwards, found.drafting.rows) == ("qwen3-1.7b", 3, 4)
     assert found.drafting.survival == (0.76, 0.58, 0.46)
-    assert (found.num_requests, found.gaps) == (8, ())
+    assert (found.requests.num_clients, found.gaps) == (8, ())
 
 
 def test_a_mean_of_tokens_is_one_rate_at_all_positions(tmp_path: Path) -> None:

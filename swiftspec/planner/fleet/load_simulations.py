@@ -1,30 +1,26 @@
 """Simulations of kinds of replicas at loads, over cores; each depends on its kind, load and seed alone."""
 
 import math
-import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple
-
-import joblib
 
 from swiftspec.artifacts.fleet import LoadPoint
 from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.load_metrics import ServedRecord, SimulatedLoad, load_metrics
-from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.artifacts.workload import Workload
-from swiftspec.planner.fleet.share import replica_share
-from swiftspec.planner.search.backends import run_parallel
-from swiftspec.planner.search.collecting import uncollected
+from swiftspec.planner.fleet.replica import replica_share
+from swiftspec.planner.load import Load
+from swiftspec.planner.search.backends import Workers, uncollected
+from swiftspec.planner.under_load.load_curves import Means
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.progress import Progress
 from swiftspec.simulator.replica import Replicas
 from swiftspec.simulator.setup import Setup
 
-__all__ = ["Served", "Simulated", "Simulation", "Task", "steady_point"]
+__all__ = ["LoadSimulations", "ShareServer", "Simulation", "Task", "steady_point"]
 
 _LONGEST_WAIT = 0.5  # share of a request's time that it may wait for admission, where a replica keeps up
 _LEAST_SERVED = 0.7  # share of the arriving tokens that it commits meanwhile: a short run's batch grows and shrinks
@@ -59,52 +55,40 @@ class Simulation(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """Server of shares of one load: always the same requests at the same rate, with the same texts.
+class ShareServer:
+    """Server of shares of one load: always the same requests at the same rate, with the same texts."""
 
-    Parameters
-    ----------
-    workload : Workload
-        The whole load.
-    goal : Goal
-    options : LoadOptions
-    predictor : Predictor
-    """
-
-    workload: Workload
-    goal: Goal
-    options: LoadOptions
+    load: Load
     predictor: Predictor
 
     def share(self, rate: float, num_requests: int) -> Workload:
         """The requests of one replica, at this rate."""
-        assert self.workload.rate is not None, "a fleet's load has a rate"
-        num_replicas = min(max(1, round(self.workload.rate / rate)), len(self.workload.requests))
-        return replica_share(
-            self.workload, num_replicas, rate=rate, most_requests=num_requests, classes=self.goal.classes
-        )
+        workload = self.load.workload
+        assert workload.rate is not None, "a fleet's load has a rate"
+        num_replicas = min(max(1, round(workload.rate / rate)), len(workload.requests))
+        classes = self.load.goal.classes
+        return replica_share(workload, num_replicas, rate=rate, most_requests=num_requests, classes=classes)
 
     @uncollected()
-    def load(self, task: Task) -> SimulatedLoad:
+    def serve(self, task: Task) -> SimulatedLoad:
         """Everything that happens in a simulation."""
-        options = self.options.with_room(task.num_blocks)
+        options = self.load.options.with_room(task.num_blocks)
         if task.control:
             options = options.model_copy(update={"control": task.control})
         return self.predictor.serve(
             Setup.of(task.candidate),
             self.share(task.rate, task.num_requests),
-            goal=self.goal,
+            goal=self.load.goal,
             options=options,
             replicas=task.replicas,
         )
 
     def __call__(self, task: Task) -> Simulation:
         """Simulate a task."""
-        requests = self.workload.requests
-        output_tokens = sum(request.output_tokens for request in requests) / len(requests)
-        served = self.load(task)
+        output_tokens = Means.of(self.load.workload).output_tokens
+        served = self.serve(task)
         return Simulation(
-            steady_point(served, rate=task.rate, output_tokens=output_tokens, goal=self.goal),
+            steady_point(served, rate=task.rate, output_tokens=output_tokens, goal=self.load.goal),
             LoadPrediction.of(
                 served,
                 candidate=task.candidate.describe(),
@@ -168,23 +152,26 @@ def _steady(records: Sequence[ServedRecord]) -> list[ServedRecord]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Simulated:
+class LoadSimulations:
     """Simulations of tasks on several cores.
 
     Parameters
     ----------
-    serve : Served
+    serve : ShareServer
     num_jobs : int
     report : Progress
         Called with the number of finished simulations, their number so far and those announced, and what they are for.
     """
 
-    serve: Served
+    serve: ShareServer
     num_jobs: int
     report: Progress
     num_done: int = 0
-    num_simulated: int = 0
-    _pickled: bytes = field(default=b"")
+    num_simulations: int = 0
+    _workers: Workers[Task, Simulation] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._workers = Workers(self.serve, self.num_jobs)
 
     def run(self, tasks: Sequence[Task], what: str, *, ahead: int = 0) -> list[Simulation]:
         """Simulations in the order of the tasks; `ahead` are still to come after these."""
@@ -196,22 +183,8 @@ class Simulated:
             found[number] = simulation
             self.report(self.num_done + len(found), total, what)
         self.num_done += len(tasks)
-        self.num_simulated += len(tasks)
+        self.num_simulations += len(tasks)
         return [found[number] for number in range(len(tasks))]
 
     def _simulations(self, tasks: Sequence[Task]) -> Iterator[Simulation]:
-        if self.num_jobs == 1 or len(tasks) < 2:
-            yield from map(self.serve, tasks)
-            return
-        self._pickled = self._pickled or pickle.dumps(self.serve)
-        yield from run_parallel((joblib.delayed(_serve_there)(self._pickled, task) for task in tasks), self.num_jobs)
-
-
-def _serve_there(pickled: bytes, task: Task) -> Simulation:
-    return _unpickled(pickled)(task)
-
-
-@lru_cache(maxsize=2)
-def _unpickled(pickled: bytes) -> Callable[[Task], Simulation]:
-    served: Callable[[Task], Simulation] = pickle.loads(pickled)
-    return served
+        return map(self.serve, tasks) if len(tasks) < 2 else self._workers.map(tasks)

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from swiftspec.planner.under_load.recorded_request import RecordedRequest, forwards_of, phase_of, prefill
-from swiftspec.planner.under_load.round_arrays import RoundArrays
-from swiftspec.planner.under_load.rounds import Round
-from swiftspec.planner.under_load.served import ArrayRun, Requests
+from swiftspec.planner.under_load.loads import ArrayRun, Requests
+from swiftspec.planner.under_load.rounds import RecordedRequest, Round, RoundArrays, forwards_of, phase_of, prefill
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
 from swiftspec.scheduler.asks import Ask, Step

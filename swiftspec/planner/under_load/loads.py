@@ -1,20 +1,27 @@
-"""A load, what decides how it is served, and what became of it: inputs and outputs of a simulation by arrays."""
+"""A load as simulations take it, what became of it, and the closed loops that drafts are compared under."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.costmodel.steps import StepWork
-from swiftspec.scheduler.prefix_cache import PrefixCache, Segment
-from swiftspec.scheduler.step_rules import StepRule
+from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
+from swiftspec.artifacts.workload import RequestClass, Workload, WorkloadRequest
+from swiftspec.files.document import Origin
+from swiftspec.scheduler.prefix_cache import Segment
 
-__all__ = ["ArrayRun", "Chains", "EngineUnderLoad", "Requests", "Turn"]
+__all__ = ["UNEVEN", "ArrayRun", "Requests", "Turn", "closed_loop_workload", "longest_request", "requests_of"]
 
+_LEAST_REQUESTS, _REQUESTS_PER_CLIENT = 8, 3  # of a closed loop
+# Of the lengths of outputs. Clients whose answers all have one length would stay in step in a simulation; real ones
+# drift apart, as their times to the first token show: with lengths of +-10 % these are right.
+UNEVEN = 0.1
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
 
@@ -56,67 +63,53 @@ class Requests:
     transfer_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chains:
-    """Drafting in lockstep: all requests of a step draft together, then all are verified.
+def requests_of(workload: Workload, *, transfer_s: float | None = None) -> Requests:
+    """The requests with what they share, and the turns that wait for answers. transfer_s: as of `Requests`."""
+    turns = dict[int, Turn]()
+    latest = dict[str, int]()  # request of every conversation
+    for number, request in enumerate(workload.requests):
+        if request.conversation is None:
+            continue
+        if request.think_time_s is not None:
+            turns[latest[request.conversation]] = Turn(number, request.think_time_s)
+        latest[request.conversation] = number
+    return Requests(
+        arrival_s=np.array([request.arrival_s for request in workload.requests]),
+        prompt_tokens=np.array([request.prompt_tokens for request in workload.requests]),
+        output_tokens=np.array([request.output_tokens for request in workload.requests]),
+        segments=[request.segments for request in workload.requests],
+        num_clients=workload.arrivals.num_clients if workload.is_closed else None,
+        turns=turns,
+        transfer_s=transfer_s,
+    )
 
-    Parameters
-    ----------
-    rows : int
-        Of a verification: the draft tokens and one more.
-    draft_s : callable
-        Seconds of a round's draft forwards, from the requests and their mean context.
-    tokens : array of int
-        Tokens of recorded rounds, the bonus token included.
-    cache_tokens : int, optional
-        Tokens that the KV cache has room for beside the draft's weights and its own cache; as without it if None.
-    reads_target : bool
-        Whether the draft needs the target's hidden states of all the text.
-    runs_ahead : bool
-        Whether the next step can be formed while one runs.
+
+@lru_cache(maxsize=64)
+def closed_loop_workload(clients: int, prompt_tokens: int, output_tokens: int) -> Workload:
+    """Requests of clients that each send the next one when one ends.
+
+    Outputs have lengths within a tenth of their mean, evenly spread and in a random order, both ends included.
     """
+    count = max(_LEAST_REQUESTS, _REQUESTS_PER_CLIENT * clients)
+    least, most = math.ceil((1 - UNEVEN) * output_tokens), math.floor((1 + UNEVEN) * output_tokens)
+    outputs = np.random.default_rng(0).permutation(np.linspace(least, most, count).round().astype(int)).tolist()
+    return Workload(
+        origin=Origin.here(),
+        arrivals=Arrivals(process=Process.CLOSED, num_clients=clients),
+        prompt_tokens=Lengths(distribution=Distribution.FIXED, tokens=prompt_tokens),
+        output_tokens=Lengths(distribution=Distribution.UNIFORM, least=least, most=most),
+        seed=0,
+        classes=(RequestClass(name="client"),),
+        requests=tuple(
+            WorkloadRequest(arrival_s=0.0, prompt_tokens=prompt_tokens, output_tokens=tokens, class_name="client")
+            for tokens in outputs
+        ),
+    )
 
-    rows: int
-    draft_s: Callable[[int, float], float]
-    tokens: _Ints
-    cache_tokens: int | None = None
-    reads_target: bool = False
-    runs_ahead: bool = True
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineUnderLoad:
-    """What decides how a load is served.
-
-    Parameters
-    ----------
-    rule : StepRule
-    step_tokens, max_requests : int
-        Limits of a step, and of requests at once.
-    cache_tokens : int
-        Tokens that the KV cache has room for.
-    runs_ahead : bool
-        Whether the next step is formed while one runs.
-    step_s : callable
-        Seconds of a step, the engine's own time included.
-    request_s, prompt_token_s, token_s : float
-        Above the engine, as in `engines.constants`.
-    prefixes : PrefixCache
-    chains : Chains, optional
-        Without, one token is decoded at a time.
-    """
-
-    rule: StepRule
-    step_tokens: int
-    max_requests: int
-    cache_tokens: int
-    runs_ahead: bool
-    step_s: Callable[[StepWork], float]
-    request_s: float
-    prompt_token_s: float
-    token_s: float
-    prefixes: PrefixCache
-    chains: Chains | None = None
+def longest_request(workload: Workload) -> int:
+    """Tokens of the longest request, its output included."""
+    return max(request.prompt_tokens + request.output_tokens for request in workload.requests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from swiftspec.planner.search.choice import Resampling
+from swiftspec.planner.search.decision import Resampling
 from swiftspec.planner.search.evaluation import Outcome
 from swiftspec.planner.search.space import Option
 from swiftspec.policies import Policy

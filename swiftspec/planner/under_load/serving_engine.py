@@ -1,0 +1,269 @@
+"""An engine that serves a pair of models on devices: seconds of its steps, and what decides how it serves a load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from swiftspec.costmodel.forward import Host
+from swiftspec.costmodel.shipped import kernels_of
+from swiftspec.costmodel.steps import ComposedSteps, StepWork
+from swiftspec.devices import DeviceSpec
+from swiftspec.engines.constants import Constants
+from swiftspec.engines.description import Engine, StepLimits
+from swiftspec.engines.words import Method
+from swiftspec.models.heads import Product
+from swiftspec.models.spec import ModelSpec
+from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.search.option import Option
+from swiftspec.planner.under_load.arrays import EngineUnderLoad
+from swiftspec.planner.under_load.decoding import Chains
+from swiftspec.policies import Policy
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.chains.serial import SerialChain
+from swiftspec.policies.effects import Role
+from swiftspec.scheduler.prefix_cache import PrefixCache
+
+if TYPE_CHECKING:
+    from swiftspec.planner.under_load.rounds import Round
+
+__all__ = ["DraftModel", "ServingEngine", "draft_host_of", "host_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftModel:
+    """A draft on its target's devices.
+
+    products: of a head's forwards, beside those of its layers. reads_target: whether it needs the target's hidden
+    states of all the text. method: how engines call it.
+    """
+
+    spec: ModelSpec
+    quant: str
+    products: tuple[Product, ...] = ()
+    reads_target: bool = False
+    method: Method = Method.MODEL
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingEngine:
+    """An engine, and the models that it serves on a group of devices.
+
+    Parameters
+    ----------
+    engine : Engine
+    device : DeviceSpec
+    degree : int
+        Devices of the group.
+    target : ModelSpec
+    quant : str
+        Format of the target's weights.
+    stored : str
+        Format that they are kept in, where another one stands for their kernels; `quant` if empty.
+    draft : DraftModel, optional
+        None where text is looked up, or nothing is drafted.
+    settings : mapping of str to str
+        The user's limits, by the engine's words.
+    constants : Constants, optional
+        The engine's fitted ones if not given.
+    context : int
+        Tokens of the longest request, which bounds what else is in memory.
+    """
+
+    engine: Engine
+    device: DeviceSpec
+    degree: int = 1
+    target: ModelSpec
+    quant: str
+    stored: str = ""
+    draft: DraftModel | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    constants: Constants | None = None
+    context: int = 4096
+
+    def on(self, degree: int, *, context: int) -> ServingEngine:
+        """The same on another group of devices, for requests of so many tokens."""
+        return replace(self, degree=degree, context=context)
+
+    @cached_property
+    def limits(self) -> StepLimits:
+        """The engine's limits on this device, with the user's."""
+        return self.engine.limits(self.device, self.settings)
+
+    def described(self) -> str:
+        """The engine and the limits of its steps, a clause."""
+        limits = self.limits
+        graphs = f", graphs up to {limits.captured_tokens}" if limits.captured_tokens else ""
+        ahead = "formed while one runs" if limits.runs_ahead else "formed after the one before"
+        return (
+            f"{self.engine.described()} with steps of at most {limits.step_tokens} tokens and {limits.requests} "
+            f"requests, {ahead}{graphs}"
+        )
+
+    @cached_property
+    def added(self) -> Constants:
+        """What the engine adds to its kernels."""
+        return self.constants or self.engine.constants()
+
+    @cached_property
+    def _steps(self) -> ComposedSteps:
+        return self._composed(self.target, self.quant, self.kv_dtype)
+
+    def _composed(
+        self, spec: ModelSpec, quant: str, kv_dtype: str = "bf16", products: tuple[Product, ...] = ()
+    ) -> ComposedSteps:
+        """The devices' part of a model's steps."""
+        engine, device = self.engine, self.device.name
+        experts = engine.own_experts.get(f"{device}:{self.quant}")
+        return _composed(
+            device, engine.op_tables, experts, engine.collective, spec, quant, self.degree, kv_dtype, products
+        )
+
+    @property
+    def kv_dtype(self) -> str:
+        """Format of keys and values."""
+        return "fp8" if {self.quant, f"{self.device.name}:{self.quant}"} & self.engine.fp8_cache else "bf16"
+
+    def step_s(self, work: StepWork) -> float:
+        """Seconds of a step with what the engine adds: to every layer, and the launches of a step without a graph."""
+        seconds = self._steps.seconds(work)
+        seconds += self._added_s
+        is_graph = work.rows <= self.limits.captured_tokens and (self.engine.graphs_prompts or not work.chunks)
+        return seconds if is_graph else max(seconds, self.target.num_layers * self.added.launch_s)
+
+    @cached_property
+    def _added_s(self) -> float:
+        return host_of(self.added).seconds(self.target, quant=self.quant, degree=self.degree)
+
+    def cache_tokens(self, draft: DraftModel | None = None) -> int:
+        """Tokens that the KV cache has room for, beside a draft whose own keys and values take room, too.
+
+        ValueError if not even the weights fit.
+        """
+        stored = self.stored or self.quant
+        policy: Policy = SerialChain() if draft else Autoregressive()
+        drafted, quant = (draft.spec, draft.quant) if draft else (self.target, stored)
+        memory = MemoryModel(
+            device=self.device,
+            specs={Role.TARGET: self.target, Role.DRAFT: drafted},
+            quantisation={Role.TARGET: stored, Role.DRAFT: quant},
+        )
+        option = Option(policy=policy, groups={Role.TARGET: tuple(range(self.degree))})
+        room = memory.cached_tokens(option, context=self.context)
+        if self.kv_dtype == "fp8":
+            room *= 2
+        if room < self.context:
+            raise ValueError(memory.too_big(option, context=self.context))
+        return room
+
+    def chains(self, *, forward_rows: Sequence[int], rows: int, tokens: npt.NDArray[np.int64]) -> Chains:
+        """What a simulation needs of drafting in lockstep.
+
+        Parameters
+        ----------
+        forward_rows : sequence of int
+            Rows of every draft forward of a round, for one request.
+        rows : int
+            Rows of a verification, for one request.
+        tokens : array of int
+            Tokens of rounds, the bonus token included.
+        """
+        draft = self.draft if forward_rows else None
+        if draft is None:  # text is looked up, which costs no forward
+            ahead = self.engine.drafts_ahead(Method.PROMPT_LOOKUP)
+            return Chains(rows=rows, draft_s=lambda *_: 0.0, tokens=tokens, runs_ahead=ahead)
+        steps = self._composed(draft.spec, draft.quant, products=draft.products)
+        added_s = len(forward_rows) * draft.spec.num_layers * self.added.draft_layer_s
+
+        def draft_s(requests: int, context: float) -> float:
+            cached = int(requests * context)
+            works = (
+                StepWork(sequences=requests, rows_each=each, cache_tokens=cached, sampled=requests)
+                for each in forward_rows
+            )
+            return added_s + sum(steps.seconds(work) for work in works)
+
+        return Chains(
+            rows=rows,
+            draft_s=draft_s,
+            tokens=tokens,
+            cache_tokens=self.cache_tokens(draft),
+            reads_target=draft.reads_target,
+            runs_ahead=self.engine.drafts_ahead(draft.method),
+        )
+
+    def recorded_chains(self, rounds: Sequence[Round]) -> Chains | None:
+        """Drafting in lockstep, as recorded rounds have it; None for plain decoding."""
+        rows = round(fmean(one.verify_rows for one in rounds))
+        if rows <= 1:
+            return None
+        levels = range(max(len(one.draft_rows) for one in rounds))
+        of_level = [[one.draft_rows[level] for one in rounds if level < len(one.draft_rows)] for level in levels]
+        tokens = np.array([one.tokens for one in rounds])
+        return self.chains(forward_rows=[round(fmean(width)) for width in of_level], rows=rows, tokens=tokens)
+
+    def under_load(self, chains: Chains | None = None) -> EngineUnderLoad:
+        """What a simulation needs. chains: the drafting."""
+        gives_up = self.engine.blocks_given_up if chains is not None and chains.reads_target else 0
+        beside_draft = None if chains is None else chains.cache_tokens
+        ahead = self.limits.runs_ahead and (chains is None or chains.runs_ahead)
+        late_s = 0.0 if ahead else self.engine.late_s
+        return EngineUnderLoad(
+            rule=self.engine.rule,
+            step_tokens=self.limits.step_tokens,
+            max_requests=self.limits.requests,
+            cache_tokens=self.cache_tokens() if beside_draft is None else beside_draft,
+            runs_ahead=ahead,
+            step_s=lambda work: late_s + self.step_s(work),
+            request_s=self.added.request_s,
+            prompt_token_s=self.added.prompt_token_s,
+            token_s=self.added.token_s,
+            prefixes=PrefixCache(block_tokens=self.limits.prefix_block, gives_up=gives_up),
+            chains=chains,
+        )
+
+
+def host_of(constants: Constants) -> Host:
+    """What an engine adds to a forward of its target."""
+    return Host(
+        step_s=constants.step_s,
+        layer_s=constants.layer_s,
+        sparse_layer_s=constants.sparse_layer_s,
+        fp8_layer_s=constants.fp8_layer_s,
+        beside_device=True,
+    )
+
+
+def draft_host_of(constants: Constants) -> Host:
+    """What it adds to a forward of a draft, which is launched inside a step."""
+    return Host(layer_s=constants.draft_layer_s, beside_device=True)
+
+
+@cache
+def _composed(
+    device: str,
+    library: str | None,
+    experts: str | None,
+    collective: str | None,
+    spec: ModelSpec,
+    quant: str,
+    degree: int,
+    kv_dtype: str,
+    products: tuple[Product, ...],
+) -> ComposedSteps:
+    """Composed once for all loads."""
+    return ComposedSteps(
+        spec=spec,
+        kernels=kernels_of(device, framework=library, experts=experts),
+        quant=quant,
+        degree=degree,
+        kv_dtype=kv_dtype,
+        collective=collective,
+        products=products,
+    )

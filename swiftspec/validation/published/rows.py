@@ -1,0 +1,153 @@
+"""A row of a file of measurements: its numbers, what was served where, and the load that it was under."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from swiftspec.devices import DeviceSpec
+from swiftspec.engines.constants import Constants
+from swiftspec.engines.description import Engine
+from swiftspec.models.spec import ModelSpec
+from swiftspec.planner.deployment import PlannedModel
+from swiftspec.planner.under_load.arrays import simulate
+from swiftspec.planner.under_load.loads import ArrayRun, Requests
+from swiftspec.planner.under_load.serving_engine import ServingEngine
+from swiftspec.validation.published.drafted import Drafting
+
+__all__ = ["MeasuredRow", "UnpredictedError", "cell_above_0", "cell_count", "cell_number", "weight_format"]
+
+_MOST: Final = 10_000_000  # of anything that is counted
+_NVFP4: Final = "nvfp4, for which fp8 stands"  # not priced yet; as many bits as mxfp4
+_FORMATS: Final = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "int8_wo": "int8", "int4_wo": "int4"}
+
+
+class UnpredictedError(ValueError):
+    """Why a row cannot be predicted, a clause."""
+
+
+def cell_count(cells: Mapping[str, str], *names: str, default: int | None = None, least: int = 0) -> int:
+    """A whole number of the first of these columns that has one. UnpredictedError without any and without a default."""
+    found = cell_number(cells, *names)
+    if found is None:
+        if default is None:
+            raise UnpredictedError(f"{names[0]} is missing")
+        return default
+    if found != int(found) or not least <= found <= _MOST:
+        raise ValueError(f"{names[0]} is {found:g}; expected a whole number, {least} to {_MOST}")
+    return int(found)
+
+
+def cell_number(cells: Mapping[str, str], *names: str, default: float | None = None) -> float | None:
+    """A finite number of the first of these columns that has one. ValueError for a cell that is none."""
+    for name in names:
+        text = cells.get(name, "").strip()
+        if text:
+            try:
+                value = float(text)
+            except ValueError:
+                raise ValueError(f"{name} is {text!r}; expected a number") from None
+            if not math.isfinite(value):
+                raise ValueError(f"{name} is {text}; expected a finite number")
+            return value
+    return default
+
+
+def cell_above_0(cells: Mapping[str, str], name: str) -> float | None:
+    """A measured number; None for an empty cell. ValueError for one that is not above 0."""
+    value = cell_number(cells, name)
+    if value is not None and value <= 0:
+        raise ValueError(f"{name} is {cells[name]}; expected more than 0")
+    return value
+
+
+def weight_format(stated: str, target: str, gaps: list[str]) -> str:
+    """Format of a target's weights. UnpredictedError if it is not priced; another one that stands for it is a gap."""
+    if target.startswith("gpt-oss"):
+        return "mxfp4"  # its checkpoint's only format
+    if stated in ("fp4", "nvfp4"):
+        gaps.append(_NVFP4)
+        return "fp8"
+    if stated.startswith("fp8"):
+        return "fp8"
+    found = _FORMATS.get(stated, stated)
+    if found not in ("bf16", "int8", "int4", "mxfp4"):
+        raise UnpredictedError(f"weights in {stated!r} are not priced")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRow:
+    """One measured load.
+
+    Parameters
+    ----------
+    cells : mapping of str to str
+        The row as it came.
+    kind : str
+        Its class in summaries.
+    source : str
+        Who measured it, as in the constants' sets.
+    engine, device, degree, target, quant, settings
+        As of `ServingEngine`.
+    drafting : Drafting, optional
+        None for plain decoding.
+    gaps : tuple of str
+        What the row leaves open and a default stands for; each widens the interval.
+    requests : Requests
+    warm : bool
+        Whether the prompts were sent before.
+    """
+
+    cells: Mapping[str, str]
+    kind: str
+    source: str
+    engine: Engine
+    device: DeviceSpec
+    degree: int
+    target: PlannedModel
+    quant: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    drafting: Drafting | None = None
+    gaps: tuple[str, ...] = ()
+    requests: Requests = field(repr=False)
+    warm: bool = False
+
+    @property
+    def model(self) -> str:
+        """The target's registered name."""
+        return self.target.name
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The target's shape."""
+        return self.target.spec
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether clients send the next request when one ends."""
+        return self.requests.num_clients is not None
+
+    def run(self, constants: Constants) -> tuple[ServingEngine, ArrayRun]:
+        """Serve the requests in simulated time. ValueError, a clause, if the model does not fit or is in no table."""
+        drafting = self.drafting
+        serving = ServingEngine(
+            engine=self.engine,
+            device=self.device,
+            degree=self.degree,
+            target=self.spec,
+            quant=self.quant,
+            stored="mxfp4" if _NVFP4 in self.gaps else "",
+            draft=None if drafting is None else drafting.model(self.quant),
+            settings=self.settings,
+            constants=constants,
+            context=int((self.requests.prompt_tokens + self.requests.output_tokens).max()),
+        )
+        engine = serving.under_load(None if drafting is None else drafting.chains(serving))
+        if self.warm:
+            for segments in self.requests.segments:
+                engine.prefixes.hold(segments)
+                engine.prefixes.release(segments)
+        return serving, simulate(self.requests, engine)
