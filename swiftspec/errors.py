@@ -1,6 +1,31 @@
-"""Errors that are not the user's: the command line prints them and exits with 3."""
+"""Errors: a wrong value of the caller's, which the command line names by its flag, and the engine's own (exit code 3)."""
 
-__all__ = ["EngineBusyError", "EngineError"]
+__all__ = ["EngineBusyError", "EngineError", "FieldError"]
+
+
+class FieldError(ValueError):
+    """A value that a caller gave cannot be used: `num_devices is 99; expected 1 to 16`.
+
+    Parameters
+    ----------
+    field : str
+        Name of the argument. A field of a file is none: files are named before their fields, in a `ValueError`.
+    value : object
+        As the message has it: `99`, or `4+4, which takes 8 devices`.
+    expected : str
+        The rest of the sentence: what was expected, or why the value cannot be used.
+    """
+
+    def __init__(self, field: str, value: object, expected: str) -> None:
+        super().__init__(field, value, expected)
+        self.field, self.value, self.expected = field, str(value), expected
+
+    def __str__(self) -> str:
+        return self.named(self.field)
+
+    def named(self, field: str) -> str:
+        """The message with another name of the field, such as its flag's."""
+        return f"{field} is {self.value}; {self.expected}"
 
 
 class EngineError(RuntimeError):

@@ -17,12 +17,12 @@ import typer
 
 from swiftspec.cli import console, study
 from swiftspec.cli.command import command
-from swiftspec.cli.field_names import in_flags
+from swiftspec.cli.field_names import flag_of
 from swiftspec.cli.renamed import renewed
 from swiftspec.cli.verb_groups import CHECK, DATA, DECIDE, MEASURE, MORE, USE, VerbGroups
 from swiftspec.cli.verbs import check, data, decide, measure, more, use
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code
-from swiftspec.errors import EngineError
+from swiftspec.errors import EngineError, FieldError
 from swiftspec.extras import extras_named
 from swiftspec.files.reading import brief
 from swiftspec.version import __version__
@@ -93,8 +93,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _sentence(error: Exception) -> object:
     """The error's message, naming the file or stream if there is one."""
-    if isinstance(error, ValueError):
-        return in_flags(str(error))
+    if isinstance(error, FieldError):
+        return error.named(flag_of(error.field))
     if isinstance(error, ImportError | MemoryError):  # the first is a library's that does not fit into memory
         return f"out of memory, or a library cannot be loaded ({brief(error) or type(error).__name__})"
     if not isinstance(error, OSError):
