@@ -1,4 +1,4 @@
-"""Errors: a wrong value of the caller's, which the command line names by its flag, and the engine's own (exit code 3)."""
+"""Errors: a caller's wrong value, which the command line names by its flag, and those of the engine (exit code 3)."""
 
 __all__ = ["EngineBusyError", "EngineError", "FieldError"]
 
@@ -12,11 +12,11 @@ class FieldError(ValueError):
         Name of the argument. A field of a file is none: files are named before their fields, in a `ValueError`.
     value : object
         As the message has it: `99`, or `4+4, which takes 8 devices`.
-    expected : str
+    expected : str, optional
         The rest of the sentence: what was expected, or why the value cannot be used.
     """
 
-    def __init__(self, field: str, value: object, expected: str) -> None:
+    def __init__(self, field: str, value: object, expected: str = "") -> None:
         super().__init__(field, value, expected)
         self.field, self.value, self.expected = field, str(value), expected
 
@@ -25,7 +25,7 @@ class FieldError(ValueError):
 
     def named(self, field: str) -> str:
         """The message with another name of the field, such as its flag's."""
-        return f"{field} is {self.value}; {self.expected}"
+        return f"{field} is {self.value}" + (f"; {self.expected}" if self.expected else "")
 
 
 class EngineError(RuntimeError):

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from swiftspec.acceptance.model import AcceptanceModel
+from swiftspec.errors import FieldError
 from swiftspec.files.document import Facts
 from swiftspec.models import known_model, likely_vocabulary
 from swiftspec.models.spec import ModelSpec
@@ -116,12 +117,13 @@ def acceptance_for(target: str | Model, draft: str | Model, dataset: str | None 
     """
     theirs, ours = (known_model(model) if isinstance(model, str) else model for model in (target, draft))
     if theirs.vocabulary and ours.vocabulary and theirs.vocabulary != ours.vocabulary:
-        raise ValueError(
-            f"draft is {ours.name!r}, whose vocabulary is {ours.vocabulary}; {theirs.name} needs one of "
-            f"{theirs.vocabulary}"
+        raise FieldError(
+            "draft",
+            f"{ours.name!r}, whose vocabulary is {ours.vocabulary}",
+            f"{theirs.name} needs one of {theirs.vocabulary}",
         )
     if dataset is not None and dataset not in dataset_names():
-        raise ValueError(f"dataset is {dataset!r}; expected one of {', '.join(dataset_names())}")
+        raise FieldError("dataset", repr(dataset), f"expected one of {', '.join(dataset_names())}")
     reference = _Reference.of(theirs, dataset)
     warning = reference.warning if dataset is None else ""
     if reference.target == theirs.name and ours.name in reference.drafts:

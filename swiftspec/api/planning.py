@@ -10,6 +10,7 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import Workload
+from swiftspec.errors import FieldError
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
@@ -171,7 +172,7 @@ def simulate(
     if split is not None:
         if len(split) != len(degrees):
             roles = " and ".join(degrees)
-            raise ValueError(f"split is {split}; {candidate.policy} needs a number of devices for {roles}")
+            raise FieldError("split", split, f"{candidate.policy} needs a number of devices for {roles}")
         degrees = {role: count for role, count in zip(Role, split, strict=False) if role in degrees}
     return replay(
         candidate.build(),

@@ -6,6 +6,7 @@ from pathlib import Path
 from swiftspec.artifacts.plan import Basis, Candidate, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.errors import FieldError
 from swiftspec.files.document import file_sha256
 from swiftspec.models.spec import is_model_directory, model_directory
 from swiftspec.policies.conformance import field_types
@@ -67,7 +68,7 @@ def candidate_of(plan: Plan, policy: str | None) -> Candidate:
     if policy is None:
         return plan.chosen
     if policy not in plan.candidates:
-        raise ValueError(f"policy is {policy!r}; the plan has {', '.join(plan.candidates)}")
+        raise FieldError("policy", repr(policy), f"the plan has {', '.join(plan.candidates)}")
     return plan.candidates[policy]
 
 
@@ -76,9 +77,10 @@ def searching(candidate: Candidate, earlier_outputs: int | None) -> Candidate:
     if earlier_outputs is None:
         return candidate
     if "earlier_outputs" not in field_types(type(candidate.build())):
-        raise ValueError(
-            f"earlier_outputs is {earlier_outputs}; {candidate.policy} searches none: "
-            "expected the policy suffix_decoding or suffix_or_draft"
+        raise FieldError(
+            "earlier_outputs",
+            earlier_outputs,
+            f"{candidate.policy} searches none: expected the policy suffix_decoding or suffix_or_draft",
         )
     found = candidate.model_copy(update={"shape": {**candidate.shape, "earlier_outputs": earlier_outputs}})
     found.build()

@@ -9,6 +9,7 @@ from typing import Self
 from pydantic import AliasChoices, Field, model_validator
 
 from swiftspec.artifacts.workload import RequestClass
+from swiftspec.errors import FieldError
 from swiftspec.files.document import Facts
 
 __all__ = ["Goal", "Objective", "cost_per_million", "split_devices"]
@@ -112,9 +113,10 @@ class Goal(Facts):
         own = {name: limit for name in ("ttft_s", "tpot_s") if (limit := getattr(self, name)) is not None}
         goal = self.model_copy(update={"classes": tuple(each.model_copy(update=own) for each in classes)})
         if self.percentile is not None and not goal.is_limited:
-            raise ValueError(
-                f"percentile is {self.percentile:g}, but there are no limits to keep: neither ttft_s nor tpot_s is "
-                "given, and no class of the workload has one"
+            raise FieldError(
+                "percentile",
+                f"{self.percentile:g}, but there are no limits to keep: neither ttft_s nor tpot_s is given, "
+                "and no class of the workload has one",
             )
         return goal
 
@@ -134,8 +136,10 @@ class Goal(Facts):
 def split_devices(split: str) -> int:
     """Devices that a split such as `4+4` takes. ValueError if it is none."""
     if not _SPLIT.fullmatch(split):
-        raise ValueError(
-            f"split is {split!r}; expected devices of the target and of the draft, such as 4+4, or 8 if they share them"
+        raise FieldError(
+            "split",
+            repr(split),
+            "expected devices of the target and of the draft, such as 4+4, or 8 if they share them",
         )
     return sum(math.prod(map(int, group.split("x"))) for group in split.split("+"))
 

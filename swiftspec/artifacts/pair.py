@@ -5,6 +5,7 @@ from pathlib import Path
 
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef
 from swiftspec.models.draft_kinds import check_pair
 from swiftspec.models.inflation import Inflation
@@ -83,7 +84,7 @@ def named_dtype(dtype: str, *, device: str = "cpu") -> str:
     """torch's name of a dtype, or of a quantisation. ValueError if the device has no such dtype."""
     known = GPU_DTYPES if device == "cuda" else CPU_DTYPES
     if dtype not in known:
-        raise ValueError(f"dtype is {dtype!r}; expected auto or one of {', '.join(known)}, on {device}")
+        raise FieldError("dtype", repr(dtype), f"expected auto or one of {', '.join(known)}, on {device}")
     return known[dtype]
 
 

@@ -14,6 +14,7 @@ from swiftspec.artifacts.metrics import Metrics
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
 from swiftspec.artifacts.under_load import UnderLoad
 from swiftspec.engines import FORMER_NAMES
+from swiftspec.errors import FieldError
 from swiftspec.files.document import Basis, Document, Facts, ModelRef
 from swiftspec.policies import Layout, Policy, make_policy, policy_names
 from swiftspec.policies.base import Value, sends_features
@@ -116,7 +117,7 @@ class Candidate(Facts):
     def build(self) -> Policy:
         """The policy object."""
         if self.package is not None and self.policy not in policy_names():
-            raise ValueError(f"policy is {self.policy!r} of the package {self.package}, which is not installed")
+            raise FieldError("policy", f"{self.policy!r} of the package {self.package}, which is not installed")
         return make_policy(self.policy, **self.shape)
 
     @property
@@ -351,7 +352,7 @@ class Plan(Document):
         """
         names = set(self.candidates) if policies is None else set(policies)
         if unknown := names - self.candidates.keys():
-            raise ValueError(f"policies has {min(unknown)!r}; the plan has {', '.join(self.candidates)}")
+            raise FieldError("policies", repr(min(unknown)), f"the plan has {', '.join(self.candidates)}")
         return [c for name, c in self.candidates.items() if name in names or c is self.chosen]
 
     @property

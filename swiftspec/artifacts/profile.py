@@ -11,6 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 
 from swiftspec.artifacts.routes import ExpertsTouched
 from swiftspec.engines.swiftspec import SWIFTSPEC
+from swiftspec.errors import FieldError
 from swiftspec.files.document import Document, Facts, ModelRef
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import NUM_QUANTILES, Latency, Part, Provenance
@@ -82,7 +83,7 @@ class StepPoint(_Quantiles):
     @model_validator(mode="after")
     def _divided(self) -> Self:
         if self.degree % self.ranks:
-            raise ValueError(f"ranks is {self.ranks}; expected a divisor of degree {self.degree}")
+            raise FieldError("ranks", self.ranks, f"expected a divisor of degree {self.degree}")
         return self
 
     @model_validator(mode="after")

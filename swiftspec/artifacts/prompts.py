@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, overload
 from weakref import finalize
 
+from swiftspec.errors import FieldError
 from swiftspec.files.reading import open_input, parse_json, read_lines, shown
 
 __all__ = ["Prompt", "PromptFile", "read_prompts", "spread", "stretched"]
@@ -152,7 +153,7 @@ def _text(fields: Mapping[str, Any]) -> str:
     elif "turns" in fields:
         name, turns = "turns", fields["turns"]
         if not isinstance(turns, list) or not turns:
-            raise ValueError(f"turns is {shown(turns)}; expected a list of texts")
+            raise FieldError("turns", shown(turns), "expected a list of texts")
         text = turns[0]
     else:
         raise ValueError("prompt is missing; expected a prompt field, or Spec-Bench turns")

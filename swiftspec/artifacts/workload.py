@@ -19,6 +19,7 @@ from swiftspec.artifacts.distributions import (
     Rate,
     TokenCount,
 )
+from swiftspec.errors import FieldError
 from swiftspec.files.document import Document, Facts
 from swiftspec.files.reading import shown
 
@@ -288,10 +289,10 @@ class Workload(Document):
             If the rate is out of range, or there are no gaps to stretch.
         """
         if not LEAST_RATE <= rate <= MOST_RATE:
-            raise ValueError(f"rate is {rate:g}; expected {LEAST_RATE:g} to {MOST_RATE:g} requests per second")
+            raise FieldError("rate", f"{rate:g}", f"expected {LEAST_RATE:g} to {MOST_RATE:g} requests per second")
         if self.rate is None:
             why = "in a closed loop the ends of requests set the rate" if self.is_closed else "all requests arrive at 0"
-            raise ValueError(f"rate is {rate:g}, but {why}")
+            raise FieldError("rate", f"{rate:g}, but {why}")
         whole_s, new_s = self.duration_s, len(self.requests) / rate
         moved = tuple(each.model_copy(update={"arrival_s": each.arrival_s / whole_s * new_s}) for each in self.requests)
         changes = {

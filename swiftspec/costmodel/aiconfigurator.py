@@ -11,6 +11,7 @@ from swiftspec.costmodel.aiconfigurator_sparse import read_experts, read_latent,
 from swiftspec.costmodel.importing import Measurements, Record, select
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import named_device
+from swiftspec.errors import FieldError
 
 __all__ = ["from_package"]
 
@@ -36,7 +37,7 @@ def from_package(*, device: str) -> OpTables:
     named_device(device)
     system = _data() / _SYSTEMS.get(device, device.replace("-", "_"))
     if not system.is_dir():
-        raise ValueError(f"device is {device!r}; {_DISTRIBUTION} {version(_DISTRIBUTION)} has no measurements of it")
+        raise FieldError("device", repr(device), f"{_DISTRIBUTION} {version(_DISTRIBUTION)} has no measurements of it")
     return select(
         Measurements(
             device=device,

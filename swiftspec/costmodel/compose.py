@@ -12,6 +12,7 @@ from swiftspec.costmodel.published import PublishedForwards
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
 from swiftspec.costmodel.sparse_forward import EXPERTS
 from swiftspec.engines.swiftspec import SWIFTSPEC
+from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.models import sharded
 from swiftspec.models.heads import Product
@@ -107,7 +108,7 @@ def compose_profile(
     costs, those of published forwards too.
     """
     if num_devices < 1:
-        raise ValueError(f"num_devices is {num_devices}; expected at least 1")
+        raise FieldError("num_devices", num_devices, "expected at least 1")
     if max_context < 1:
         raise ValueError(f"max_context is {max_context}; expected at least 1")
     device = kernels.device

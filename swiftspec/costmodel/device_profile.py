@@ -13,6 +13,7 @@ from swiftspec.costmodel.published import PublishedForwards, SwiftSpecKernels, p
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
 from swiftspec.costmodel.shipped import kernels_of, source_of, tables_of
 from swiftspec.devices import DeviceSpec, named_device
+from swiftspec.errors import FieldError
 from swiftspec.models.sparse_spec import SparseSpec
 
 __all__ = ["Int4Forwards", "device_profile", "engine_kernels"]
@@ -80,5 +81,5 @@ def engine_kernels(device: str, *, library: str | None = None, op_tables: Path |
     """Kernel latencies from op tables, else by roofline. ValueError for tables of another device or library."""
     tables = tables_of(device, op_tables) if library else None
     if tables is not None and library not in (known := tables.values("gemm", "framework")):
-        raise ValueError(f"engine is {library}; the op tables of {device} hold {', '.join(known)}")
+        raise FieldError("engine", library, f"the op tables of {device} hold {', '.join(known)}")
     return kernels_of(device, framework=library, path=op_tables)

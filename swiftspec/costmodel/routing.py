@@ -6,6 +6,7 @@ text agree more often than that: the rows of one sequence touch N'(r) = k + c (N
 
 from dataclasses import dataclass
 
+from swiftspec.errors import FieldError
 from swiftspec.timing.latency import Provenance
 
 __all__ = ["ASSUMED_ROUTING", "Routing", "independent"]
@@ -30,7 +31,7 @@ class Routing:
 
     def __post_init__(self) -> None:
         if not 0 <= self.correlation <= 1:
-            raise ValueError(f"expert_correlation is {self.correlation:g}; expected 0 to 1")
+            raise FieldError("expert_correlation", f"{self.correlation:g}", "expected 0 to 1")
 
     def __str__(self) -> str:
         """A clause: `experts of consecutive tokens agree with c = 0.57, given`."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from swiftspec.errors import FieldError
 from swiftspec.models.names import resolve, unknown
 
 __all__ = ["DEVICES", "ClusterSpec", "DeviceSpec", "named_device", "registered_device"]
@@ -60,7 +61,7 @@ class ClusterSpec:
 
     def __post_init__(self) -> None:
         if self.num_devices < 1:
-            raise ValueError(f"num_devices is {self.num_devices}; expected at least 1")
+            raise FieldError("num_devices", self.num_devices, "expected at least 1")
 
     @property
     def nodes(self) -> tuple[range, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from swiftspec.errors import FieldError
 from swiftspec.machine import cores_here
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ def check_device(name: str) -> None:
     """ValueError for any but `cpu`, `cuda` (the first GPU) and `cuda:N`, and for a GPU that does not exist."""
     kind, _, number = name.partition(":")
     if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):
-        raise ValueError(f"device is {name!r}; expected cpu, cuda or cuda:N")
+        raise FieldError("device", repr(name), "expected cpu, cuda or cuda:N")
     if kind == "cuda" and int(number or 0) >= (num_gpus := num_devices_here("cuda")):
-        raise ValueError(f"device is {name!r}, but torch finds {num_gpus} GPUs here")
+        raise FieldError("device", f"{name!r}, but torch finds {num_gpus} GPUs here")
 
 
 def usable_device(name: str) -> torch.device:

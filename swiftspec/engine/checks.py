@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.devices import DEVICES
 from swiftspec.devices.local import num_devices_here
+from swiftspec.errors import FieldError
 from swiftspec.extras import check_extra
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import Layout, Policy
@@ -109,9 +110,11 @@ def check_tree(policy: Policy, num_slots: int) -> None:
 def check_acceptance(policy: Policy, sampler: Sampler) -> None:
     """ValueError if the policy does not support the sampler's acceptance method."""
     if sampler.needs_draft_probabilities and policy.layout is Layout.DISAGGREGATED:
-        raise ValueError(
-            f"acceptance_method is {sampler.acceptance} at temperature {sampler.temperature}; {policy.name} is "
-            f"{policy.layout}, and draft probabilities are not sent between processes: expected follow"
+        raise FieldError(
+            "acceptance_method",
+            f"{sampler.acceptance} at temperature {sampler.temperature}",
+            f"{policy.name} is {policy.layout}, and draft probabilities are not sent between processes: "
+            "expected follow",
         )
 
 

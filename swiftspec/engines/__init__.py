@@ -9,6 +9,7 @@ from swiftspec.engines.sglang import SGLANG
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.engines.trtllm import TRTLLM
 from swiftspec.engines.vllm import VLLM
+from swiftspec.errors import FieldError
 from swiftspec.models.names import unknown
 
 __all__ = ["ENGINES", "FORMER_NAMES", "Engine", "engine_named"]
@@ -24,7 +25,7 @@ def engine_named(text: str) -> Engine:
     lower = name.strip().lower()
     found = ENGINES.get(_SPELLINGS.get(lower, lower))
     if lower in FORMER_NAMES:
-        raise ValueError(f"engine is {name!r}, which is called {FORMER_NAMES[lower]} now")
+        raise FieldError("engine", f"{name!r}, which is called {FORMER_NAMES[lower]} now")
     if found is None:
         raise unknown("engine", name, ENGINES)
     return found.at(release) if at else found

@@ -11,6 +11,7 @@ from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.engines import Engine
 from swiftspec.engines.words import LengthRange, Method
+from swiftspec.errors import FieldError
 from swiftspec.export.command import ServerSettings, written
 from swiftspec.export.limits import not_expressed, remarks
 from swiftspec.export.nearest import Runnable, checkpoint, drafter_of, method_of, model_argument, nearest
@@ -99,9 +100,9 @@ def export_plan(
         If the engine runs plans as they are, has nothing like the policy, or imitates no acceptance.
     """
     if engine.command is None:
-        raise ValueError(f"engine is {engine.name}, which runs a plan as it is: swiftspec serve --plan FILE")
+        raise FieldError("engine", f"{engine.name}, which runs a plan as it is: swiftspec serve --plan FILE")
     if imitated is not None and engine.imitation is None:
-        raise ValueError(f"synthetic is true; {engine.full_name} imitates no acceptance")
+        raise FieldError("synthetic", "true", f"{engine.full_name} imitates no acceptance")
     planned = candidate_of(plan, policy)
     found = nearest(plan, planned, engine, no_trees=imitated is not None)
     drafts = found.policy.layout is Layout.COLOCATED
@@ -167,8 +168,10 @@ def _schedule(plan: Plan, found: Runnable, lengths: Lengths | None, max_running:
 def _imitating(served: ServerSettings, trace: AcceptanceTrace) -> ServerSettings:
     if not drafts_chain(served.policy):
         names = ", ".join(policy.name for policy in POLICIES.values() if drafts_chain(policy()))
-        raise ValueError(
-            f"policy is {served.policy.name!r}; only the acceptance of a chain can be imitated, of {names}"
+        raise FieldError(
+            "policy",
+            repr(served.policy.name),
+            f"only the acceptance of a chain can be imitated, of {names}",
         )
     rates, _ = chain_rates(trace, served.num_draft_tokens)
     return replace(served, rates=rates)

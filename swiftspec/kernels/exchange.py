@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from swiftspec.errors import FieldError
 from swiftspec.kernels.symmetric import PeerBuffers
 
 __all__ = [
@@ -78,7 +79,7 @@ class Exchange:
         if not 0 < world_size <= MAX_RANKS:
             raise ValueError(f"world_size is {world_size}; supported: 1 to {MAX_RANKS}")
         if dtype not in PAYLOADS:
-            raise ValueError(f"dtype is {dtype}; supported: {', '.join(map(str, PAYLOADS))}")
+            raise FieldError("dtype", dtype, f"supported: {', '.join(map(str, PAYLOADS))}")
         if not 0 < hidden * dtype.itemsize <= MAX_ROW_BYTES or hidden * dtype.itemsize % 4:
             raise ValueError(
                 f"hidden is {hidden}, of {dtype}; supported: rows of up to {MAX_ROW_BYTES} bytes, in whole 32-bit words"

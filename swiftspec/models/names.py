@@ -4,6 +4,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 
+from swiftspec.errors import FieldError
+
 __all__ = ["out_of_scope", "resolve", "unknown"]
 
 # Words that tell neither size nor architecture: publishers, and fine-tuning of the same shape.
@@ -54,7 +56,7 @@ def resolve(field: str, name: str, known: Mapping[str, Collection[str]]) -> str 
         choices = f"be {', '.join(found[:-1])} or {found[-1]}"
         if len(found) > _MOST_CHOICES:
             choices = f"be any of {len(found)}, such as {' or '.join(found[:2])}"
-        raise ValueError(f"{field} is {name!r}, which may {choices}; name one of them")
+        raise FieldError(field, f"{name!r}, which may {choices}", "name one of them")
     return found[0] if found else None
 
 
@@ -64,7 +66,7 @@ def out_of_scope(name: str) -> str | None:
     return next((reason for pattern, reason in _OUT_OF_SCOPE if re.search(pattern, lower)), None)
 
 
-def unknown(field: str, name: str, known: Iterable[str], *, otherwise: str | None = None) -> ValueError:
+def unknown(field: str, name: str, known: Iterable[str], *, otherwise: str | None = None) -> FieldError:
     """Error naming the field, the value and the closest known names; all of them if none is close.
 
     otherwise: text instead of all names, if there are many.
@@ -72,7 +74,7 @@ def unknown(field: str, name: str, known: Iterable[str], *, otherwise: str | Non
     known = list(known)
     close = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     others = otherwise or f"expected one of {', '.join(known)}"
-    return ValueError(f"{field} is {name!r}; " + (f"did you mean {' or '.join(close)}?" if close else others))
+    return FieldError(field, repr(name), f"did you mean {' or '.join(close)}?" if close else others)
 
 
 def _words(name: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from swiftspec.errors import FieldError
 from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.layer_parts import Experts
 
@@ -55,7 +56,7 @@ _USUAL_EPS: Final = 1e-6
 def dtype_bytes(dtype: str) -> int:
     """Bytes of one number of `dtype` ("fp32", "bf16", "fp16" or torch's spelling)."""
     if dtype not in _DTYPE_BYTES:
-        raise ValueError(f"dtype is {dtype!r}; expected one of {', '.join(_DTYPE_BYTES)}")
+        raise FieldError("dtype", repr(dtype), f"expected one of {', '.join(_DTYPE_BYTES)}")
     return _DTYPE_BYTES[dtype]
 
 

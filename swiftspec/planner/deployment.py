@@ -17,6 +17,7 @@ from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_
 from swiftspec.engines import Engine, engine_named
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.engines.words import METHODS_BY_DRAFT, Method
+from swiftspec.errors import FieldError
 from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_model, model_names, registered_name
 from swiftspec.models.block_spec import BlockSpec
 from swiftspec.models.draft_kinds import check_pair, draft_facts
@@ -103,7 +104,7 @@ class PlannedModel:
     def with_whole_experts(self) -> "PlannedModel":
         """The same model with whole experts on each device. ValueError if it has no experts."""
         if not isinstance(self.spec, SparseSpec) or self.spec.experts is None:
-            raise ValueError(f"expert_parallel is true; {self.name} has no experts")
+            raise FieldError("expert_parallel", "true", f"{self.name} has no experts")
         return replace(self, spec=self.spec.with_whole_experts())
 
     def draft(self, name: str) -> "PlannedModel":
@@ -155,9 +156,10 @@ def planned_pair(target: str, draft: str, *, expert_parallel: bool = False) -> t
         _check_vocabularies(theirs, ours)
     sizes = [model.spec.num_parameters / 1e9 for model in (theirs, ours)]
     if sizes[1] >= sizes[0]:
-        raise ValueError(
-            f"draft is {draft} of {sizes[1]:.3g} billion parameters; expected a smaller model than {target}, "
-            f"which has {sizes[0]:.3g} billion"
+        raise FieldError(
+            "draft",
+            f"{draft} of {sizes[1]:.3g} billion parameters",
+            f"expected a smaller model than {target}, which has {sizes[0]:.3g} billion",
         )
     return theirs, ours
 
@@ -166,18 +168,20 @@ def _check_vocabularies(theirs: PlannedModel, ours: PlannedModel) -> None:
     """Compare vocabularies by name, by the tokenizers or, where a model has neither, by size."""
     if theirs.vocabulary and ours.vocabulary:
         if theirs.vocabulary != ours.vocabulary:
-            raise ValueError(
-                f"draft is {ours.name}, whose vocabulary is that of {ours.vocabulary}; "
-                f"{theirs.name} needs a draft with that of {theirs.vocabulary}"
+            raise FieldError(
+                "draft",
+                f"{ours.name}, whose vocabulary is that of {ours.vocabulary}",
+                f"{theirs.name} needs a draft with that of {theirs.vocabulary}",
             )
         return
     directories = [model.directory for model in (theirs, ours) if model.directory is not None]
     if len(directories) == len((theirs, ours)) and all((path / "tokenizer.json").exists() for path in directories):
         check_pair(*directories)
     elif abs(theirs.spec.vocab_size - ours.spec.vocab_size) > MOST_PADDING:
-        raise ValueError(
-            f"draft is {ours.name} with a vocabulary of {ours.spec.vocab_size} tokens; "
-            f"that of {theirs.name} has {theirs.spec.vocab_size}"
+        raise FieldError(
+            "draft",
+            f"{ours.name} with a vocabulary of {ours.spec.vocab_size} tokens",
+            f"that of {theirs.name} has {theirs.spec.vocab_size}",
         )
 
 
@@ -248,16 +252,17 @@ class Deployment:
         object.__setattr__(self, "draft_quant", self.draft_quant or self.quant)
         most = MOST_NODES * self.spec.devices_per_node
         if not 1 <= self.num_devices <= most:
-            raise ValueError(
-                f"num_devices is {self.num_devices}; expected 1 to {most}, "
-                f"which are {MOST_NODES} nodes of {self.device}"
+            raise FieldError(
+                "num_devices",
+                self.num_devices,
+                f"expected 1 to {most}, which are {MOST_NODES} nodes of {self.device}",
             )
         if self.output_tokens is not None and not 1 <= self.output_tokens <= MOST_OUTPUT_TOKENS:
-            raise ValueError(f"output_tokens is {self.output_tokens}; expected 1 to {MOST_OUTPUT_TOKENS}")
+            raise FieldError("output_tokens", self.output_tokens, f"expected 1 to {MOST_OUTPUT_TOKENS}")
         if self.draft_kv_budget is not None and self.draft_kv_budget < 1:
-            raise ValueError(f"draft_kv_budget is {self.draft_kv_budget}; expected at least 1")
+            raise FieldError("draft_kv_budget", self.draft_kv_budget, "expected at least 1")
         if self.expert_correlation is not None and not 0 <= self.expert_correlation <= 1:
-            raise ValueError(f"expert_correlation is {self.expert_correlation:g}; expected 0 to 1")
+            raise FieldError("expert_correlation", f"{self.expert_correlation:g}", "expected 0 to 1")
         for name, quant in (("quant", self.quant), ("draft_quant", self.draft_quant)):
             if quant not in QUANTISATIONS:
                 raise unknown(name, quant, QUANTISATIONS)
@@ -265,14 +270,16 @@ class Deployment:
 
     def _check_engine(self) -> None:
         if self.host_s is not None and not 0 <= self.host_s < math.inf:
-            raise ValueError(f"host_s is {self.host_s:g}; expected a finite number, 0 or more")
+            raise FieldError("host_s", f"{self.host_s:g}", "expected a finite number, 0 or more")
         if (engine := self.served_by) is not None:
             engine.limits(self.spec, self.settings)  # raises for one that it does not have
         elif self.settings:
             raise ValueError(f"set {next(iter(self.settings))} needs another engine than {SWIFTSPEC.name}")
         elif self.host_s is not None and "int4" in (self.quant, self.draft_quant):
-            raise ValueError(
-                f"host_s is {self.host_s:g}; forwards of {SWIFTSPEC.name} in int4 are published, host time included"
+            raise FieldError(
+                "host_s",
+                f"{self.host_s:g}",
+                f"forwards of {SWIFTSPEC.name} in int4 are published, host time included",
             )
 
     @property

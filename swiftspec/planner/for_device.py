@@ -11,6 +11,7 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.engines import engine_named
+from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef
 from swiftspec.models import NamedModel, known_model, model_names
 from swiftspec.models.names import unknown
@@ -158,7 +159,7 @@ def _check_degrees(options: SearchOptions, target: PlannedModel) -> None:
     objections = {degree: target.spec.objection(degree) for degree in sorted(options.degrees or (1,))}
     if all(objections.values()):
         stated = ", ".join(map(str, objections))
-        raise ValueError(f"degrees is {stated}; of {target.name}, {next(iter(objections.values()))}")
+        raise FieldError("degrees", stated, f"of {target.name}, {next(iter(objections.values()))}")
 
 
 def check_acceptance(dataset: str | None, trace: Path | None, given: "GivenAcceptance | None") -> None:
@@ -167,14 +168,14 @@ def check_acceptance(dataset: str | None, trace: Path | None, given: "GivenAccep
 
     if given is not None and (dataset, trace) != (None, None):
         other = f"dataset {dataset}" if dataset else f"trace {trace}"
-        raise ValueError(f"acceptance is {given}; with {other} acceptance is known already")
+        raise FieldError("acceptance", given, f"that of {other} is known already")
     if dataset is None:
         return
     known = sorted({*dataset_names(), *(record.dataset for record in published_records() if record.dataset)})
     if dataset not in known:
         raise unknown("dataset", dataset, known)
     if trace is not None:
-        raise ValueError(f"dataset is {dataset}; with trace acceptance is that of {trace}")
+        raise FieldError("dataset", dataset, f"acceptance is that of the trace {trace}")
 
 
 def prepare(

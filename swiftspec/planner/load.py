@@ -11,6 +11,7 @@ from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.under_load import workload_sha256
 from swiftspec.artifacts.workload import Workload
+from swiftspec.errors import FieldError
 
 if TYPE_CHECKING:
     from swiftspec.planner.under_load.serving_engine import ServingEngine
@@ -61,7 +62,7 @@ class Load:
         if self.transfer_s is not None and not 0 <= self.transfer_s < math.inf:
             raise ValueError(f"transfer_s is {self.transfer_s:g}; expected 0 or more seconds")
         if self.most_requests is not None and self.most_requests < 1:
-            raise ValueError(f"most_requests is {self.most_requests}; expected at least 1")
+            raise FieldError("most_requests", self.most_requests, "expected at least 1")
 
     @classmethod
     def read(cls, workload: Workload | Path | str, **given: Any) -> "Load":

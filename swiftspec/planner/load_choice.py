@@ -4,13 +4,9 @@ First the best option of every policy, each for one request. Then variants of th
 with fewer rows in a verification, since rows cost more the more requests share a step, and on other splits.
 """
 
-import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import chain, islice
-
-import joblib
 
 from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.artifacts.plan import Candidate
@@ -22,7 +18,7 @@ from swiftspec.costmodel.steps import StepWork
 from swiftspec.files.document import Basis
 from swiftspec.planner.load import Load
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.search.backends import run_parallel, uncollected
+from swiftspec.planner.search.backends import Workers, uncollected
 from swiftspec.planner.search.decision import Decision, KnownErrors, OutOfReachError, simulate_outcomes
 from swiftspec.planner.search.evaluation import Budget, Outcome
 from swiftspec.planner.search.option import Key, Option
@@ -33,7 +29,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 
-__all__ = ["MOST_CANDIDATES", "LoadDecision", "choose_for_load", "decode_pool"]
+__all__ = ["MOST_CANDIDATES", "LoadDecision", "SearchResult", "choose_for_load", "decode_pool"]
 
 MOST_CANDIDATES = 24
 _MOST_SPLITS = 3  # of a policy, besides its best one
@@ -76,6 +72,46 @@ def _read_per_s(deployed: ServingEngine, prompt_tokens: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """What a search for one request at a time has found, from which the choice for a load starts.
+
+    Parameters
+    ----------
+    profile : Profile
+    trace : AcceptanceTrace
+    simulations : Simulations
+        All so far.
+    options : sequence of Option
+        All feasible ones.
+    decision : Decision
+        The choice for one request.
+    ranking : sequence of RankedOption
+        The best option of every policy on every split.
+    budget : Budget
+        Simulations that describe the plan's candidates.
+    errors : KnownErrors
+    memory : MemoryModel, optional
+        Tells how many requests' caches a candidate's devices hold; unlimited if None.
+    policy : str, optional
+        Choose one of this policy's options.
+    num_jobs : int
+        Processes.
+    """
+
+    profile: Profile
+    trace: AcceptanceTrace
+    simulations: Simulations
+    options: Sequence[Option]
+    decision: Decision
+    ranking: Sequence[RankedOption]
+    budget: Budget
+    errors: KnownErrors
+    memory: MemoryModel | None
+    policy: str | None
+    num_jobs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadDecision:
     """The option with the highest goodput, and the best one of every other policy, best first."""
 
@@ -86,7 +122,7 @@ class LoadDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Served:
+class _LoadOutcome:
     """An option with its figures, for one request and under the load. keeps: the limits of the plan's goal."""
 
     option: Option
@@ -95,52 +131,27 @@ class _Served:
     keeps: bool
 
 
-def choose_for_load(
-    load: Load,
-    *,
-    profile: Profile,
-    trace: AcceptanceTrace,
-    simulations: Simulations,
-    decision: Decision,
-    ranking: Sequence[RankedOption],
-    budget: Budget,
-    errors: KnownErrors,
-    memory: MemoryModel | None,
-    policy: str | None,
-    num_jobs: int,
-) -> LoadDecision:
+def choose_for_load(load: Load, found: SearchResult) -> LoadDecision:
     """The candidate with the highest goodput, or without any limits the one with the lowest mean end-to-end time.
 
     Candidates in which enough requests keep their limits come first; if there are none, the best of all is chosen.
-
-    Parameters
-    ----------
-    decision : Decision
-        The choice for one request.
-    ranking : sequence of RankedOption
-        The best option of every policy on every split, for one request.
-    budget : Budget
-        Of the simulations of one request that candidates are described by.
-    memory : MemoryModel or None
-        Tells how many requests' caches a candidate's devices hold; unlimited if None.
-    policy : str or None
-        Choose one of this policy's options.
     """
     load.check_role()
-    load = replace(load, options=load.options.on(profile.device))
-    runs = _Runs(load, profile, trace, simulations, memory, num_jobs)
+    load = replace(load, options=load.options.on(found.profile.device))
+    simulations, decision, policy = found.simulations, found.decision, found.policy
+    runs = _Runs(load, found)
     first = _eligible_first([decision.chosen, *decision.others], policy)[:MOST_CANDIDATES]
     ahead = 2 * (MOST_CANDIDATES - len(first))
     served = runs.serve([(outcome, decision.candidate(outcome)) for outcome in first], ahead=ahead)
     leaders = [one.option for one in _ordered(served, load, policy)]
-    variants = list(islice(_variants(leaders, simulations.latest, ranking), MOST_CANDIDATES - len(first)))
-    more = simulate_outcomes(simulations, variants, budget, errors, "variants", ahead=2 * len(variants))
+    variants = list(islice(_variants(leaders, simulations.latest, found.ranking), MOST_CANDIDATES - len(first)))
+    more = simulate_outcomes(simulations, variants, found.budget, found.errors, "variants", ahead=2 * len(variants))
     served += runs.serve([(outcome, more.candidate(outcome)) for outcome in more.outcomes], ahead=0)
     ordered = _ordered(served, load, policy)
     best = ordered[0]
     if not best.keeps or policy not in (None, best.option.policy.name):
         raise OutOfReachError("no candidate that was simulated under the workload meets the goal's other limits")
-    by_policy: dict[str, _Served] = {}
+    by_policy: dict[str, _LoadOutcome] = {}
     for one in ordered:
         by_policy.setdefault(one.option.policy.name, one)
     (alone,) = (one for one in served if one.option.key == decision.chosen.option.key)
@@ -166,7 +177,7 @@ def choose_for_load(
     )
 
 
-def _decode_pool(load: Load, best: _Served) -> DecodePool | None:
+def _decode_pool(load: Load, best: _LoadOutcome) -> DecodePool | None:
     """What reads the prompts of a pool that only decodes, if it is one."""
     if load.serving is None or load.transfer_s is None:
         return None
@@ -178,10 +189,10 @@ def _eligible_first(outcomes: Sequence[Outcome], policy: str | None) -> list[Out
     return sorted(outcomes, key=lambda outcome: policy not in (None, outcome.option.policy.name))
 
 
-def _ordered(served: Iterable[_Served], load: Load, policy: str | None) -> list[_Served]:
+def _ordered(served: Iterable[_LoadOutcome], load: Load, policy: str | None) -> list[_LoadOutcome]:
     """Best first; those that may be chosen before all others; of equals the simpler one."""
 
-    def rank(one: _Served) -> tuple[bool, bool, tuple[bool, float, float]]:
+    def rank(one: _LoadOutcome) -> tuple[bool, bool, tuple[bool, float, float]]:
         return policy in (None, one.option.policy.name), one.keeps, one.prediction.score(load.goal)
 
     return sorted(sorted(served, key=lambda one: one.option.simplicity), key=rank, reverse=True)
@@ -218,39 +229,28 @@ def _narrower(leader: Option, outcomes: Sequence[Outcome]) -> Iterator[Option]:
 class _Runs:
     """Simulations of candidates under one load, over cores."""
 
-    def __init__(
-        self,
-        load: Load,
-        profile: Profile,
-        trace: AcceptanceTrace,
-        simulations: Simulations,
-        memory: MemoryModel | None,
-        num_jobs: int,
-    ) -> None:
-        self._load = load
-        self._simulations = simulations
-        self._memory = memory
-        self._num_jobs = num_jobs
+    def __init__(self, load: Load, found: SearchResult) -> None:
+        self._load, self._simulations, self._memory = load, found.simulations, found.memory
         predictor = Predictor(
-            LatencyTable(profile.latencies),
-            trace,
-            device=profile.device,
+            LatencyTable(found.profile.latencies),
+            found.trace,
+            device=found.profile.device,
             serving=load.serving,
-            seed=simulations.seed,
+            seed=found.simulations.seed,
         )
-        self._serve = _Server(load, predictor)
+        self._workers = Workers(_Server(load, predictor), found.num_jobs)
 
-    def serve(self, found: Sequence[tuple[Outcome, Candidate]], *, ahead: int) -> list[_Served]:
+    def serve(self, found: Sequence[tuple[Outcome, Candidate]], *, ahead: int) -> list[_LoadOutcome]:
         """Every option with its figures; `ahead` simulations are still to come after these."""
         simulations, predictions = self._simulations, []
         before, total = simulations.num_done, simulations.num_done + len(found) + ahead
         tasks = [(candidate, self._num_blocks(outcome.option)) for outcome, candidate in found]
-        for done, prediction in enumerate(self._predictions(tasks), start=1):
+        for done, prediction in enumerate(self._workers.map(tasks), start=1):
             predictions.append(prediction)
             simulations.report(before + done, total, "under load")
         simulations.num_done += len(found)
         return [
-            _Served(
+            _LoadOutcome(
                 option=outcome.option,
                 candidate=candidate,
                 prediction=prediction,
@@ -264,13 +264,6 @@ class _Runs:
         if self._memory is None:
             return None
         return self._memory.num_blocks(option, longest=self._load.longest_context)
-
-    def _predictions(self, tasks: Sequence[_Task]) -> Iterator[LoadPrediction]:
-        if self._num_jobs == 1 or len(tasks) < 2:
-            yield from map(self._serve, tasks)
-            return
-        pickled = pickle.dumps(self._serve)
-        yield from run_parallel((joblib.delayed(_serve_there)(pickled, task) for task in tasks), self._num_jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,13 +285,3 @@ class _Server:
         )
         speed = candidate.prediction.metrics.figures.tokens_per_s
         return LoadPrediction.of(served, candidate=candidate.describe(), tokens_per_s=speed, num_blocks=room)
-
-
-def _serve_there(pickled: bytes, task: _Task) -> LoadPrediction:
-    return _unpickled(pickled)(task)
-
-
-@lru_cache(maxsize=2)
-def _unpickled(pickled: bytes) -> Callable[[_Task], LoadPrediction]:
-    server: Callable[[_Task], LoadPrediction] = pickle.loads(pickled)
-    return server

@@ -4,17 +4,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 
 from swiftspec.artifacts.candidate_costs import candidate_costs
 from swiftspec.artifacts.plan import Acceptance, Basis, Candidate, Goal, Objective, Plan
 from swiftspec.artifacts.profile import Collective, Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.fleet.choice import FleetDecision, FleetSearch
-from swiftspec.planner.load import Load
-from swiftspec.planner.load_choice import LoadDecision, choose_for_load
+from swiftspec.planner.load_choice import LoadDecision, SearchResult, choose_for_load
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.backends import parallel_backend
 from swiftspec.planner.search.bounds import ClosedForms
@@ -142,8 +141,8 @@ def make_plan(
         chosen = RankedOption.of(decision.chosen, goal)
         loaded: LoadDecision | FleetDecision | None = None
         if load is not None:
-            serve = found.under_load if fleet is None else partial(found.fleet, fleet)
-            loaded = serve(load, trace, memory=memory, num_jobs=num_jobs)
+            alone = found.result(trace, memory=memory, num_jobs=num_jobs)
+            loaded = choose_for_load(load, alone) if fleet is None else FleetSearch(load, fleet, alone).decide()
         rows = sensitivities(
             profile=profile,
             trace=trace,
@@ -244,17 +243,15 @@ class _Searches:
         finalists = [self._decision.chosen, *self._decision.others]
         return self._simulations.ranking(finalists, self._widest.expected)
 
-    def under_load(
-        self, load: Load, trace: AcceptanceTrace, *, memory: MemoryModel | None, num_jobs: int
-    ) -> LoadDecision:
-        """The choice for a load, among the best options for one request."""
+    def result(self, trace: AcceptanceTrace, *, memory: MemoryModel | None, num_jobs: int) -> SearchResult:
+        """What the choice for a load starts from."""
         assert self._widest is not None, "the first search has a last stage"
         assert self._decision is not None, "it found an option or raised"
-        return choose_for_load(
-            load,
+        return SearchResult(
             profile=self._profile,
             trace=trace,
             simulations=self._simulations,
+            options=self._options,
             decision=self._decision,
             ranking=self.ranking(),
             budget=self._widest.whole,
@@ -263,26 +260,6 @@ class _Searches:
             policy=self._policy,
             num_jobs=num_jobs,
         )
-
-    def fleet(
-        self, most_devices: int, load: Load, trace: AcceptanceTrace, *, memory: MemoryModel | None, num_jobs: int
-    ) -> FleetDecision:
-        """The choice of a fleet's replica, and their number."""
-        assert self._widest is not None, "the first search has a last stage"
-        return FleetSearch(
-            load,
-            most_devices=most_devices,
-            profile=self._profile,
-            trace=trace,
-            simulations=self._simulations,
-            options=self._options,
-            ranking=self.ranking(),
-            whole=self._widest.whole,
-            errors=self._errors,
-            memory=memory,
-            policy=self._policy,
-            num_jobs=num_jobs,
-        ).decide()
 
     @property
     def rejected(self) -> Counter[str]:
@@ -315,9 +292,9 @@ def _most_devices(goal: Goal, chosen: Option, num_devices: int) -> int:
 
 def _check(*, num_devices: int, num_jobs: int, policy: str | None) -> None:
     if num_devices < 1:
-        raise ValueError(f"num_devices is {num_devices}; expected at least 1")
+        raise FieldError("num_devices", num_devices, "expected at least 1")
     if num_jobs < 1 and num_jobs != -1:
-        raise ValueError(f"num_jobs is {num_jobs}; expected at least 1, or -1 for every core")
+        raise FieldError("num_jobs", num_jobs, "expected at least 1, or -1 for every core")
     if policy is not None and policy != ALL:
         policy_class(policy)
 

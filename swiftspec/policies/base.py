@@ -5,6 +5,7 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, cast
 
+from swiftspec.errors import FieldError
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
 
@@ -269,9 +270,10 @@ def drafts_chain(policy: Policy) -> bool:
 def check_draft(policy: Policy, kind: DraftKind) -> None:
     """ValueError unless the policy's programs work with a draft of this kind."""
     if kind not in policy.drafts:
-        raise ValueError(
-            f"policy is {policy.name}, which needs a {_any_of(policy.drafts)} draft; this one is {kind}"
-            f"{lacks_mask(policy, kind)}"
+        raise FieldError(
+            "policy",
+            f"{policy.name}, which needs a {_any_of(policy.drafts)} draft",
+            f"this one is {kind}{lacks_mask(policy, kind)}",
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from swiftspec.errors import FieldError
 from swiftspec.policies.asynchronous.amusd import Amusd
 from swiftspec.policies.asynchronous.dsi import Dsi
 from swiftspec.policies.asynchronous.mirror import Mirror
@@ -112,7 +113,7 @@ def policy_class(name: str) -> type[Policy]:
     if name in POLICIES:
         return POLICIES[name]
     if name not in _entry_points():
-        raise ValueError(f"policy is {name!r}; expected one of {', '.join(policy_names())}")
+        raise FieldError("policy", repr(name), f"expected one of {', '.join(policy_names())}")
     offer = _offer(name)
     if offer.policy is None:
         raise ValueError(offer.fault)

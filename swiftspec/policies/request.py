@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from swiftspec.errors import FieldError
 from swiftspec.policies.lookup.earlier_outputs import EarlierOutputs
 
 __all__ = ["Request"]
@@ -39,7 +40,7 @@ class Request:
         if not self.prompt:
             raise ValueError("prompt is empty; at least one token is needed")
         if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; expected at least 1")
+            raise FieldError("max_new_tokens", self.max_new_tokens, "expected at least 1")
 
     def rest(self, text: Sequence[int]) -> "Request":
         """The request that continues this one. text: the prompt, and a part of the output."""

@@ -66,7 +66,7 @@ def record_trace(
         longest = max(longest, len(prompt))
         if len(prompt) + max_new_tokens > spec.max_position:
             raise ValueError(
-                f"prompt {prompt_id}: {len(prompt)} tokens with max_new_tokens {max_new_tokens} "
+                f"prompt {prompt_id}: {len(prompt)} tokens with {max_new_tokens} output tokens "
                 f"exceed the target's context of {spec.max_position}"
             )
     models = load_models(

@@ -12,6 +12,7 @@ from swiftspec.engine.process.placement import LocalExecutor, Placement
 from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.worker_handle import Worker
+from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.effects import Role
@@ -75,9 +76,9 @@ def benches_of(
     """
     is_together = kind is DraftKind.BLOCK
     if kind.reads_target and ranks > 1:
-        raise ValueError(f"ranks is {ranks}; expected 1 with a head, which ranks do not divide")
+        raise FieldError("ranks", ranks, "expected 1 with a head, which ranks do not divide")
     if not 1 <= ranks <= num_devices:
-        raise ValueError(f"ranks is {ranks}; expected 1 to {num_devices}, the number of devices")
+        raise FieldError("ranks", ranks, f"expected 1 to {num_devices}, the number of devices")
     undivided = [
         bench for bench in _undivided(device, num_devices) if not is_together or bench.layout is Layout.COLOCATED
     ]

@@ -12,6 +12,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.devices import DEVICES
 from swiftspec.devices.contention import watch_contention
 from swiftspec.devices.local import num_devices_here
+from swiftspec.errors import FieldError
 from swiftspec.extras import check_extra
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
@@ -109,7 +110,7 @@ def measure_pair(
     profile = profile.model_copy(update={"others_share": contention.others_share})
     complaints = _complaints(profile, pair, device, op_rows)
     if complaints and device == "cuda" and not accept_noise:
-        raise ValueError(f"{_worst(complaints)}; nothing is saved, unless with accept_noise")
+        raise ValueError(f"{_worst(complaints)}; nothing is saved, unless noise is accepted")
     if complaints:
         _log.warning("noise: %s", _worst(complaints))
     return MeasuredPair(profile=profile, op_rows=op_rows)
@@ -124,17 +125,17 @@ def registered_name(device: str) -> str:
 def _checked_devices(device: str, num_devices: int | None, ranks: int) -> int:
     """Number of devices to measure on; all if not given. ValueError if there are fewer."""
     if device not in ("cpu", "cuda"):
-        raise ValueError(f"device is {device!r}; expected cpu or cuda")
+        raise FieldError("device", repr(device), "expected cpu or cuda")
     available = num_devices_here(device)
     if not available:
-        raise ValueError(f"device is {device!r}, but torch finds no GPU here")
+        raise FieldError("device", f"{device!r}, but torch finds no GPU here")
     chosen = available if num_devices is None else num_devices
     if not 1 <= chosen <= available:
-        raise ValueError(f"num_devices is {chosen}; this machine offers {available}")
+        raise FieldError("num_devices", chosen, f"this machine offers {available}")
     if ranks > 1 and device != "cpu":
-        raise ValueError(f"ranks is {ranks}; it is only for device cpu, since every GPU is a rank of its own")
+        raise FieldError("ranks", ranks, "it is only for device cpu, since every GPU is a rank of its own")
     if ranks > chosen:
-        raise ValueError(f"ranks is {ranks}; expected at most {chosen}, the number of devices")
+        raise FieldError("ranks", ranks, f"expected at most {chosen}, the number of devices")
     return chosen
 
 

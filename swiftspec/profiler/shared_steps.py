@@ -11,6 +11,7 @@ import numpy as np
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.running import RequestEvent
+from swiftspec.errors import FieldError
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import Layout, Request
 from swiftspec.policies.effects import Role
@@ -32,7 +33,7 @@ _GATHERING_FACTOR, _GATHERING_S = 1.5, 0.3
 def check_max_sequences(max_sequences: int) -> None:
     """ValueError for more sequences than a step has rows, or fewer than one."""
     if not 1 <= max_sequences <= MOST_ROWS:
-        raise ValueError(f"max_sequences is {max_sequences}; expected 1 to {MOST_ROWS}, the rows of a step")
+        raise FieldError("max_sequences", max_sequences, f"expected 1 to {MOST_ROWS}, the rows of a step")
 
 
 def measure_sharing(

@@ -21,6 +21,7 @@ from swiftspec.engine.model.models import feature_bytes
 from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
+from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.inflation import inflated_spec
@@ -101,7 +102,7 @@ def measure_profile(
     """
     check_max_sequences(max_sequences)
     if device not in ("cpu", "cuda"):
-        raise ValueError(f"device is {device!r}; this version measures 'cpu' and 'cuda'")
+        raise FieldError("device", repr(device), "this version measures 'cpu' and 'cuda'")
     spec = computed_spec(target)
     wanted, rows = (CONTEXTS, TARGET_ROWS) if device == "cpu" else (GPU_CONTEXTS, GPU_TARGET_ROWS)
     contexts = [context for context in wanted if context + max(rows) <= spec.max_position]

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+from swiftspec.errors import FieldError
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.steered import steered_programs
@@ -61,7 +62,7 @@ class Steering(NamedTuple):
     def of(cls, policy: Policy, control: Control, costs: RoundCosts | None) -> Self:
         """Steering of a policy. ValueError if its verifications cannot be cut, or its costs are unknown."""
         if not policy.elastic:
-            raise ValueError(f"policy is {policy.name}, whose verifications cannot be cut; no control can steer it")
+            raise FieldError("policy", f"{policy.name}, whose verifications cannot be cut", "no control can steer it")
         if costs is None:
             raise ValueError(f"the plan lacks the costs of {policy.name}'s steps, which a control needs; plan again")
         return cls(control, costs)

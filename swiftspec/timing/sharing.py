@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from swiftspec.errors import FieldError
 from swiftspec.files.document import Facts
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance, weakest
@@ -52,7 +53,7 @@ class _OfTable(Facts):
     @model_validator(mode="after")
     def _divided(self) -> Self:
         if self.degree % self.ranks:
-            raise ValueError(f"ranks is {self.ranks}; expected a divisor of degree {self.degree}")
+            raise FieldError("ranks", self.ranks, f"expected a divisor of degree {self.degree}")
         return self
 
     @property

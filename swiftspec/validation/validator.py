@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from swiftspec.artifacts.metrics import Figures, Metrics, measure
 from swiftspec.artifacts.plan import Candidate, Plan, Prediction
 from swiftspec.artifacts.report import Drift, PolicyReport, Report, relative_error
+from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin
 from swiftspec.timing.timeline import Timeline
 
@@ -65,7 +66,7 @@ def make_report(
     by_policy = {measurement.policy: measurement for measurement in measurements}
     unknown = by_policy.keys() - plan.candidates.keys()
     if unknown:
-        raise ValueError(f"policy is {min(unknown)!r}; the plan has {', '.join(plan.candidates)}")
+        raise FieldError("policy", f"{min(unknown)!r}", f"the plan has {', '.join(plan.candidates)}")
     if plan.chosen.policy not in by_policy:
         raise ValueError(f"measurements lack the chosen policy, {plan.chosen.policy}")
     reference = plain_outputs(measurements)

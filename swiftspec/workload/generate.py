@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from swiftspec.artifacts.distributions import MOST_TOKENS, Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.workload import MOST_REQUESTS, RequestClass, Workload, WorkloadRequest
+from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin
 from swiftspec.workload.classes import DEFAULT_CLASSES, assign_classes
 from swiftspec.workload.prompts import Prefixes, PromptLengths
@@ -84,7 +85,7 @@ def _staged(arrivals: Arrivals, num_requests: int, rng: np.random.Generator) -> 
     most = arrivals.num_requests
     assert most is not None, "there are stages"
     if num_requests > most:
-        raise ValueError(f"num_requests is {num_requests}; the stages {arrivals} have {most}")
+        raise FieldError("num_requests", num_requests, f"the stages {arrivals} have {most}")
     start_s, found = 0.0, []
     for stage in arrivals.stages:
         if stage.num_requests:
@@ -105,7 +106,7 @@ def _gaps(arrivals: Arrivals, num_requests: int, rng: np.random.Generator) -> _T
             assert arrivals.shape is not None
             return rng.standard_gamma(arrivals.shape, num_requests)
         case other:
-            raise ValueError(f"arrivals is {other}; expected {Arrivals.syntax}")
+            raise FieldError("arrivals", other, f"expected {Arrivals.syntax}")
 
 
 class _Streams(NamedTuple):
@@ -243,12 +244,12 @@ def with_arrivals(
 def _num_requests(arrivals: Arrivals, asked: int | None, shared: Prefixes) -> int:
     staged = arrivals.num_requests
     if staged is not None and asked is not None:
-        raise ValueError(f"num_requests is {asked}, but the stages {arrivals} set the number")
+        raise FieldError("num_requests", f"{asked}, but the stages {arrivals} set the number")
     number = asked if staged is None else staged * shared.turns
     if number is None:
-        raise ValueError(f"num_requests is missing; {arrivals} has no end")
+        raise FieldError("num_requests", "missing", f"{arrivals} has no end")
     if not 1 <= number <= MOST_REQUESTS:
-        raise ValueError(f"num_requests is {number}; expected 1 to {MOST_REQUESTS}")
+        raise FieldError("num_requests", number, f"expected 1 to {MOST_REQUESTS}")
     return number
 
 
@@ -274,14 +275,14 @@ def _from_prompts(
     streams: _Streams,
 ) -> _RequestLengths:
     if prompt_tokens is not None:
-        raise ValueError(f"prompt_tokens is {prompt_tokens}, but the lengths are those of {prompts.source.file}")
+        raise FieldError("prompt_tokens", f"{prompt_tokens}, but the lengths are those of {prompts.source.file}")
     chosen = streams.prompts.integers(len(prompts.ids), size=num_requests).tolist()
     if output_tokens is not None:
         outputs = draw_lengths(output_tokens, num_requests, streams.outputs, field="output_tokens").tolist()
     elif prompts.output_tokens is not None:
         outputs = [prompts.output_tokens[number] for number in chosen]
     else:
-        raise ValueError(f"output_tokens is missing; {prompts.source.file} has prompts only")
+        raise FieldError("output_tokens", "missing", f"{prompts.source.file} has prompts only")
     of_prompts = Lengths(distribution=Distribution.PROMPTS)
     return _RequestLengths(
         prompt_tokens=[prompts.prompt_tokens[number] for number in chosen],

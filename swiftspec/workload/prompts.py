@@ -11,6 +11,7 @@ from swiftspec.artifacts.distributions import MOST_TOKENS
 from swiftspec.artifacts.prompts import read_prompts
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import MOST_ID_CHARACTERS, PromptSource, WorkloadRequest
+from swiftspec.errors import FieldError
 from swiftspec.files.document import file_sha256
 from swiftspec.files.reading import shown
 
@@ -104,10 +105,12 @@ class Prefixes:
             if (value := getattr(self, name)) is not None and not least <= value <= MOST_TOKENS:
                 raise ValueError(f"{name} is {value}; expected {least} to {MOST_TOKENS}")
         if not 0 <= self.think_time_s <= 1e10:
-            raise ValueError(f"think_time_s is {self.think_time_s:g}; expected 0 or more seconds")
+            raise FieldError("think_time_s", f"{self.think_time_s:g}", "expected 0 or more seconds")
         if self.turns > 1 and self.distinct_prompts is not None:
-            raise ValueError(
-                f"distinct_prompts is {self.distinct_prompts}; all {self.turns} turns of a conversation have new ones"
+            raise FieldError(
+                "distinct_prompts",
+                self.distinct_prompts,
+                f"all {self.turns} turns of a conversation have new ones",
             )
 
     def num_conversations(self, num_requests: int) -> int:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.workload import MOST_REQUESTS, MOST_SHARED, LoadTrace, RequestClass, SharedText, Workload
+from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin, file_sha256
 from swiftspec.files.reading import shown
 from swiftspec.workload.classes import DEFAULT_CLASSES, assign_classes, check_classes
@@ -54,7 +55,7 @@ def replay(
     """
     path = Path(path)
     if format_name not in FORMATS:
-        raise ValueError(f"format_name is {shown(format_name)}; expected one of {', '.join(FORMATS)}")
+        raise FieldError("format_name", shown(format_name), f"expected one of {', '.join(FORMATS)}")
     load_format = FORMATS[format_name]
     window = _Window(start_s, duration_s, num_requests)
     window.check()
@@ -98,11 +99,11 @@ class _Window(NamedTuple):
 
     def check(self) -> None:
         if not 0 <= self.start_s < float("inf"):
-            raise ValueError(f"start_s is {self.start_s:g}; expected 0 or more")
+            raise FieldError("start_s", f"{self.start_s:g}", "expected 0 or more")
         if self.duration_s is not None and not 0 < self.duration_s < float("inf"):
-            raise ValueError(f"duration_s is {self.duration_s:g}; expected more than 0")
+            raise FieldError("duration_s", f"{self.duration_s:g}", "expected more than 0")
         if self.num_requests is not None and not 1 <= self.num_requests <= MOST_REQUESTS:
-            raise ValueError(f"num_requests is {self.num_requests}; expected 1 to {MOST_REQUESTS}")
+            raise FieldError("num_requests", self.num_requests, f"expected 1 to {MOST_REQUESTS}")
 
     def __str__(self) -> str:
         start = f"from {self.start_s:g} s on"
@@ -142,8 +143,7 @@ def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> _Wi
         elif time_s >= 0:
             if len(taken) == MOST_REQUESTS:
                 raise ValueError(
-                    f"{row.where}: more than {MOST_REQUESTS} requests; take the first ones with num_requests, or a "
-                    "part with duration_s"
+                    f"{row.where}: more than {MOST_REQUESTS} requests; take the first ones, or a part of the time"
                 )
             taken.append(row._replace(time_s=time_s))
             if len(taken) == window.num_requests:

@@ -22,7 +22,7 @@ from swiftspec.devices.local import Device
 from swiftspec.engine.cluster.executor import ClusterExecutor
 from swiftspec.engine.cluster.host import Host
 from swiftspec.engine.process.placement import Placement, WorkerSpec
-from swiftspec.errors import EngineError
+from swiftspec.errors import EngineError, FieldError
 from swiftspec.extras import check_extra
 from swiftspec.interpreters import ray_options
 from swiftspec.policies.effects import Role
@@ -121,7 +121,7 @@ def _connected(address: str) -> Iterator[str]:
 def _check_answers(address: str) -> None:
     """ValueError if nothing listens at `host:port`: Ray would try for a long time, and then end the program."""
     if "://" in address:
-        raise ValueError(f"ray is {address!r}; expected HOST:PORT or auto, for the launcher is to be on a node")
+        raise FieldError("ray", repr(address), "expected HOST:PORT or auto, for the launcher is to be on a node")
     host, _, port = (_latest_cluster() if address == "auto" else address).rpartition(":")
     if not port.isdecimal():
         return

@@ -15,6 +15,7 @@ from swiftspec.engine.model.gpu.model import GpuDecoder
 from swiftspec.engine.model.gpu.weights import FORMATS
 from swiftspec.engine.model.kv_cache import KVCache, cache_of
 from swiftspec.engine.parallel.tp_group import TPGroup
+from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, model_directory
@@ -81,7 +82,7 @@ class ModelRunner(Model):
             raise ValueError(f"num_sequences is {num_sequences}; expected at least one")
         formats = DTYPES if place.type == "cpu" else FORMATS
         if reference.dtype not in formats:
-            raise ValueError(f"dtype is {reference.dtype!r}; expected one of {', '.join(formats)} on {place.type}")
+            raise FieldError("dtype", repr(reference.dtype), f"expected one of {', '.join(formats)} on {place.type}")
         directory = model_directory(reference.model)
         inflation = Inflation.parse(reference.inflate) if reference.inflate else None
         capacity = max_context + tree_slots

@@ -13,6 +13,7 @@ from pathlib import Path
 from swiftspec.artifacts.kinds import DraftingKind, KindComparison, KindPoint
 from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.errors import FieldError
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.drafts.named import NONE, SUFFIX, DraftInput, Kind, kinds_of
@@ -110,7 +111,7 @@ def compare_kinds(
         progress(done, len(tasks), "kinds of drafts")
     plain = found[0]
     if not plain.points:
-        raise ValueError(f"target is {target}; it cannot be served on {deployment.num_devices} devices: {plain.reason}")
+        raise FieldError("target", target, f"it cannot be served on {deployment.num_devices} devices: {plain.reason}")
     return KindComparison(
         target=planned.name,
         device=deployment.device,
@@ -128,12 +129,12 @@ def _checked(clients: Sequence[int], deployment: Deployment) -> tuple[int, ...]:
     engine = deployment.served_by
     most = engine.limits(deployment.spec, deployment.settings).requests if engine else _MOST_CLIENTS
     if deployment.output_tokens == 1:
-        raise ValueError("output_tokens is 1; expected at least 2: a speed is that of tokens after the first")
+        raise FieldError("output_tokens", "1", "expected at least 2: a speed is that of tokens after the first")
     if not clients:
-        raise ValueError("clients is empty; expected numbers of requests at once, such as 1,4,16,64")
+        raise FieldError("clients", "empty", "expected numbers of requests at once, such as 1,4,16,64")
     for count in clients:
         if not 1 <= count <= most:
-            raise ValueError(f"clients has {count}; expected 1 to {most}")
+            raise FieldError("clients", count, f"expected 1 to {most}")
     return tuple(sorted(set(clients)))
 
 

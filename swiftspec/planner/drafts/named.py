@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from swiftspec.errors import FieldError
 from swiftspec.models import known_model, model_names
 from swiftspec.models.heads import HEADS
 from swiftspec.planner.deployment import PlannedModel
@@ -72,7 +73,7 @@ def asked_drafts(target: str, drafts: Sequence[str]) -> list[str]:
         return [*([smallest, f"pard:{smallest}"] if smallest else []), *HEADS]
     taken = [planned.draft(draft).name for draft in drafts]
     if twice := next((name for name in taken if taken.count(name) > 1), None):
-        raise ValueError(f"draft is {twice} twice; expected different ones")
+        raise FieldError("draft", f"{twice} twice", "expected different ones")
     return taken
 
 

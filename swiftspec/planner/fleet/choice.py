@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from swiftspec.artifacts.fleet import Fleet
-from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.devices import ClusterSpec
 from swiftspec.planner.fleet.load_simulations import LoadSimulations, ShareServer
@@ -26,13 +24,11 @@ from swiftspec.planner.fleet.result import described_fleet, described_load
 from swiftspec.planner.fleet.shortlist import Estimate, load_grid, shortlist, with_fewer_rows
 from swiftspec.planner.fleet.sizing import Bracket, Sizing
 from swiftspec.planner.load import Load
-from swiftspec.planner.load_choice import LoadDecision
-from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.load_choice import LoadDecision, SearchResult
 from swiftspec.planner.search.bounds import ClosedForms
-from swiftspec.planner.search.decision import KnownErrors, OutOfReachError, simulate_outcomes
+from swiftspec.planner.search.decision import OutOfReachError, simulate_outcomes
 from swiftspec.planner.search.evaluation import Budget
 from swiftspec.planner.search.option import Key, Option
-from swiftspec.planner.search.simulations import RankedOption, Simulations
 from swiftspec.planner.under_load.load_curves import LoadCurve, LoadCurves, Means
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies import Layout
@@ -106,57 +102,31 @@ class FleetSearch:
     load : Load
         Of an open process, with limits; without a percentile it is 95.
     most_devices : int
-    options : sequence of Option
-        All feasible ones.
-    ranking : sequence of RankedOption
-        The best option of every policy on every split, for one request.
-    whole : Budget
-        Simulations of one request that describe the plan's candidates.
-    policy : str, optional
-        Choose this policy.
+    found : SearchResult
+        Of one request at a time.
     """
 
-    def __init__(
-        self,
-        load: Load,
-        *,
-        most_devices: int,
-        profile: Profile,
-        trace: AcceptanceTrace,
-        simulations: Simulations,
-        options: Sequence[Option],
-        ranking: Sequence[RankedOption],
-        whole: Budget,
-        errors: KnownErrors,
-        memory: MemoryModel | None,
-        policy: str | None,
-        num_jobs: int,
-    ) -> None:
+    def __init__(self, load: Load, most_devices: int, found: SearchResult) -> None:
         percentile = load.goal.percentile or DEFAULT_PERCENTILE
         self._load = load = replace(
             load,
-            options=load.options.on(profile.device),
+            options=load.options.on(found.profile.device),
             goal=load.goal.model_copy(update={"percentile": percentile}),
         )
         assert load.workload.rate is not None, "SearchOptions.check"
         self._rate = load.workload.rate
         self._most_devices = most_devices
-        self._profile, self._trace = profile, trace
-        self._simulations = simulations
-        self._options, self._ranking = options, ranking
-        self._whole, self._errors = whole, errors
-        self._memory = memory
-        self._policy = policy
+        self._found, self._simulations, self._policy = found, found.simulations, found.policy
         self._means = Means.of(load.workload)
         self._pools: list[Bracket] = []
         self._curves: dict[Key, LoadCurve] = {}
-        prices = LatencyTable(profile.latencies)
-        predictor = Predictor(prices, trace, device=profile.device, seed=simulations.seed)
+        prices = LatencyTable(found.profile.latencies)
+        predictor = Predictor(prices, found.trace, device=found.profile.device, seed=found.simulations.seed)
         self._simulated = LoadSimulations(
             serve=ShareServer(load=load, predictor=predictor),
-            num_jobs=num_jobs,
-            report=simulations.report,
-            num_done=simulations.num_done,
+            num_jobs=found.num_jobs,
+            report=found.simulations.report,
+            num_done=found.simulations.num_done,
         )
         self._sizing = Sizing(
             self._simulated,
@@ -186,13 +156,13 @@ class FleetSearch:
         return min(limits, default=None)
 
     def _estimates(self) -> list[Estimate]:
-        closed = ClosedForms(self._profile, self._trace)
-        curves = LoadCurves(self._profile, closed, self._means, max_running=self._load.options.max_running)
+        closed = ClosedForms(self._found.profile, self._found.trace)
+        curves = LoadCurves(self._found.profile, closed, self._means, max_running=self._load.options.max_running)
         found = []
-        for ranked in with_fewer_rows(self._ranking, self._options, closed):
+        for ranked in with_fewer_rows(self._found.ranking, self._found.options, closed):
             tokens = None
-            if self._memory is not None:
-                tokens = self._memory.cached_tokens(ranked.option, context=self._load.longest_context)
+            if self._found.memory is not None:
+                tokens = self._found.memory.cached_tokens(ranked.option, context=self._load.longest_context)
             curve = curves.curve(ranked, cached_tokens=tokens)
             self._curves[ranked.option.key] = curve
             found.append(Estimate(ranked, curve))
@@ -200,7 +170,9 @@ class FleetSearch:
 
     def _described(self, options: Sequence[Option], budget: Budget) -> list[Kind]:
         """Options with their predictions for a single request."""
-        more = simulate_outcomes(self._simulations, options, budget, self._errors, "replicas", ahead=8 * len(options))
+        more = simulate_outcomes(
+            self._simulations, options, budget, self._found.errors, "replicas", ahead=8 * len(options)
+        )
         self._simulated.num_done = max(self._simulated.num_done, self._simulations.num_done)
         return [
             Kind(
@@ -216,14 +188,14 @@ class FleetSearch:
         return kind.num_targets * self._curves[kind.option.key].batch(rate / kind.num_targets)
 
     def _room(self, kind: Kind) -> int | None:
-        return kind.room(self._memory, longest=self._load.longest_context)
+        return kind.room(self._found.memory, longest=self._load.longest_context)
 
     def _most_replicas(self, kind: Kind) -> int:
         """As many as there are devices for, every group within a node."""
         most = self._most_devices // kind.num_devices
-        if self._memory is None:
+        if self._found.memory is None:
             return most
-        cluster = ClusterSpec(device=self._memory.device, num_devices=self._most_devices)
+        cluster = ClusterSpec(device=self._found.memory.device, num_devices=self._most_devices)
         while most and cluster.place(sorted(kind.group_sizes * most, reverse=True)) is None:
             most -= 1
         return most
@@ -256,7 +228,7 @@ class FleetSearch:
 
     def _incumbent(self, best: Bracket, count: int, brackets: Sequence[Bracket]) -> _Incumbent:
         """A longer simulation of a kind that all prompts have described; beside it other policies, and draft pools."""
-        kind, *others = self._described([best.kind.option, *_other_policies(best, brackets)], self._whole)
+        kind, *others = self._described([best.kind.option, *_other_policies(best, brackets)], self._found.budget)
         best.kind = replace(best.kind, candidate=kind.candidate)
         task = self._sizing.task(best.kind, self._rate / count, _FINAL_TOKENS)
         beside = [task._replace(candidate=one.candidate, num_blocks=self._room(one), control="") for one in others]
@@ -314,8 +286,8 @@ class FleetSearch:
                 [one for one in brackets if one is not best],
                 self._pools,
                 most_devices=self._most_devices,
-                profile=self._profile,
-                trace=self._trace,
+                profile=self._found.profile,
+                trace=self._found.trace,
                 price_per_hour=self._simulations.goal.price_per_hour,
                 room=self._room,
                 num_simulations=self._simulated.num_simulations,

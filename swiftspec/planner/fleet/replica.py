@@ -12,6 +12,7 @@ from pathlib import Path
 from swiftspec.artifacts.distributions import Arrivals, Process
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.workload import RequestClass, Workload, WorkloadRequest
+from swiftspec.errors import FieldError
 from swiftspec.planner.load import Load
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.option import Key, Option
@@ -111,7 +112,7 @@ def replica_share(
     """
     if workload.rate is None:
         why = "a closed loop" if workload.is_closed else "a workload whose requests all arrive at 0"
-        raise ValueError(f"workload is {workload.arrivals}; a fleet cannot divide {why}: expected a rate")
+        raise FieldError("workload", workload.arrivals, f"a fleet cannot divide {why}: expected a rate")
     workload.check_arrivals("a fleet")
     if not 1 <= num_replicas <= len(workload.requests):
         raise ValueError(f"num_replicas is {num_replicas}; the workload has {len(workload.requests)} requests")

@@ -20,6 +20,7 @@ import joblib
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.backend import resource_tracker as loky_tracker
 
+from swiftspec.errors import FieldError
 from swiftspec.extras import EXTRAS, check_extra
 from swiftspec.interpreters import ray_options, safe_multiprocessing, safe_path
 from swiftspec.models.names import unknown
@@ -50,11 +51,11 @@ def _connect_to_dask() -> None:
     except ValueError:
         address = import_module("dask").config.get("scheduler-address", None)
         if not address:  # a client without one would start a cluster of its own
-            raise ValueError("backend is 'dask'; expected its scheduler's address in DASK_SCHEDULER_ADDRESS") from None
+            raise FieldError("backend", "'dask'", "expected a scheduler's address in DASK_SCHEDULER_ADDRESS") from None
         try:
             distributed.Client()
         except OSError as error:
-            raise ValueError(f"backend is 'dask', but no scheduler answers; expected one at {address}") from error
+            raise FieldError("backend", "'dask', but no scheduler answers", f"expected one at {address}") from error
 
 
 def _connect_to_ray() -> None:
@@ -65,8 +66,10 @@ def _connect_to_ray() -> None:
             with ray_options() as options:
                 ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR, **options)
         except ConnectionError as error:
-            raise ValueError(
-                "backend is 'ray', but no cluster is here; expected one that runs, or its address in RAY_ADDRESS"
+            raise FieldError(
+                "backend",
+                "'ray', but no cluster is here",
+                "expected one that runs, or its address in RAY_ADDRESS",
             ) from error
     import_module("ray.util.joblib").register_ray()
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from swiftspec.artifacts.goal import split_devices
 from swiftspec.artifacts.plan import Goal, Objective
+from swiftspec.errors import FieldError
 from swiftspec.models.names import unknown
 from swiftspec.planner.load import Load
 from swiftspec.policies import Layout, policy_class, policy_names
@@ -65,13 +66,13 @@ class SearchOptions:
         from swiftspec.planner.search.backends import check_backend
 
         if self.num_jobs < 1 and self.num_jobs != -1:
-            raise ValueError(f"num_jobs is {self.num_jobs}; expected at least 1, or -1 for one per core")
+            raise FieldError("num_jobs", self.num_jobs, "expected at least 1, or -1 for one per core")
         if self.backend is not None:
             check_backend(self.backend)
         self._check_goal()
         for split in self.goal.splits:
             if (needed := split_devices(split)) > num_devices:
-                raise ValueError(f"split is {split}, which takes {needed} devices; num_devices is {num_devices}")
+                raise FieldError("split", f"{split}, which takes {needed} devices", f"expected at most {num_devices}")
         if self.fleet is not None:
             self._check_fleet(self.fleet)
         if self.policy is None or self.policy == ALL:
@@ -79,30 +80,31 @@ class SearchOptions:
         if self.policy not in (names := policy_names()):
             raise unknown("policy", self.policy, ("auto", ALL, *names))
         if policy_class(self.policy).layout is Layout.DISAGGREGATED and num_devices < 2:
-            raise ValueError(
-                f"policy is {self.policy}, which is disaggregated: its roles need 2 devices, and "
-                f"num_devices is {num_devices}"
+            raise FieldError(
+                "policy",
+                f"{self.policy}, which is disaggregated: its roles need 2 devices, not {num_devices}",
             )
 
     def _check_goal(self) -> None:
         if self.load is None and self.goal.percentile is not None:
-            raise ValueError(f"percentile is {self.goal.percentile:g}; it needs a workload")
+            raise FieldError("percentile", f"{self.goal.percentile:g}", "it needs a workload")
         if self.load is not None and self.goal.objective is not Objective.TOKENS_PER_S:
-            raise ValueError(f"objective is {self.goal.objective}; with a workload the objective is goodput")
+            raise FieldError("objective", self.goal.objective, "with a workload the objective is goodput")
 
     def _check_fleet(self, num_devices: int) -> None:
         if num_devices < 1:
-            raise ValueError(f"fleet is {num_devices}; expected at least 1 device")
+            raise FieldError("fleet", num_devices, "expected at least 1 device")
         if self.load is None:
-            raise ValueError(f"fleet is {num_devices}; it needs a workload")
+            raise FieldError("fleet", num_devices, "it needs a workload")
         workload = self.load.workload
         if workload.rate is None:
             why = "a closed loop" if workload.is_closed else "a workload whose requests all arrive at 0"
-            raise ValueError(f"workload is {workload.arrivals}; a fleet cannot divide {why}: expected a rate")
+            raise FieldError("workload", workload.arrivals, f"a fleet cannot divide {why}: expected a rate")
         self.load.check_role()
         workload.check_arrivals("a fleet")
         if not self.load.goal.is_limited:
-            raise ValueError(
-                f"fleet is {num_devices}, but there are no limits to keep: neither ttft_s nor tpot_s is given, and no "
-                "class of the workload has one"
+            raise FieldError(
+                "fleet",
+                f"{num_devices}, but there are no limits to keep: neither ttft_s nor tpot_s is given, and no "
+                "class of the workload has one",
             )

@@ -26,6 +26,7 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.devices import DEVICES
 from swiftspec.engines import engine_named
 from swiftspec.engines.swiftspec import SWIFTSPEC
+from swiftspec.errors import FieldError
 from swiftspec.planner.deployment import Deployment, planned_pair
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.arrays import simulate
@@ -246,7 +247,7 @@ def serving_of_plan(
     if engine_named(engine).name == SWIFTSPEC.name and not settings:
         return None
     if plan.device not in DEVICES:
-        raise ValueError(f"engine is {engine}; the plan's device is {plan.device}, for which its steps are not known")
+        raise FieldError("engine", engine, f"the plan's device is {plan.device}, for which its steps are not known")
     deployment = Deployment.of_plan(plan, engine=engine, settings=settings)
     serving = deployment.serving(
         *planned_pair(plan.target.model, plan.draft.model, expert_parallel=deployment.expert_parallel)
@@ -254,8 +255,10 @@ def serving_of_plan(
     assert serving is not None, "this package's own has no settings"
     policy = candidate.build()
     if policy.layout is Layout.DISAGGREGATED or policy.verifies_trees:
-        raise ValueError(
-            f"policy is {policy.name}; {serving.engine.full_name} verifies chains, drafted on the target's devices"
+        raise FieldError(
+            "policy",
+            policy.name,
+            f"{serving.engine.full_name} verifies chains, drafted on the target's devices",
         )
     return serving
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
 
+from swiftspec.errors import FieldError
 from swiftspec.policies.asynchronous.branches import Branches, Outcome, forward_window, prepared_rounds, roll_out
 from swiftspec.policies.base import ChainShape, Layout, check_shape
 from swiftspec.policies.effects import Program, Role, Subprogram
@@ -52,7 +53,7 @@ class Ssd(ChainShape):
     def __post_init__(self) -> None:
         check_shape(self, num_draft_tokens=1, branches=self.num_draft_tokens + 1)
         if not 0 < self.acceptance < 1:
-            raise ValueError(f"acceptance is {self.acceptance}; expected a probability between 0 and 1")
+            raise FieldError("acceptance", self.acceptance, "expected a probability between 0 and 1")
 
     @property
     def draft_rows(self) -> int:

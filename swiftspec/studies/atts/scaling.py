@@ -15,6 +15,7 @@ from swiftspec.api.inputs import Prompts, read_plan, read_priced, read_texts
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.prompts import Prompt
+from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin
 from swiftspec.models.spec import is_model_directory
 from swiftspec.policies.effects import Role
@@ -213,8 +214,10 @@ def simulate_atts(
         for number, script in enumerate(scripts.questions):
             progress(number, len(scripts.questions), script.question_id)
             if len(script.samples) < options.num_samples:
-                raise ValueError(
-                    f"num_samples is {options.num_samples}; question {script.question_id} has {len(script.samples)}"
+                raise FieldError(
+                    "num_samples",
+                    options.num_samples,
+                    f"question {script.question_id} has {len(script.samples)}",
                 )
             selection = selections.of(script.question_id)
             found.append(simulate(script, selection, options, servers(seed=options.seed + number)))

@@ -7,6 +7,7 @@ decoding; the second line is then predicted from its own mix. Decoding itself is
 """
 
 from swiftspec.artifacts.metrics import Metrics
+from swiftspec.errors import FieldError
 from swiftspec.policies import DraftKind, Policy, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.studies.backtest.published import read_facts
@@ -33,8 +34,9 @@ def logged_tokens_per_s(device: str) -> float:
     plain, drafted = _FACTS["plain"], _FACTS["drafted"]
     left = 1 - plain["tokens_per_s"] / _metrics(device, _PLAIN).decoding_tokens_per_s
     if left <= 0:
-        raise ValueError(
-            f"device is {device!r}, on which plain decoding is slower than {plain['tokens_per_s']} tokens/s"
+        raise FieldError(
+            "device",
+            f"{device!r}, on which plain decoding is slower than {plain['tokens_per_s']} tokens/s",
         )
     prompt_token_s = left / plain["prompt_tokens_per_s"]
     outputs = drafted["tokens_per_s"] / drafted["prompt_tokens_per_s"]  # per prompt token

@@ -1,5 +1,7 @@
 """Closed forms of chains of blocks, against which the simulation is tested."""
 
+from swiftspec.errors import FieldError
+
 __all__ = ["break_even_accuracy", "md1_wait_s", "surrogate_gain_s"]
 
 
@@ -10,7 +12,7 @@ def md1_wait_s(rate: float, service_s: float) -> float:
     """
     load = rate * service_s
     if not 0 <= load < 1:
-        raise ValueError(f"rate is {rate:g}, a load of {load:g}; expected at least 0 and below 1")
+        raise FieldError("rate", f"{rate:g}, a load of {load:g}", "expected at least 0 and below 1")
     return load * service_s / (2 * (1 - load))
 
 

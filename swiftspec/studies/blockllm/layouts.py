@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from swiftspec.errors import FieldError
 from swiftspec.studies.blockllm.deployment import Block, Deployment, Links, StepTime
 from swiftspec.studies.tenants.zoo import Zoo
 
@@ -60,7 +61,7 @@ def per_model(tenants: Sequence[str], costs: Costs, *, num_devices: int | None =
     """A whole model for each tenant, and the devices dealt out among them; one each if not told how many."""
     devices = range(num_devices or len(tenants))
     if len(devices) < len(tenants):
-        raise ValueError(f"num_devices is {num_devices}; expected at least one for each of {len(tenants)} tenants")
+        raise FieldError("num_devices", num_devices, f"expected at least one for each of {len(tenants)} tenants")
     return Deployment(
         blocks=tuple(costs.block(tenant, 1.0) for tenant in tenants),
         groups={f"device {device}": (tenants[device % len(tenants)],) for device in devices},

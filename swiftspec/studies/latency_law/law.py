@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
+from swiftspec.errors import FieldError
 from swiftspec.studies.latency_law.coverage import ExpertCoverage
 
 __all__ = ["LatencyLaw"]
@@ -108,7 +109,7 @@ class LatencyLaw:
             raise ValueError(f"coverage is {self.coverage}; the distribution is known of dense models only")
         load = self.load(rate)
         if not 0 <= load < 1:
-            raise ValueError(f"rate is {rate}; expected less than the saturation, {self.saturation:g} requests/s")
+            raise FieldError("rate", rate, f"expected less than the saturation, {self.saturation:g} requests/s")
         if not self.c2_s:
             mean = rate * self.c1_s
             return math.exp(number * math.log(mean) - mean - math.lgamma(number + 1)) if mean else float(not number)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from scipy.optimize import brentq
 
+from swiftspec.errors import FieldError
 from swiftspec.studies.latency_law.law import LatencyLaw
 
 __all__ = ["Comparison", "Cost", "RequestCosts", "best_length", "tokens_per_round"]
@@ -46,7 +47,7 @@ def tokens_per_round(acceptance: float | Sequence[float], num_draft_tokens: int 
     """
     rates = [acceptance] if isinstance(acceptance, int | float) else list(acceptance)
     if bad := [rate for rate in rates if not 0 <= rate <= 1]:
-        raise ValueError(f"acceptance is {bad[0]}; expected a probability")
+        raise FieldError("acceptance", bad[0], "expected a probability")
     if isinstance(acceptance, int | float):
         if num_draft_tokens is None:
             raise ValueError("num_draft_tokens is missing; one acceptance rate does not say how many there are")
@@ -174,7 +175,7 @@ def best_length(laws: Mapping[int, LatencyLaw], rate: float) -> int:
     """
     latencies = dict(_served(laws, rate))
     if not latencies:
-        raise ValueError(f"rate is {rate:g}; expected less than the highest saturation")
+        raise FieldError("rate", f"{rate:g}", "expected less than the highest saturation")
     return min(latencies, key=lambda length: (latencies[length], length))
 
 

@@ -8,6 +8,7 @@ from swiftspec.api.inputs import check_context, read_priced
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
+from swiftspec.errors import FieldError
 from swiftspec.progress import Stages, silent
 from swiftspec.studies.latency_law.document import Sweep
 from swiftspec.studies.latency_law.sweeper import Measuring, Sweeper, coverage_of, document, lengthened
@@ -110,7 +111,7 @@ def _check(
 ) -> None:
     """ValueError for arguments that do not go together."""
     if len(asked.requests) < LEAST_REQUESTS:
-        raise ValueError(f"num_requests is {len(asked.requests)}; expected at least {LEAST_REQUESTS}")
+        raise FieldError("num_requests", len(asked.requests), f"expected at least {LEAST_REQUESTS}")
     if options.max_running < 2:
         raise ValueError(f"max_running is {options.max_running}; expected at least 2, or there is nothing to share")
     if len(set(num_draft_tokens)) < len(num_draft_tokens) or any(number < 1 for number in num_draft_tokens):

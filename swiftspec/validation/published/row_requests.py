@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from swiftspec.errors import FieldError
 from swiftspec.planner.under_load.loads import UNEVEN, Requests
 from swiftspec.scheduler.prefix_cache import Segment
 from swiftspec.validation.published.rows import UnpredictedError, cell_count, cell_number
@@ -115,4 +116,4 @@ def _arrivals(
         return np.asarray(np.cumsum(rng.exponential(1 / rate, count)), np.float64)
     if process == "bursty":
         return np.asarray(rng.gamma(0.25, 4 / rate, count), np.float64).cumsum()
-    raise ValueError(f"arrivals is {process!r}; expected constant, even, poisson or bursty")
+    raise FieldError("arrivals", repr(process), "expected constant, even, poisson or bursty")

@@ -22,6 +22,7 @@ from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Forw
 from swiftspec.engine.model.kv_cache import KVCache, PendingHalf, checked_caches
 from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights, load_tenants, local_spec
 from swiftspec.engine.parallel.tp_group import TPGroup
+from swiftspec.errors import FieldError
 from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.layers import halves
@@ -269,5 +270,5 @@ def _layers_of(
         quantised = dtype == torch.int8
         return KernelLayers(spec, models, shared=shared, library=library, tp_group=tp_group, quantised=quantised)
     if dtype == torch.int8:
-        raise ValueError("dtype is 'int8', for which there are compiled kernels only; install a C++ compiler (g++)")
+        raise FieldError("dtype", "'int8', for which there are compiled kernels only", "install a C++ compiler (g++)")
     return TorchTenants(spec, models, shared=shared, dtype=dtype, tp_group=tp_group)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.model.weights.checkpoint import ROUTER, network_names
+from swiftspec.errors import FieldError
 from swiftspec.models.spec import ModelSpec
 
 __all__ = [
@@ -139,7 +140,7 @@ def build_layer(
     """Layer `index` of a checkpoint, on `device`. ValueError if it has experts and a quantised format."""
     if spec.experts is not None and weight_format.quantised is not None:
         plain = ", ".join(name for name, plain in FORMATS.items() if plain.quantised is None)
-        raise ValueError(f"dtype is {weight_format.quantised!r}; expected one of {plain} for a model with experts")
+        raise FieldError("dtype", repr(weight_format.quantised), f"expected one of {plain} for a model with experts")
 
     def get(*names: str) -> Tensor:
         parts = [weights[f"model.layers.{index}.{name}"].to(device, weight_format.dtype) for name in names]

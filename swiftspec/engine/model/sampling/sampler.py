@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import numpy as np
 
+from swiftspec.errors import FieldError
+
 if TYPE_CHECKING:  # a caller that only sets parameters does not wait seconds for torch
     from torch import Tensor
 
@@ -87,7 +89,11 @@ class Sampler:
         if not 0 <= self.seed < 2**64:
             raise ValueError(f"seed is {self.seed}; expected 0 to 2**64 - 1")
         if self.acceptance not in get_args(AcceptanceMethod):
-            raise ValueError(f"acceptance is {self.acceptance!r}; expected {' or '.join(get_args(AcceptanceMethod))}")
+            raise FieldError(
+                "acceptance",
+                repr(self.acceptance),
+                f"expected {' or '.join(get_args(AcceptanceMethod))}",
+            )
 
     @property
     def needs_draft_probabilities(self) -> bool:
