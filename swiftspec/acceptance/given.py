@@ -17,6 +17,7 @@ from scipy.optimize import brentq
 from swiftspec.acceptance.fitting import Chain, fit_acceptance_model
 from swiftspec.acceptance.model import PRIOR, AcceptanceModel, tree_acceptance
 from swiftspec.acceptance.records import AcceptanceRecords, Form
+from swiftspec.errors import FieldError
 
 __all__ = ["GivenAcceptance"]
 
@@ -63,18 +64,19 @@ class GivenAcceptance:
         except ValueError:
             rates = ()
         if match is None or not rates or (len(rates) > 1 and match["tokens"]):
-            raise ValueError(f"{field} is {text!r}; expected {_EXAMPLES}")
+            raise FieldError(field, repr(text), f"expected {_EXAMPLES}")
         for rate in rates:
             if not _LEAST <= rate <= _MOST:
-                raise ValueError(f"{field} has {rate:g}; expected shares from {_LEAST} to {_MOST}")
+                raise FieldError(field, f"{rate:g}", f"expected shares from {_LEAST} to {_MOST}")
         if any(later > earlier for earlier, later in pairwise(rates)):
-            raise ValueError(
-                f"{field} is {text!r}, which rises; expected for every position the share of all chains that were "
-                "accepted up to there, as vLLM logs it"
+            raise FieldError(
+                field,
+                f"{text!r}, which rises",
+                "expected for every position the share of all chains that were accepted up to there, as vLLM logs it",
             )
         length = int(match["tokens"]) if match["tokens"] else len(rates)
         if not 1 <= length <= _LONGEST:
-            raise ValueError(f"{field} is {text!r}, of chains of {length} tokens; expected 1 to {_LONGEST}")
+            raise FieldError(field, f"{text!r}, of chains of {length} tokens", f"expected 1 to {_LONGEST}")
         return cls(rates=rates, num_draft_tokens=length)
 
     @classmethod
@@ -105,9 +107,11 @@ class GivenAcceptance:
         if fit.residual > _MOST_MISSED:
             mean = sum(self.rates) / len(self.rates)
             nearest = ", ".join(f"{rate:.2f}" for rate in tree_acceptance(fit.acceptance_model, (1,) * len(self.rates)))
-            raise ValueError(
-                f"{field} is {self}; no draft model has such rates, the nearest are {nearest}: give the mean "
-                f"alone, as {mean:.2f}@{len(self.rates)}"
+            raise FieldError(
+                field,
+                self,
+                f"no draft model has such rates, the nearest are {nearest}: give the mean alone, as "
+                f"{mean:.2f}@{len(self.rates)}",
             )
         return fit.acceptance_model
 

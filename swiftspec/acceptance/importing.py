@@ -13,6 +13,7 @@ from swiftspec.acceptance.records import LONGEST, Form
 from swiftspec.artifacts.trace import AcceptanceTrace, TracedPrompt
 from swiftspec.engines.sglang import SGLANG
 from swiftspec.engines.vllm import VLLM
+from swiftspec.errors import FieldError
 from swiftspec.files.reading import read_input, shown
 
 __all__ = ["MeasuredAcceptance", "chain_rates", "from_sglang", "from_trace", "from_vllm"]
@@ -115,8 +116,8 @@ def chain_rates(trace: AcceptanceTrace, num_draft_tokens: int) -> tuple[tuple[fl
             start += length + 1
     if not num_rounds:
         longest = max(len(prompt.target_tokens) for prompt in trace.prompts)
-        raise ValueError(
-            f"num_draft_tokens is {num_draft_tokens}; the trace has no output of so many tokens, at most {longest}"
+        raise FieldError(
+            "num_draft_tokens", num_draft_tokens, f"the trace has no output of so many tokens, at most {longest}"
         )
     return tuple((accepted / num_rounds).tolist()), num_rounds
 

@@ -43,7 +43,7 @@ def check_context(target: ModelRef, candidates: Sequence[Candidate], workload: W
         return
     limit = ContextLimit.of_model(spec, [each.build() for each in candidates], model=target.model)
     for number, asked in enumerate(workload.requests):
-        limit.check(asked.prompt_tokens, asked.output_tokens, prompt=f"requests[{number}]", output="output_tokens")
+        limit.check(asked.prompt_tokens, asked.output_tokens, prompt=f"requests[{number}]")
 
 
 def _spec_of(target: ModelRef) -> ModelSpec | None:

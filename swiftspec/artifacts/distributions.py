@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from swiftspec.errors import FieldError
 from swiftspec.files.document import Facts
 from swiftspec.files.reading import shown
 
@@ -64,7 +65,7 @@ class _Named(Facts):
         name, *values = text.split(":")
         wanted = cls.parameters.get(name, ())
         if not wanted or len(wanted) != len(values):
-            raise ValueError(f"{field} is {shown(text)}; expected {cls.syntax}")
+            raise FieldError(field, shown(text), f"expected {cls.syntax}")
         given = {cls.name_field: name, **dict(zip(wanted, values, strict=True))}
         return cls.checked(given, source=f"{field} is {shown(text)}")
 

@@ -95,6 +95,8 @@ def _sentence(error: Exception) -> object:
     """The error's message, naming the file or stream if there is one."""
     if isinstance(error, FieldError):
         return error.named(flag_of(error.field))
+    if isinstance(error, ValueError):
+        return error
     if isinstance(error, ImportError | MemoryError):  # the first is a library's that does not fit into memory
         return f"out of memory, or a library cannot be loaded ({brief(error) or type(error).__name__})"
     if not isinstance(error, OSError):

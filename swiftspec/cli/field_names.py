@@ -44,6 +44,6 @@ def flag_of(field: str) -> str:
     """The flag by which a user gives a field, `--devices` or `--set rate`; the field itself if it has none."""
     if field in _FLAGS:
         return _FLAGS[field]
-    if field in _OPTIONS:
-        return f"--{field.replace('_', '-')}"
+    if field in _OPTIONS or field.startswith("set "):
+        return f"--{field if field.startswith('set ') else field.replace('_', '-')}"
     return f"--set {field}" if field in _SETTINGS else field

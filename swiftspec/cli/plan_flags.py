@@ -1,4 +1,4 @@
-"""What the options of `swiftspec plan` stand for: the deployment, the goal, the load, the search."""
+"""Objects that the options of `swiftspec plan` stand for: the deployment, the goal, the load, the search."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -57,13 +57,14 @@ def _drawn(asked: WorkloadFlags, settings: Mapping[str, Any], classes: Sequence[
     arrivals = Arrivals.parse(asked.arrivals, field="--arrivals")
     if asked.requests is None and not arrivals.stages:
         raise ValueError("--requests is missing; expected the number of requests")
+    prefixes = _prefixes(asked, settings)  # refused before a file is read
     return make_workload(
         arrivals,
         num_requests=asked.requests,
         prompt_tokens=_lengths(asked.prompt_tokens, "--prompt-tokens"),
         output_tokens=_lengths(asked.output_tokens, "--output-tokens"),
         prompts=_prompts(asked.prompts, asked.tokenizer, asked.trace),
-        prefixes=_prefixes(asked, settings),
+        prefixes=prefixes,
         classes=classes,
         seed=asked.seed,
     )

@@ -167,7 +167,7 @@ def priced_degrees(role: Role, model: Named, *, kernels: Kernels, quant: str, de
         except UnknownShapeError as error:
             unknown.append(str(error))
     if not priced:
-        raise ValueError(f"{role} is {model.name}; {(unknown or objections)[-1]}")
+        raise FieldError(role, model.name, (unknown or objections)[-1])
     return priced
 
 

@@ -76,14 +76,12 @@ class ContextLimit:
         """Tokens of the longest prompt with its output."""
         return self.num_positions - self.tree_rows
 
-    def check(
-        self, num_prompt_tokens: int, max_new_tokens: int, *, prompt: str = "prompt", output: str = "max_new_tokens"
-    ) -> None:
-        """ValueError, naming the prompt and the field of its output's length, if both together do not fit."""
+    def check(self, num_prompt_tokens: int, max_new_tokens: int, *, prompt: str = "prompt") -> None:
+        """ValueError, naming the prompt, if it does not fit with its output."""
         if num_prompt_tokens + max_new_tokens > self.most:
             tree = f" and {self.tree_rows} tree rows" if self.tree_rows else ""
             raise ValueError(
-                f"{prompt} has {num_prompt_tokens} tokens; with {output} {max_new_tokens}{tree} "
+                f"{prompt} has {num_prompt_tokens} tokens; with {max_new_tokens} output tokens{tree} "
                 f"that is more than {self.what}"
             )
 

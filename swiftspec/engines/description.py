@@ -10,6 +10,7 @@ from typing import Any, Final
 from swiftspec.devices import DeviceSpec
 from swiftspec.engines.constants import Constants, constants_of
 from swiftspec.engines.words import CommandWords, ImitationWords, Method, MethodWords, ScheduleWords
+from swiftspec.errors import FieldError
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.scheduler.step_rules import StepRule
@@ -209,9 +210,10 @@ class Engine:
 
     def _with(self, limits: StepLimits, word: str, value: str) -> StepLimits:
         if word not in self.words:
-            raise ValueError(
-                f"set {word} is no limit of {self.full_name} that is known here; "
-                f"expected one of {', '.join(self.words)}"
+            raise FieldError(
+                f"set {word}",
+                f"no limit of {self.full_name} that is known here",
+                f"expected one of {', '.join(self.words)}",
             )
         name = self.words[word]
         number = _number(word, value)

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from swiftspec.errors import FieldError
 from swiftspec.models.heads import Product
 from swiftspec.models.names import out_of_scope, resolve, unknown
 from swiftspec.models.sparse_config import spec_from_config
@@ -73,7 +74,7 @@ def registered_name(name: str, *, field: str = "model") -> str | None:
     """
     found = resolve(field, name, {known: (entry["source"],) for known, entry in _table().items()})
     if found is None and (reason := out_of_scope(name)) is not None:
-        raise ValueError(f"{field} is {name!r}; that {reason}")
+        raise FieldError(field, repr(name), f"that {reason}")
     return found
 
 

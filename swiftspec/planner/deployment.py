@@ -75,7 +75,7 @@ class PlannedModel:
             found = known_model(known)
             return cls(name=known, spec=found.spec, vocabulary=found.vocabulary, directory=None)
         if name.startswith((".", "/")) and not Path(name).is_dir():
-            raise ValueError(f"{role} is {name!r}; there is no such directory")
+            raise FieldError(role, repr(name), "there is no such directory")
         if not is_path:
             raise unknown(role, name, model_names(), otherwise=NOT_LISTED)
         directory = model_directory(name)
@@ -274,7 +274,8 @@ class Deployment:
         if (engine := self.served_by) is not None:
             engine.limits(self.spec, self.settings)  # raises for one that it does not have
         elif self.settings:
-            raise ValueError(f"set {next(iter(self.settings))} needs another engine than {SWIFTSPEC.name}")
+            word, value = next(iter(self.settings.items()))
+            raise FieldError(f"set {word}", value, f"it needs another engine than {SWIFTSPEC.name}")
         elif self.host_s is not None and "int4" in (self.quant, self.draft_quant):
             raise FieldError(
                 "host_s",

@@ -212,9 +212,11 @@ def _check_context(context: int, target: PlannedModel, draft: PlannedModel, *, n
     if context + num_tokens > most:
         shorter = min((target, draft), key=lambda model: model.spec.max_position)
         longer = _with_more_positions(shorter, context + num_tokens)
-        raise ValueError(
-            f"context is {context}; with {num_tokens} output tokens that is more than the {most} positions of "
-            f"{shorter.name}" + (f"; {longer.name}, of the same size, has {longer.spec.max_position}" if longer else "")
+        raise FieldError(
+            "context",
+            context,
+            f"with {num_tokens} output tokens that is more than the {most} positions of {shorter.name}"
+            + (f"; {longer.name}, of the same size, has {longer.spec.max_position}" if longer else ""),
         )
 
 

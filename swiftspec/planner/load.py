@@ -84,9 +84,11 @@ class Load:
     def check_role(self) -> None:
         """ValueError for a decode-only pool of this package's engine, which reads the prompts itself."""
         if self.transfer_s is not None and self.serving is None:
-            raise ValueError(
-                f"transfer_ms is {self.transfer_s * 1e3:g}; this package's engine reads prompts itself: expected an "
-                "engine that serves, as --engine vllm, and no fleet"
+            raise FieldError(
+                "transfer_ms",
+                f"{self.transfer_s * 1e3:g}",
+                "this package's engine reads prompts itself: expected an engine that serves, as --engine vllm, and no "
+                "fleet",
             )
 
     @cached_property

@@ -110,7 +110,7 @@ def measure_pair(
     profile = profile.model_copy(update={"others_share": contention.others_share})
     complaints = _complaints(profile, pair, device, op_rows)
     if complaints and device == "cuda" and not accept_noise:
-        raise ValueError(f"{_worst(complaints)}; nothing is saved, unless noise is accepted")
+        raise ValueError(f"{_worst(complaints)}; nothing is saved, unless with --accept-noise")
     if complaints:
         _log.warning("noise: %s", _worst(complaints))
     return MeasuredPair(profile=profile, op_rows=op_rows)

@@ -68,7 +68,7 @@ def load_requests(plan: Plan, workload: Workload, prompts: Sequence[Prompt], *, 
     drawn = np.random.default_rng([seed, 1]).integers(len(encoded), size=len(workload.requests)).tolist()
     requests = []
     for number, (index, asked) in enumerate(zip(drawn, workload.requests, strict=True)):
-        limit.check(asked.prompt_tokens, asked.output_tokens, prompt=f"requests[{number}]", output="output_tokens")
+        limit.check(asked.prompt_tokens, asked.output_tokens, prompt=f"requests[{number}]")
         _, tokens = encoded[index]
         prompt = tuple(stretched(tokens, asked.prompt_tokens))
         requests.append(Request(prompt=prompt, max_new_tokens=asked.output_tokens))

@@ -49,7 +49,7 @@ def draw_lengths(lengths: Lengths, num_requests: int, rng: np.random.Generator, 
             assert lengths.cv is not None
             return _lognormal(lengths.mean, lengths.cv, num_requests, rng)
         case other:
-            raise ValueError(f"{field} is {other}; expected {Lengths.syntax}")
+            raise FieldError(field, other, f"expected {Lengths.syntax}")
 
 
 def _lognormal(mean: float, cv: float, num_requests: int, rng: np.random.Generator) -> _Tokens:
@@ -258,7 +258,7 @@ def _from_distributions(
 ) -> _RequestLengths:
     if prompt_tokens is None or output_tokens is None:
         missing = "prompt_tokens" if prompt_tokens is None else "output_tokens"
-        raise ValueError(f"{missing} is missing; expected {Lengths.syntax}")
+        raise FieldError(missing, "missing", f"expected {Lengths.syntax}")
     return _RequestLengths(
         prompt_tokens=draw_lengths(prompt_tokens, num_requests, streams.prompts, field="prompt_tokens").tolist(),
         output_tokens=draw_lengths(output_tokens, num_requests, streams.outputs, field="output_tokens").tolist(),

@@ -103,7 +103,7 @@ class Prefixes:
     def __post_init__(self) -> None:
         for name, least in (("system_prompt_tokens", 0), ("system_prompts", 1), ("distinct_prompts", 1), ("turns", 1)):
             if (value := getattr(self, name)) is not None and not least <= value <= MOST_TOKENS:
-                raise ValueError(f"{name} is {value}; expected {least} to {MOST_TOKENS}")
+                raise FieldError(name, value, f"expected {least} to {MOST_TOKENS}")
         if not 0 <= self.think_time_s <= 1e10:
             raise FieldError("think_time_s", f"{self.think_time_s:g}", "expected 0 or more seconds")
         if self.turns > 1 and self.distinct_prompts is not None:

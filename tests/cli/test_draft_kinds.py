@@ -147,7 +147,7 @@ def test_a_head_has_no_devices_of_its_own(fails: Fails, tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["--load", "closed:1,x"], "--load is 'closed:1,x'; expected numbers of clients"),
-        (["--load", "closed:0,4"], "--load has 0; expected 1 to 256"),
+        (["--load", "closed:0,4"], "--load is 0; expected 1 to 256"),
         (
             ["--load", "closed:1,4", "--out", "plan.json"],
             "--out is plan.json; --load closed:1,4 compares drafts and makes",

@@ -65,7 +65,7 @@ def test_a_request_beyond_the_targets_context_is_one_sentence(
         capsys.readouterr()
         assert main([*verb, "--plan", str(PLAN), "--policy", "autoregressive", flag, str(path)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert "requests[0] has 1020 tokens; with --output-tokens 24" in line
+        assert "requests[0] has 1020 tokens; with 24 output tokens" in line
         assert line.endswith("that is more than the 1024 positions of demo/target")
 
 

@@ -172,7 +172,7 @@ def test_a_class_that_cannot_be_is_one_sentence(fails: Fails, tmp_path: Path, te
             "--arrivals is poisson:2; arrivals and lengths are those of the file that --from names",
         ),
         (["--from", "azure", "f", "--set", "start_s=-1"], "--set start_s is -1; expected a number of at least 0"),
-        (["--from", "azure", "f", "--set", "duration_s=0"], "duration_s is 0; expected more than 0"),
+        (["--from", "azure", "f", "--set", "duration_s=0"], "--set duration_s is 0; expected more than 0"),
     ],
 )
 def test_what_cannot_be_made_is_one_sentence(
@@ -192,7 +192,7 @@ def test_a_load_trace_has_a_format_and_a_file(fails: Fails, tmp_path: Path) -> N
     [
         ((), "Timestamp,Request tokens\n", "{}, line 1: column TIMESTAMP is missing; expected TIMESTAMP, Conte"),
         ((), "TIMESTAMP,ContextTokens,GeneratedTokens\n", "{}: no request arrives from 0 s on; expected at least one"),
-        (("--set", "rate=0"), load_samples.AZURE, "rate is 0; expected 0.0001 to 1e+06 requests per second"),
+        (("--set", "rate=0"), load_samples.AZURE, "--set rate is 0; expected 0.0001 to 1e+06 requests per second"),
         (
             (),
             "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:01,1,1\n2024-05-10,1,1\n",
@@ -257,7 +257,10 @@ def test_stages_need_no_number_of_requests(tmp_path: Path, capsys: pytest.Captur
     [
         ((*POISSON, "--set", "think_time_s=3"), "--set think_time_s is 3.0; it needs turns, too"),
         ((*POISSON, "--set", "system_prompts=3"), "--set system_prompts is 3; it needs system_prompt_tokens, too"),
-        ((*POISSON, "--set", "turns=3,distinct_prompts=2"), "distinct_prompts is 2; all 3 turns of a conversation"),
+        (
+            (*POISSON, "--set", "turns=3,distinct_prompts=2"),
+            "--set distinct_prompts is 2; all 3 turns of a conversation",
+        ),
         (("--arrivals", "poisson:2x9", "--requests", 5, *LENGTHS), "--requests is 5, but the stages poisson:2x9 set"),
         (("--arrivals", "poisson:2x", *LENGTHS), "--arrivals is 'poisson:2x': seconds is ''"),
         (("--arrivals", "closed:2x9", *LENGTHS), "--arrivals is 'closed:2x9'; expected poisson:RATE"),

@@ -142,7 +142,7 @@ def test_outputs_of_one_token_have_no_speed() -> None:
     ("changes", "sentence"),
     [
         ({"clients": ()}, "clients is empty"),
-        ({"clients": (0, 4)}, "clients has 0; expected 1 to 256"),
+        ({"clients": (0, 4)}, "clients is 0; expected 1 to 256"),
         ({"drafts": ["eagle3", "EAGLE3"]}, "draft is eagle3 twice"),
         ({"drafts": ["llama-3.2-1b"]}, "draft is llama-3.2-1b, whose vocabulary is that of llama-3"),
         ({"dataset": "none"}, "dataset is 'none'"),

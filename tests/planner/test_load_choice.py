@@ -225,7 +225,7 @@ def test_at_most_so_many_requests_are_simulated() -> None:
     ("limits", "message"),
     [
         ({"ttft_s": -0.2}, "ttft_s\n.*greater than 0"),
-        ({"tpot_s": float("nan")}, "tpot_s\n.*greater than 0"),
+        ({"tpot_s": float("nan")}, "tpot_s\n.*finite number"),
         ({"tpot_s": 0.1, "percentile": 0.0}, "percentile\n.*greater than 0"),
         ({"tpot_s": 0.1, "percentile": 101.0}, "percentile\n.*less than or equal to 100"),
         ({"percentile": 99.0}, "percentile is 99, but there are no limits to keep"),

@@ -10,7 +10,7 @@ from swiftspec.planner.search.options import SearchOptions
 def test_a_split_takes_so_many_devices(split: str, devices: int) -> None:
     assert split_devices(split) == devices
     SearchOptions(goal=Goal(splits=(split,))).check(num_devices=devices)
-    with pytest.raises(ValueError, match=rf"takes {devices} devices; num_devices is {devices - 1}$"):
+    with pytest.raises(ValueError, match=rf"takes {devices} devices; expected at most {devices - 1}$"):
         SearchOptions(goal=Goal(splits=(split,))).check(num_devices=devices - 1)
 
 

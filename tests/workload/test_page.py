@@ -15,6 +15,7 @@ from swiftspec.artifacts import workload as artifact
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli.app import main
+from swiftspec.cli.settings import DRAWN
 from swiftspec.workload import FORMATS, Prefixes, generate
 from tests.workload.samples import workload
 
@@ -34,7 +35,7 @@ def section(heading: str) -> str:
 
 def named(heading: str) -> list[str]:
     """Names in the first column of a section's table."""
-    return re.findall(r"^\| `([a-z]+)", section(heading), re.MULTILINE)
+    return re.findall(r"^\| `([a-z_]+)", section(heading), re.MULTILINE)
 
 
 def test_the_file_on_the_page_can_be_read() -> None:
@@ -61,8 +62,8 @@ def test_the_command_of_conversations_prints_what_the_page_says(
     command, _, printed = block("## Prompts that begin alike\n").partition("\n\n")
     assert main(shlex.split(command.replace("\\\n", " "))[1:]) == 0
     assert printed.strip() in capsys.readouterr().out
-    options = set(re.findall(r"^\| `(--[a-z-]+)", section("Prompts that begin alike"), re.MULTILINE))
-    assert options == {f"--{field.replace('_', '-')}" for field in Prefixes.__dataclass_fields__}
+    options = set(named("Prompts that begin alike"))
+    assert options == {*Prefixes.__dataclass_fields__} == {*DRAWN}
 
 
 def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

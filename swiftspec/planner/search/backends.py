@@ -90,7 +90,7 @@ def check_backend(name: str, *, field: str = "backend") -> None:
     if package in EXTRAS:
         check_extra(package, needed_by=f"{field} {name!r}")
     elif find_spec(package) is None:
-        raise ValueError(f"{field} is {name!r}, which needs the package {package}; it is not installed")
+        raise FieldError(field, f"{name!r}, which needs the package {package}", "it is not installed")
 
 
 @contextmanager

@@ -137,7 +137,7 @@ def test_fewer_tokens_a_step_and_fewer_requests_cost_speed() -> None:
         ({"engine": "vlm"}, "engine is 'vlm'"),
         ({"engine": "auto@1"}, "engine is 'auto', which is called swiftspec now"),
         ({"settings": {"max_tokens": "4"}}, "set max_tokens is no limit of vLLM"),
-        ({"engine": "swiftspec", "settings": {"max_num_seqs": "4"}}, "set max_num_seqs needs another engine"),
+        ({"engine": "swiftspec", "settings": {"max_num_seqs": "4"}}, "set max_num_seqs is 4; it needs another engine"),
     ],
 )
 def test_an_engine_or_a_limit_that_there_is_not_is_refused(changes: dict[str, Any], says: str) -> None:
@@ -146,7 +146,7 @@ def test_an_engine_or_a_limit_that_there_is_not_is_refused(changes: dict[str, An
 
 
 def test_more_clients_than_the_engine_runs_at_once_are_refused() -> None:
-    with pytest.raises(ValueError, match="clients has 16; expected 1 to 8"):
+    with pytest.raises(ValueError, match="clients is 16; expected 1 to 8"):
         compare_kinds(
             deployment(settings={"max_num_seqs": "8"}),
             target=TARGET,
@@ -222,7 +222,7 @@ def test_this_packages_engine_has_no_prefix_cache_and_says_so() -> None:
     made = planned(Load(workload=chats(), most_requests=8), engine="swiftspec")
     assert made.under_load is not None
     assert "this package's engine has no prefix cache" in cached(made, made.under_load)
-    with pytest.raises(ValueError, match="role is decode; this package's engine reads prompts itself"):
+    with pytest.raises(ValueError, match="transfer_ms is 0; this package's engine reads prompts itself"):
         planned(Load(workload=chats(), transfer_s=0.0), engine="swiftspec")
 
 
