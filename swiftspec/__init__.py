@@ -19,7 +19,7 @@ Plan for eight GPUs without having them:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from swiftspec.extras import extras_named
+from swiftspec.errors import extras_named
 from swiftspec.version import __version__ as __version__
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.extras import EXTRAS, missing_packages
+from swiftspec.errors import EXTRAS, missing_packages
 from tests.run import ALONE
 
 MISSING = {extra for extra in EXTRAS if missing_packages(extra)}

@@ -6,15 +6,15 @@ __all__ = ["ALONE", "ALONE_CALL", "NEVERS", "ROOMS", "SHIPPED", "WRITERS", "allo
 
 # Room -> what its modules may import beside the standard library: rooms below it and third-party packages. A room is a
 # folder of swiftspec, a folder of the engine, or a module that lies in none; rooms stand in their order, lowest first.
+# All may import errors.
 TORCH = ("torch", "numpy", "safetensors")
 ROOMS: Mapping[str, frozenset[str]] = {
     "errors": frozenset(),
-    "extras": frozenset(),
     "version": frozenset(),
     "progress": frozenset(),
     "interpreters": frozenset(),
     "machine": frozenset(),
-    "files": frozenset({"extras", "machine", "numpy", "pydantic", "pydantic_core"}),
+    "files": frozenset({"machine", "numpy", "pydantic", "pydantic_core"}),
     "policies": frozenset(),
     "models": frozenset({"files", "policies", "tokenizers"}),
     "devices": frozenset({"machine", "models", "torch"}),
@@ -33,7 +33,6 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "simulator": frozenset({"timing", "artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
         {
-            "extras",
             "files",
             "timing",
             "simulator",
@@ -58,11 +57,11 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "engine.driver": frozenset({"engine.model", "timing", "policies", "scheduler"}),
     "engine.process": frozenset(
         {"engine.channel", "engine.driver", "engine.model", "engine.parallel"}
-        | {"timing", "devices", "errors", "files", "interpreters", "policies", "scheduler", "torch", "zmq"}
+        | {"timing", "devices", "files", "interpreters", "policies", "scheduler", "torch", "zmq"}
     ),
     "engine.cluster": frozenset(
-        {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "errors", "interpreters"}
-        | {"extras", "policies", "version", "torch", "ray"}
+        {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "interpreters"}
+        | {"policies", "version", "torch", "ray"}
     ),
     # kernels: what forked processes will load is compiled before they start.
     "engine": frozenset(
@@ -71,8 +70,6 @@ ROOMS: Mapping[str, frozenset[str]] = {
             "engine.process",
             "artifacts",
             "devices",
-            "errors",
-            "extras",
             "files",
             "kernels",
             "models",
@@ -82,7 +79,6 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "profiler": frozenset(
         {
-            "extras",
             "timing",
             "engine",
             "engine.channel",
@@ -114,7 +110,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "loadtest": frozenset({"timing", "artifacts", "files", "numpy"}),
     # The engine as everyone uses it: see NEVERS.
     "server": frozenset(
-        {"timing", "engine", "artifacts", "errors", "files", "interpreters", "models", "version"}
+        {"timing", "engine", "artifacts", "files", "interpreters", "models", "version"}
         | {"pydantic", "starlette", "uvicorn", "prometheus_client", "jinja2"}
     ),
     "api": frozenset(
@@ -122,15 +118,13 @@ ROOMS: Mapping[str, frozenset[str]] = {
         | {"policies", "profiler", "progress", "scheduler", "simulator", "validation"}
     ),
     # What pytest loads: it uses the library as a user does, and nothing uses it.
-    "pytest_plugin": frozenset(
-        {"artifacts", "errors", "files", "progress", "reports", "api", "pytest", "pytest_benchmark"}
-    ),
-    "root": frozenset({"extras", "timing", "artifacts", "engine", "planner", "reports", "api", "version"}),
+    "pytest_plugin": frozenset({"artifacts", "files", "progress", "reports", "api", "pytest", "pytest_benchmark"}),
+    "root": frozenset({"timing", "artifacts", "engine", "planner", "reports", "api", "version"}),
     # These two may import every room that stands before them, too, but root.
     "cli": frozenset({"typer", "rich"}),
     "studies": frozenset({"joblib", "matplotlib", "numpy", "pydantic", "scipy", "simpy", "typer"}),
     "cli.study": frozenset({"cli", "studies", "typer"}),
-    "cli.app": frozenset({"extras", "cli", "cli.study", "engine.process", "errors", "files", "version", "typer"}),
+    "cli.app": frozenset({"cli", "cli.study", "engine.process", "files", "version", "typer"}),
     "__main__": frozenset({"cli", "cli.app"}),
 }
 _TOP = ("cli", "studies")

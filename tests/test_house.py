@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import swiftspec
-from swiftspec import extras
+from swiftspec import errors
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.report import Report
@@ -131,14 +131,14 @@ def test_every_dependency_is_justified() -> None:
 
 def test_extras_are_what_errors_say_of_them() -> None:
     modules = {"pyzmq": "zmq", "prometheus-client": "prometheus_client"}
-    brought = {extra: {modules.get(r.name, r.name) for r in EXTRAS[extra]} - {"triton"} for extra in extras.EXTRAS}
-    assert brought == {extra: set(names) for extra, names in extras.EXTRAS.items()}
-    assert EXTRAS.keys() == {*extras.EXTRAS, "demo", "dev"}
+    brought = {extra: {modules.get(r.name, r.name) for r in EXTRAS[extra]} - {"triton"} for extra in errors.EXTRAS}
+    assert brought == {extra: set(names) for extra, names in errors.EXTRAS.items()}
+    assert EXTRAS.keys() == {*errors.EXTRAS, "demo", "dev"}
 
 
 def test_development_has_every_extra() -> None:
     (ours,) = (line for line in PROJECT["optional-dependencies"]["dev"] if line.startswith("swiftspec-llm"))
-    assert Requirement(ours).extras == extras.EXTRAS.keys()
+    assert Requirement(ours).extras == errors.EXTRAS.keys()
 
 
 def test_the_oldest_versions_are_those_of_the_requirements() -> None:

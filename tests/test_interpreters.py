@@ -130,7 +130,7 @@ def test_an_interpreter_has_the_package_of_its_starter_and_what_lies_beside_it(t
     """A copy, while another one may be installed: in the current folder, or in that of the program."""
     copy = tmp_path / "copy"
     (copy / "swiftspec").mkdir(parents=True)
-    for name in ("__init__.py", "extras.py", "version.py", "interpreters.py"):
+    for name in ("__init__.py", "errors.py", "version.py", "interpreters.py"):
         shutil.copy(ROOT / "swiftspec" / name, copy / "swiftspec")
     (copy / "swiftspec" / "shown.py").write_text(SHOWN)
     (copy / "beside.py").touch()

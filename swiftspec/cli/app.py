@@ -22,8 +22,7 @@ from swiftspec.cli.renamed import renewed
 from swiftspec.cli.verb_groups import CHECK, DATA, DECIDE, MEASURE, MORE, USE, VerbGroups
 from swiftspec.cli.verbs import check, data, decide, measure, more, use
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code
-from swiftspec.errors import EngineError, FieldError
-from swiftspec.extras import extras_named
+from swiftspec.errors import EngineError, FieldError, extras_named
 from swiftspec.files.reading import brief
 from swiftspec.version import __version__
 

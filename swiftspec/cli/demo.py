@@ -21,7 +21,7 @@ from swiftspec.cli.verbs.use import RunFlags
 from swiftspec.demo import DEMO_INFLATION
 from swiftspec.demo.budget import LADDER, Scope, restricted
 from swiftspec.devices.local import num_devices_here
-from swiftspec.extras import check_extra
+from swiftspec.errors import check_extra
 from swiftspec.files.reading import read_json
 from swiftspec.models.spec import model_directory
 from swiftspec.profiler.pair import resolve

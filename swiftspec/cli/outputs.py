@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from swiftspec.cli import console
-from swiftspec.extras import check_extra
+from swiftspec.errors import check_extra
 from swiftspec.files.writing import STDOUT, Destination, locate, write_output
 
 __all__ = ["check_outputs", "saved", "write_json"]

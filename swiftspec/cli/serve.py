@@ -17,7 +17,7 @@ from swiftspec.cli.settings import SERVER, own_settings
 from swiftspec.cli.verbs.use import ServeFlags
 from swiftspec.engine.checks import check_devices
 from swiftspec.engine.requests import Tenant
-from swiftspec.extras import check_extra
+from swiftspec.errors import check_extra
 from swiftspec.files.reading import read_input
 from swiftspec.reports.formatting import count
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Self
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.devices import DEVICES
 from swiftspec.devices.local import num_devices_here
-from swiftspec.errors import FieldError
-from swiftspec.extras import check_extra
+from swiftspec.errors import FieldError, check_extra
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.scoring import PromptScoring

@@ -10,7 +10,7 @@ from typing import IO, Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from swiftspec.extras import install_command
+from swiftspec.errors import install_command
 from swiftspec.files.reading import is_unicode, open_input, parse_foreign_json, read_foreign_json, shown
 
 __all__ = ["StoredTensor", "check_header", "read_header", "weight_files"]

@@ -12,8 +12,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.devices import DEVICES
 from swiftspec.devices.contention import watch_contention
 from swiftspec.devices.local import num_devices_here
-from swiftspec.errors import FieldError
-from swiftspec.extras import check_extra
+from swiftspec.errors import FieldError, check_extra
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.extras import EXTRAS
+from swiftspec.errors import EXTRAS
 from tests.cli.lacking import ROOT, Machine, machine
 
 PACKAGES = sorted({"transformers", "triton"}.union(*EXTRAS.values()))

@@ -22,8 +22,7 @@ from swiftspec.devices.local import Device
 from swiftspec.engine.cluster.executor import ClusterExecutor
 from swiftspec.engine.cluster.host import Host
 from swiftspec.engine.process.placement import Placement, WorkerSpec
-from swiftspec.errors import EngineError, FieldError
-from swiftspec.extras import check_extra
+from swiftspec.errors import EngineError, FieldError, check_extra
 from swiftspec.interpreters import ray_options
 from swiftspec.policies.effects import Role
 

@@ -20,8 +20,7 @@ import joblib
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.backend import resource_tracker as loky_tracker
 
-from swiftspec.errors import FieldError
-from swiftspec.extras import EXTRAS, check_extra
+from swiftspec.errors import EXTRAS, FieldError, check_extra
 from swiftspec.interpreters import ray_options, safe_multiprocessing, safe_path
 from swiftspec.models.names import unknown
 
