@@ -15,6 +15,7 @@ _FLAGS = {
     "draft_quant": "--dtype",
     "format_name": "--from",
     "host_s": "--set host_ms",
+    "max_devices": "--limit devices",
     "most_requests": "--set load_requests",
     "num_devices": "--devices",
     "num_jobs": "--jobs",

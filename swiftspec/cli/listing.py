@@ -9,6 +9,7 @@ from swiftspec.cli.verbs.data import ListFlags
 from swiftspec.devices import DEVICES, DeviceSpec
 from swiftspec.engines import ENGINES, Engine
 from swiftspec.models import known_model, model_names
+from swiftspec.models.names import ARCHITECTURES
 from swiftspec.policies import POLICIES, Policy
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.registry import offers
@@ -47,8 +48,8 @@ def list_models() -> dict[str, Any]:
     console.table("Models known by name", columns, rows, num_text_columns=2, last_is_text=True)
     console.paragraph()
     console.paragraph(
-        "For other models of the same architectures, give a directory with a config.json; what is not of the "
-        "architecture llama, mistral, qwen2, qwen3, mixtral or qwen3_moe can be planned for, but not run. "
+        "For other models of the same architectures, give a directory with a config.json; what is none of "
+        f"{', '.join(ARCHITECTURES)} can be planned for, but not run. "
         "A draft needs the vocabulary of its target. A pair without published acceptance is planned with that of the "
         "most similar pair, or with `swiftspec plan --acceptance`."
     )

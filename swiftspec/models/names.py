@@ -3,10 +3,11 @@
 import re
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
+from typing import Final
 
 from swiftspec.errors import FieldError
 
-__all__ = ["out_of_scope", "resolve", "unknown"]
+__all__ = ["ARCHITECTURES", "out_of_scope", "resolve", "unknown"]
 
 # Words that tell neither size nor architecture: publishers, and fine-tuning of the same shape.
 _NO_MATTER = frozenset({"meta", "nvidia", "instruct", "it", "chat", "hf", "base"})
@@ -17,7 +18,8 @@ _MIXTURE = (
     "with its config.json can be named instead"
 )
 _HEAD = "is a head of a kind that is not supported; as a draft, those named eagle3, mtp, p-eagle, dflash and dspark are"
-_OTHER = "is of an architecture that is not supported; those of llama, mistral, qwen2 and qwen3 are"
+ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")  # that the engine runs
+_OTHER = f"is of an architecture that is not supported; those of {', '.join(ARCHITECTURES)} are"
 # Patterns of lower-case names, and why such a model cannot be planned for. The first match counts.
 _OUT_OF_SCOPE = (
     (r"eagle|medusa|hydra|\bmtp\b", _HEAD),

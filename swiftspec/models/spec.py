@@ -14,6 +14,7 @@ from typing import Any, Final
 from swiftspec.errors import FieldError
 from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.layer_parts import Experts
+from swiftspec.models.names import ARCHITECTURES
 
 __all__ = [
     "PLANNED_ONLY",
@@ -25,7 +26,6 @@ __all__ = [
 ]
 
 _DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "int8": 1}
-_ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
 # Architectures whose layers the engine does not have: see sparse_config.
 PLANNED_ONLY: Final = (
     "glm4_moe",
@@ -227,10 +227,10 @@ class _Config(ConfigJson):
             first = names[0] if isinstance(names, list) and names else None
             model_type = str(first).removesuffix("ForCausalLM").lower() if first else None
         if model_type in PLANNED_ONLY:
-            expected = f"one of {', '.join(_ARCHITECTURES)}: its layers can be planned for, but not run"
+            expected = f"one of {', '.join(ARCHITECTURES)}: its layers can be planned for, but not run"
             raise self.fail("model_type", model_type, expected)
-        if model_type not in _ARCHITECTURES:
-            raise self.fail("model_type", model_type, f"one of {', '.join(_ARCHITECTURES)}")
+        if model_type not in ARCHITECTURES:
+            raise self.fail("model_type", model_type, f"one of {', '.join(ARCHITECTURES)}")
         return str(model_type)
 
     def require_supported(self, architecture: str) -> None:

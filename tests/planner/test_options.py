@@ -18,3 +18,9 @@ def test_a_split_takes_so_many_devices(split: str, devices: int) -> None:
 def test_what_is_no_split_is_refused(split: str) -> None:
     with pytest.raises(ValueError, match=f"^split is '{split.replace('+', '[+]')}'; expected devices of the target "):
         SearchOptions(goal=Goal(splits=(split,))).check(num_devices=8)
+
+
+def test_a_limit_of_devices_that_limits_nothing_is_refused() -> None:
+    SearchOptions(goal=Goal(max_devices=8)).check(num_devices=8)
+    with pytest.raises(ValueError, match="max_devices is 64; there are 8, and this limit only leaves some idle"):
+        SearchOptions(goal=Goal(max_devices=64)).check(num_devices=8)

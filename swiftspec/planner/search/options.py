@@ -69,7 +69,7 @@ class SearchOptions:
             raise FieldError("num_jobs", self.num_jobs, "expected at least 1, or -1 for one per core")
         if self.backend is not None:
             check_backend(self.backend)
-        self._check_goal()
+        self._check_goal(num_devices)
         for split in self.goal.splits:
             if (needed := split_devices(split)) > num_devices:
                 raise FieldError("split", f"{split}, which takes {needed} devices", f"expected at most {num_devices}")
@@ -85,7 +85,10 @@ class SearchOptions:
                 f"{self.policy}, which is disaggregated: its roles need 2 devices, not {num_devices}",
             )
 
-    def _check_goal(self) -> None:
+    def _check_goal(self, num_devices: int) -> None:
+        most = self.goal.max_devices
+        if most is not None and most > num_devices:
+            raise FieldError("max_devices", most, f"there are {num_devices}, and this limit only leaves some idle")
         if self.load is None and self.goal.percentile is not None:
             raise FieldError("percentile", f"{self.goal.percentile:g}", "it needs a workload")
         if self.load is not None and self.goal.objective is not Objective.TOKENS_PER_S:
