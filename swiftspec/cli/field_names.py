@@ -42,9 +42,9 @@ _SETTINGS = {
 
 
 def flag_of(field: str) -> str:
-    """The flag by which a user gives a field, `--devices` or `--set rate`; the field itself if it has none."""
+    """The flag by which a user gives a field: `--devices`, or `--set rate`."""
     if field in _FLAGS:
         return _FLAGS[field]
-    if field in _OPTIONS or field.startswith("set "):
-        return f"--{field if field.startswith('set ') else field.replace('_', '-')}"
-    return f"--set {field}" if field in _SETTINGS else field
+    if field in _SETTINGS and field not in _OPTIONS:
+        return f"--set {field}"
+    return field if field.startswith("--") else f"--{field if field.startswith('set ') else field.replace('_', '-')}"

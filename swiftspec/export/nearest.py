@@ -7,6 +7,7 @@ from typing import NamedTuple
 from swiftspec.artifacts.plan import Candidate, Plan, described
 from swiftspec.engines import Engine
 from swiftspec.engines.words import METHODS_BY_DRAFT, Method
+from swiftspec.errors import FieldError
 from swiftspec.files.reading import read_foreign_json
 from swiftspec.models import known_model, model_names
 from swiftspec.models.draft_kinds import draft_facts
@@ -160,7 +161,7 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
             "Another plan, made here and not predicted: a chain as long, drafted in turn on all devices of the plan."
         )
     else:
-        raise ValueError(_nothing_like(planned, policy, engine, drafter))
+        raise _nothing_like(planned, policy, engine, drafter)
     found = _Placement(policy, devices, ranks if plan.device == "cpu" else devices, speed, basis)
     return _divided(plan, found, engine)
 
@@ -170,19 +171,15 @@ def _window(policy: Policy) -> int:
     return 0 if policy.layout is Layout.TARGET_ONLY else policy.chain_tokens
 
 
-def _nothing_like(planned: Candidate, policy: Policy, engine: Engine, drafter: Method) -> str:
+def _nothing_like(planned: Candidate, policy: Policy, engine: Engine, drafter: Method) -> FieldError:
     drafts = policy.layout is not Layout.TARGET_ONLY
     method = method_of(policy, drafter)
     if drafts and method not in engine.methods:
-        return (
-            f"policy is {planned.policy!r} with {drafter}, which {engine.described()} does not have; "
-            "expected a plan with another draft"
-        )
+        value = f"{planned.policy!r} with {drafter}, which {engine.described()} does not have"
+        return FieldError("policy", value, "expected a plan with another draft")
     substitute = _SUBSTITUTES.get(method or drafter, ParallelChain.name) if drafts else PromptLookup.name
-    return (
-        f"policy is {planned.policy!r}, which {engine.full_name} does not have, and the plan has no {substitute} "
-        f"in its place; expected a plan of all policies, or of {substitute}"
-    )
+    value = f"{planned.policy!r}, which {engine.full_name} does not have, and the plan has no {substitute} in its place"
+    return FieldError("policy", value, f"expected a plan of all policies, or of {substitute}")
 
 
 def _like(policy: Policy, candidates: Sequence[Candidate]) -> Candidate | None:

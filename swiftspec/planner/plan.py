@@ -126,7 +126,7 @@ def make_plan(
         policies=_searched(options.policy),
     )
     if not any(policy in (None, option.policy.name) for option in feasible):
-        raise ValueError(_nothing_feasible(policy, rejected, num_used, memory, longest_context(trace)))
+        raise _nothing_feasible(policy, rejected, num_used, memory, longest_context(trace))
     errors = known_errors(profile, acceptance)
     with parallel_backend(options.backend):
         evaluator = Evaluator(profile, trace, num_jobs=num_jobs, errors=errors.forwards)
@@ -301,13 +301,13 @@ def _check(*, num_devices: int, num_jobs: int, policy: str | None) -> None:
 
 def _nothing_feasible(
     policy: str | None, rejected: Mapping[str, int], num_devices: int, memory: MemoryModel | None, context: int
-) -> str:
+) -> ValueError:
     if memory is not None:
         widest = Option.placed(Autoregressive(), (memory.most_devices(num_devices),))
         if memory.deficit(widest, context=context) > 0:
-            return memory.too_big(widest, context=context)
+            return ValueError(memory.too_big(widest, context=context))
     reasons = "; ".join(reason for reason in rejected if reason.startswith(policy or ""))
-    return f"policy is {policy or 'auto'}, but no option is feasible: {reasons}"
+    return FieldError("policy", f"{policy or 'auto'}, but no option is feasible: {reasons}")
 
 
 def _collectives(profile: Profile, option: Option) -> tuple[Collective, ...]:

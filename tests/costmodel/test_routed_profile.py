@@ -129,7 +129,7 @@ def test_profiles_of_other_targets_are_left_alone(given: Profile) -> None:
 def test_plans_are_searched_with_it_and_keep_the_profile_as_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[Profile] = []
 
-    def make_plan(*, profile: Profile, **_: object) -> Plan:
+    def make_plan(profile: Profile, *_: object, **__: object) -> Plan:
         searched.append(profile)
         return plan()
 

@@ -248,7 +248,7 @@ def test_residual_sampling_without_the_drafts_probabilities_is_refused(disaggreg
 
 def test_a_request_over_the_context_is_refused(colocated: Launcher) -> None:
     with pytest.raises(
-        ValueError, match=r"prompt has 250 tokens; with max_new_tokens 48 that is more than the context of 256"
+        ValueError, match=r"prompt has 250 tokens; with 48 output tokens that is more than the context of 256"
     ):
         generate(colocated, Autoregressive(), (1,) * 250)
 

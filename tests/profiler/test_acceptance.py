@@ -63,7 +63,7 @@ def test_an_end_of_sequence_ends_a_prompt(models: tuple[Path, Path]) -> None:
 
 
 def test_a_prompt_over_the_context_names_both_numbers(models: tuple[Path, Path]) -> None:
-    with pytest.raises(ValueError, match="prompt c: 89 tokens with max_new_tokens 200 exceed the target's context"):
+    with pytest.raises(ValueError, match="prompt c: 89 tokens with 200 output tokens exceed the target's context"):
         record(models, 200)
 
 

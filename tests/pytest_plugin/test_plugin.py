@@ -156,7 +156,7 @@ MISTAKES = {
     ),
     "unknown policy": (
         ["--swiftspec-policies", "medusa"],
-        "--swiftspec-policies: policies has 'medusa'; the plan has swiftspec, serial_chain, autoregressive",
+        "--swiftspec-policies: policies is 'medusa'; the plan has swiftspec, serial_chain, autoregressive",
     ),
     "no repetition": (["--swiftspec-repeats", "0"], "*--swiftspec-repeats: '0'; expected a whole number from 1 on"),
     "report over the plan": (["--swiftspec-json", "{plan}"], "--swiftspec-json: *plan.json is read as an input; *"),

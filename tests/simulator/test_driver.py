@@ -47,6 +47,7 @@ class Recorded:
     policy: Policy
     outputs: list[list[int]] = field(default_factory=list)
     name: ClassVar[str] = "recorded"
+    earlier_outputs: ClassVar[int] = 0
 
     @property
     def layout(self) -> Layout:

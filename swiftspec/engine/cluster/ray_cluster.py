@@ -140,8 +140,8 @@ def _latest_cluster() -> str:
     return ""
 
 
-def _no_cluster(address: str, why: str) -> ValueError:
-    return ValueError(f"ray is {address!r}, where no cluster answers ({why}); expected the address of one, or auto")
+def _no_cluster(address: str, why: str) -> FieldError:
+    return FieldError("ray", f"{address!r}, where no cluster answers ({why})", "expected the address of one, or auto")
 
 
 class _Room(NamedTuple):

@@ -216,7 +216,7 @@ def test_without_a_compiler_torch_computes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program, str(directory)]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["TorchTenants"]
-    assert "ValueError: dtype is 'int8'" in done.stderr
+    assert "FieldError: dtype is 'int8'" in done.stderr
 
 
 @pytest.mark.parametrize("capability", ["default", "avx2"])
