@@ -9,6 +9,7 @@ from swiftspec.artifacts.load_metrics import Percentiles
 from swiftspec.cli import console
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs, saved
+from swiftspec.errors import FieldError
 from swiftspec.reports.formatting import count, percent
 from swiftspec.studies.atts.conformal import expected_share
 from swiftspec.studies.atts.document import AttsOptions, AttsRun
@@ -74,7 +75,8 @@ def _options(asked: Asked, replayed: AttsRun | None) -> AttsOptions:
     try:
         return AttsOptions.checked(usual | given, source="options")
     except ValueError as error:
-        raise ValueError(str(error).removeprefix("options: ")) from None
+        field, _, wrong = str(error).removeprefix("options: ").partition(" is ")
+        raise FieldError(field, wrong) from None
 
 
 def _sampled(files: Files, asked: Asked, options: AttsOptions, calibration: AttsRun | None) -> AttsRun:
