@@ -3,6 +3,7 @@
 import ast
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -58,7 +59,6 @@ def test_every_field_that_an_error_names_has_a_flag() -> None:
         if isinstance(node.args[0], ast.Constant)
     }
     assert len(fields) > 30
-    known = {
-        option for command in get_command(app).commands.values() for each in command.params for option in each.opts
-    }
+    commands: dict[str, Any] = vars(get_command(app))["commands"]
+    known = {option for command in commands.values() for each in command.params for option in each.opts}
     assert {field for field in fields if flag_of(field).partition(" ")[0] not in known} == set()
