@@ -129,7 +129,10 @@ def test_prompts_of_the_plans_trace_are_replayed_whole(tmp_path: Path) -> None:
         (("--set", "max_running=3"), "--set max_running is 3; it is only for --load"),
         (("--set", "gather_ms=0.5"), "--set gather_ms is 0.5; it is only for --load"),
         (("--set", "control=goodput"), "--set control is goodput; it is only for --load"),
-        (("--load", "{workload}", "--set", "control=best"), "control is 'best'; expected one of fixed:K, goodput,"),
+        (
+            ("--load", "{workload}", "--set", "control=best"),
+            "--set control is 'best'; expected one of fixed:K, goodput,",
+        ),
         (("--load", "{workload}", "--policy", "pearl", "--set", "control=slo"), "whose verifications cannot be cut"),
         (("--load", "{workload}", "--max-new-tokens", "3"), "--max-new-tokens is 3; with --load, "),
         (("--load", "{workload}", "--plot", "x.gif"), "--plot is x.gif; expected a name ending in .png"),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from swiftspec.errors import FieldError
 from swiftspec.scheduler.asks import equal_shares
 from swiftspec.scheduler.controls.control import Control, Demand
 from swiftspec.scheduler.controls.goodput import Goodput, GoodputPerRequest
@@ -53,7 +54,7 @@ def named_control(name: str) -> Control:
     if kind == "fixed" and number.isdecimal():
         return Fixed(num_draft_rows=int(number))
     if name not in _NAMED:
-        raise ValueError(f"control is {name!r}; expected one of {', '.join(CONTROLS)}, with a whole number for K")
+        raise FieldError("control", repr(name), f"expected one of {', '.join(CONTROLS)}, with a whole number for K")
     return _NAMED[name]
 
 

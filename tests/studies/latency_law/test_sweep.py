@@ -73,7 +73,7 @@ def test_the_document_is_json_with_its_schema(swept: tuple[Sweep, Path]) -> None
     [
         ((), "plan is missing; only a server can be swept without one"),
         (("--plan", str(PLAN), "--measure"), "--prompts"),
-        (("--plan", str(PLAN), "--control", "magic"), "control is 'magic'; expected one of fixed:K"),
+        (("--plan", str(PLAN), "--control", "magic"), "--set control is 'magic'; expected one of fixed:K"),
         (
             ("--url", "http://127.0.0.1:1", "--prompts", str(PLAN), "--policy", "pearl"),
             "policy is pearl; without a plan",
