@@ -61,6 +61,8 @@ class Engine:
         As in `--engine`, and in sentences.
     release : tuple of int
         The release that is meant; the one described here if the user names none.
+    published : mapping of str to str
+        Day on which releases came out, `YYYY-MM-DD`, oldest first: enough of them to tell which one a date means.
     rule : StepRule
     op_tables : str or None
         Library of the op tables that its forwards are composed of; None for the usual one.
@@ -80,6 +82,8 @@ class Engine:
     late_s : float
         Seconds that a step takes longer if it is formed after the one before: scheduling, sampling and launches, which
         run beside the device otherwise. 0 where that is not known.
+    late_round_s : float
+        The same of a step that drafts and verifies.
     graphs_prompts : bool
         Whether steps with prompts are recorded graphs, too, up to the same size.
     fp8_cache : frozenset of str
@@ -123,6 +127,7 @@ class Engine:
     name: str
     full_name: str
     release: Release
+    published: Mapping[str, str] = field(default_factory=dict)
     rule: StepRule
     op_tables: str | None
     large_limits: StepLimits
@@ -134,6 +139,7 @@ class Engine:
     covers_requests: bool = False
     ahead_since: Release | None = None
     late_s: float = 0.0
+    late_round_s: float = 0.0
     graphs_prompts: bool = False
     fp8_cache: frozenset[str] = frozenset()
     collective: str | None = None
@@ -167,6 +173,11 @@ class Engine:
     def at(self, release: str) -> Engine:
         """The same at another release. ValueError if it is none."""
         return replace(self, release=parse_release(self.name, release))
+
+    def as_of(self, day: str) -> Engine:
+        """The same at the release of a day, `YYYY-MM-DD`, or month; at its oldest one before all that are known."""
+        known = [release for release, since in self.published.items() if since[: len(day)] <= day]
+        return self.at(known[-1] if known else next(iter(self.published), self.release_name))
 
     def limits(self, device: DeviceSpec, settings: Mapping[str, str] | None = None) -> StepLimits:
         """The engine's own limits on a device, with the user's.

@@ -43,6 +43,16 @@ TRTLLM: Final = Engine(
     name="trtllm",
     full_name="TensorRT-LLM",
     release=(1, 4, 0),
+    # From 1.2 on the first release candidates, which public benchmarks ran.
+    published={
+        "0.14.0": "2024-09-10",
+        "0.17.0": "2024-12-17",
+        "0.20.0": "2025-06-19",
+        "1.0.0": "2025-09-24",
+        "1.2.0": "2025-11-07",
+        "1.3.0": "2026-01-22",
+        "1.4.0": "2026-10-13",
+    },
     rule=DECODES_FIRST,
     op_tables="trtllm",
     collective="trtllm",

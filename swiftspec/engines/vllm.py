@@ -50,6 +50,28 @@ VLLM: Final = Engine(
     name="vllm",
     full_name="vLLM",
     release=(0, 33, 0),
+    published={
+        "0.6.0": "2024-09-05",
+        "0.7.0": "2025-01-27",
+        "0.8.0": "2025-03-18",
+        "0.9.0": "2025-05-28",
+        "0.10.0": "2025-07-25",
+        "0.11.0": "2025-10-04",
+        "0.12.0": "2025-12-03",
+        "0.13.0": "2025-12-19",
+        "0.14.0": "2026-01-20",
+        "0.15.0": "2026-01-29",
+        "0.16.0": "2026-02-26",
+        "0.18.0": "2026-03-20",
+        "0.20.0": "2026-04-27",
+        "0.22.0": "2026-05-29",
+        "0.24.0": "2026-06-30",
+        "0.26.0": "2026-07-25",
+        "0.28.0": "2026-08-26",
+        "0.30.0": "2026-09-22",
+        "0.31.0": "2026-10-05",
+        "0.33.0": "2026-11-02",
+    },
     rule=DECODES_FIRST,
     op_tables="vllm",
     collective="vllm_custom",
@@ -78,6 +100,7 @@ VLLM: Final = Engine(
     leaves_draft_whole=True,
     # Pull request 25872 measured steps of 27.17 ms instead of 28.14 with async scheduling (Llama-3.1-8B, EAGLE-3, L20).
     late_s=1.0e-3,
+    late_round_s=1.0e-3,
     # vllm/config/speculative.py. Async scheduling with drafts: pull requests 31998, 48341 and 58065, from the first
     # release after each on; never with drafts that the host makes.
     methods={

@@ -213,7 +213,7 @@ class ServingEngine:
         gives_up = self.engine.blocks_given_up if chains is not None and chains.reads_target else 0
         beside_draft = None if chains is None else chains.cache_tokens
         ahead = self.limits.runs_ahead and (chains is None or chains.runs_ahead)
-        late_s = 0.0 if ahead else self.engine.late_s
+        late_s = 0.0 if ahead else self.engine.late_s if chains is None else self.engine.late_round_s
         return EngineUnderLoad(
             rule=self.engine.rule,
             step_tokens=self.limits.step_tokens,

@@ -1,5 +1,6 @@
 """Requests of a row of measured loads: how they arrive, their lengths, and what they share."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -7,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from swiftspec.errors import FieldError
-from swiftspec.planner.under_load.loads import UNEVEN, Requests
+from swiftspec.planner.under_load.loads import UNEVEN, Requests, closed_loop_workload, requests_of
 from swiftspec.scheduler.prefix_cache import Segment
 from swiftspec.validation.published.rows import UnpredictedError, cell_count, cell_number
 
-__all__ = ["INFERENCEX", "stated_requests"]
+__all__ = ["INFERENCEX", "stated_requests", "text_requests"]
 
 # InferenceX draws lengths from 0.8 to 1.0 of those it states, and sends ten times as many prompts as it has clients.
 INFERENCEX: Final = ("InferenceX", "InferenceMAX")  # its names
@@ -50,6 +51,42 @@ def stated_requests(cells: Mapping[str, str]) -> Requests:
         if (clients or 0) > 1 and share == 1
         else _lengths(outputs, share, count, rng),
         segments=[segments_of(number) for number in range(count)],
+        num_clients=clients,
+    )
+
+
+# Prompts of public data sets, which a run sends once each: its last answers are written with ever fewer requests.
+_DATA_SETS: Final[Mapping[str, int]] = {
+    "mt-bench": 80,
+    "humaneval": 164,
+    "spec-bench": 480,
+    "math500": 500,
+    "math-500": 500,
+    "alpaca": 805,
+    "speed-bench": 880,
+    "gsm8k": 1319,
+}
+_STEADY: Final = 20  # prompts per client of a run whose ends hardly count
+_LENGTH_SHAPE: Final = 2.0  # gamma law of answers that end by themselves: a coefficient of variation of 0.7
+
+
+def text_requests(data_set: str, *, clients: int, prompt_tokens: int, output_tokens: int) -> Requests:
+    """Requests of clients that each send the next one when one ends: the prompts of a data set, where it is known.
+
+    data_set: its name, `MT-Bench`, or with a number of its prompts, `MT-Bench, 20 questions`.
+    """
+    name = data_set.strip().lower()
+    stated = re.search(r"(\d+) (?:questions|prompts|samples|requests)", name)
+    known = next((count for word, count in _DATA_SETS.items() if name.startswith(word)), None)
+    count = int(stated[1]) if stated else known
+    if clients == 1 or count is None or not 0 < count < _STEADY * clients:
+        return requests_of(closed_loop_workload(clients, prompt_tokens, output_tokens))
+    lengths = np.random.default_rng(0).gamma(_LENGTH_SHAPE, output_tokens / _LENGTH_SHAPE, count)
+    lengths *= output_tokens / lengths.mean()
+    return Requests(
+        arrival_s=np.zeros(count),
+        prompt_tokens=np.full(count, prompt_tokens),
+        output_tokens=np.maximum(lengths.round(), 1).astype(np.int64),
         num_clients=clients,
     )
 

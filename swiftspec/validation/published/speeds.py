@@ -17,7 +17,6 @@ from swiftspec.engines.description import Engine
 from swiftspec.files.csv_rows import read_table
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.deployment import PlannedModel
-from swiftspec.planner.under_load.loads import closed_loop_workload, requests_of
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
 from swiftspec.validation.published.comparison import (
@@ -29,6 +28,7 @@ from swiftspec.validation.published.comparison import (
     compared_rows,
 )
 from swiftspec.validation.published.drafted import drafting_of
+from swiftspec.validation.published.row_requests import text_requests
 from swiftspec.validation.published.rows import (
     MeasuredRow,
     UnpredictedError,
@@ -41,6 +41,7 @@ __all__ = ["compare_speeds", "read_speed_rows"]
 
 _DRAFTED: Final = 0.1  # relative standard deviation that a draft's acceptance and forwards add
 _PROMPT, _OUTPUT = 512, 256
+_ROUNDED: Final = 0.01
 
 
 def compare_speeds(
@@ -63,10 +64,11 @@ def compare_speeds(
 def _figures(row: MeasuredRow, found: Prediction) -> Sequence[Figure]:
     tpot_s, clients = float(found.run.tpot_s.mean()), row.requests.num_clients
     assert clients is not None, "its load is a closed loop"
+    total = float(found.run.output_tokens.sum()) / found.run.end_s
     predicted = {
-        "tok_s_user": 1 / tpot_s,
+        "tok_s_user": total / clients if _is_share(row.cells, clients) else 1 / tpot_s,
         "tpot_ms": tpot_s * 1e3,
-        "total_tok_s": clients * cell_count(row.cells, "osl", default=_OUTPUT) / float(found.run.e2e_s.mean()),
+        "total_tok_s": total,
     }
     spread = math.hypot(found.spread, _DRAFTED if row.drafting else 0.0)
     return [
@@ -74,6 +76,14 @@ def _figures(row: MeasuredRow, found: Prediction) -> Sequence[Figure]:
         for name, value in predicted.items()
         if (measured := cell_above_0(row.cells, name)) is not None
     ]
+
+
+def _is_share(cells: Mapping[str, str], clients: int) -> bool:
+    """Whether a user's speed is nothing but a client's share of the whole run's, its ends and prompts included."""
+    own, total = cell_above_0(cells, "tok_s_user"), cell_above_0(cells, "total_tok_s")
+    if own is None or total is None or cell_above_0(cells, "tpot_ms") is not None:
+        return False
+    return math.isclose(own * clients, total, rel_tol=_ROUNDED)
 
 
 def _with_gains(rows: list[RowComparison]) -> list[RowComparison]:
@@ -152,7 +162,9 @@ def _row(cells: Mapping[str, str], engine: Engine | None) -> MeasuredRow:
         quant=quant,
         drafting=drafting,
         gaps=tuple(gaps),
-        requests=requests_of(closed_loop_workload(clients, prompt_tokens, output_tokens)),
+        requests=text_requests(
+            cells.get("dataset", ""), clients=clients, prompt_tokens=prompt_tokens, output_tokens=output_tokens
+        ),
     )
 
 
@@ -175,10 +187,11 @@ def _engine(cells: Mapping[str, str], engine: Engine | None, gaps: list[str]) ->
         raise UnpredictedError(f"engine is {stated!r}, which is not described") from None
     # A date, a nightly build or a development version names no release.
     release = re.search(r"[\s@]v?(\d+\.\d+(?:\.\d+)*)(?![\d.-]*dev)(?=[^\d.-]|$)", stated)
-    if release is None or "dev" in stated:
-        gaps.append(f"release of {found.full_name}")
-        return found
-    return found.at(release[1])
+    if release is not None and "dev" not in stated:
+        return found.at(release[1])
+    gaps.append(f"release of {found.full_name}")
+    day = re.fullmatch(r"(\d{4})-?(\d{2})-?(\d{2})?", cells.get("date", "").strip())
+    return found.as_of("-".join(filter(None, day.groups()))) if day else found
 
 
 def _device(cells: Mapping[str, str], gaps: list[str]) -> DeviceSpec:
