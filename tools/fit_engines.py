@@ -1,11 +1,12 @@
 """Fit the constants of the described engines to public measurements of loads, and write them.
 
-    python -m tools.fit_engines FILE.csv .. [--engine vllm@0.15] [--out swiftspec/engines/constants.json]
+    python -m tools.fit_engines FILE.csv .. [--engine vllm@0.15] [--speeds FILE.csv] [--out FILE.json]
 
 What kernels do not explain is fitted: a few times per engine, by robust least squares of relative errors of TPOT and
 TTFT, all models together; then once without each model, and once without each source, for `--leave-out`. A load's
 latencies are nearly linear in these times, so each round simulates every row once for every constant. Intervals are as
-wide as models are missed by constants that were fitted without them.
+wide as models are missed by constants that were fitted without them. What a round of drafting takes beside is fitted
+to gains of published speeds (`tools.fit_rounds`) with all others as they are.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from swiftspec.engines.description import Engine
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.validation.published.loads import latencies_of, measured_latencies, read_load_rows
 from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError
+from tools.fit_rounds import fitted_rounds
 
 __all__ = ["main"]
 
@@ -47,6 +49,7 @@ START = Constants(
     sparse_layer_s=0.0,
     fp8_layer_s=0.0,
     draft_layer_s=15e-6,
+    round_s=0.0,
     launch_s=0.3e-3,
     request_s=6e-3,
     prompt_token_s=3e-6,
@@ -87,12 +90,17 @@ class Point:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--engine", type=engine_named, help="of rows that name none")
+    parser.add_argument("--speeds", type=Path, help="published speeds with and without drafts; only these are fitted")
     parser.add_argument("--out", type=Path, default=Path("swiftspec/engines/constants.json"))
     options = parser.parse_args(arguments)
+    if options.speeds:
+        content = json.loads(options.out.read_text())
+        options.out.write_text(json.dumps({**content, "rounds": fitted_rounds(options.speeds)}, indent=1) + "\n")
+        return 0
     points = [point for path in options.files for point in read_points(path, options.engine)]
-    sets = fitted_everywhere(points)
+    sets = {**fitted_everywhere(points), "rounds": json.loads(options.out.read_text())["rounds"]}
     options.out.write_text(json.dumps(sets, indent=1) + "\n")
     return 0
 
@@ -282,7 +290,7 @@ def entries(known: Sequence[tuple[Point, Linear]]) -> list[dict[str, object]]:
                 {
                     "engine": name,
                     "since": list(start),
-                    "constants": {field: float(f"{value:.4g}") for field, value in asdict(constants).items()},
+                    "constants": {field: float(f"{value:.4g}") for field, value in asdict(constants).items() if field != "round_s"},
                     "fitted_on": f"{len(group)} loads of {models}" if group else "medians of the measured engines",
                     "assumed": ["draft_layer_s"] if group else list(asdict(constants)),
                 }

@@ -33,6 +33,8 @@ class Constants:
         Of every layer with weights in fp8, in addition: its inputs are quantised by kernels that no table has.
     draft_layer_s : float
         The same of every layer of a draft's forward, which is launched inside a step.
+    round_s : float
+        Of every step that drafts and verifies, in addition: comparing, and preparing both models' inputs.
     launch_s : float
         Least time of a layer in a step that is no recorded graph: its kernels are launched one by one.
     request_s : float
@@ -52,6 +54,7 @@ class Constants:
     sparse_layer_s: float
     fp8_layer_s: float
     draft_layer_s: float
+    round_s: float
     launch_s: float
     request_s: float
     prompt_token_s: float
@@ -81,9 +84,10 @@ def fitted_sets(left_out: str | None = None) -> Mapping[str, tuple[Fitted, ...]]
     """Sets by engine, oldest release first. left_out: `model:NAME` or `source:NAME`; whole sets if nothing is of it."""
     content = json.loads(_FILE.read_text(encoding="utf-8"))
     chosen = content["left_out"].get(left_out, content["all"])
+    rounds = content["rounds"].get(left_out, content["rounds"]["all"])
     found: dict[str, list[Fitted]] = {}
     for entry in chosen:
-        found.setdefault(entry["engine"], []).append(_fitted(entry))
+        found.setdefault(entry["engine"], []).append(_fitted(entry, round_s=rounds[entry["engine"]]))
     return MappingProxyType({name: tuple(sorted(sets, key=lambda one: one.since)) for name, sets in found.items()})
 
 
@@ -97,11 +101,11 @@ def constants_of(engine: str, release: tuple[int, ...], *, left_out: str | None 
     return next((one for one in reversed(sets) if one.since <= release), sets[0]).constants
 
 
-def _fitted(entry: Mapping[str, Any]) -> Fitted:
+def _fitted(entry: Mapping[str, Any], *, round_s: float) -> Fitted:
     return Fitted(
         engine=entry["engine"],
         since=tuple(entry["since"]),
-        constants=Constants(**entry["constants"]),
+        constants=Constants(**entry["constants"], round_s=round_s),
         fitted_on=entry["fitted_on"],
         assumed=tuple(entry["assumed"]),
     )

@@ -162,6 +162,11 @@ class ArrayRun:
         return np.where(self.output_tokens > 1, (self.e2e_s - self.ttft_s) / later, 0.0)
 
     @property
+    def tok_s(self) -> float:
+        """Output tokens per second of the whole run."""
+        return float(self.output_tokens.sum()) / self.end_s
+
+    @property
     def falls_behind(self) -> float:
         """Seconds by which the queue's wait grows for every second of arrivals; about 0 in a load that is kept up."""
         if len(self.arrival_s) < 2 or self.arrival_s[-1] <= self.arrival_s[0]:

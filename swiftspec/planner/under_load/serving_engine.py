@@ -213,14 +213,15 @@ class ServingEngine:
         gives_up = self.engine.blocks_given_up if chains is not None and chains.reads_target else 0
         beside_draft = None if chains is None else chains.cache_tokens
         ahead = self.limits.runs_ahead and (chains is None or chains.runs_ahead)
-        late_s = 0.0 if ahead else self.engine.late_s if chains is None else self.engine.late_round_s
+        late_s = self.engine.late_s if chains is None else self.engine.late_round_s
+        beside_s = (0.0 if ahead else late_s) + (0.0 if chains is None else self.added.round_s)
         return EngineUnderLoad(
             rule=self.engine.rule,
             step_tokens=self.limits.step_tokens,
             max_requests=self.limits.requests,
             cache_tokens=self.cache_tokens() if beside_draft is None else beside_draft,
             runs_ahead=ahead,
-            step_s=lambda work: late_s + self.step_s(work),
+            step_s=lambda work: beside_s + self.step_s(work),
             request_s=self.added.request_s,
             prompt_token_s=self.added.prompt_token_s,
             token_s=self.added.token_s,

@@ -17,6 +17,7 @@ from swiftspec.engines.description import Engine
 from swiftspec.files.csv_rows import read_table
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.deployment import PlannedModel
+from swiftspec.planner.under_load.loads import ArrayRun
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
 from swiftspec.validation.published.comparison import (
@@ -37,7 +38,7 @@ from swiftspec.validation.published.rows import (
     weight_format,
 )
 
-__all__ = ["compare_speeds", "read_speed_rows"]
+__all__ = ["compare_speeds", "read_speed_rows", "user_speed"]
 
 _DRAFTED: Final = 0.1  # relative standard deviation that a draft's acceptance and forwards add
 _PROMPT, _OUTPUT = 512, 256
@@ -62,13 +63,10 @@ def compare_speeds(
 
 
 def _figures(row: MeasuredRow, found: Prediction) -> Sequence[Figure]:
-    tpot_s, clients = float(found.run.tpot_s.mean()), row.requests.num_clients
-    assert clients is not None, "its load is a closed loop"
-    total = float(found.run.output_tokens.sum()) / found.run.end_s
     predicted = {
-        "tok_s_user": total / clients if _is_share(row.cells, clients) else 1 / tpot_s,
-        "tpot_ms": tpot_s * 1e3,
-        "total_tok_s": total,
+        "tok_s_user": user_speed(row, found.run),
+        "tpot_ms": float(found.run.tpot_s.mean()) * 1e3,
+        "total_tok_s": found.run.tok_s,
     }
     spread = math.hypot(found.spread, _DRAFTED if row.drafting else 0.0)
     return [
@@ -76,6 +74,13 @@ def _figures(row: MeasuredRow, found: Prediction) -> Sequence[Figure]:
         for name, value in predicted.items()
         if (measured := cell_above_0(row.cells, name)) is not None
     ]
+
+
+def user_speed(row: MeasuredRow, run: ArrayRun) -> float:
+    """Tokens per second of a user, as the row's source counts them."""
+    clients = row.requests.num_clients
+    assert clients is not None, "its load is a closed loop"
+    return run.tok_s / clients if _is_share(row.cells, clients) else 1 / float(run.tpot_s.mean())
 
 
 def _is_share(cells: Mapping[str, str], clients: int) -> bool:
