@@ -56,6 +56,7 @@ START = Constants(
     token_s=40e-6,
     spread=WIDE,
     ttft_spread=TTFT_WIDE,
+    gain_spread=0.0,
 )
 # TensorRT-LLM starts a kernel while the one before drains (TRTLLM_ENABLE_PDL, on since 1.2), so little is between them.
 STARTS: Mapping[tuple[str, tuple[int, ...]], Constants] = {("trtllm", (1, 2)): replace(START, layer_s=5e-6)}
@@ -290,7 +291,7 @@ def entries(known: Sequence[tuple[Point, Linear]]) -> list[dict[str, object]]:
                 {
                     "engine": name,
                     "since": list(start),
-                    "constants": {field: float(f"{value:.4g}") for field, value in asdict(constants).items() if field != "round_s"},
+                    "constants": {field: float(f"{value:.4g}") for field, value in asdict(constants).items() if field not in ("round_s", "gain_spread")},
                     "fitted_on": f"{len(group)} loads of {models}" if group else "medians of the measured engines",
                     "assumed": ["draft_layer_s"] if group else list(asdict(constants)),
                 }

@@ -1,7 +1,8 @@
-"""What engines add to a round of drafting, fitted to published gains over plain decoding.
+"""What engines add to a round of drafting, fitted to published gains over plain decoding, and how far gains are missed.
 
 A gain's error is nearly linear in that time: each row is predicted without it and with `STEP`. Every source counts
-alike, however many rows it has, and an engine that few sources tell of stays near what is known before.
+alike, however many rows it has, and an engine that few sources tell of stays near what is known before. The spread is
+that of gains whose source was not fitted.
 """
 
 from collections import Counter
@@ -25,6 +26,7 @@ BEFORE, DEVIATION = 0.4e-3, 0.4e-3  # seconds, before any gain is seen
 NOISE = 0.08  # relative standard deviation of a gain
 ROWS_OF_A_SOURCE = 10  # rows of one source err together: as many count like this number of independent ones
 MOST = 5e-3
+WIDE, PRIOR_SOURCES = 0.1, 2  # spread before any gain is seen, which counts like so many sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +40,8 @@ class Gain:
     slope: float
 
 
-def fitted_rounds(path: Path) -> dict[str, dict[str, float]]:
-    """Seconds by engine, of all rows (`all`), and without each source (`source:NAME`) and model (`model:NAME`)."""
+def fitted_rounds(path: Path) -> dict[str, dict[str, object]]:
+    """Seconds by engine and the spread of gains: of all rows (`all`), and without each source and each model."""
     rows = [row for _, row in read_speed_rows(path, engine=None) if isinstance(row, MeasuredRow)]
     plain = {row.cells["group"]: row for row in rows if row.cells.get("group") and row.drafting is None}
     pairs = [
@@ -53,7 +55,7 @@ def fitted_rounds(path: Path) -> dict[str, dict[str, float]]:
     for kind in ("source", "model"):
         for name in sorted({getattr(gain, kind) for gain in gains}):
             sets[f"{kind}:{name}"] = [gain for gain in gains if getattr(gain, kind) != name]
-    return {name: _by_engine(some) for name, some in sets.items()}
+    return {name: {"round_s": _by_engine(some), "gain_spread": _spread(some)} for name, some in sets.items()}
 
 
 def _gain(row: MeasuredRow, base: MeasuredRow) -> Gain | None:
@@ -96,3 +98,13 @@ def _likeliest(gains: Sequence[Gain]) -> float:
         return float((weights * 2 * (np.sqrt(1 + squares) - 1)).sum() + ((seconds - BEFORE) / DEVIATION) ** 2)
 
     return float(minimize_scalar(loss, bounds=(0.0, MOST), method="bounded").x)
+
+
+def _spread(gains: Sequence[Gain]) -> float:
+    """Relative standard deviation of gains whose source was left out: the mean over sources of their squares."""
+    squares = [WIDE**2] * PRIOR_SOURCES
+    for source in {gain.source for gain in gains}:
+        seconds = _by_engine([gain for gain in gains if gain.source != source])
+        missed = [gain.error + gain.slope * seconds[gain.engine] for gain in gains if gain.source == source]
+        squares.append(float(np.mean(np.square(missed))))
+    return float(f"{np.mean(squares) ** 0.5:.4g}")

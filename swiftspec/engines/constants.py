@@ -46,6 +46,8 @@ class Constants:
     spread, ttft_spread : float
         Standard deviations of the relative error of a predicted latency, and of one until the first token, on models
         that were not fitted.
+    gain_spread : float
+        The same of a gain over plain decoding by a draft whose acceptance is known, of sources that were not fitted.
     step_s : float
         Of every step, where a user has measured it: then no layer adds anything.
     """
@@ -61,6 +63,7 @@ class Constants:
     token_s: float
     spread: float
     ttft_spread: float
+    gain_spread: float
     step_s: float = 0.0
 
     def with_host(self, step_s: float) -> Constants:
@@ -87,7 +90,7 @@ def fitted_sets(left_out: str | None = None) -> Mapping[str, tuple[Fitted, ...]]
     rounds = content["rounds"].get(left_out, content["rounds"]["all"])
     found: dict[str, list[Fitted]] = {}
     for entry in chosen:
-        found.setdefault(entry["engine"], []).append(_fitted(entry, round_s=rounds[entry["engine"]]))
+        found.setdefault(entry["engine"], []).append(_fitted(entry, rounds))
     return MappingProxyType({name: tuple(sorted(sets, key=lambda one: one.since)) for name, sets in found.items()})
 
 
@@ -101,11 +104,13 @@ def constants_of(engine: str, release: tuple[int, ...], *, left_out: str | None 
     return next((one for one in reversed(sets) if one.since <= release), sets[0]).constants
 
 
-def _fitted(entry: Mapping[str, Any], *, round_s: float) -> Fitted:
+def _fitted(entry: Mapping[str, Any], rounds: Mapping[str, Any]) -> Fitted:
     return Fitted(
         engine=entry["engine"],
         since=tuple(entry["since"]),
-        constants=Constants(**entry["constants"], round_s=round_s),
+        constants=Constants(
+            **entry["constants"], round_s=rounds["round_s"][entry["engine"]], gain_spread=rounds["gain_spread"]
+        ),
         fitted_on=entry["fitted_on"],
         assumed=tuple(entry["assumed"]),
     )
