@@ -72,6 +72,7 @@ LOADS_OF_A_MODEL = 5
 ROUNDS = 2
 STAND_IN = "stands"  # of a format that is not priced
 LEAST_ROWS = 4
+OF_ROUNDS = ("round_s", "gain_spread")  # fitted by tools.fit_rounds
 PRIOR_MODELS = 2
 MEDIAN_TO_DEVIATION = 1.4826  # of a normal law: one model that ran otherwise than it is said to says nothing
 
@@ -286,14 +287,15 @@ def entries(known: Sequence[tuple[Point, Linear]]) -> list[dict[str, object]]:
             constants = replace(constants, draft_layer_s=constants.layer_s)
             if group:
                 constants = replace(constants, **spreads(group))
+            fitted_here = {name: value for name, value in asdict(constants).items() if name not in OF_ROUNDS}
             models = ", ".join(sorted({point.model for point, _ in group}))
             found.append(
                 {
                     "engine": name,
                     "since": list(start),
-                    "constants": {field: float(f"{value:.4g}") for field, value in asdict(constants).items() if field not in ("round_s", "gain_spread")},
+                    "constants": {name: float(f"{value:.4g}") for name, value in fitted_here.items()},
                     "fitted_on": f"{len(group)} loads of {models}" if group else "medians of the measured engines",
-                    "assumed": ["draft_layer_s"] if group else list(asdict(constants)),
+                    "assumed": ["draft_layer_s"] if group else list(fitted_here),
                 }
             )
     return found

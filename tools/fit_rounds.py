@@ -44,11 +44,8 @@ def fitted_rounds(path: Path) -> dict[str, dict[str, object]]:
     """Seconds by engine and the spread of gains: of all rows (`all`), and without each source and each model."""
     rows = [row for _, row in read_speed_rows(path, engine=None) if isinstance(row, MeasuredRow)]
     plain = {row.cells["group"]: row for row in rows if row.cells.get("group") and row.drafting is None}
-    pairs = [
-        (row, plain[row.cells["group"]])
-        for row in rows
-        if row.drafting is not None and row.cells.get("group") in plain and row.cells.get("acc", row.cells.get("pos"))
-    ]
+    known = [row for row in rows if row.drafting is not None and (row.cells.get("acc") or row.cells.get("pos"))]
+    pairs = [(row, plain[group]) for row in known if (group := row.cells.get("group", "")) in plain]
     found = joblib.Parallel(n_jobs=-1)(joblib.delayed(_gain)(row, base) for row, base in pairs)
     gains = [gain for gain in found if gain is not None]
     sets = {"all": gains}

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from swiftspec.artifacts.gain import Verdict
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.engines import engine_named
 from swiftspec.reports.formatting import percent, signed_percent
-from swiftspec.validation.published.comparison import Comparison, LeaveOut, frozen
+from swiftspec.validation.published.comparison import GAIN, Comparison, LeaveOut, frozen
 from swiftspec.validation.published.loads import compare_loads
 from swiftspec.validation.published.speeds import compare_speeds
 
@@ -21,7 +22,7 @@ _FIRST = (
     "ttft_p50_ms",
     "ttft_mean_ms",
     "tok_s_user",
-    "speedup",
+    GAIN,
 )
 
 
@@ -87,6 +88,15 @@ def show_comparison(found: Comparison, title: str) -> None:
         ],
         num_text_columns=2,
     )
+    if calls := summary["calls"]:
+        columns = ("source", *(f"{measured}: {verdict}" for measured in ("gains", "losses") for verdict in Verdict))
+        counts = [
+            (source, *(str(count) for by in measured.values() for count in by.values()))
+            for source, measured in calls.items()
+        ]
+        console.table("Measured gains and losses by drafting, and what was predicted", columns, counts)
+    covered = (f"{name or 'no class'} {of['predicted']} of {of['rows']}" for name, of in summary["coverage"].items())
+    console.paragraph(f"Predicted rows: {', '.join(covered)}.")
     for reason, count in summary["left_out"].items():
         console.paragraph(f"Not predicted: {count} {'row' if count == 1 else 'rows'}, since {reason}")
     limits = sorted({row.limits for row in found.rows if row.limits})
@@ -111,5 +121,5 @@ def _words(name: str) -> str:
     """`e2e_mean_ms`: mean E2E, ms."""
     kind, _, which = name.removesuffix("_ms").partition("_")
     if not name.endswith("_ms"):
-        return {"tok_s_user": "tokens/s of a user", "speedup": "gain over plain"}.get(name, name)
+        return {"tok_s_user": "tokens/s of a user", GAIN: "gain over plain"}.get(name, name)
     return f"{which or 'mean'} {kind.upper()}, ms"

@@ -97,8 +97,8 @@ SGLANG: Final = Engine(
         "cuda_graph_max_bs": "captured_tokens",
     },
     ahead_since=(0, 4),
-    # Pull request 20547 measured 9,688 tokens/s with the first worker and 12,360 with the second: Qwen3-8B with DFlash on
-    # a B200, 32 requests, 6.35 tokens a round.
+    # Pull request 20547 measured 9,688 tokens/s with the first worker and 12,360 with the second: Qwen3-8B with DFlash
+    # on a B200, 32 requests, 6.35 tokens a round.
     late_round_s=4.5e-3,
     eagle2_trees=True,
     tree_remark=_PAGES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,6 +13,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, Final
 
+from swiftspec.artifacts.gain import Gain, Verdict
 from swiftspec.engines.constants import Constants
 from swiftspec.engines.description import StepLimits
 from swiftspec.planner.under_load.loads import ArrayRun
@@ -19,6 +21,7 @@ from swiftspec.progress import Progress
 from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError
 
 __all__ = [
+    "GAIN",
     "Comparison",
     "Figure",
     "LeaveOut",
@@ -28,6 +31,7 @@ __all__ = [
     "frozen",
 ]
 
+GAIN: Final = "speedup"  # the figure that is a gain over plain decoding
 _FALLS_BEHIND: Final = 0.01  # seconds of wait for a second of arrivals
 _NORMAL_90: Final = 1.645
 _GAP: Final = 0.1  # relative standard deviation that each open condition adds
@@ -86,6 +90,8 @@ class RowComparison:
         Why it was not predicted, a clause; empty if it was.
     gaps : tuple of str
         What it leaves open.
+    gain_spread : float
+        Relative standard deviation of its gain over plain decoding.
     overloaded : bool, optional
         Of a load: whether it comes by a rate at which its queue grows without end.
     limits : str
@@ -98,6 +104,7 @@ class RowComparison:
     figures: tuple[Figure, ...] = ()
     left_out: str = ""
     gaps: tuple[str, ...] = ()
+    gain_spread: float = 0.0
     overloaded: bool | None = None
     limits: str = ""
 
@@ -126,13 +133,15 @@ class RowComparison:
 class Prediction:
     """A row's load, as it was simulated.
 
-    spread, ttft_spread: relative standard deviations of its latencies, and of those until the first token.
+    spread, ttft_spread, gain_spread: relative standard deviations of its latencies, of those until the first token, and
+    of its gain over plain decoding.
     """
 
     run: ArrayRun
     limits: StepLimits
     spread: float
     ttft_spread: float
+    gain_spread: float
 
     @classmethod
     def of(cls, row: MeasuredRow, constants: Constants) -> Prediction:
@@ -140,7 +149,8 @@ class Prediction:
         serving, run = row.run(constants)
         gaps = [_GAP] * len(row.gaps)
         spread, ttft_spread = math.hypot(constants.spread, *gaps), math.hypot(constants.ttft_spread, *gaps)
-        return cls(run=run, limits=serving.limits, spread=spread, ttft_spread=ttft_spread)
+        gain_spread = math.hypot(constants.gain_spread, *[_GAP] * row.num_draft_gaps)
+        return cls(run=run, limits=serving.limits, spread=spread, ttft_spread=ttft_spread, gain_spread=gain_spread)
 
 
 def compared_rows(
@@ -184,6 +194,7 @@ def _compared(
         num_requests=row.requests.num_clients or found.run.mean_running,
         figures=tuple(figures(row, found)),
         gaps=row.gaps,
+        gain_spread=found.gain_spread,
         overloaded=not row.is_closed and found.run.falls_behind > _FALLS_BEHIND,
         limits=f"{found.limits.step_tokens} tokens and {found.limits.requests} requests a step",
     )
@@ -201,21 +212,19 @@ class Comparison:
     failed: frozenset[int] = field(default_factory=frozenset)
 
     def summary(self) -> dict[str, Any]:
-        """Errors by class and by requests at once, for each figure; coverage of the intervals; rows left out."""
+        """Errors by class and by requests at once, for each figure; what was said of gains; rows left out."""
         counted = [row for index, row in enumerate(self.rows) if row.figures and index not in self.failed]
         groups: dict[str, list[RowComparison]] = {"all": counted}
         for row in counted:
             groups.setdefault(row.kind, []).append(row)
             label = next(label for least, most, label in _MANY if least <= max(1, round(row.num_requests)) <= most)
             groups.setdefault(label, []).append(row)
-        reasons: dict[str, int] = {}
-        for row in self.rows:
-            if row.left_out:
-                reasons[row.left_out] = reasons.get(row.left_out, 0) + 1
         return {
             "leave_out": str(self.leave_out),
             "errors": {name: _errors(rows) for name, rows in groups.items()},
-            "left_out": reasons,
+            "calls": _calls(counted),
+            "coverage": _coverage(self.rows),
+            "left_out": dict(Counter(row.left_out for row in self.rows if row.left_out)),
         }
 
     def content(self) -> dict[str, Any]:
@@ -238,6 +247,31 @@ def _errors(rows: Iterable[RowComparison]) -> dict[str, Any]:
     return {name: _of_figures(figures) for name, figures in by_name.items()}
 
 
+def _calls(rows: Iterable[RowComparison]) -> dict[str, dict[str, dict[str, int]]]:
+    """How many measured gains and losses were called gains, losses or open, by source and in `all`."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for row in rows:
+        gain = next((figure for figure in row.figures if figure.name == GAIN), None)
+        if gain is None:
+            continue
+        verdict = Gain(ratio=gain.predicted, low=gain.low, high=gain.high).verdict
+        for group in ("all", row.cells.get("source", "")):
+            measured = found.setdefault(group, {name: dict.fromkeys(Verdict, 0) for name in ("gains", "losses")})
+            measured["losses" if gain.measured < 1 else "gains"][verdict] += 1
+    return found
+
+
+def _coverage(rows: Iterable[RowComparison]) -> dict[str, dict[str, int]]:
+    """Rows and predicted ones, by class and in `all`."""
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        for group in ("all", row.kind or row.cells.get("cls", "")):
+            counts = found.setdefault(group, {"rows": 0, "predicted": 0})
+            counts["rows"] += 1
+            counts["predicted"] += not row.left_out
+    return found
+
+
 def _of_figures(figures: Sequence[Figure]) -> dict[str, Any]:
     errors = sorted(abs(figure.error) for figure in figures)
     return {
@@ -256,7 +290,7 @@ _TELLING: Final = (
     "tok_s_user",
     "tpot_ms",
     "total_tok_s",
-    "speedup",
+    GAIN,
     "failed",
     "output_tok_s_gpu",
     "tpot_spread",

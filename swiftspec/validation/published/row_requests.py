@@ -79,7 +79,7 @@ def text_requests(data_set: str, *, clients: int, prompt_tokens: int, output_tok
     stated = re.search(r"(\d+) (?:questions|prompts|samples|requests)", name)
     known = next((count for word, count in _DATA_SETS.items() if name.startswith(word)), None)
     count = int(stated[1]) if stated else known
-    if clients == 1 or count is None or not 0 < count < _STEADY * clients:
+    if count is None or not 0 < count < _STEADY * max(clients, 4):
         return requests_of(closed_loop_workload(clients, prompt_tokens, output_tokens))
     lengths = np.random.default_rng(0).gamma(_LENGTH_SHAPE, output_tokens / _LENGTH_SHAPE, count)
     lengths *= output_tokens / lengths.mean()

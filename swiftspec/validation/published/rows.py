@@ -96,6 +96,8 @@ class MeasuredRow:
         None for plain decoding.
     gaps : tuple of str
         What the row leaves open and a default stands for; each widens the interval.
+    num_draft_gaps : int
+        How many of them are of the draft, so that they widen the gain's interval, too.
     requests : Requests
     warm : bool
         Whether the prompts were sent before.
@@ -112,6 +114,7 @@ class MeasuredRow:
     settings: Mapping[str, str] = field(default_factory=dict)
     drafting: Drafting | None = None
     gaps: tuple[str, ...] = ()
+    num_draft_gaps: int = 0
     requests: Requests = field(repr=False)
     warm: bool = False
 

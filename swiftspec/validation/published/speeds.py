@@ -21,6 +21,7 @@ from swiftspec.planner.under_load.loads import ArrayRun
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
 from swiftspec.validation.published.comparison import (
+    GAIN,
     Comparison,
     Figure,
     LeaveOut,
@@ -107,16 +108,13 @@ def _with_gains(rows: list[RowComparison]) -> list[RowComparison]:
         if over is None or own is None or row.kind.startswith("plain"):
             found.append(row)
             continue
-        predicted = own.predicted / over.predicted
-        factor = own.high / own.predicted
-        gain = Figure(
-            name="speedup",
+        gain = Figure.within(
+            GAIN,
             measured=own.measured / over.measured,
-            predicted=predicted,
-            low=predicted / factor,
-            high=predicted * factor,
+            predicted=own.predicted / over.predicted,
+            spread=row.gain_spread,
         )
-        cells = {**row.cells, "speedup": row.cells.get("speedup") or f"{gain.measured:.4g}"}
+        cells = {**row.cells, GAIN: row.cells.get(GAIN) or f"{gain.measured:.4g}"}
         found.append(replace(row, cells=cells, figures=(*row.figures, gain)))
     return found
 
@@ -155,7 +153,9 @@ def _row(cells: Mapping[str, str], engine: Engine | None) -> MeasuredRow:
     quant = _format(cells, target, gaps)
     prompt_tokens = _count(cells, "isl", _PROMPT, "prompt length", gaps)
     output_tokens = _count(cells, "osl", _OUTPUT, "output length", gaps)
+    known = len(gaps)
     drafting = drafting_of(cells, target, gaps)
+    num_draft_gaps = len(gaps) - known
     return MeasuredRow(
         cells=cells,
         kind=cells.get("cls") or ("drafted" if drafting else "plain"),
@@ -167,6 +167,7 @@ def _row(cells: Mapping[str, str], engine: Engine | None) -> MeasuredRow:
         quant=quant,
         drafting=drafting,
         gaps=tuple(gaps),
+        num_draft_gaps=num_draft_gaps,
         requests=text_requests(
             cells.get("dataset", ""), clients=clients, prompt_tokens=prompt_tokens, output_tokens=output_tokens
         ),
