@@ -25,6 +25,8 @@ class Verdict(StrEnum):
 class Gain(Facts):
     """A speed over that of plain decoding on the same devices under the same load, with its 90 % interval.
 
+    policy: which drafts, where several do. acceptance_share: of the interval's variance, how much is of acceptance.
+
     Examples
     --------
     >>> Gain.within(1.2, spread=0.05).verdict
@@ -36,12 +38,16 @@ class Gain(Facts):
     ratio: float = Field(gt=0)
     low: float = Field(gt=0)
     high: float = Field(gt=0)
+    policy: str = ""
+    acceptance_share: float = Field(default=0.0, ge=0, le=1)
 
     @classmethod
-    def within(cls, ratio: float, *, spread: float) -> Gain:
-        """With the interval of a relative standard deviation."""
-        factor = math.exp(_NORMAL_90 * spread)
-        return cls(ratio=ratio, low=ratio / factor, high=ratio * factor)
+    def within(cls, ratio: float, *, spread: float, acceptance: float = 0.0, policy: str = "") -> Gain:
+        """With the interval of relative standard deviations: of times, and of tokens per round."""
+        whole = math.hypot(spread, acceptance)
+        factor = math.exp(_NORMAL_90 * whole)
+        share = (acceptance / whole) ** 2 if whole else 0.0
+        return cls(ratio=ratio, low=ratio / factor, high=ratio * factor, policy=policy, acceptance_share=share)
 
     @property
     def verdict(self) -> Verdict:
@@ -49,3 +55,10 @@ class Gain(Facts):
         if self.low <= 1 <= self.high:
             return Verdict.OPEN
         return Verdict.GAINS if self.low > 1 else Verdict.LOSES
+
+    @property
+    def closed_by(self) -> str:
+        """What to measure where it is open, a clause."""
+        if self.acceptance_share > 0.5:
+            return "the draft's acceptance on your own text closes it (swiftspec trace, or rates as --acceptance)"
+        return "measuring both on these devices closes it (swiftspec loadtest, with the draft and without)"

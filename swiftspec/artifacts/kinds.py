@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from swiftspec.artifacts.gain import Gain
 from swiftspec.files.document import Facts
 from swiftspec.timing.latency import Provenance
 
@@ -30,6 +31,8 @@ class KindPoint(Facts):
         the target.
     method : str
         How clients were simulated, as `SimulatedLoad.method` has it.
+    gain : Gain, optional
+        Of a user's speed over decoding without a draft; None of that itself.
     """
 
     clients: int = Field(ge=1)
@@ -43,6 +46,7 @@ class KindPoint(Facts):
     draft_share: float = Field(ge=0, le=1 + 1e-6)
     verify_share: float = Field(ge=0, le=1 + 1e-6)
     method: str
+    gain: Gain | None = None
 
 
 class DraftingKind(Facts):
@@ -60,6 +64,8 @@ class DraftingKind(Facts):
         Of its acceptance; None without a draft.
     basis : str
         Where its acceptance comes from, a clause.
+    acceptance_spread : float
+        Relative standard deviation of its tokens per round.
     points : tuple of KindPoint
         By ascending load; empty if it cannot be planned.
     reason : str
@@ -75,6 +81,7 @@ class DraftingKind(Facts):
     own_devices: bool = False
     provenance: Provenance | None = None
     basis: str = ""
+    acceptance_spread: float = Field(default=0.0, ge=0)
     points: tuple[KindPoint, ...] = ()
     reason: str = ""
     pays_up_to: float | None = None

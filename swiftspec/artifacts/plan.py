@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from swiftspec.artifacts.explored import Explored, Sensitivity
 from swiftspec.artifacts.fleet import Fleet
+from swiftspec.artifacts.gain import Gain
 from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.metrics import Metrics
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
@@ -227,6 +228,9 @@ class Plan(Document):
         Number of options that were not simulated, by reason.
     goal : Goal
         Goal of the choice.
+    gain : Gain, optional
+        Of the best policy that drafts over plain decoding: by tokens/s of one request, or by mean end-to-end time under
+        the plan's load. None if only one of both was simulated.
     known_errors : dict of str to float or None
         Relative standard deviations of the inputs, which the predictions' intervals include; None where unknown.
     acceptance, quantisation, memory
@@ -271,6 +275,7 @@ class Plan(Document):
     num_simulated: _Count
     rejected: dict[str, _Count]
     goal: Goal = Goal()
+    gain: Gain | None = Field(default=None, exclude_if=lambda gain: gain is None)
     acceptance: Acceptance | None = None
     known_errors: dict[str, Annotated[float, Field(ge=0)] | None] = Field(default_factory=dict)
     quantisation: dict[Role, str] = Field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Composed profile of a pair on hardware that is not installed here: every forward, at every TP degree."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from swiftspec.artifacts.profile import Collective, HostPoint, Profile, StepPoint
@@ -66,6 +66,8 @@ class RoleModel:
         given. Its prefill reads the whole prompt.
     feature_bytes : int
         Bytes of a token's features, if a draft reads any. With devices of its own it gets them over a device's links.
+    round_s : float
+        What a forward that verifies drafted rows takes longer, by the engine.
     """
 
     model: Named
@@ -73,6 +75,7 @@ class RoleModel:
     host: Host = field(default_factory=lambda: Host.of("trtllm"))
     kv_budget: int | None = None
     feature_bytes: int = 0
+    round_s: float = 0.0
 
 
 def compose_profile(
@@ -284,6 +287,9 @@ class _ModelGroup:
         answers: int | None = None,
         sequences: int = 1,
     ) -> tuple[Part, ...]:
+        host = self.model.host
+        if self.model.round_s and rows > 1 and answers is None:
+            host = replace(host, step_s=host.step_s + self.model.round_s)
         return forward_parts(
             spec,
             kernels=self.kernels,
@@ -294,7 +300,7 @@ class _ModelGroup:
             collective=collective,
             answers=answers,
             sequences=sequences,
-            host=self.model.host,
+            host=host,
             products=self.model.model.products,
             routing=self.routing,
         )

@@ -205,6 +205,12 @@ class Engine:
         since = self.methods[method].ahead_since if method in self.methods else ()
         return since is not None and self.release >= since
 
+    def late_by(self, method: Method | None, limits: StepLimits) -> float:
+        """Seconds that a step takes longer if it is formed after the one before: a method's round, or a plain step."""
+        if method is None:
+            return 0.0 if limits.runs_ahead else self.late_s
+        return 0.0 if limits.runs_ahead and self.drafts_ahead(method) else self.late_round_s
+
     def constants(self, *, left_out: str | None = None) -> Constants:
         """Fitted constants of this release. left_out: `model:NAME` or `source:NAME` they were fitted without."""
         fitted = constants_of(self.fitted_as or self.name, self.release, left_out=left_out)

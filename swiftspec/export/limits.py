@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from swiftspec.artifacts.gain import Verdict
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.engines import Engine
 from swiftspec.engines.words import Method
@@ -48,6 +49,9 @@ def remarks(plan: Plan, found: Runnable, engine: Engine) -> Iterator[str]:
     speed = plain.prediction.metrics.figures.tokens_per_s if plain is not None else 0.0
     if found.tokens_per_s is not None and speed > found.tokens_per_s and found.policy.target_rows > 1:
         yield f"Without a draft {speed:.1f} tokens/s are predicted, which is more; --policy autoregressive exports it."
+    if plan.gain is not None and plan.gain.verdict is Verdict.OPEN:
+        interval = f"{plan.gain.low:.2f} to {plan.gain.high:.2f} times plain decoding"
+        yield f"Whether drafting gains is open ({interval}): {plan.gain.closed_by}."
     if plan.fleet is not None and plan.fleet.num_replicas > 1:
         yield f"The command starts one of {plan.fleet.num_replicas} replicas."
 

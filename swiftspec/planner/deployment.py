@@ -368,9 +368,19 @@ class Deployment:
         from swiftspec.planner.under_load.serving_engine import draft_host_of, host_of
 
         engine = self.served_by
+        late_s = round_s = 0.0
+        if engine is not None:
+            limits = engine.limits(self.spec, self.settings)
+            late_s = engine.late_by(None, limits)
+            round_s = engine.constants().round_s + engine.late_by(draft.method, limits) - late_s
         own = Host.of("trtllm") if self.host_s is None else Host(step_s=self.host_s)
         return device_profile(
-            RoleModel(model=target, quant=self.quant, host=host_of(engine.constants()) if engine else own),
+            RoleModel(
+                model=target,
+                quant=self.quant,
+                host=host_of(engine.constants(), late_s=late_s) if engine else own,
+                round_s=round_s,
+            ),
             RoleModel(
                 model=draft,
                 quant=self.draft_quant or self.quant,

@@ -127,7 +127,7 @@ def make_plan(
     )
     if not any(policy in (None, option.policy.name) for option in feasible):
         raise _nothing_feasible(policy, rejected, num_used, memory, longest_context(trace))
-    errors = known_errors(profile, acceptance)
+    errors = known_errors(profile, acceptance, engine=hardware.engine)
     with parallel_backend(options.backend):
         evaluator = Evaluator(profile, trace, num_jobs=num_jobs, errors=errors.forwards)
         simulations = Simulations(evaluator=evaluator, trace=trace, goal=goal, seed=options.seed, report=progress)
@@ -165,6 +165,9 @@ def make_plan(
             return candidate
         return candidate.model_copy(update={"costs": candidate_costs(candidate, profile.latencies, trace)})
 
+    speeds = None
+    if loaded is not None:
+        speeds = {name: 1 / under.metrics.e2el_s.mean for name, under in loaded.under_load.predictions.items()}
     best = loaded.chosen if loaded else decision.candidate(decision.chosen)
     others = loaded.alternatives if loaded else tuple(map(decision.candidate, decision.others))
     return Plan(
@@ -183,6 +186,7 @@ def make_plan(
         num_simulated=simulations.num_simulated,
         rejected=dict(rejected),
         goal=goal,
+        gain=decision.gain(speeds),
         acceptance=acceptance,
         known_errors=errors.by_name,
         quantisation=dict(memory.quantisation) if memory else {},

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from swiftspec.artifacts.gain import Verdict
 from swiftspec.artifacts.kinds import DraftingKind, KindComparison, KindPoint
 from swiftspec.artifacts.load_metrics import EVENTS
 from swiftspec.reports.formatting import count, milliseconds, speed
@@ -29,7 +30,7 @@ def _load(compared: KindComparison, clients: int) -> Table:
         "time",
         columns=(
             *texts("kind", "policy"),
-            *numbers("K", "a user", "a device", "per round", "draft", "verify", "host"),
+            *numbers("K", "a user", "a device", "over none", "90 %", "per round", "draft", "verify"),
             *texts("acceptance"),
         ),
         rows=[_load_row(kind, point) for kind, point in compared.ranked(clients)],
@@ -37,18 +38,19 @@ def _load(compared: KindComparison, clients: int) -> Table:
 
 
 def _load_row(kind: DraftingKind, point: KindPoint) -> Row:
-    """K draft tokens at most, tokens of a round, shares of its time."""
-    rest = 1 - point.verify_share - (0 if kind.own_devices else point.draft_share)
+    """K draft tokens at most, the gain with its interval, tokens of a round, shares of its time."""
+    gain = point.gain
     cells = (
         kind.name,
         f"{point.policy} {point.split}",
         str(point.num_draft_tokens or ""),
         speed(point.user_tokens_per_s),
         speed(point.device_tokens_per_s),
+        f"{gain.ratio:.2f}" if gain else "",
+        f"{gain.low:.2f} to {gain.high:.2f}" if gain else "",
         f"{point.tokens_per_round:.2f}",
         f"{point.draft_share:.0%}" if point.draft_share else "",
         f"{point.verify_share:.0%}",
-        f"{max(0.0, rest):.0%}",
         kind.provenance or "",
     )
     return Row(cells)
@@ -67,8 +69,8 @@ def _length_row(compared: KindComparison, kind: DraftingKind) -> Row:
     """Draft tokens at every load, 0 where none is faster, and clients."""
     lengths = []
     for load in compared.clients:
-        point, plain = kind.at(load), compared.plain.at(load)
-        pays = point is not None and plain is not None and point.user_tokens_per_s > plain.user_tokens_per_s
+        point = kind.at(load)
+        pays = point is not None and point.gain is not None and point.gain.ratio > 1
         lengths.append("-" if point is None else str(point.num_draft_tokens) if pays else "0")
     up_to = "never" if kind.pays_up_to is None else f"{kind.pays_up_to:.0f}{'+' * kind.is_open}"
     return Row((kind.name, *lengths, up_to))
@@ -82,14 +84,15 @@ def _best(compared: KindComparison) -> Iterator[str]:
             yield f"{count(load, 'client')}: no kind has room for them."
             continue
         kind, point = ranked[0]
-        gain = _gain(compared, point)
-        sentence = f"{count(load, 'client')}: {_named(kind, point)}, {speed(point.user_tokens_per_s)} tokens/s{gain}"
+        sentence = (
+            f"{count(load, 'client')}: {_named(kind, point)}, {speed(point.user_tokens_per_s)} tokens/s{_gain(point)}"
+        )
         known = [pair for pair in ranked if pair[0].provenance not in (None, Provenance.ASSUMED)]
         if kind.provenance is Provenance.ASSUMED and known:
             other, its = known[0]
             sentence += (
                 f", if acceptance is as assumed; of those with known acceptance {_named(other, its)}, "
-                f"{speed(its.user_tokens_per_s)}{_gain(compared, its)}"
+                f"{speed(its.user_tokens_per_s)}{_gain(its)}"
             )
         yield f"{sentence}."
 
@@ -99,11 +102,11 @@ def _named(kind: DraftingKind, point: KindPoint) -> str:
     return f"{kind.name}{length}"
 
 
-def _gain(compared: KindComparison, point: KindPoint) -> str:
-    plain = compared.plain.at(point.clients)
-    if plain is None or not point.num_draft_tokens:
+def _gain(point: KindPoint) -> str:
+    if point.gain is None:
         return ""
-    return f" ({point.user_tokens_per_s / plain.user_tokens_per_s:.2f} times none)"
+    is_open = point.gain.verdict is Verdict.OPEN
+    return f" ({point.gain.ratio:.2f} times none{f', which is open: {point.gain.closed_by}' if is_open else ''})"
 
 
 def _bases(compared: KindComparison) -> Iterator[str]:

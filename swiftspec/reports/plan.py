@@ -10,6 +10,7 @@ from swiftspec.reports.explored import devices, splits
 from swiftspec.reports.fleet import fleet
 from swiftspec.reports.formatting import (
     count,
+    drafting,
     engine,
     estimated,
     milliseconds,
@@ -163,6 +164,8 @@ def _reasons(plan: Plan) -> Iterator[str]:
     yield _chosen(plan)
     used = f"On {len(plan.chosen.devices)} of {count(plan.num_devices, 'device')}"
     yield f"{used}. Objective: {objective(plan)}."
+    if plan.gain is not None and plan.under_load is None:
+        yield drafting(plan.gain)
     if plan.goal.objective is Objective.DEVICES:
         yield _fewest(plan)
     yield _request(plan)

@@ -5,7 +5,7 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.under_load import DecodePool, LoadPrediction, UnderLoad
 from swiftspec.artifacts.workload import RequestClass
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.reports.formatting import count, milliseconds, percent, shape_text, speed
+from swiftspec.reports.formatting import count, drafting, milliseconds, percent, shape_text, speed
 from swiftspec.reports.model import SIMULATED, Row, Section, Table, numbers, texts
 
 __all__ = ["cached", "choice", "compared", "under_load"]
@@ -18,6 +18,7 @@ def under_load(plan: Plan) -> Section | None:
         return None
     sentences = (
         choice(plan, load),
+        drafting(plan.gain) if plan.gain is not None else "",
         _assumed(load),
         cached(plan, load),
         _unmet(plan, load),

@@ -10,6 +10,7 @@ from itertools import pairwise
 from math import exp, log
 from pathlib import Path
 
+from swiftspec.artifacts.gain import Gain
 from swiftspec.artifacts.kinds import DraftingKind, KindComparison, KindPoint
 from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS
 from swiftspec.artifacts.trace import AcceptanceTrace
@@ -22,6 +23,7 @@ from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.recorded_routing import with_recorded_routing
 from swiftspec.planner.search.backends import Workers, uncollected
 from swiftspec.planner.search.bounds import ClosedForms
+from swiftspec.planner.search.decision import UNKNOWN_ACCEPTANCE, acceptance_error
 from swiftspec.planner.search.evaluation import warm_up
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.space import feasible_options
@@ -44,6 +46,7 @@ _OUR_TEXT = (
     "no text is given: Python code that the bundled model wrote stands in, which repeats itself; --trace has yours"
 )
 _TREES, _OWN_SHAPES = 2, 2  # simulated for a load: of a tree policy, and on devices of its own
+_OWN_GAINS = 0.05  # relative standard deviation of a gain of this package's engine, by its validations under load
 _MANY = 8  # clients from which trees are not tried: chains have fewer rows
 
 
@@ -112,6 +115,7 @@ def compare_kinds(
     plain = found[0]
     if not plain.points:
         raise FieldError("target", target, f"it cannot be served on {deployment.num_devices} devices: {plain.reason}")
+    spread = deployment.served_by.constants().gain_spread if deployment.served_by else _OWN_GAINS
     return KindComparison(
         target=planned.name,
         device=deployment.device,
@@ -119,7 +123,7 @@ def compare_kinds(
         quantisation=deployment.quant,
         context=deployment.context,
         clients=loads,
-        kinds=tuple(_with_break_even(kind, plain, loads) for kind in found),
+        kinds=tuple(_with_gains(kind, plain, loads, spread=spread) for kind in found),
         routing=str(deployment.routing) if planned.spec.experts else "",
         engine=serving.described() if serving else _OURS,
     )
@@ -175,7 +179,12 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
     points = [point for load in sorted({*task.clients, *between}) if (point := shapes.best(load)) is not None]
     stated = {}
     if kind.name != NONE:
-        stated = {"provenance": inputs.acceptance.provenance, "basis": inputs.acceptance.basis}
+        known = acceptance_error(inputs.acceptance)
+        stated = {
+            "provenance": inputs.acceptance.provenance,
+            "basis": inputs.acceptance.basis,
+            "acceptance_spread": UNKNOWN_ACCEPTANCE if known is None else known,
+        }
     if text == _TEXT:
         stated["basis"] = _OUR_TEXT
     return DraftingKind.model_validate(
@@ -314,17 +323,26 @@ class _Shapes:
         )
 
 
-def _with_break_even(kind: DraftingKind, plain: DraftingKind, loads: Sequence[int]) -> DraftingKind:
-    """The kind at the loads that were asked for, and the load up to which it beats plain decoding at all of them."""
-    asked = tuple(point for point in kind.points if point.clients in loads)
-    gains = [
-        (point.clients, point.user_tokens_per_s / other.user_tokens_per_s)
+def _with_gains(kind: DraftingKind, plain: DraftingKind, loads: Sequence[int], *, spread: float) -> DraftingKind:
+    """The kind at the loads that were asked for, and the load up to which it beats plain decoding at all of them.
+
+    spread: relative standard deviation of a gain whose acceptance is known.
+    """
+    gains = {
+        point.clients: point.user_tokens_per_s / other.user_tokens_per_s
         for point in kind.points
-        if (other := plain.at(point.clients)) is not None
-    ]
-    pays_up_to = None if kind is plain else last_gain(gains)
-    is_open = pays_up_to is not None and pays_up_to == gains[-1][0]
-    return kind.model_copy(update={"points": asked, "pays_up_to": pays_up_to, "is_open": is_open})
+        if (other := plain.at(point.clients)) is not None and kind is not plain
+    }
+    asked = [point for point in kind.points if point.clients in loads]
+    points = tuple(
+        point.model_copy(update={"gain": Gain.within(gain, spread=spread, acceptance=kind.acceptance_spread)})
+        if (gain := gains.get(point.clients))
+        else point
+        for point in asked
+    )
+    pays_up_to = last_gain(list(gains.items()))
+    is_open = pays_up_to is not None and pays_up_to == max(gains)
+    return kind.model_copy(update={"points": points, "pays_up_to": pays_up_to, "is_open": is_open})
 
 
 def last_gain(gains: Sequence[tuple[int, float]]) -> float | None:

@@ -11,13 +11,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from swiftspec.artifacts.gain import Gain
 from swiftspec.artifacts.plan import Acceptance, Candidate, Goal, Prediction
 from swiftspec.artifacts.profile import Profile
+from swiftspec.engines import engine_named
 from swiftspec.planner.search.evaluation import Budget, Outcome
 from swiftspec.planner.search.goals import limits, score
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.simulations import LastRung, RankedOption, Simulations, by_policy
 from swiftspec.policies import Layout, Policy
+from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import sends_features, shape_of
 from swiftspec.policies.effects import Role
 from swiftspec.policies.registry import package_of
@@ -28,11 +31,13 @@ __all__ = [
     "MOST_GIVEN_UP",
     "NO_ERRORS",
     "PUBLISHED_ACCEPTANCE",
+    "UNKNOWN_ACCEPTANCE",
     "Decision",
     "KnownErrors",
     "OutOfReachError",
     "Outcomes",
     "Resampling",
+    "acceptance_error",
     "decide",
     "fewest_devices",
     "known_errors",
@@ -49,6 +54,7 @@ _ANY_GOAL = Goal()
 # Root mean square over sources of the errors of tokens per round in `swiftspec study backtest`: SwiftSpec's tables,
 # vLLM's chains, SpecInfer's and Sequoia's trees. `studies/backtest/coverage.py` computes it.
 PUBLISHED_ACCEPTANCE: Final = 0.046
+UNKNOWN_ACCEPTANCE: Final = 0.25  # of tokens per round that another pair has
 
 
 class OutOfReachError(ValueError):
@@ -60,11 +66,12 @@ class KnownErrors:
     """Relative standard deviations.
 
     forwards: of each role's forwards. acceptance: of the tokens per round; None where it is unknown, as for a pair that
-    is planned with a proxy pair.
+    is planned with a proxy pair. gains: of a gain over plain decoding, by what a round takes beside its forwards.
     """
 
     forwards: ForwardErrors = EXACT
     acceptance: float | None = 0.0
+    gains: float = 0.0
 
     @property
     def of_forwards(self) -> npt.NDArray[np.float64]:
@@ -81,11 +88,20 @@ class KnownErrors:
 NO_ERRORS: Final = KnownErrors()
 
 
-def known_errors(profile: Profile, acceptance: Acceptance | None) -> KnownErrors:
-    """The errors of a plan's inputs; recorded acceptance has none except the spread over its prompts."""
+def acceptance_error(acceptance: Acceptance) -> float | None:
+    """Relative standard deviation of the tokens per round; None where it is unknown."""
     known: dict[Provenance, float] = {Provenance.MEASURED: 0.0, Provenance.PUBLISHED: PUBLISHED_ACCEPTANCE}
-    of_acceptance = known.get(acceptance.provenance) if acceptance else 0.0
-    return KnownErrors(forwards=forward_errors(profile), acceptance=of_acceptance)
+    return known.get(acceptance.provenance)
+
+
+def known_errors(profile: Profile, acceptance: Acceptance | None, *, engine: str | None = None) -> KnownErrors:
+    """The errors of a plan's inputs; recorded acceptance has none except the spread over its prompts.
+
+    engine: which serves, if not this package's own, so that gains are missed by what was fitted for it.
+    """
+    of_acceptance = acceptance_error(acceptance) if acceptance else 0.0
+    gains = engine_named(engine).constants().gain_spread if engine else 0.0
+    return KnownErrors(forwards=forward_errors(profile), acceptance=of_acceptance, gains=gains)
 
 
 class Resampling:
@@ -216,6 +232,28 @@ class Decision(Outcomes):
     chosen: Outcome
     ties: Sequence[Outcome]
     others: Sequence[Outcome]
+    errors: KnownErrors = NO_ERRORS
+
+    def gain(self, load: Mapping[str, float] | None = None) -> Gain | None:
+        """The gain of the best policy that drafts over plain decoding; None if only one of both was simulated.
+
+        load: speeds by policy under a load, which replace those of one request.
+        """
+        outcomes = {outcome.option.policy.name: outcome for outcome in (self.chosen, *self.others)}
+        speeds = {name: outcome.tokens_per_s for name, outcome in outcomes.items()} if load is None else load
+        plain = outcomes.get(Autoregressive.name)
+        drafting = [name for name in outcomes if name != Autoregressive.name and name in speeds]
+        if plain is None or Autoregressive.name not in speeds or not drafting:
+            return None
+        best = max(drafting, key=lambda name: speeds[name])
+        differing = (outcomes[best].elasticities - plain.elasticities) * self.errors.of_forwards
+        acceptance = UNKNOWN_ACCEPTANCE if self.errors.acceptance is None else self.errors.acceptance
+        return Gain.within(
+            speeds[best] / speeds[Autoregressive.name],
+            spread=float(np.hypot(np.linalg.norm(differing), self.errors.gains)),
+            acceptance=acceptance,
+            policy=best,
+        )
 
 
 def simulate_outcomes(
@@ -267,7 +305,14 @@ def decide(simulations: Simulations, last: LastRung, policy: str | None, errors:
     groups = by_policy([*last.survivors, *last.others])
     others = [winner(group)[0] for group in groups if group[0].policy.name != chosen.option.policy.name]
     others.sort(key=simulations.score, reverse=True)
-    return Decision(outcomes=list(outcomes.values()), chosen=chosen, ties=ties, others=others, resamplings=resamplings)
+    return Decision(
+        outcomes=list(outcomes.values()),
+        chosen=chosen,
+        ties=ties,
+        others=others,
+        resamplings=resamplings,
+        errors=errors,
+    )
 
 
 def _resampling(simulations: Simulations, budget: Budget, errors: KnownErrors) -> Resampling:

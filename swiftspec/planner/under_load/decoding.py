@@ -10,6 +10,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from swiftspec.engines.words import Method
+
 __all__ = ["ChainedDecoding", "Chains", "Owner", "PlainDecoding"]
 
 
@@ -29,8 +31,8 @@ class Chains:
         Tokens that the KV cache has room for beside the draft's weights and its own cache; as without it if None.
     reads_target : bool
         Whether the draft needs the target's hidden states of all the text.
-    runs_ahead : bool
-        Whether the next step can be formed while one runs.
+    method : Method
+        How engines call it.
     """
 
     rows: int
@@ -38,7 +40,7 @@ class Chains:
     tokens: npt.NDArray[np.int64]
     cache_tokens: int | None = None
     reads_target: bool = False
-    runs_ahead: bool = True
+    method: Method = Method.MODEL
 
 
 class Owner(Protocol):

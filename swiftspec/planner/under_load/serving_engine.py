@@ -176,8 +176,7 @@ class ServingEngine:
         """
         draft = self.draft if forward_rows else None
         if draft is None:  # text is looked up, which costs no forward
-            ahead = self.engine.drafts_ahead(Method.PROMPT_LOOKUP)
-            return Chains(rows=rows, draft_s=lambda *_: 0.0, tokens=tokens, runs_ahead=ahead)
+            return Chains(rows=rows, draft_s=lambda *_: 0.0, tokens=tokens, method=Method.PROMPT_LOOKUP)
         steps = self._composed(draft.spec, draft.quant, products=draft.products)
         added_s = len(forward_rows) * draft.spec.num_layers * self.added.draft_layer_s
 
@@ -195,7 +194,7 @@ class ServingEngine:
             tokens=tokens,
             cache_tokens=self.cache_tokens(draft),
             reads_target=draft.reads_target,
-            runs_ahead=self.engine.drafts_ahead(draft.method),
+            method=draft.method,
         )
 
     def recorded_chains(self, rounds: Sequence[Round]) -> Chains | None:
@@ -212,9 +211,9 @@ class ServingEngine:
         """What a simulation needs. chains: the drafting."""
         gives_up = self.engine.blocks_given_up if chains is not None and chains.reads_target else 0
         beside_draft = None if chains is None else chains.cache_tokens
-        ahead = self.limits.runs_ahead and (chains is None or chains.runs_ahead)
-        late_s = self.engine.late_s if chains is None else self.engine.late_round_s
-        beside_s = (0.0 if ahead else late_s) + (0.0 if chains is None else self.added.round_s)
+        method = None if chains is None else chains.method
+        ahead = self.limits.runs_ahead and (method is None or self.engine.drafts_ahead(method))
+        beside_s = self.engine.late_by(method, self.limits) + (0.0 if chains is None else self.added.round_s)
         return EngineUnderLoad(
             rule=self.engine.rule,
             step_tokens=self.limits.step_tokens,
@@ -230,10 +229,10 @@ class ServingEngine:
         )
 
 
-def host_of(constants: Constants) -> Host:
-    """What an engine adds to a forward of its target."""
+def host_of(constants: Constants, *, late_s: float = 0.0) -> Host:
+    """What an engine adds to a forward of its target. late_s: for steps that are formed after the one before."""
     return Host(
-        step_s=constants.step_s,
+        step_s=constants.step_s + late_s,
         layer_s=constants.layer_s,
         sparse_layer_s=constants.sparse_layer_s,
         fp8_layer_s=constants.fp8_layer_s,
