@@ -5,7 +5,8 @@ import pytest
 from swiftspec.devices import DEVICES
 from swiftspec.engines import ENGINES, engine_named
 from swiftspec.engines.constants import fitted_sets
-from swiftspec.engines.description import StepLimits
+from swiftspec.engines.description import Engine, StepLimits
+from swiftspec.engines.sglang import SGLANG
 from swiftspec.engines.vllm import VLLM
 from swiftspec.engines.words import Method
 
@@ -45,6 +46,31 @@ def test_a_release_decides_which_drafts_run_beside_the_device() -> None:
     assert ahead("0.15.1") == heads
     assert ahead("0.26") == heads | {Method.MODEL, Method.PARD}
     assert set(VLLM.methods) - ahead("0.33") == {Method.PROMPT_LOOKUP, Method.SUFFIX}
+
+
+@pytest.mark.parametrize(
+    ("day", "release"),
+    [("2025-03-20", (0, 8, 0)), ("2026-01", (0, 15, 0)), ("2026-01-19", (0, 13, 0)), ("2019-01", (0, 6, 0))],
+)
+def test_a_date_means_the_release_of_that_day(day: str, release: tuple[int, ...]) -> None:
+    assert VLLM.as_of(day).release == release
+
+
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES.values() if engine.published])
+def test_releases_are_in_the_order_of_their_days_and_end_with_the_described_one(engine: Engine) -> None:
+    releases = [engine.at(release).release for release in engine.published]
+    assert releases == sorted(releases)
+    assert list(engine.published.values()) == sorted(engine.published.values())
+    assert releases[-1] == engine.release
+
+
+def test_sglangs_first_speculative_worker_formed_rounds_late() -> None:
+    before, now = SGLANG.at("0.5.6"), SGLANG
+    assert before.late_by(Method.EAGLE3, before.limits(H100)) == SGLANG.late_round_s > 0
+    assert now.late_by(Method.EAGLE3, now.limits(H100)) == 0
+    assert before.late_by(None, before.limits(H100)) == 0
+    step_by_step = now.limits(H100, {"disable_overlap_schedule": "true"})
+    assert now.late_by(Method.EAGLE3, step_by_step) == SGLANG.late_round_s
 
 
 def test_settings_have_the_engines_own_words() -> None:

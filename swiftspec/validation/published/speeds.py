@@ -21,6 +21,7 @@ from swiftspec.planner.under_load.loads import ArrayRun
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
 from swiftspec.validation.published.comparison import (
+    BUILD,
     GAIN,
     Comparison,
     Figure,
@@ -41,7 +42,10 @@ from swiftspec.validation.published.rows import (
 
 __all__ = ["compare_speeds", "read_speed_rows", "user_speed"]
 
-_DRAFTED: Final = 0.1  # relative standard deviation that a draft's acceptance and forwards add
+# Relative standard deviations: what a draft's acceptance and forwards add, and what a figure that its source publishes
+# beside others leaves unsaid (flags, clocks, texts).
+_DRAFTED: Final = 0.1
+_UNSAID: Final = 0.15
 _PROMPT, _OUTPUT = 512, 256
 _ROUNDED: Final = 0.01
 
@@ -69,7 +73,7 @@ def _figures(row: MeasuredRow, found: Prediction) -> Sequence[Figure]:
         "tpot_ms": float(found.run.tpot_s.mean()) * 1e3,
         "total_tok_s": found.run.tok_s,
     }
-    spread = math.hypot(found.spread, _DRAFTED if row.drafting else 0.0)
+    spread = math.hypot(found.spread, _UNSAID, _DRAFTED if row.drafting else 0.0)
     return [
         Figure.within(name, measured=measured, predicted=value, spread=spread)
         for name, value in predicted.items()
@@ -195,7 +199,8 @@ def _engine(cells: Mapping[str, str], engine: Engine | None, gaps: list[str]) ->
     release = re.search(r"[\s@]v?(\d+\.\d+(?:\.\d+)*)(?![\d.-]*dev)(?=[^\d.-]|$)", stated)
     if release is not None and "dev" not in stated:
         return found.at(release[1])
-    gaps.append(f"release of {found.full_name}")
+    between = re.search(r"nightly|dev|main", stated)
+    gaps.append(f"{BUILD if between else 'release'} of {found.full_name}")
     day = re.fullmatch(r"(\d{4})-?(\d{2})-?(\d{2})?", cells.get("date", "").strip())
     return found.as_of("-".join(filter(None, day.groups()))) if day else found
 

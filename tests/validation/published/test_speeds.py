@@ -6,8 +6,9 @@ import pytest
 from swiftspec.engines import engine_named
 from swiftspec.validation.published import DATA
 from swiftspec.validation.published.comparison import Comparison
+from swiftspec.validation.published.row_requests import text_requests
 from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError
-from swiftspec.validation.published.speeds import compare_speeds, read_speed_rows
+from swiftspec.validation.published.speeds import compare_speeds, read_speed_rows, user_speed
 
 HEAD = "cls,target,head,K,acc,pos,quant,gpu,gpus,par,engine,conc,isl,osl,tok_s_user,group,standin"
 PLAIN = "plain dense,Qwen3-32B,,0,,,bf16,H100,1,TP1,vLLM 0.15.1,8,76,256,28,one,"
@@ -52,7 +53,7 @@ def test_what_a_row_leaves_open_is_named(tmp_path: Path) -> None:
     found = row(tmp_path, "MTP,GLM-5.2,MTP,,,,,H200,8,TP8,SGLang nightly,1,,,330,,glm-5 for GLM-5.2")
     assert set(found.gaps) == {
         "target, for which glm-5 stands",
-        "release of SGLang",
+        "build of SGLang",
         "weight format",
         "prompt length",
         "output length",
@@ -92,6 +93,48 @@ def test_a_file_that_says_nonsense_is_refused_by_line_and_column(tmp_path: Path,
         list(read_speed_rows(written(tmp_path, line), engine=None))
 
 
+def test_a_date_without_a_release_is_a_release_and_still_a_gap(tmp_path: Path) -> None:
+    path = tmp_path / "dated.csv"
+    line = PLAIN.replace("vLLM 0.15.1", "vLLM 2025-06")
+    path.write_text(f"{HEAD},date\n{line},2025-06-20\n")
+    ((_, found),) = read_speed_rows(path, engine=None)
+    assert isinstance(found, MeasuredRow)
+    assert (found.engine.release, found.gaps) == ((0, 9, 0), ("release of vLLM",))
+
+
+@pytest.mark.parametrize(
+    ("data_set", "clients", "count"),
+    [("MT-Bench", 16, 80), ("MT-Bench, 20 questions", 64, 20), ("HumanEval", 4, 12), ("random", 16, 48)],
+)
+def test_a_run_has_the_prompts_of_its_data_set(data_set: str, clients: int, count: int) -> None:
+    found = text_requests(data_set, clients=clients, prompt_tokens=100, output_tokens=200)
+    assert (len(found.output_tokens), found.num_clients) == (count, clients)
+    assert found.output_tokens.mean() == pytest.approx(200, rel=0.02)
+
+
+def test_a_share_of_a_run_includes_its_last_answers(tmp_path: Path) -> None:
+    """64 clients that send 20 prompts have 20 requests at once at most, and fewer at the end."""
+    path = tmp_path / "run.csv"
+    line = PLAIN.replace(",8,76,256,28,", ",64,76,256,20,")
+    path.write_text(f'{HEAD},dataset,total_tok_s\n{line},"MT-Bench, 20 questions",1280\n{line},random,\n')
+    ((_, run), (_, steady)) = read_speed_rows(path, engine=None)
+    assert isinstance(run, MeasuredRow)
+    assert isinstance(steady, MeasuredRow)
+    constants = run.engine.constants()
+    speeds = [user_speed(row, row.run(constants)[1]) for row in (run, steady)]
+    assert speeds[0] < 0.4 * speeds[1]
+
+
+def test_texts_differ_and_have_the_stated_tokens_per_round_together(tmp_path: Path) -> None:
+    found = row(tmp_path, "EAGLE-3,Llama-3.1-8B,EAGLE-3,5,3.1,,bf16,H100,1,TP1,SGLang 0.5.9,1,76,256,300,,")
+    assert found.drafting is not None
+    serving, _ = found.run(found.engine.constants())
+    tokens = found.drafting.chains(serving).tokens.reshape(32, -1)
+    of_text = tokens.mean(axis=1)
+    assert 1 / (1 / of_text).mean() == pytest.approx(3.1, rel=0.01)
+    assert 0.15 < of_text.std() / of_text.mean() < 0.3
+
+
 @pytest.fixture(scope="module")
 def published() -> Comparison:
     """All published speeds."""
@@ -101,8 +144,23 @@ def published() -> Comparison:
 def test_gains_of_drafting_are_right_where_drafts_were_measured(published: Comparison) -> None:
     gains = [figure for row in published.rows for figure in row.figures if figure.name == "speedup"]
     assert len(gains) > 180
-    assert median(abs(gain.error) for gain in gains) <= 0.08
+    assert median(abs(gain.error) for gain in gains) <= 0.06
     assert sum(gain.is_inside for gain in gains) >= 0.8 * len(gains)
+
+
+def test_measured_losses_are_not_called_gains(published: Comparison) -> None:
+    calls = published.summary()["calls"]["all"]
+    losses, measured_gains = calls["losses"], calls["gains"]
+    assert sum(losses.values()) >= 8
+    assert losses["gains"] <= sum(losses.values()) / 3
+    assert measured_gains["loses"] <= 0.03 * sum(measured_gains.values())
+    assert losses["open"] + measured_gains["open"] <= 0.15 * (sum(losses.values()) + sum(measured_gains.values()))
+
+
+def test_coverage_counts_every_row(published: Comparison) -> None:
+    coverage = published.summary()["coverage"]
+    assert coverage["all"]["rows"] == len(published.rows) == sum(of["rows"] for of in coverage.values()) / 2
+    assert coverage["all"]["predicted"] == sum(bool(row.figures) for row in published.rows)
 
 
 def test_rows_come_back_with_predictions_beside_what_was_measured(published: Comparison) -> None:
