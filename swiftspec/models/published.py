@@ -1,8 +1,9 @@
 """Models by name: shapes from their config.json, for planning without the files.
 
 `published.json` holds everything that sizes and costs depend on (nothing of rotary embeddings or norms' eps), the
-repository of the shape, its number of parameters, and the vocabulary: drafts need their target's. The same of models
-that can be planned for, but not run, with the rounded number of parameters on their cards, is `published_sparse.json`.
+repository of the shape and others of the same one, its number of parameters, and the vocabulary: drafts need their
+target's. The same of models that can be planned for, but not run, with the rounded number of parameters on their cards,
+is `published_sparse.json`.
 """
 
 import json
@@ -72,7 +73,8 @@ def registered_name(name: str, *, field: str = "model") -> str | None:
     ValueError
         If several names match, or the name shows that such models are out of scope.
     """
-    found = resolve(field, name, {known: (entry["source"],) for known, entry in _table().items()})
+    spellings = {known: (entry["source"], *entry.get("same_shape", ())) for known, entry in _table().items()}
+    found = resolve(field, name, spellings)
     if found is None and (reason := out_of_scope(name)) is not None:
         raise FieldError(field, repr(name), f"that {reason}")
     return found
