@@ -74,6 +74,8 @@ SGLANG: Final = Engine(
         "cuda_graph_max_bs": "captured_tokens",
     },
     ahead_since=(0, 4),
+    # Checkpoints in nvfp4 state an fp8 cache, which it takes over (sglang/srt/model_executor/model_runner.py).
+    fp8_cache=frozenset({"nvfp4"}),
     eagle2_trees=True,
     tree_remark=_PAGES,
     # sglang/srt/arg_groups/fields/spec.py and speculative_hook.py

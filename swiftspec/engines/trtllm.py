@@ -58,7 +58,7 @@ TRTLLM: Final = Engine(
     },
     ahead_since=(0, 20),
     # Its checkpoints in these formats keep keys and values in fp8 (also those of public benchmarks).
-    fp8_cache=frozenset({"fp8", "mxfp4"}),
+    fp8_cache=frozenset({"fp8", "mxfp4", "nvfp4"}),
     # On Blackwell its own kernels are trtllm-gen's, which SGLang's table has; its own table has DeepGEMM's.
     own_experts={"b200:fp8": "sglang"},
     methods={

@@ -74,7 +74,8 @@ VLLM: Final = Engine(
     # On Blackwell, experts in mxfp4 are trtllm-gen's kernels with activations in mxfp8, as in SGLang's table.
     own_experts={"b200:mxfp4": "sglang"},
     # Its recipe for gpt-oss on Blackwell has --kv-cache-dtype fp8 (vllm-project/recipes, OpenAI/GPT-OSS.md).
-    fp8_cache=frozenset({"b200:mxfp4"}),
+    # Checkpoints in nvfp4 state an fp8 cache, which it takes over (vllm/utils/torch_utils.py).
+    fp8_cache=frozenset({"b200:mxfp4", "nvfp4"}),
     leaves_draft_whole=True,
     # Pull request 25872 measured steps of 27.17 ms instead of 28.14 with async scheduling (Llama-3.1-8B, EAGLE-3, L20).
     late_s=1.0e-3,

@@ -195,6 +195,16 @@ def test_experts_that_no_table_has() -> None:
         parts_of("qwen3-235b-a22b", quant="int8")
 
 
+def test_experts_in_nvfp4_take_less_than_in_fp8_and_need_its_units() -> None:
+    kernels = kernels_of("b200")
+    for rows in (1, 64, 1024):
+        parts = (parts_of("deepseek-r1", quant=quant, rows=rows, kernels=kernels) for quant in ("nvfp4", "fp8"))
+        four, eight = (seconds(found, "experts") for found in parts)
+        assert 0.3 * eight < four < eight
+    with pytest.raises(ValueError, match="quant is nvfp4; h200-sxm has no fp4 units, which it needs"):
+        parts_of("deepseek-r1", quant="nvfp4")
+
+
 def test_a_device_without_tables_is_priced_by_bytes() -> None:
     roofline = RooflineKernels(named_device("h200-sxm"))
     few, many = (seconds(parts_of("glm-4.5", rows=rows, kernels=roofline), "experts") for rows in (1, 16))

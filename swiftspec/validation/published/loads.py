@@ -168,7 +168,7 @@ def _row(stated: Mapping[str, str], engine: Engine | None) -> MeasuredRow:
     cells = with_usual_names(stated)
     found, gaps = _engine(cells, engine)
     target = _target(cells)
-    quant = weight_format(cells.get("precision", "").strip().lower() or "bf16", target.name, gaps)
+    quant = weight_format(cells.get("precision", "").strip().lower() or "bf16", target.name)
     degree, whole_experts = _degrees(cells)
     drafting = _drafting(cells, target, gaps)
     if whole_experts and isinstance(target.spec, SparseSpec) and target.spec.experts:
