@@ -208,8 +208,8 @@ def test_weights_that_stayed_in_the_cache_are_priced_as_read_from_memory() -> No
     assert provenance is Provenance.ROOFLINE
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_every_device_of_the_registry_has_tables(device: str) -> None:
+@pytest.mark.parametrize("device", [device.name for device in DEVICES.values() if not device.op_tables])
+def test_every_device_that_stands_on_no_other_has_tables(device: str) -> None:
     kernels = kernels_of(device)
     bytes_s = 2 * 7168 * 8192 / DEVICES[device].memory_bandwidth_Bps
     seconds, provenance = kernels.gemm(rows=8, n=7168, k=8192, quant="bf16")
