@@ -178,6 +178,7 @@ WRITERS = ("swiftspec.files", "swiftspec.engine.model.weights.inflate", "swiftsp
 SHIPPED = (
     "swiftspec.studies.backtest.systems",
     "swiftspec.costmodel.published",
+    "swiftspec.devices.accelerators",
     "swiftspec.costmodel.constants",
     "swiftspec.engines.constants",
     "swiftspec.models.published",

@@ -36,7 +36,7 @@ KNOWN = {
     "A policy": r"\bSpecBranch\b",
     "A draft kind": r"DraftKind\.(PARALLEL|BLOCK)|\bBlockSpec\b",
     "An engine": r"\bLLAMACPP\b",
-    "A device": r"\bl40s\b",
+    "A device": r"\brtx[-_]pro[-_]6000",
     "A model family": r"qwen3_moe|Qwen3Moe",
     "A control": r"goodput-per-request",
     "A server field": r"ignore_eos",

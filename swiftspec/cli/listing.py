@@ -85,7 +85,7 @@ def list_devices() -> dict[str, Any]:
             f"{device['memory_bandwidth_Bps'] / 1e12:.2f}",
             f"{device['link_bandwidth_Bps'] / 1e9:.0f}",
             str(device["devices_per_node"]),
-            ", ".join(device["engines"]) or "none: rooflines",
+            ", ".join(device["engines"]) + (f" (on {device['op_tables']})" if device["op_tables"] else ""),
         )
         for device in listed
     ]
@@ -106,6 +106,7 @@ def _device(device: DeviceSpec) -> dict[str, Any]:
         "peak_flops": dict(device.peak_flops),
         "devices_per_node": device.devices_per_node,
         "engines": tables.values("gemm", "framework") if tables else [],
+        "op_tables": device.op_tables,
         "source": device.source,
     }
 

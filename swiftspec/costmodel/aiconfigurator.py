@@ -16,10 +16,11 @@ from swiftspec.errors import FieldError
 __all__ = ["from_package"]
 
 _DISTRIBUTION, _MODULE = "aiconfigurator-core", "aiconfigurator_core"
-_SYSTEMS = {"b200": "b200_sxm"}
+_SYSTEMS = {"b200": "b200_sxm", "b300": "b300_sxm", "rtx-pro-6000": "rtx_pro_6000_server"}
 _LIBRARIES = {"VLLM": "vllm", "SGLang": "sglang", "SGLANG": "sglang", "TRTLLM": "trtllm"}
 _COLLECTIVES = {"vllm": "vllm_custom", "sglang": "sglang_custom", "trtllm": "trtllm"}
 _DTYPES = {"bfloat16": "bf16", "half": "fp16"}
+_GEMM_DTYPES = ("bfloat16", "fp8", "nvfp4")
 _DENSE_ROWS, _MOST_SEQUENCES = 128, 8
 _ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "int8": 1}
 _MS_TO_US = 1e3
@@ -95,7 +96,7 @@ def _read(system: Path, pattern: str, columns: Sequence[str], wanted: Mapping[st
 def _gemms(system: Path) -> Iterator[Record]:
     """All row counts up to 128, powers of two beyond: a prompt's exact length matters little."""
     rows = [*range(1, _DENSE_ROWS + 1), *(2**power for power in range(8, 16))]
-    wanted = {"gemm_dtype": ("bfloat16", "fp8"), "m": rows}
+    wanted = {"gemm_dtype": _GEMM_DTYPES, "m": rows}
     for row in _read(system, "gemm/*/*/gemm_perf.parquet", ("n", "k"), wanted):
         dtype = str(row["gemm_dtype"])
         yield {**row, "framework": row["library"], "dtype": _DTYPES.get(dtype, dtype)}

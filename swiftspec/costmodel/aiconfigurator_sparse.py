@@ -18,6 +18,7 @@ _FORMATS = {
     "int4_wo": "int4",
     "w4a16_mxfp4": "mxfp4",
     "w4a8_mxfp4_mxfp8": "mxfp4",
+    "nvfp4": "nvfp4",
 }
 # Routing in which few experts are much more popular than others, as traces have it; balanced routing touches more.
 _ROUTING = "power_law_1.01"

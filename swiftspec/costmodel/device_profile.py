@@ -3,11 +3,12 @@
 A backtest therefore tests the very profiles that plans are made from.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from swiftspec.artifacts.profile import Profile
 from swiftspec.costmodel.compose import RoleModel, compose_profile
+from swiftspec.costmodel.expert_shapes import ExpertShape
 from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.published import PublishedForwards, SwiftSpecKernels, published_tables
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
@@ -66,7 +67,7 @@ def device_profile(
         collective=collective,
         routing=routing,
     )
-    sources = [source_of(device, op_tables)]
+    sources = [source_of(device, op_tables), *_unmeasured_experts(device, op_tables, (target, draft))]
     if published is not None and "int4" in (target.quant, draft.quant):
         sources.append(f"forwards in int4 by published figures: {published_tables()['source']}")
     specs = (target.model.spec, draft.model.spec)
@@ -75,6 +76,17 @@ def device_profile(
     if draft.kv_budget is not None:
         sources.append(f"a draft whose cache keeps {draft.kv_budget} tokens, which is assumed")
     return profile.model_copy(update={"sources": tuple(sources)})
+
+
+def _unmeasured_experts(device: str, op_tables: Path | None, models: Sequence[RoleModel]) -> Iterator[str]:
+    """A clause for each model whose experts are in no table, and lie between others."""
+    tables = tables_of(device, op_tables)
+    for model in models:
+        spec = model.model.spec
+        if tables is not None and spec.experts is not None:
+            shape = ExpertShape.of(spec.experts, spec.hidden_size, model.quant)
+            if not shape.is_measured(tables):
+                yield f"experts of {model.model.name}, which are in no table, between the nearest measured ones"
 
 
 def engine_kernels(device: str, *, library: str | None = None, op_tables: Path | None = None) -> Kernels:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
+from swiftspec.errors import FieldError
 from swiftspec.models import QUANTISATIONS, sharded
 from swiftspec.models.heads import Product
 from swiftspec.models.names import unknown
@@ -36,6 +37,9 @@ class ForwardOps:
     def __post_init__(self) -> None:
         if self.quant not in QUANTISATIONS:
             raise unknown("quant", self.quant, QUANTISATIONS)
+        device, needed = self.kernels.device, QUANTISATIONS[self.quant].peak
+        if needed and needed not in device.peak_flops:
+            raise FieldError("quant", self.quant, f"{device.name} has no {needed} units, which it needs")
         if not 1 <= self.sequences <= self.rows:
             raise ValueError(f"sequences is {self.sequences}; expected 1 to {self.rows}, the number of rows")
 
@@ -131,7 +135,7 @@ class ForwardOps:
 
     def gemm(self, n: int, k: int, *, rows: int | None = None) -> KernelTime:
         """A product of all rows, or of so many, with weights in the format of the layers' matrices."""
-        return self.kernels.gemm(rows=rows or self.rows, n=n, k=k, quant=dense_format(self.quant))
+        return self.kernels.gemm(rows=rows or self.rows, n=n, k=k, quant=dense_format(self.quant, self.spec))
 
     def norm(self) -> KernelTime:
         """A norm with its residual."""

@@ -2,9 +2,9 @@
 
 The columns are those of the extract of AIConfigurator's tables from which the shipped profiles are made: gemm.csv,
 all_reduce.csv, attention.csv and elementwise.csv, and of sparse models experts.csv, latent_attention.csv and
-linear_attention.csv, each with the rows of several systems, libraries and versions. Only
-what composition uses is kept: GEMMs in bf16 and fp8, decoding attention, quantisation, and of each collective the
-newest version, the median of its runs, without a host between launches.
+linear_attention.csv, each with the rows of several systems, libraries and versions. Only what composition uses is kept:
+GEMMs in bf16, fp8 and nvfp4, decoding attention, quantisation, and of each collective the newest version, the median of
+its runs, without a host between launches.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,7 +63,7 @@ _SPARSE_FILES: Mapping[str, Mapping[str, type]] = {  # which a folder may lack
 _COLLECTIVE_OPS = ("all_reduce", "all_gather")
 _CAPTURED = ("graph", "stream")  # launched without a host in between
 _HALF = ("bf16", "fp16")
-_WEIGHTS = ("bf16", "fp8")
+_WEIGHTS = ("bf16", "fp8", "nvfp4")
 _GIVEN_SCALES, _FINDING_SCALES = "fp8_quant_static", "fp8_quant_dynamic_minus_static"
 
 

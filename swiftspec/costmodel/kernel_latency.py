@@ -159,6 +159,7 @@ class RooflineKernels:
         return KernelTime(CONSTANTS["gemm_floor_s"] + seconds, Provenance.ROOFLINE)
 
     def _flops(self, quant: str) -> float:
-        """Peak FLOP/s of a format; 4-bit and int8 weights are multiplied in bf16, so they have bf16's."""
+        """Peak FLOP/s of a format; other weights of 4 bits and int8 are multiplied in bf16, so they have bf16's."""
         peaks = self._device.peak_flops
-        return (peaks["fp8"] if quant == "fp8" and "fp8" in peaks else peaks["bf16"]) * CONSTANTS["flops_share"]
+        name = "fp8" if quant == "fp8" else QUANTISATIONS[quant].peak
+        return peaks.get(name, peaks["bf16"]) * CONSTANTS["flops_share"]

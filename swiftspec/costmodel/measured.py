@@ -15,13 +15,17 @@ from swiftspec.costmodel.kernel_latency import NCCL, KernelTime, RooflineKernels
 from swiftspec.costmodel.measured_sparse import SparseTables
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import DeviceSpec, named_device
+from swiftspec.models import QUANTISATIONS
 from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
+from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.timing.latency import Provenance, weakest
 
 __all__ = ["RowCurve", "TableKernels"]
 
 _Sizes = Any  # whole numbers, or arrays of them
-_BYTES = {"bf16": 2, "fp8": 1}
+# Formats with measured GEMMs: the device's peak that they run at, and the scales of their inputs.
+_PEAKS = {"bf16": "bf16", "fp8": "fp8", "nvfp4": "fp4"}
+_SCALES = {"fp8": "found", "nvfp4": "given"}
 _HARNESS_CONTEXT = 2  # the shortest cache that attention was timed on, leaving only kernel start and replay
 # Packed query rows of one KV head, measured up to 128; more are further tiles, on idle multiprocessors.
 _ROWS_LIBRARY, _MOST_PACKED = "sglang", 128
@@ -78,10 +82,11 @@ class RowCurve:
 class TableKernels:
     """Kernels of one library's tables.
 
-    A GEMM never costs more than the same one with more rows (see `row_curve`). GEMMs in fp8 are priced without the
-    quantisation of their input, which engines fuse into the preceding kernel. Attention is the tables' time above their
-    harness floor, but at least the time to read the cache at the GEMMs' bandwidth, since it was measured with a warm
-    cache. Weights in a format without a table are a roofline on their bytes.
+    A GEMM never costs more than the same one with more rows (see `row_curve`). Those in fp8 and nvfp4 are priced
+    without the quantisation of their input, which engines fuse into the preceding kernel; that to nvfp4 was not timed,
+    and takes what one to fp8 by given scales takes. Attention is the tables' time above their harness floor, but at
+    least the time to read the cache at the GEMMs' bandwidth, since it was measured with a warm cache. Weights in a
+    format without a table are a roofline on their bytes.
 
     Parameters
     ----------
@@ -197,16 +202,16 @@ class TableKernels:
         if quant == "bf16":
             return KernelTime(seconds, Provenance.MEASURED if found.exact else Provenance.INTERPOLATED)
         least_s = CONSTANTS["small_kernel_s"] + float(self._bound_s(rows, n, k, quant))
-        return KernelTime(max(seconds - self._quantising_s(rows, k), least_s), Provenance.INTERPOLATED)
+        return KernelTime(max(seconds - self._quantising_s(rows, k, quant), least_s), Provenance.INTERPOLATED)
 
-    def _quantising_s(self, rows: int, k: int) -> float:
-        grid = self._quantisations()
+    def _quantising_s(self, rows: int, k: int, quant: str) -> float:
+        grid = self._quantisations(_SCALES[quant])
         return grid.at(rows, k).value if grid is not None else 0.0
 
     def _bound_s(self, rows: _Sizes, n: _Sizes, k: _Sizes, quant: str) -> _Sizes:
         """Minimum seconds of GEMMs at the peaks of the tables' device; utilisation is this over the measured time."""
-        num_bytes = n * k * _BYTES[quant] + rows * (n + k) * _BYTES["bf16"]
-        computing_s = 2.0 * rows * n * k / self._of_tables.peak_flops[quant]
+        num_bytes = n * k * QUANTISATIONS[quant].bytes_per_weight + rows * (n + k) * BF16_BYTES
+        computing_s = 2.0 * rows * n * k / self._of_tables.peak_flops[_PEAKS[quant]]
         return np.maximum(num_bytes / self._of_tables.memory_bandwidth_Bps, computing_s)
 
     def _find_attention(
@@ -266,7 +271,7 @@ class TableKernels:
         return (degree - 1) * sent * slower / CONSTANTS["link_share"]
 
     def _gemm_grid(self, dtype: str) -> Grid | None:
-        if dtype not in _BYTES:
+        if dtype not in _PEAKS:
             return None
         columns = self._tables.rows("gemm", framework=self._framework, dtype=dtype)
         if not len(columns["rows"]):
@@ -275,10 +280,10 @@ class TableKernels:
         utilised = columns["latency_s"] / self._bound_s(rows, n, k, dtype)
         return Grid(np.stack([rows, n, k], axis=1), utilised, smooth_axis=0)
 
-    def _quantisation_grid(self) -> Grid | None:
+    def _quantisation_grid(self, scale: str) -> Grid | None:
         # SGLang's quantisation kernels are like vLLM's, and were not timed.
         for library in (self._framework, "vllm"):
-            columns = self._tables.rows("quantisation", framework=library, scale="found")
+            columns = self._tables.rows("quantisation", framework=library, scale=scale)
             if len(columns["rows"]):
                 return Grid(np.stack([columns["rows"], columns["k"]], axis=1), columns["latency_s"])
         return None

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from swiftspec.costmodel.constants import CONSTANTS
+from swiftspec.costmodel.expert_shapes import ExpertShape, interpolated
 from swiftspec.costmodel.grid import Grid
 from swiftspec.costmodel.kernel_latency import KernelTime, RooflineKernels, UnknownShapeError
 from swiftspec.costmodel.op_tables import OpTables
@@ -20,8 +21,8 @@ from swiftspec.timing.latency import Provenance
 __all__ = ["ExpertCurve", "SparseTables"]
 
 _HARNESS_CONTEXT = 2  # the shortest cache that attention was timed on, leaving only kernel start and replay
+_UNGATED = "nongated"  # in the name of a kernel
 _SATURATED = 0.01  # of the experts: row counts that differ by less are interpolated by rows
-_Shape = tuple[str, int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,14 +104,16 @@ class SparseTables:
         self._framework = framework
         self._roofline = roofline
         self._curves = cache(self._expert_curves)
+        self._between = cache(self._curves_between)
         self._latents = cache(self._latent_grid)
         self._linears = cache(self._linear_grid)
 
     def experts(self, part: Experts, *, rows: int, touched: float, hidden_size: int, quant: str) -> KernelTime:
-        """Routed experts of one layer. UnknownShapeError if no library's table has their shape."""
-        found = self._curves().get(_shape(part, hidden_size, quant))
-        if found is None:
-            raise UnknownShapeError(self._missing(part, hidden_size, quant))
+        """Routed experts of one layer. UnknownShapeError if no library's table has their shape, or some near it."""
+        shape = ExpertShape.of(part, hidden_size, quant)
+        found = self._curves().get(shape) or self._between(shape)
+        if not found:
+            raise UnknownShapeError(self._missing(shape, whole=part.is_divided_whole))
         own = self._experts in found
         curve = found[self._experts] if own else min(found.values(), key=lambda one: one.at(8))
         seconds = curve.touching(touched)
@@ -118,7 +121,7 @@ class SparseTables:
             seconds = curve.at(rows)
         computing_s = self._roofline.experts_computing_s(part, rows=rows, hidden_size=hidden_size, quant=quant)
         known = Provenance.INTERPOLATED if own else Provenance.COMPOSED
-        measured = own and rows in curve.rows and seconds == curve.at(rows)
+        measured = own and shape in self._curves() and rows in curve.rows and seconds == curve.at(rows)
         return KernelTime(max(seconds, computing_s), Provenance.MEASURED if measured else known)
 
     def latent_attention(self, part: LatentAttention, *, rows: int, context: int, sequences: int) -> KernelTime:
@@ -147,26 +150,43 @@ class SparseTables:
         measured = together.exact and seconds == together.value
         return KernelTime(seconds, Provenance.MEASURED if measured else Provenance.INTERPOLATED)
 
-    def _missing(self, part: Experts, hidden_size: int, quant: str) -> str:
-        dtype, hidden, size, active, experts, parts, holders = _shape(part, hidden_size, quant)
-        how = f"whole ones on each of {holders} devices" if part.is_divided_whole else f"divided by {parts}"
-        known = sorted({shape[0] for shape in self._curves() if shape[1:5] == (hidden, size, active, experts)})
-        other = f"; it has them in {', '.join(known)}" if known and quant not in known else ""
+    def _missing(self, wanted: ExpertShape, *, whole: bool) -> str:
+        dtype, hidden, size, active, experts, parts, holders = wanted
+        how = f"whole ones on each of {holders} devices" if whole else f"divided by {parts}"
+        known = sorted({shape.dtype for shape in self._curves() if shape[1:5] == wanted[1:5]})
+        other = f"; it has them in {', '.join(known)}" if known and dtype not in known else ""
         return (
             f"the op tables of {self._tables.device} do not have {experts} experts of width {size}, {active} of them "
             f"active over {hidden} values, in {dtype}, {how}{other}"
         )
 
-    def _expert_curves(self) -> Mapping[_Shape, Mapping[str, ExpertCurve]]:
+    def _expert_curves(self) -> Mapping[ExpertShape, Mapping[str, ExpertCurve]]:
         columns = self._tables.tables["experts"]
-        names = ("dtype", "hidden", "size", "active", "experts", "parts", "holders")
-        times: dict[tuple[_Shape, str, str], dict[int, float]] = defaultdict(dict)
-        lists = [columns[name].tolist() for name in (*names, "framework", "kernel", "rows", "latency_s")]
+        times: dict[tuple[ExpertShape, str, str], dict[int, float]] = defaultdict(dict)
+        lists = [columns[name].tolist() for name in (*ExpertShape._fields, "framework", "kernel", "rows", "latency_s")]
         for *shape, framework, kernel, rows, seconds in zip(*lists, strict=True):
-            times[tuple(shape), framework, kernel][rows] = seconds
-        curves: dict[_Shape, dict[str, ExpertCurve]] = defaultdict(dict)
+            times[ExpertShape(*shape), framework, kernel][rows] = seconds
+        curves: dict[ExpertShape, dict[str, ExpertCurve]] = defaultdict(dict)
         for (key, framework, kernel), seconds in times.items():
-            curves[key][framework] = ExpertCurve.of(kernel, seconds, num_experts=key[4], num_active=key[3])
+            curves[key][framework] = ExpertCurve.of(kernel, seconds, num_experts=key.experts, num_active=key.active)
+        return dict(curves)
+
+    def _curves_between(self, wanted: ExpertShape) -> Mapping[str, ExpertCurve]:
+        """Curves of a shape that was not measured, from the nearest measured ones of each library."""
+        known = self._curves()
+        # Experts of two matrices read and compute less than the others.
+        ungated = {shape[1:5] for shape, found in known.items() for one in found.values() if _UNGATED in one.kernel}
+        curves = {}
+        for framework in self._tables.values("experts", "framework"):
+            measured = {
+                shape: dict(zip(found[framework].rows, found[framework].seconds, strict=True))
+                for shape, found in known.items()
+                if framework in found and shape[1:5] not in ungated
+            }
+            if seconds := interpolated(wanted, measured, self._roofline):
+                curves[framework] = ExpertCurve.of(
+                    "interpolated", seconds, num_experts=wanted.experts, num_active=wanted.active
+                )
         return curves
 
     def _latent_grid(self) -> Grid | None:
@@ -184,9 +204,3 @@ class SparseTables:
         chosen = columns["framework"] == library
         points: npt.NDArray[np.float64] = np.stack([columns[name][chosen] for name in axes], axis=1).astype(float)
         return Grid(points, columns["latency_s"][chosen], smooth_axis=0)
-
-
-def _shape(part: Experts, hidden_size: int, quant: str) -> _Shape:
-    parts, holders = (1, part.num_devices) if part.is_divided_whole else (part.num_devices, 1)
-    hidden = part.latent_size or hidden_size
-    return quant, hidden, part.size, part.num_active, part.num_experts, parts, holders

@@ -6,20 +6,19 @@ from pathlib import Path
 from swiftspec.costmodel.kernel_latency import Kernels, RooflineKernels
 from swiftspec.costmodel.measured import TableKernels
 from swiftspec.costmodel.op_tables import OpTables
-from swiftspec.devices import named_device
+from swiftspec.costmodel.scaled import ScaledKernels
+from swiftspec.devices import DEVICES, named_device
 from swiftspec.files.document import file_sha256
 
 __all__ = ["kernels_of", "shipped_tables", "source_of", "tables_of"]
 
 _PROFILES = Path(__file__).parents[1] / "profiles"
-# Same chip and memory, other links.
-_STANDS_FOR = {"h800-sxm": "h100-sxm"}
 _USUAL = "vllm"
 
 
 def shipped_tables(device: str) -> Path | None:
-    """Path of the op tables of a device, or of its twin."""
-    path = _PROFILES / _STANDS_FOR.get(device, device) / "ops.npz"
+    """Path of the op tables of a device, or of the one that it stands on."""
+    path = _PROFILES / (_stands_on(device) or device) / "ops.npz"
     return path if path.exists() else None
 
 
@@ -36,7 +35,7 @@ def tables_of(device: str, path: Path | None = None) -> OpTables | None:
     if found is None:
         return None
     tables = _loaded(found)
-    if tables.device not in (device, _STANDS_FOR.get(device)):
+    if tables.device not in (device, _stands_on(device)):
         raise ValueError(f"{found}: op tables of {tables.device}; expected those of {device}")
     return tables
 
@@ -57,7 +56,9 @@ def kernels_of(
         return RooflineKernels(named_device(device))
     known = tables.values("gemm", "framework")
     usual = _USUAL if _USUAL in known else known[0]
-    return TableKernels(tables, framework=framework or usual, device=named_device(device), experts=experts)
+    spec = named_device(device)
+    kind = TableKernels if spec.is_as_fast_as(named_device(tables.device)) else ScaledKernels
+    return kind(tables, framework=framework or usual, device=spec, experts=experts)
 
 
 def source_of(device: str, path: Path | None = None) -> str:
@@ -68,10 +69,15 @@ def source_of(device: str, path: Path | None = None) -> str:
         return f"rooflines of {device}: {named_device(device).source}"
     libraries = ", ".join(sorted({f"{source.library} {source.version}" for source in tables.sources}))
     shown = path or "/".join(found.parts[-2:])
+    scaled = "" if device == tables.device else f", scaled to the bandwidth, compute and links of {device}"
     return (
-        f"op tables of {tables.device}, {tables.num_measurements} measurements ({libraries}); {tables.attribution}; "
-        f"{tables.licence}; {shown}, SHA-256 {file_sha256(found)}"
+        f"op tables of {tables.device}{scaled}, {tables.num_measurements} measurements ({libraries}); "
+        f"{tables.attribution}; {tables.licence}; {shown}, SHA-256 {file_sha256(found)}"
     )
+
+
+def _stands_on(device: str) -> str:
+    return DEVICES[device].op_tables if device in DEVICES else ""
 
 
 @cache

@@ -1,12 +1,17 @@
 """Accelerators by name: datasheet figures, dense (without sparsity), and the memory that drivers report."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from swiftspec.errors import FieldError
 from swiftspec.models.names import resolve, unknown
 
-__all__ = ["DEVICES", "ClusterSpec", "DeviceSpec", "named_device", "registered_device"]
+__all__ = ["BLACKWELL", "DEVICES", "ClusterSpec", "DeviceSpec", "named_device", "registered_device"]
+
+_FILE = Path(__file__).with_name("accelerators.json")
+_MiB = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,10 @@ class DeviceSpec:
         Of all but the memory's size.
     memory_source : str
         A public output of `nvidia-smi` on such a device.
+    op_tables : str
+        Device whose op tables it stands on, scaled to its own bandwidth and compute; empty for one with its own.
+    aliases : tuple of str
+        Shorter names that mean this one of several, such as `h100`.
     """
 
     name: str
@@ -40,6 +49,12 @@ class DeviceSpec:
     devices_per_node: int
     source: str
     memory_source: str
+    op_tables: str = ""
+    aliases: tuple[str, ...] = ()
+
+    def is_as_fast_as(self, other: "DeviceSpec") -> bool:
+        """Whether it computes and reads as fast, whatever its links."""
+        return (self.memory_bandwidth_Bps, self.peak_flops) == (other.memory_bandwidth_Bps, other.peak_flops)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,74 +97,16 @@ class ClusterSpec:
         return tuple(groups)
 
 
-_MiB = 2**20
-_HOPPER_FLOPS = {"bf16": 989.4e12, "fp8": 1978.9e12, "int8": 1978.9e12}
+def _shipped() -> Iterator[DeviceSpec]:
+    """The devices of accelerators.json, each figure with its source."""
+    for entry in json.loads(_FILE.read_text(encoding="utf-8"))["devices"]:
+        memory_bytes = entry.pop("memory_MiB") * _MiB
+        yield DeviceSpec(memory_bytes=memory_bytes, aliases=tuple(entry.pop("aliases", ())), **entry)
 
-DEVICES: dict[str, DeviceSpec] = {
-    device.name: device
-    for device in (
-        DeviceSpec(
-            name="h100-sxm",
-            memory_bytes=81559 * _MiB,
-            memory_bandwidth_Bps=3.35e12,
-            peak_flops=_HOPPER_FLOPS,
-            link_bandwidth_Bps=450e9,
-            devices_per_node=8,
-            source="NVIDIA H100 Tensor Core GPU datasheet (SXM5)",
-            memory_source="81559MiB, github.com/NVIDIA/nccl/issues/1264",
-        ),
-        DeviceSpec(
-            name="h200-sxm",
-            memory_bytes=143771 * _MiB,
-            memory_bandwidth_Bps=4.8e12,
-            peak_flops=_HOPPER_FLOPS,
-            link_bandwidth_Bps=450e9,
-            devices_per_node=8,
-            source="NVIDIA H200 Tensor Core GPU datasheet (SXM)",
-            memory_source="143771MiB, github.com/sgl-project/sglang/issues/3196",
-        ),
-        DeviceSpec(
-            name="h800-sxm",
-            memory_bytes=81559 * _MiB,
-            memory_bandwidth_Bps=3.35e12,
-            peak_flops=_HOPPER_FLOPS,
-            link_bandwidth_Bps=200e9,
-            devices_per_node=8,
-            source="H100's; NVLink at 400 GB/s in both directions together, arXiv 2505.09343",
-            memory_source="H100's; the memory is the same",
-        ),
-        DeviceSpec(
-            name="a100-sxm",
-            memory_bytes=81920 * _MiB,
-            memory_bandwidth_Bps=2.039e12,
-            peak_flops={"bf16": 312e12, "int8": 624e12},
-            link_bandwidth_Bps=300e9,
-            devices_per_node=8,
-            source="NVIDIA A100 Tensor Core GPU datasheet (80 GB SXM)",
-            memory_source="81920MiB, github.com/modal-labs/modal-client/pull/2797",
-        ),
-        DeviceSpec(
-            name="l40s",
-            memory_bytes=46068 * _MiB,
-            memory_bandwidth_Bps=864e9,
-            peak_flops={"bf16": 362.05e12, "fp8": 733e12, "int8": 733e12},
-            link_bandwidth_Bps=32e9,
-            devices_per_node=8,
-            source="NVIDIA L40S datasheet; no NVLink, PCIe Gen4 x16",
-            memory_source="46068MiB, github.com/modal-labs/modal-client/pull/2797",
-        ),
-        DeviceSpec(
-            name="b200",
-            memory_bytes=183359 * _MiB,
-            memory_bandwidth_Bps=8e12,
-            peak_flops={"bf16": 2.25e15, "fp8": 4.5e15, "int8": 4.5e15},
-            link_bandwidth_Bps=900e9,
-            devices_per_node=8,
-            source="NVIDIA DGX B200 datasheet, an eighth of the system",
-            memory_source="183359MiB, github.com/NVIDIA/TensorRT-LLM/issues/10278",
-        ),
-    )
-}
+
+DEVICES: dict[str, DeviceSpec] = {device.name: device for device in _shipped()}
+# Of data centres, for which trtllm-gen's kernels are written; other Blackwell devices do not have these.
+BLACKWELL = ("b200", "b300", "gb200", "gb300")
 
 
 def named_device(name: str) -> DeviceSpec:
@@ -167,7 +124,7 @@ def registered_device(name: str, *, field: str = "device") -> str:
     ValueError
         With the closest names if there is none, or the choices if there are several.
     """
-    found = resolve(field, name, dict.fromkeys(DEVICES, ()))
+    found = resolve(field, name, {known: device.aliases for known, device in DEVICES.items()})
     if found is None:
         raise unknown(field, name, DEVICES)
     return found

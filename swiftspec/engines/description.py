@@ -133,7 +133,7 @@ class Engine:
     large_limits: StepLimits
     small_limits: StepLimits
     large_bytes: int = 70 * _GIB
-    never_large: frozenset[str] = frozenset({"a100-sxm"})
+    never_large: frozenset[str] = frozenset({"a100-sxm", "a100-pcie-80gb"})
     words: Mapping[str, str] = field(default_factory=dict)
     blocks_given_up: int = 0
     covers_requests: bool = False

@@ -100,6 +100,8 @@ SGLANG: Final = Engine(
     # Pull request 20547 measured 9,688 tokens/s with the first worker and 12,360 with the second: Qwen3-8B with DFlash
     # on a B200, 32 requests, 6.35 tokens a round.
     late_round_s=4.5e-3,
+    # Checkpoints in nvfp4 state an fp8 cache, which it takes over (sglang/srt/model_executor/model_runner.py).
+    fp8_cache=frozenset({"nvfp4"}),
     eagle2_trees=True,
     tree_remark=_PAGES,
     # sglang/srt/arg_groups/fields/spec.py and speculative_hook.py

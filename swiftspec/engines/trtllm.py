@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from swiftspec.devices import BLACKWELL
 from swiftspec.engines.description import Engine, StepLimits
 from swiftspec.engines.words import (
     CommandWords,
@@ -68,9 +69,9 @@ TRTLLM: Final = Engine(
     },
     ahead_since=(0, 20),
     # Its checkpoints in these formats keep keys and values in fp8 (also those of public benchmarks).
-    fp8_cache=frozenset({"fp8", "mxfp4"}),
+    fp8_cache=frozenset({"fp8", "mxfp4", "nvfp4"}),
     # On Blackwell its own kernels are trtllm-gen's, which SGLang's table has; its own table has DeepGEMM's.
-    own_experts={"b200:fp8": "sglang"},
+    own_experts={f"{device}:fp8": "sglang" for device in BLACKWELL},
     methods={
         Method.MODEL: _drafter("Draft_Target", settings=_STEP_BY_STEP),
         Method.PARD: _drafter("PARD"),

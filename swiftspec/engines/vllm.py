@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from swiftspec.devices import BLACKWELL
 from swiftspec.engines.description import Engine, StepLimits
 from swiftspec.engines.words import (
     CommandWords,
@@ -94,9 +95,10 @@ VLLM: Final = Engine(
     ahead_since=(0, 11),
     graphs_prompts=True,  # in pieces between attention
     # On Blackwell, experts in mxfp4 are trtllm-gen's kernels with activations in mxfp8, as in SGLang's table.
-    own_experts={"b200:mxfp4": "sglang"},
+    own_experts={f"{device}:mxfp4": "sglang" for device in BLACKWELL},
     # Its recipe for gpt-oss on Blackwell has --kv-cache-dtype fp8 (vllm-project/recipes, OpenAI/GPT-OSS.md).
-    fp8_cache=frozenset({"b200:mxfp4"}),
+    # Checkpoints in nvfp4 state an fp8 cache, which it takes over (vllm/utils/torch_utils.py).
+    fp8_cache=frozenset({"nvfp4", *(f"{device}:mxfp4" for device in BLACKWELL)}),
     leaves_draft_whole=True,
     # Pull request 25872 measured steps of 27.17 ms instead of 28.14 with async scheduling (Llama-3.1-8B, EAGLE-3, L20).
     late_s=1.0e-3,

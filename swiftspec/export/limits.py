@@ -14,7 +14,7 @@ from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 
 __all__ = ["not_expressed", "remarks"]
 
-_OTHER_WEIGHTS = ("int8", "int4", "mxfp4")
+_OTHER_WEIGHTS = ("int8", "int4", "mxfp4", "nvfp4")
 
 
 def not_expressed(plan: Plan, planned: Candidate, engine: Engine) -> Iterator[str]:

@@ -24,7 +24,7 @@ from swiftspec.models.draft_kinds import check_pair, draft_facts
 from swiftspec.models.head_spec import HeadFormat, HeadSpec
 from swiftspec.models.heads import HEADS, Product
 from swiftspec.models.names import unknown
-from swiftspec.models.quantisation import BF16_BYTES
+from swiftspec.models.quantisation import BF16_BYTES, draft_format
 from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec, model_directory
@@ -196,7 +196,8 @@ class Deployment:
     num_devices : int
         At most two nodes, since a forward is divided within a node only.
     quant, draft_quant : str
-        Weight formats: bf16, fp8, int8 or int4. The draft's defaults to the target's.
+        Weight formats: bf16, fp8, int8, int4, mxfp4 or nvfp4. The draft's defaults to the target's, but to bf16 beside
+        the latter two.
     engine : str
         The engine that will serve, `NAME` or `NAME@RELEASE`; this package's own if not given.
     settings : mapping of str to str
@@ -249,7 +250,10 @@ class Deployment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", registered_device(self.device, field="device"))
-        object.__setattr__(self, "draft_quant", self.draft_quant or self.quant)
+        for name, quant in (("quant", self.quant), ("draft_quant", self.draft_quant or self.quant)):
+            if quant not in QUANTISATIONS:
+                raise unknown(name, quant, QUANTISATIONS)
+        object.__setattr__(self, "draft_quant", self.draft_quant or draft_format(self.quant))
         most = MOST_NODES * self.spec.devices_per_node
         if not 1 <= self.num_devices <= most:
             raise FieldError(
@@ -263,9 +267,6 @@ class Deployment:
             raise FieldError("draft_kv_budget", self.draft_kv_budget, "expected at least 1")
         if self.expert_correlation is not None and not 0 <= self.expert_correlation <= 1:
             raise FieldError("expert_correlation", f"{self.expert_correlation:g}", "expected 0 to 1")
-        for name, quant in (("quant", self.quant), ("draft_quant", self.draft_quant)):
-            if quant not in QUANTISATIONS:
-                raise unknown(name, quant, QUANTISATIONS)
         self._check_engine()
 
     def _check_engine(self) -> None:

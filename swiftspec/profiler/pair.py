@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -117,8 +118,9 @@ def measure_pair(
 
 def registered_name(device: str) -> str:
     """Name in DEVICES of a GPU that calls itself e.g. `NVIDIA H200`; other devices keep their own name."""
-    words = device.lower().replace(",", " ").split()
-    return next((name for name in DEVICES if name.partition("-")[0] in words), device)
+    words = set(re.split(r"[\s,-]+", device.lower()))
+    alike = [name for name in DEVICES if name.partition("-")[0] in words]
+    return max(alike, key=lambda name: len(words.intersection(name.split("-"))), default=device)
 
 
 def _checked_devices(device: str, num_devices: int | None, ranks: int) -> int:

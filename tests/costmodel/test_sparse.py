@@ -189,10 +189,20 @@ def test_experts_that_no_table_has() -> None:
     with pytest.raises(
         UnknownShapeError, match="op tables of h200-sxm do not have 160 experts of width 1536"
     ) as raised:
-        parts_of("glm-4.5")
-    assert "8 of them active over 5120 values, in fp8, divided by 8" in str(raised.value)
+        parts_of("glm-4.5", quant="int8")
+    assert "8 of them active over 5120 values, in int8, divided by 8" in str(raised.value)
     with pytest.raises(UnknownShapeError, match="in int8, divided by 8; it has them in bf16, fp8"):
         parts_of("qwen3-235b-a22b", quant="int8")
+
+
+def test_experts_in_nvfp4_take_less_than_in_fp8_and_need_its_units() -> None:
+    kernels = kernels_of("b200")
+    for rows in (1, 64, 1024):
+        parts = (parts_of("deepseek-r1", quant=quant, rows=rows, kernels=kernels) for quant in ("nvfp4", "fp8"))
+        four, eight = (seconds(found, "experts") for found in parts)
+        assert 0.3 * eight < four < eight
+    with pytest.raises(ValueError, match="quant is nvfp4; h200-sxm has no fp4 units, which it needs"):
+        parts_of("deepseek-r1", quant="nvfp4")
 
 
 def test_a_device_without_tables_is_priced_by_bytes() -> None:

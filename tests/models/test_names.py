@@ -33,13 +33,22 @@ def test_a_models_own_name_is_its_own(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("written", "taken"),
-    [("h100", "h100-sxm"), ("H100", "h100-sxm"), ("a100", "a100-sxm"), ("H200", "h200-sxm"), ("NVIDIA L40S", "l40s")],
+    [
+        ("h100", "h100-sxm"),
+        ("H100", "h100-sxm"),
+        ("a100", "a100-sxm"),
+        ("H200", "h200-sxm"),
+        ("NVIDIA L40S", "l40s"),
+        ("GB300", "gb300"),
+        ("H20-3e", "h20-141gb"),
+        ("A100-PCIe", "a100-pcie-80gb"),
+    ],
 )
 def test_a_device_is_known_as_people_write_it(written: str, taken: str) -> None:
     assert registered_device(written) == taken
 
 
-@pytest.mark.parametrize("written", ["l40", "h20", "a10", "h100-pcie", "b100", "", "-"])
+@pytest.mark.parametrize("written", ["l40", "h2", "a10", "h100-pci", "b100", "H100 94 GB (LRZ)", "", "-"])
 def test_another_device_is_not_taken_for_one_of_the_table(written: str) -> None:
     with pytest.raises(ValueError, match="device is "):
         registered_device(written)

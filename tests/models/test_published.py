@@ -52,8 +52,10 @@ def test_int4_is_the_layers_matrices_in_groups_and_the_rest_in_bf16() -> None:
 def test_devices_are_plausible_and_say_where_figures_are_from(device: DeviceSpec) -> None:
     assert device.source
     assert f"{device.memory_bytes // 2**20}MiB" in device.memory_source or device.name == "h800-sxm"
-    # Decoding is bound by memory: a weight is read long before it could be used a hundred times.
-    assert device.peak_flops["bf16"] / device.memory_bandwidth_Bps > 100
+    # Decoding is bound by memory: a weight is read before it could be used a hundred times; on an H20, thirty times.
+    assert device.peak_flops["bf16"] / device.memory_bandwidth_Bps > (
+        30 if device.name in ("h20", "h20-141gb") else 100
+    )
     assert device.link_bandwidth_Bps < device.memory_bandwidth_Bps
 
 
@@ -65,8 +67,8 @@ def test_h800_is_an_h100_with_slower_links() -> None:
 
 
 def test_unknown_names_bring_the_closest_ones() -> None:
-    with pytest.raises(ValueError, match=r"device is 'h100-pcie'; did you mean h100-sxm"):
-        named_device("h100-pcie")
+    with pytest.raises(ValueError, match=r"device is 'h100-sxn'; did you mean h100-sxm"):
+        named_device("h100-sxn")
     with pytest.raises(ValueError, match=r"model is 'Llama3-70B'; did you mean .*llama-3-70b"):
         known_model("Llama3-70B")
     with pytest.raises(ValueError, match="device is 'abacus'; expected one of h100-sxm, "):

@@ -7,6 +7,7 @@ import pytest
 
 from swiftspec.models import known_model, sharded, weight_bytes
 from swiftspec.models.layer_parts import Experts, GroupedAttention, LatentAttention, LinearAttention
+from swiftspec.models.quantisation import draft_format
 from swiftspec.models.sparse_config import _FAMILIES, read_spec, spec_from_config
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import PLANNED_ONLY, ModelSpec
@@ -89,12 +90,20 @@ def test_what_a_group_cannot_divide() -> None:
         sharded(spec, 3)
 
 
-def test_experts_alone_are_quantised_in_mxfp4() -> None:
+@pytest.mark.parametrize(("quant", "bits"), [("mxfp4", 4.25), ("nvfp4", 4.5)])
+def test_of_a_mixture_the_experts_alone_have_fp4(quant: str, bits: float) -> None:
     spec = sparse("gpt-oss-120b")
     others = spec.num_parameters - spec.expert_parameters
-    assert weight_bytes(spec, "mxfp4") == round(spec.expert_parameters * 4.25 / 8) + 2 * others
+    assert weight_bytes(spec, quant) == round(spec.expert_parameters * bits / 8) + 2 * others
     dense = known_model("llama-3-8b").spec
-    assert weight_bytes(dense, "mxfp4") == weight_bytes(dense, "bf16")
+    rest = dense.num_parameters - dense.matrix_parameters
+    assert weight_bytes(dense, quant) == round(dense.matrix_parameters * bits / 8) + 2 * rest
+    assert draft_format(quant) == "bf16"
+
+
+def test_a_mixture_in_nvfp4_is_as_large_as_its_checkpoint() -> None:
+    """MiniMax-M2.5-NVFP4 has files of 126 GiB in all, experts in nvfp4 and the rest in bf16 (its model card)."""
+    assert weight_bytes(sparse("minimax-m2.5"), "nvfp4") / 2**30 == pytest.approx(126, rel=0.01)
 
 
 def test_layers_alone_and_a_dense_one_beside_them() -> None:

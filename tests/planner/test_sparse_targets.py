@@ -91,7 +91,15 @@ def test_whole_experts_and_a_given_correlation() -> None:
         planned_pair("llama-3-8b", "llama-3.2-1b", expert_parallel=True)
 
 
-def test_experts_without_a_table_are_refused() -> None:
+def test_experts_between_measured_ones_are_said_to_be() -> None:
     deployment = Deployment(device="h200", num_devices=8, quant="fp8")
+    for name, is_measured in (("glm-4.5", False), ("qwen3-235b-a22b", True)):
+        profile = deployment.profile(name, "eagle3", max_context=512)
+        said = f"experts of {name}, which are in no table, between the nearest measured ones"
+        assert (said in profile.sources) is not is_measured
+
+
+def test_experts_without_a_table_are_refused() -> None:
+    deployment = Deployment(device="h200", num_devices=8, quant="int8")
     with pytest.raises(ValueError, match=r"target is glm-4\.5; the op tables of h200-sxm do not have 160 experts"):
         deployment.profile("glm-4.5", "eagle3", max_context=512)

@@ -65,8 +65,8 @@ class PlanFlags:
         str | None,
         typer.Option(
             metavar="FORMAT[,FORMAT]",
-            help="With --device: weights of the target and of the draft, bf16 (default), fp8, int8, int4 or mxfp4. "
-            "Otherwise the profile's.",
+            help="With --device: weights of the target and of the draft, bf16 (default), fp8, int8, int4, mxfp4 or "
+            "nvfp4. Otherwise the profile's.",
         ),
     ] = None
     inflate: flags.Inflate = None

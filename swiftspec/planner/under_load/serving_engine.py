@@ -64,8 +64,6 @@ class ServingEngine:
     target : ModelSpec
     quant : str
         Format of the target's weights.
-    stored : str
-        Format that they are kept in, where another one stands for their kernels; `quant` if empty.
     draft : DraftModel, optional
         None where text is looked up, or nothing is drafted.
     settings : mapping of str to str
@@ -81,7 +79,6 @@ class ServingEngine:
     degree: int = 1
     target: ModelSpec
     quant: str
-    stored: str = ""
     draft: DraftModel | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     constants: Constants | None = None
@@ -146,13 +143,12 @@ class ServingEngine:
 
         ValueError if not even the weights fit.
         """
-        stored = self.stored or self.quant
         policy: Policy = SerialChain() if draft else Autoregressive()
-        drafted, quant = (draft.spec, draft.quant) if draft else (self.target, stored)
+        drafted, quant = (draft.spec, draft.quant) if draft else (self.target, self.quant)
         memory = MemoryModel(
             device=self.device,
             specs={Role.TARGET: self.target, Role.DRAFT: drafted},
-            quantisation={Role.TARGET: stored, Role.DRAFT: quant},
+            quantisation={Role.TARGET: self.quant, Role.DRAFT: quant},
         )
         option = Option(policy=policy, groups={Role.TARGET: tuple(range(self.degree))})
         room = memory.cached_tokens(option, context=self.context)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from scipy.stats import gamma
 
 from swiftspec.files.reading import parse_foreign_json
+from swiftspec.models.quantisation import draft_format
 from swiftspec.planner.deployment import PlannedModel
 from swiftspec.planner.under_load.decoding import Chains
 from swiftspec.planner.under_load.serving_engine import DraftModel, ServingEngine
@@ -61,8 +62,7 @@ class Drafting:
 
     def model(self, target_quant: str) -> DraftModel | None:
         """The draft beside a target in this format."""
-        quant = "bf16" if target_quant == "mxfp4" else target_quant
-        return None if self.draft is None else self.draft.beside_target(quant)
+        return None if self.draft is None else self.draft.beside_target(draft_format(target_quant))
 
     def chains(self, serving: ServingEngine) -> Chains:
         """Drafting in lockstep under an engine, with rounds drawn at the method's acceptance."""

@@ -40,7 +40,7 @@ from swiftspec.validation.published.rows import (
 __all__ = ["compare_loads", "latencies_of", "measured_latencies", "read_load_rows", "with_usual_names"]
 
 _FIGURE: Final = re.compile(r"(e2e|ttft|tpot)_(mean|p50|p90|p99)_ms")
-_DEVICES: Final = {"b200-sxm": "b200"}
+_DEVICES: Final = {"b200-sxm": "b200", "b300-sxm": "b300"}
 _DEGREES_IN_ID: Final = re.compile(r"_tp(\d+)(?:_\d+)?_ep(\d+)")
 
 
@@ -168,7 +168,7 @@ def _row(stated: Mapping[str, str], engine: Engine | None) -> MeasuredRow:
     cells = with_usual_names(stated)
     found, gaps = _engine(cells, engine)
     target = _target(cells)
-    quant = weight_format(cells.get("precision", "").strip().lower() or "bf16", target.name, gaps)
+    quant = weight_format(cells.get("precision", "").strip().lower() or "bf16", target.name)
     degree, whole_experts = _degrees(cells)
     drafting = _drafting(cells, target, gaps)
     if whole_experts and isinstance(target.spec, SparseSpec) and target.spec.experts:

@@ -10,6 +10,7 @@ from typing import Final
 from swiftspec.devices import DeviceSpec
 from swiftspec.engines.constants import Constants
 from swiftspec.engines.description import Engine
+from swiftspec.models import QUANTISATIONS
 from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.deployment import PlannedModel
 from swiftspec.planner.under_load.arrays import simulate
@@ -20,8 +21,14 @@ from swiftspec.validation.published.drafted import Drafting
 __all__ = ["MeasuredRow", "UnpredictedError", "cell_above_0", "cell_count", "cell_number", "weight_format"]
 
 _MOST: Final = 10_000_000  # of anything that is counted
-_NVFP4: Final = "nvfp4, for which fp8 stands"  # not priced yet; as many bits as mxfp4
-_FORMATS: Final = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "int8_wo": "int8", "int4_wo": "int4"}
+_FORMATS: Final = {
+    "fp16": "bf16",
+    "float16": "bf16",
+    "bfloat16": "bf16",
+    "int8_wo": "int8",
+    "int4_wo": "int4",
+    "fp4": "nvfp4",
+}
 
 
 class UnpredictedError(ValueError):
@@ -63,17 +70,14 @@ def cell_above_0(cells: Mapping[str, str], name: str) -> float | None:
     return value
 
 
-def weight_format(stated: str, target: str, gaps: list[str]) -> str:
-    """Format of a target's weights. UnpredictedError if it is not priced; another one that stands for it is a gap."""
+def weight_format(stated: str, target: str) -> str:
+    """Format of a target's weights. UnpredictedError if it is not priced."""
     if target.startswith("gpt-oss"):
         return "mxfp4"  # its checkpoint's only format
-    if stated in ("fp4", "nvfp4"):
-        gaps.append(_NVFP4)
-        return "fp8"
     if stated.startswith("fp8"):
         return "fp8"
     found = _FORMATS.get(stated, stated)
-    if found not in ("bf16", "int8", "int4", "mxfp4"):
+    if found not in QUANTISATIONS:
         raise UnpredictedError(f"weights in {stated!r} are not priced")
     return found
 
@@ -142,7 +146,6 @@ class MeasuredRow:
             degree=self.degree,
             target=self.spec,
             quant=self.quant,
-            stored="mxfp4" if _NVFP4 in self.gaps else "",
             draft=None if drafting is None else drafting.model(self.quant),
             settings=self.settings,
             constants=constants,

@@ -240,4 +240,4 @@ def _format(cells: Mapping[str, str], target: PlannedModel, gaps: list[str]) -> 
     stated = cells.get("quant", "").strip().lower()
     if not target.name.startswith("gpt-oss") and (not stated or stated.endswith("?")):
         gaps.append("weight format")
-    return weight_format(stated.rstrip("?") or "bf16", target.name, gaps)
+    return weight_format(stated.rstrip("?") or "bf16", target.name)
