@@ -1,13 +1,27 @@
-"""Size of quantised weights: matrices of the layers; embeddings, head, norms and biases stay in bf16."""
+"""Size of quantised weights: matrices of the layers; embeddings, norms, routers and biases stay in bf16."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from swiftspec.models.names import unknown
-from swiftspec.models.spec import ModelSpec
 
-__all__ = ["BF16_BYTES", "QUANTISATIONS", "Quantisation", "dense_format", "weight_bytes"]
+if TYPE_CHECKING:
+    from swiftspec.models.spec import ModelSpec
+
+__all__ = ["BF16_BYTES", "QUANTISATIONS", "Part", "Quantisation", "StoredWeights", "dense_format", "weight_bytes"]
 
 BF16_BYTES = 2
+_BF16_BITS = 16.0
+
+
+class Part(StrEnum):
+    """Matrices of a model that have one format, or one on average."""
+
+    ATTENTION = "attention"
+    NETWORKS = "networks"  # dense ones, and shared experts
+    EXPERTS = "experts"  # routed
+    HEAD = "head"  # unless it is the embedding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +39,40 @@ class Quantisation:
     experts_only: bool = False
 
     @property
+    def bits_per_weight(self) -> float:
+        return self.weight_bits + (self.scale_bits / self.group_size if self.group_size else 0.0)
+
+    @property
     def bytes_per_weight(self) -> float:
-        scales = self.scale_bits / self.group_size if self.group_size else 0.0
-        return (self.weight_bits + scales) / 8
+        return self.bits_per_weight / 8
+
+    def bits(self, part: Part) -> float:
+        """Bits of a weight of a part, scales included."""
+        is_kept = part is Part.HEAD or (self.experts_only and part is not Part.EXPERTS)
+        return _BF16_BITS if is_kept else self.bits_per_weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredWeights:
+    """Format of a checkpoint's weights, as its files say.
+
+    Parameters
+    ----------
+    name : str
+        Format of most weights, one of `QUANTISATIONS`.
+    bits_by_part : tuple of (Part, float)
+        Mean bits of a part's weights, scales and matrices that are not quantised included.
+    objection : str
+        Why it cannot be planned in that format, a sentence; empty if it can.
+    """
+
+    name: str
+    bits_by_part: tuple[tuple[Part, float], ...] = field(default=())
+    objection: str = ""
+
+    def bits(self, part: Part) -> float:
+        """Bits of a weight of a part, scales included."""
+        return dict(self.bits_by_part)[part]
 
 
 QUANTISATIONS: dict[str, Quantisation] = {
@@ -40,6 +85,8 @@ QUANTISATIONS: dict[str, Quantisation] = {
         Quantisation(name="int4", weight_bits=4, group_size=128, scale_bits=20),
         # OCP Microscaling formats 1.0: an 8-bit exponent for every 32 weights; as in gpt-oss (arXiv 2508.10925).
         Quantisation(name="mxfp4", weight_bits=4, group_size=32, scale_bits=8, experts_only=True),
+        # An fp8 scale for every 16 weights (ModelOpt's NVFP4).
+        Quantisation(name="nvfp4", weight_bits=4, group_size=16, scale_bits=8),
     )
 }
 
@@ -49,12 +96,15 @@ def dense_format(quantisation: str) -> str:
     return "bf16" if QUANTISATIONS[quantisation].experts_only else quantisation
 
 
-def weight_bytes(spec: ModelSpec, quantisation: str) -> int:
-    """Memory of a model's weights. ValueError for a quantisation that is not in the table."""
+def weight_bytes(spec: "ModelSpec", quantisation: str) -> int:
+    """Memory of a model's weights; in the format of its checkpoint, as that has it.
+
+    ValueError for a quantisation that is not in the table.
+    """
     if quantisation not in QUANTISATIONS:
         raise unknown("quant", quantisation, QUANTISATIONS)
-    experts, matrices = spec.expert_parameters, spec.matrix_parameters
-    rest = spec.num_parameters - matrices
-    dense = QUANTISATIONS[dense_format(quantisation)]
-    num_bytes = experts * QUANTISATIONS[quantisation].bytes_per_weight + (matrices - experts) * dense.bytes_per_weight
-    return round(num_bytes) + rest * BF16_BYTES
+    stored = spec.stored
+    kept = stored if stored is not None and stored.name == quantisation else QUANTISATIONS[quantisation]
+    parts = spec.parameters_by_part
+    rest = spec.num_parameters - sum(parts.values())
+    return round(sum(count * kept.bits(part) for part, count in parts.items()) / 8) + rest * BF16_BYTES

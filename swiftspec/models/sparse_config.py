@@ -1,9 +1,11 @@
 """Shapes from the config.json of sparse models: one reader for each family of `model_type`."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from swiftspec.models.checkpoint_format import stored_weights
 from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.layer_parts import (
     Attention,
@@ -31,8 +33,9 @@ _LATENT_HEAD_DIM = 128  # of a dense layer beside one of latent attention, as pu
 
 def read_spec(directory: Path) -> ModelSpec:
     """Shape of a model that may be sparse. ValueError names directory, field and value of what does not fit."""
-    config = _SparseConfig.read(directory)
-    return spec_from_config(config.values, source=str(directory))
+    values = _SparseConfig.read(directory).values
+    spec = spec_from_config(values, source=str(directory))
+    return dataclasses.replace(spec, stored=stored_weights(directory, values, spec))
 
 
 def spec_from_config(values: Mapping[str, Any], *, source: str) -> ModelSpec:

@@ -64,8 +64,12 @@ class SparseSpec(ModelSpec):
 
     @property
     def matrix_parameters(self) -> int:
-        parts = [*self.attentions.items(), *self.feed_forwards.items()]
-        return sum(count * part.num_parameters(self.hidden_size) for part, count in parts)
+        networks = sum(count * part.num_parameters(self.hidden_size) for part, count in self.feed_forwards.items())
+        return self.attention_parameters + networks
+
+    @property
+    def attention_parameters(self) -> int:
+        return sum(count * part.num_parameters(self.hidden_size) for part, count in self.attentions.items())
 
     @property
     def expert_parameters(self) -> int:

@@ -15,6 +15,7 @@ from swiftspec.errors import FieldError
 from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.layer_parts import Experts
 from swiftspec.models.names import ARCHITECTURES
+from swiftspec.models.quantisation import Part, StoredWeights
 
 __all__ = [
     "PLANNED_ONLY",
@@ -101,6 +102,8 @@ class ModelSpec:
         Multi-token prediction layers in the same checkpoint; no part of the model.
     experts : Experts, optional
         Routed experts that every layer has in place of one dense network.
+    stored : StoredWeights, optional
+        Format of its checkpoint's weights, if they are quantised; known where it is planned for.
     """
 
     architecture: str
@@ -122,6 +125,7 @@ class ModelSpec:
     eos_token_ids: tuple[int, ...]
     num_mtp_layers: int = 0
     experts: Experts | None = None
+    stored: StoredWeights | None = None
 
     @classmethod
     def from_directory(cls, directory: str | Path) -> ModelSpec:
@@ -169,19 +173,20 @@ class ModelSpec:
         return self.num_heads // self.num_kv_heads
 
     @property
-    def layer_matrix_parameters(self) -> int:
-        """Weights of one layer's projections: attention and feed-forward, without biases and norms."""
-        attention = self.hidden_size * 2 * (self.query_size + self.kv_size)
-        return attention + self._networks * 3 * self.hidden_size * self.intermediate_size
+    def attention_parameters(self) -> int:
+        """Weights of all layers' attention, without biases and norms."""
+        return self.num_layers * self.hidden_size * 2 * (self.query_size + self.kv_size)
+
+    @property
+    def matrix_parameters(self) -> int:
+        """Weights of all layers' projections: attention and feed-forward, without biases and norms."""
+        return (
+            self.attention_parameters + self.num_layers * self._networks * 3 * self.hidden_size * self.intermediate_size
+        )
 
     @property
     def _networks(self) -> int:
         return self.experts.num_experts if self.experts else 1
-
-    @property
-    def matrix_parameters(self) -> int:
-        """Weights of all layers' projections."""
-        return self.num_layers * self.layer_matrix_parameters
 
     @property
     def expert_parameters(self) -> int:
@@ -189,14 +194,25 @@ class ModelSpec:
         return self.num_layers * self.experts.routed_parameters(self.hidden_size) if self.experts else 0
 
     @property
+    def parameters_by_part(self) -> dict[Part, int]:
+        """Weights of the matrices that a format may quantise."""
+        attention, experts = self.attention_parameters, self.expert_parameters
+        return {
+            Part.ATTENTION: attention,
+            Part.NETWORKS: self.matrix_parameters - attention - experts,
+            Part.EXPERTS: experts,
+            Part.HEAD: 0 if self.tie_word_embeddings else self.vocab_size * self.hidden_size,
+        }
+
+    @property
     def num_parameters(self) -> int:
         """Weights of the whole model; a tied head counts once."""
         biases = self.qkv_bias * (self.query_size + 2 * self.kv_size) + self.output_bias * self.hidden_size
         norms = 2 * self.hidden_size + self.qk_norm * 2 * self.head_dim
         router = self.experts.num_experts * self.hidden_size if self.experts else 0
-        layer = self.layer_matrix_parameters + router + biases + norms
+        layer = router + biases + norms
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
-        return self.num_layers * layer + embeddings + self.hidden_size
+        return self.matrix_parameters + self.num_layers * layer + embeddings + self.hidden_size
 
     def weight_bytes(self, dtype: str) -> int:
         """Memory of the weights in `dtype`."""
