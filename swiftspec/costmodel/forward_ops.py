@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
+from swiftspec.errors import FieldError
 from swiftspec.models import QUANTISATIONS, sharded
 from swiftspec.models.heads import Product
 from swiftspec.models.names import unknown
@@ -36,6 +37,8 @@ class ForwardOps:
     def __post_init__(self) -> None:
         if self.quant not in QUANTISATIONS:
             raise unknown("quant", self.quant, QUANTISATIONS)
+        if self.quant == "nvfp4":
+            raise FieldError("quant", "nvfp4", "weights in nvfp4 are not priced")
         if not 1 <= self.sequences <= self.rows:
             raise ValueError(f"sequences is {self.sequences}; expected 1 to {self.rows}, the number of rows")
 

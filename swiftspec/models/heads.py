@@ -67,7 +67,12 @@ class Head:
         vocab_size = min(target.vocab_size, self.most_tokens or target.vocab_size)
         layer = target.one_layer() if self.is_own_layer else target.dense_layer()
         return dataclasses.replace(
-            layer, num_layers=self.num_layers, vocab_size=vocab_size, tie_word_embeddings=False, eos_token_ids=()
+            layer,
+            num_layers=self.num_layers,
+            vocab_size=vocab_size,
+            tie_word_embeddings=False,
+            eos_token_ids=(),
+            stored=layer.stored if self.is_own_layer else None,
         )
 
     def feature_bytes(self, target: ModelSpec) -> int:

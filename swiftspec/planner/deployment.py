@@ -84,6 +84,16 @@ class PlannedModel:
         return cls(name=model_name(name), spec=spec, vocabulary=None, directory=directory, kind=kind)
 
     @property
+    def stored_format(self) -> str | None:
+        """Format of its checkpoint's weights; None if it has no directory. ValueError if it is not known."""
+        stored = self.spec.stored
+        if stored is None:
+            return _QUANT if self.directory else None
+        if stored.objection:
+            raise ValueError(stored.objection)
+        return stored.name
+
+    @property
     def method(self) -> Method:
         """How engines call drafting with it; of a head from a directory EAGLE-3, of a block drafter DFlash."""
         of_kind = {DraftKind.PARALLEL: Method.PARD, DraftKind.HEAD: Method.EAGLE3, DraftKind.BLOCK: Method.DFLASH}
@@ -195,8 +205,9 @@ class Deployment:
         A registered name, or one that `registered_device` understands; kept as the registry spells it.
     num_devices : int
         At most two nodes, since a forward is divided within a node only.
-    quant, draft_quant : str
-        Weight formats: bf16, fp8, int8 or int4. The draft's defaults to the target's.
+    quant, draft_quant : str, optional
+        Weight formats: bf16, fp8, int8, int4, mxfp4 or nvfp4. The target's is that of its directory if not given, or
+        bf16; the draft's is the one that is given for the target, that of its own directory, or the target's.
     engine : str
         The engine that will serve, `NAME` or `NAME@RELEASE`; this package's own if not given.
     settings : mapping of str to str
@@ -234,7 +245,7 @@ class Deployment:
 
     device: str
     num_devices: int
-    quant: str = _QUANT
+    quant: str = ""
     draft_quant: str = ""
     engine: str = _ENGINE
     settings: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -264,7 +275,7 @@ class Deployment:
         if self.expert_correlation is not None and not 0 <= self.expert_correlation <= 1:
             raise FieldError("expert_correlation", f"{self.expert_correlation:g}", "expected 0 to 1")
         for name, quant in (("quant", self.quant), ("draft_quant", self.draft_quant)):
-            if quant not in QUANTISATIONS:
+            if quant and quant not in QUANTISATIONS:
                 raise unknown(name, quant, QUANTISATIONS)
         self._check_engine()
 
@@ -282,6 +293,12 @@ class Deployment:
                 f"{self.host_s:g}",
                 f"forwards of {SWIFTSPEC.name} in int4 are published, host time included",
             )
+
+    def as_stored(self, target: PlannedModel, draft: PlannedModel) -> "Deployment":
+        """The same with the formats of the models' directories where none is given. ValueError for an unknown one."""
+        quant = self.quant or target.stored_format or _QUANT
+        drafted = self.draft_quant or draft.stored_format or quant
+        return replace(self, quant=quant, draft_quant=drafted)
 
     @property
     def served_by(self) -> Engine | None:
@@ -306,7 +323,7 @@ class Deployment:
         """The engine that serves, with a pair of models; None where it is this package's own."""
         from swiftspec.planner.under_load.serving_engine import ServingEngine
 
-        engine = self.served_by
+        engine, formats = self.served_by, self.as_stored(target, draft)
         if engine is None:
             return None
         return ServingEngine(
@@ -314,8 +331,8 @@ class Deployment:
             settings=self.settings,
             device=self.spec,
             target=target.spec,
-            quant=self.quant,
-            draft=draft.beside_target(self.draft_quant),
+            quant=formats.quant,
+            draft=draft.beside_target(formats.draft_quant),
         )
 
     @property
@@ -367,13 +384,13 @@ class Deployment:
         from swiftspec.costmodel.published import SwiftSpecKernels
         from swiftspec.planner.under_load.serving_engine import draft_host_of, host_of
 
-        engine = self.served_by
+        engine, formats = self.served_by, self.as_stored(target, draft)
         own = Host.of("trtllm") if self.host_s is None else Host(step_s=self.host_s)
         return device_profile(
-            RoleModel(model=target, quant=self.quant, host=host_of(engine.constants()) if engine else own),
+            RoleModel(model=target, quant=formats.quant, host=host_of(engine.constants()) if engine else own),
             RoleModel(
                 model=draft,
-                quant=self.draft_quant or self.quant,
+                quant=formats.draft_quant,
                 host=draft_host_of(engine.constants()) if engine else own,
                 kv_budget=self.draft_kv_budget,
                 feature_bytes=draft.feature_bytes,

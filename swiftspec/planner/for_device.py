@@ -63,6 +63,7 @@ def plan_for(
     """
     options.check(num_devices=deployment.num_devices)
     models = planned_pair(target, draft, expert_parallel=deployment.expert_parallel)
+    deployment = deployment.as_stored(*models)
     _check_degrees(options, models[0])
     check_acceptance(dataset, trace, acceptance)
     load = options.load
