@@ -82,11 +82,15 @@ class GroupedAttention:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Indexer:
-    """Selection of the tokens that sparse attention reads: the `num_tokens` with the highest scores."""
+    """Selection of the tokens that sparse attention reads: the `num_tokens` with the highest scores.
+
+    is_shared: whether it is that of an earlier layer, so that this one has no weights and keys of its own for it.
+    """
 
     num_heads: int
     head_dim: int
     num_tokens: int
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +122,8 @@ class LatentAttention:
     @property
     def kv_values(self) -> int:
         """Cached values per token; every device holds all of them."""
-        return self.kv_rank + self.rotary_dim + (self.indexer.head_dim if self.indexer else 0)
+        keys = self.indexer.head_dim if self.indexer and not self.indexer.is_shared else 0
+        return self.kv_rank + self.rotary_dim + keys
 
     @property
     def state_values(self) -> int:
@@ -133,7 +138,7 @@ class LatentAttention:
             "kv_b_proj": self.kv_rank * self.num_heads * (self.plain_dim + self.value_dim),
             "o_proj": hidden_size * self.num_heads * self.value_dim,
         }
-        if self.indexer:
+        if self.indexer and not self.indexer.is_shared:
             heads, width = self.indexer.num_heads, self.indexer.head_dim
             found["indexer.wq_b"] = self.query_rank * heads * width
             found["indexer.wk"] = hidden_size * width

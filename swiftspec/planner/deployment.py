@@ -20,9 +20,10 @@ from swiftspec.engines.words import METHODS_BY_DRAFT, Method
 from swiftspec.errors import FieldError
 from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_model, model_names, registered_name
 from swiftspec.models.block_spec import BlockSpec
-from swiftspec.models.draft_kinds import check_pair, draft_facts
-from swiftspec.models.head_spec import HeadFormat, HeadSpec
-from swiftspec.models.heads import HEADS, Product
+from swiftspec.models.draft_kinds import DraftFacts, check_pair, draft_facts
+from swiftspec.models.drafters import Drafter
+from swiftspec.models.head_spec import HeadSpec, check_equal, drafter_layers
+from swiftspec.models.heads import HEADS, UNNAMED_HEADS, Product
 from swiftspec.models.names import unknown
 from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.sparse_config import read_spec
@@ -49,8 +50,10 @@ _QUANT, _ENGINE, _CONTEXT = "bf16", SWIFTSPEC.name, 512
 class PlannedModel:
     """A model whose shape is known, though its weights may not be here.
 
-    vocabulary: of models in the registry. directory: of models from elsewhere. kind: of a draft. products: of a head's
-    forwards, beside those of its layers. feature_bytes: of the hidden states that a head reads for a token, in bf16.
+    vocabulary: of models in the registry. directory: of models from elsewhere. kind: of a draft. drafter: what a draft
+    from a directory is, if it is no plain model. products: of a head's forwards, beside those of its layers.
+    feature_bytes: of the hidden states that a head reads for a token, in bf16. block_tokens: most that a block drafter
+    proposes at once; 0 if its directory is not here.
     """
 
     name: str
@@ -58,8 +61,10 @@ class PlannedModel:
     vocabulary: str | None
     directory: Path | None
     kind: DraftKind = DraftKind.SERIAL
+    drafter: Drafter | None = None
     products: tuple[Product, ...] = ()
     feature_bytes: int = 0
+    block_tokens: int = 0
 
     @classmethod
     def of(cls, role: Role, name: str) -> "PlannedModel":
@@ -79,9 +84,16 @@ class PlannedModel:
         if not is_path:
             raise unknown(role, name, model_names(), otherwise=NOT_LISTED)
         directory = model_directory(name)
-        kind = draft_facts(directory).kind if role is Role.DRAFT else DraftKind.SERIAL
-        spec = read_spec(directory)
-        return cls(name=model_name(name), spec=spec, vocabulary=None, directory=directory, kind=kind)
+        facts = draft_facts(directory, runs=False) if role is Role.DRAFT else DraftFacts()
+        spec = drafter_layers(directory) if facts.kind.reads_target else read_spec(directory)
+        return cls(
+            name=model_name(name),
+            spec=spec,
+            vocabulary=None,
+            directory=directory,
+            kind=facts.kind,
+            drafter=facts.drafter,
+        )
 
     @property
     def stored_format(self) -> str | None:
@@ -95,9 +107,10 @@ class PlannedModel:
 
     @property
     def method(self) -> Method:
-        """How engines call drafting with it; of a head from a directory EAGLE-3, of a block drafter DFlash."""
-        of_kind = {DraftKind.PARALLEL: Method.PARD, DraftKind.HEAD: Method.EAGLE3, DraftKind.BLOCK: Method.DFLASH}
-        return METHODS_BY_DRAFT.get(self.name) or of_kind.get(self.kind, Method.MODEL)
+        """How engines call drafting with it."""
+        if self.drafter is None and self.kind is DraftKind.PARALLEL:
+            return Method.PARD
+        return METHODS_BY_DRAFT.get(self.drafter or self.name, Method.MODEL)
 
     def beside_target(self, quant: str) -> "DraftModel":
         """This draft in a format, on its target's devices."""
@@ -121,6 +134,8 @@ class PlannedModel:
         """A draft for this target: one of `HEADS` by its name, `pard:MODEL`, or a model as `of` takes it."""
         known = _HEADS_WRITTEN.get(name.lower(), name.lower())
         if (head := HEADS.get(known)) is not None:
+            if known == Drafter.MTP and not self.spec.num_mtp_layers:
+                raise FieldError("draft", name, f"{self.name} has no layer for multi-token prediction")
             return replace(
                 self,
                 name=known,
@@ -135,23 +150,36 @@ class PlannedModel:
             serial = PlannedModel.of(Role.DRAFT, model)
             return replace(serial, name=f"{_PARALLEL}:{serial.name}", kind=DraftKind.PARALLEL)
         found = PlannedModel.of(Role.DRAFT, name)
+        if found.drafter is Drafter.MTP and found.spec.hidden_size != self.spec.hidden_size:
+            return replace(found, kind=DraftKind.SERIAL, drafter=None)  # a small model with such layers of its own
         return self._reader(found) if found.kind.reads_target else found
 
     def _reader(self, found: "PlannedModel") -> "PlannedModel":
         """A head or block drafter from a directory, as its config.json has it. ValueError if it is another target's."""
         assert found.directory is not None, "its kind is read from there"
-        if found.kind is DraftKind.HEAD:
-            head = HeadSpec.from_directory(found.directory)
-            layers = head.layers_of(self.spec)
-            spec, known = replace(head.untied_layer, vocab_size=head.draft_vocab_size), HEADS[head.format]
-            features = len(layers) if head.format is HeadFormat.EAGLE3 else known.num_features
-            sent = BF16_BYTES * head.num_hidden_states * self.spec.hidden_size
+        assert found.drafter is not None, "no plain model reads a target"
+        known = (HEADS | UNNAMED_HEADS)[found.drafter]
+        if found.drafter is Drafter.MTP:
+            if found.spec.num_layers != 1:  # a whole checkpoint, which is the target's
+                check_equal(found.directory, "num_hidden_layers", found.spec.num_layers, self.spec.num_layers, "layers")
+            return replace(self.draft("mtp"), name=found.name, directory=found.directory, drafter=found.drafter)
+        if found.kind is DraftKind.HEAD or found.drafter is Drafter.P_EAGLE:
+            head = HeadSpec.from_directory(found.directory, runs=False)
+            count, spec, vocab_size = len(head.layers_of(self.spec)), head.untied_layer, head.draft_vocab_size
+            features = known.num_features if found.drafter is Drafter.EAGLE else count
+            most = 0
         else:
-            block, sent = BlockSpec.from_directory(found.directory), 0
-            features = len(block.layers_of(self.spec))
-            spec, known = block.untied_layers, HEADS["dflash"]
-        products = tuple(replace(known, num_features=features).products(self.spec))
-        return replace(found, spec=spec, products=products, feature_bytes=sent)
+            block = BlockSpec.from_directory(found.directory, runs=False)
+            count, spec, vocab_size = len(block.layers_of(self.spec)), block.untied_layers, block.draft_vocab_size
+            features, most = count, block.num_draft_tokens
+            known = replace(known, markov_rank=block.markov_rank, gru_size=block.gru_size)
+        return replace(
+            found,
+            spec=replace(spec, vocab_size=vocab_size),
+            products=tuple(replace(known, num_features=features).products(self.spec)),
+            feature_bytes=BF16_BYTES * count * self.spec.hidden_size if found.kind is DraftKind.HEAD else 0,
+            block_tokens=most,
+        )
 
 
 def planned_pair(target: str, draft: str, *, expert_parallel: bool = False) -> tuple[PlannedModel, PlannedModel]:

@@ -109,6 +109,7 @@ def plan_for(
                 engine=deployment.served_by,
                 chains_only=load is not None and load.serving is not None,
                 specs=specs,
+                block_tokens=models[1].block_tokens,
             ),
             engine=engine_named(deployment.engine).name,
         ),
@@ -191,6 +192,7 @@ def prepare(
     longest: int = 0,
 ) -> Inputs:
     """Synthesise the trace unless one is given, and compose the profile, for contexts of `longest` tokens or more."""
+    deployment = deployment.as_stored(target, draft)
     if trace is not None:
         recorded, acceptance = _given(trace, target, draft)
     else:
@@ -274,7 +276,9 @@ def _synthesised(
     if draft.kind is not DraftKind.SERIAL:
         from swiftspec.acceptance.head_records import given_rates, published_rates
 
-        by_position = given_rates(given) if given else published_rates(target.name, draft.name, dataset)
+        by_position = (
+            given_rates(given) if given else published_rates(target.name, draft.drafter or draft.name, dataset)
+        )
         trace = synthesise_positions(by_position.rates, kind=draft.kind, **amount)
         return trace, Acceptance(basis=by_position.basis, provenance=by_position.provenance)
     synthesised = partial(synthesise, **amount)

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from swiftspec.models.draft_kinds import DraftFacts, draft_facts
+from swiftspec.models.drafters import Drafter
 from swiftspec.policies import DraftKind, make_policy
 from swiftspec.policies.base import check_draft
 
@@ -14,7 +15,7 @@ def test_the_bundled_draft_is_serial() -> None:
 
 def test_a_draft_with_a_mask_token_is_parallel(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 100, "pard_token": 99}))
-    assert draft_facts(tmp_path) == DraftFacts(kind=DraftKind.PARALLEL, mask_token=99)
+    assert draft_facts(tmp_path) == DraftFacts(kind=DraftKind.PARALLEL, mask_token=99, drafter=Drafter.PARD)
 
 
 @pytest.mark.parametrize("token", [100, -1, True, "a"])

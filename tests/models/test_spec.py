@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from swiftspec.models.inflation import Inflation
-from swiftspec.models.spec import ModelSpec, RopeScaling, dtype_bytes, model_directory
+from swiftspec.models.rotary import RopeScaling
+from swiftspec.models.spec import ModelSpec, dtype_bytes, model_directory
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -120,7 +121,7 @@ def test_llama3_rope_is_read_in_both_layouts(directory: Path, changes: dict[str,
     spec = read(directory, **changes)
     assert spec.rope_theta == 5e5
     assert spec.rope_scaling == RopeScaling(
-        factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=8192
+        kind="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=8192
     )
 
 

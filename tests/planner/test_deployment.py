@@ -40,9 +40,10 @@ def verify_s(machine: Deployment, *, degree: int = 1) -> float:
 
 
 def test_what_is_not_said_of_a_machine_is_usual() -> None:
-    assert deployment_of(PlanFlags(target="t", device="b200", devices=4)) == Deployment(
-        device="b200", num_devices=4, quant="bf16", draft_quant="bf16", engine="swiftspec", context=512
-    )
+    machine = deployment_of(PlanFlags(target="t", device="b200", devices=4))
+    assert machine == Deployment(device="b200", num_devices=4, engine="swiftspec", context=512)
+    formats = machine.as_stored(*planned_pair("llama-3-8b", "llama-3.2-1b"))
+    assert (formats.quant, formats.draft_quant) == ("bf16", "bf16")
 
 
 def test_a_draft_is_quantised_as_its_target_unless_said_otherwise() -> None:

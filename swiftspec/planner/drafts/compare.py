@@ -230,7 +230,7 @@ class _Shapes:
             num_devices=count,
             memory=self._memory,
             splits=splits,
-            degrees=AllowedDegrees(engine=deployment.served_by, specs=specs),
+            degrees=AllowedDegrees(engine=deployment.served_by, specs=specs, block_tokens=self.models[1].block_tokens),
             policies=self.kind.policies,
         )
         self._serving = deployment.serving(*self.models)
