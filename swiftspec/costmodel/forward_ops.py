@@ -134,7 +134,7 @@ class ForwardOps:
 
     def gemm(self, n: int, k: int, *, rows: int | None = None) -> KernelTime:
         """A product of all rows, or of so many, with weights in the format of the layers' matrices."""
-        return self.kernels.gemm(rows=rows or self.rows, n=n, k=k, quant=dense_format(self.quant))
+        return self.kernels.gemm(rows=rows or self.rows, n=n, k=k, quant=dense_format(self.spec, self.quant))
 
     def norm(self) -> KernelTime:
         """A norm with its residual."""

@@ -69,14 +69,15 @@ class _Names:
     def __init__(self, field: str, names: object) -> None:
         if not isinstance(names, list) or any(not isinstance(name, str) for name in names):
             raise _error(field, names, "a list of modules")
-        self._plain = {_canonical(name.removesuffix("*")) for name in names if re.fullmatch(r"[^*:]*(\d\*)?", name)}
-        globs = [_canonical(name) for name in names if "*" in name and not name.startswith("re:")]
-        self._globs = re.compile(
-            "|".join(fnmatch.translate(name) + "|" + fnmatch.translate(name + ".*") for name in globs)
-        )
+        expressions = [name[3:] for name in names if name.startswith("re:")]
+        # `layers.1*` is layer 1 with all that it has, not 10 to 19, too.
+        plain = {name for name in names if re.fullmatch(r"[^*]*(\d\*)?", name) and not name.startswith("re:")}
+        globs = [_canonical(name) for name in names if name not in plain and not name.startswith("re:")]
+        self._plain = {_canonical(name.removesuffix("*")) for name in plain}
+        self._globs = re.compile("|".join(fnmatch.translate(name + end) for name in globs for end in ("", ".*")))
         self._has_globs = bool(globs)
         try:
-            self._expressions = [re.compile(_aliased(name[3:])) for name in names if name.startswith("re:")]
+            self._expressions = [re.compile(_aliased(expression)) for expression in expressions]
         except re.error as error:
             raise ValueError(f"{_FIELD}.{field} has a regular expression that is none ({error})") from error
 
@@ -110,16 +111,19 @@ def _averaged(scheme: _Scheme, spec: ModelSpec) -> StoredWeights | None:
     bits: dict[Part, float] = defaultdict(float)
     counts: Counter[Part] = Counter()
     of_format: Counter[str] = Counter()
+    of_dense: Counter[str] = Counter()
     for part, name, count in _modules(spec):
         quantisation = scheme.format_of(name)
         bits[part] += count * quantisation.bits_per_weight
         counts[part] += count
         of_format[quantisation.name] += count
+        of_dense[quantisation.name] += count * (part in (Part.ATTENTION, Part.NETWORKS))
     del of_format[_BF16.name]
     if not of_format:
         return None
     by_part = tuple((part, bits[part] / counts[part] if counts[part] else _BF16.bits_per_weight) for part in Part)
-    return StoredWeights(name=of_format.most_common(1)[0][0], bits_by_part=by_part)
+    name, dense = (found.most_common(1)[0][0] for found in (of_format, of_dense))
+    return StoredWeights(name=name, dense=dense, bits_by_part=by_part)
 
 
 def _modules(spec: ModelSpec) -> Iterator[tuple[Part, str, int]]:

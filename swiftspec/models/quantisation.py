@@ -1,6 +1,6 @@
 """Size of quantised weights: matrices of the layers; embeddings, norms, routers and biases stay in bf16."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -58,8 +58,8 @@ class StoredWeights:
 
     Parameters
     ----------
-    name : str
-        Format of most weights, one of `QUANTISATIONS`.
+    name, dense : str
+        Formats of most weights, and of most of those that are not routed experts': of `QUANTISATIONS`.
     bits_by_part : tuple of (Part, float)
         Mean bits of a part's weights, scales and matrices that are not quantised included.
     objection : str
@@ -67,7 +67,8 @@ class StoredWeights:
     """
 
     name: str
-    bits_by_part: tuple[tuple[Part, float], ...] = field(default=())
+    dense: str = "bf16"
+    bits_by_part: tuple[tuple[Part, float], ...] = ()
     objection: str = ""
 
     def bits(self, part: Part) -> float:
@@ -91,8 +92,10 @@ QUANTISATIONS: dict[str, Quantisation] = {
 }
 
 
-def dense_format(quantisation: str) -> str:
-    """Format of the matrices other than routed experts'."""
+def dense_format(spec: "ModelSpec", quantisation: str) -> str:
+    """Format of the matrices other than routed experts', or of most of them in a checkpoint that has several."""
+    if spec.stored is not None and spec.stored.name == quantisation:
+        return spec.stored.dense
     return "bf16" if QUANTISATIONS[quantisation].experts_only else quantisation
 
 

@@ -32,7 +32,7 @@ def expanded(value: Any) -> Any:
     return names
 
 
-def counted(spec: ModelSpec, quantisation: str, field: str, mtp: dict[str, Any]) -> int:
+def counted(spec: ModelSpec, quantisation: str, field: str, mtp: dict[str, int]) -> int:
     """Parameters or bytes of the model, and of the MTP layers that the published number has."""
     layer, copies = spec.one_layer(), mtp.get("embeddings", 0) * spec.vocab_size * spec.hidden_size
     ends = layer.vocab_size * layer.hidden_size * (1 if layer.tie_word_embeddings else 2)
