@@ -9,8 +9,9 @@ from swiftspec.errors import FieldError
 from swiftspec.models import QUANTISATIONS, sharded
 from swiftspec.models.heads import Product
 from swiftspec.models.names import unknown
-from swiftspec.models.quantisation import BF16_BYTES, dense_format
+from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.spec import ModelSpec
+from swiftspec.models.weights import dense_format
 from swiftspec.timing.latency import Provenance
 
 __all__ = ["FUSED", "ForwardOps", "OpTime", "all_reduce_times", "fastest"]
@@ -134,7 +135,7 @@ class ForwardOps:
 
     def gemm(self, n: int, k: int, *, rows: int | None = None) -> KernelTime:
         """A product of all rows, or of so many, with weights in the format of the layers' matrices."""
-        return self.kernels.gemm(rows=rows or self.rows, n=n, k=k, quant=dense_format(self.spec, self.quant))
+        return self.kernels.gemm(rows=rows or self.rows, n=n, k=k, quant=dense_format(self.quant, self.spec))
 
     def norm(self) -> KernelTime:
         """A norm with its residual."""

@@ -114,7 +114,8 @@ class BlockSpec:
 
 
 def _feature_layers(config: ConfigJson) -> tuple[int, ...]:
-    field = "target_layer_ids" if config.values.get("target_layer_ids") is not None else "aux_hidden_state_layer_ids"
+    written = "aux_hidden_state_layer_ids"  # by speculators
+    field = written if config.values.get(written) is not None else "target_layer_ids"
     layers = config.values.get(field)
     if not isinstance(layers, list) or not layers or any(type(layer) is not int or layer < 0 for layer in layers):
         raise config.fail(field, layers, "layers' numbers")

@@ -1,18 +1,12 @@
-"""Size of quantised weights: matrices of the layers; embeddings, norms, routers and biases stay in bf16."""
+"""Formats of weights: of matrices of the layers; embeddings, norms, routers and biases stay in bf16."""
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from swiftspec.models.names import unknown
-
-if TYPE_CHECKING:
-    from swiftspec.models.spec import ModelSpec
-
-__all__ = ["BF16_BYTES", "QUANTISATIONS", "Part", "Quantisation", "StoredWeights", "dense_format", "weight_bytes"]
+__all__ = ["BF16_BITS", "BF16_BYTES", "QUANTISATIONS", "Part", "Quantisation", "StoredWeights"]
 
 BF16_BYTES = 2
-_BF16_BITS = 16.0
+BF16_BITS = 16.0
 
 
 class Part(StrEnum):
@@ -46,11 +40,6 @@ class Quantisation:
     def bytes_per_weight(self) -> float:
         return self.bits_per_weight / 8
 
-    def bits(self, part: Part) -> float:
-        """Bits of a weight of a part, scales included."""
-        is_kept = part is Part.HEAD or (self.experts_only and part is not Part.EXPERTS)
-        return _BF16_BITS if is_kept else self.bits_per_weight
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWeights:
@@ -71,10 +60,6 @@ class StoredWeights:
     bits_by_part: tuple[tuple[Part, float], ...] = ()
     objection: str = ""
 
-    def bits(self, part: Part) -> float:
-        """Bits of a weight of a part, scales included."""
-        return dict(self.bits_by_part)[part]
-
 
 QUANTISATIONS: dict[str, Quantisation] = {
     quantisation.name: quantisation
@@ -90,24 +75,3 @@ QUANTISATIONS: dict[str, Quantisation] = {
         Quantisation(name="nvfp4", weight_bits=4, group_size=16, scale_bits=8),
     )
 }
-
-
-def dense_format(spec: "ModelSpec", quantisation: str) -> str:
-    """Format of the matrices other than routed experts', or of most of them in a checkpoint that has several."""
-    if spec.stored is not None and spec.stored.name == quantisation:
-        return spec.stored.dense
-    return "bf16" if QUANTISATIONS[quantisation].experts_only else quantisation
-
-
-def weight_bytes(spec: "ModelSpec", quantisation: str) -> int:
-    """Memory of a model's weights; in the format of its checkpoint, as that has it.
-
-    ValueError for a quantisation that is not in the table.
-    """
-    if quantisation not in QUANTISATIONS:
-        raise unknown("quant", quantisation, QUANTISATIONS)
-    stored = spec.stored
-    kept = stored if stored is not None and stored.name == quantisation else QUANTISATIONS[quantisation]
-    parts = spec.parameters_by_part
-    rest = spec.num_parameters - sum(parts.values())
-    return round(sum(count * kept.bits(part) for part, count in parts.items()) / 8) + rest * BF16_BYTES

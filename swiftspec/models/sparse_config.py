@@ -79,7 +79,7 @@ def _spec(values: Mapping[str, Any], source: str) -> ModelSpec:
     if spec.experts is None and not config.may_have_windows(spec.architecture):
         return spec
     windows = [config.window(spec.architecture, index) for index in range(config.num_layers())]
-    return SparseSpec.of_layers_in(spec, windows) if spec.experts or any(windows) else spec
+    return SparseSpec.of_alike(spec, windows) if spec.experts or any(windows) else spec
 
 
 def _text_part(values: Mapping[str, Any]) -> Mapping[str, Any]:

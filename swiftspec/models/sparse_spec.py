@@ -38,15 +38,19 @@ class SparseSpec(ModelSpec):
             raise ValueError(f"layers has {len(self.layers)}; expected num_layers, {self.num_layers}")
 
     @classmethod
-    def of_layers_in(cls, spec: ModelSpec, windows: Sequence[int]) -> SparseSpec:
-        """The same for a model of usual attention. windows: latest tokens that each layer reads; 0 for all."""
+    def of_alike(cls, spec: ModelSpec, windows: Sequence[int] = ()) -> SparseSpec:
+        """The same for a model of usual attention, dense or with experts, whose layers are alike but for their windows.
+
+        windows: latest tokens that each layer reads; 0 for all.
+        """
         network = spec.experts or DenseNetwork(size=spec.intermediate_size)
         attention = GroupedAttention(num_heads=spec.num_heads, num_kv_heads=spec.num_kv_heads, head_dim=spec.head_dim)
         shared = {field.name: getattr(spec, field.name) for field in dataclasses.fields(ModelSpec)}
         if spec.experts is not None:
             shared["intermediate_size"] = spec.experts.num_active * spec.experts.size
         layers = (
-            Layer(attention=dataclasses.replace(attention, window=window), feed_forward=network) for window in windows
+            Layer(attention=dataclasses.replace(attention, window=window), feed_forward=network)
+            for window in windows or [0] * spec.num_layers
         )
         return cls(**shared, layers=tuple(layers))
 

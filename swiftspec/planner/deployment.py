@@ -19,13 +19,12 @@ from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.engines.words import METHODS_BY_DRAFT, Method
 from swiftspec.errors import FieldError
 from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_model, model_names, registered_name
-from swiftspec.models.block_spec import BlockSpec
 from swiftspec.models.draft_kinds import DraftFacts, check_pair, draft_facts
+from swiftspec.models.drafter_shape import DrafterShape
 from swiftspec.models.drafters import Drafter
-from swiftspec.models.head_spec import HeadSpec, check_equal, drafter_layers
-from swiftspec.models.heads import HEADS, UNNAMED_HEADS, Product
+from swiftspec.models.head_spec import drafter_layers
+from swiftspec.models.heads import HEADS, Product
 from swiftspec.models.names import unknown
-from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec, model_directory
@@ -108,8 +107,6 @@ class PlannedModel:
     @property
     def method(self) -> Method:
         """How engines call drafting with it."""
-        if self.drafter is None and self.kind is DraftKind.PARALLEL:
-            return Method.PARD
         return METHODS_BY_DRAFT.get(self.drafter or self.name, Method.MODEL)
 
     def beside_target(self, quant: str) -> "DraftModel":
@@ -136,50 +133,18 @@ class PlannedModel:
         if (head := HEADS.get(known)) is not None:
             if known == Drafter.MTP and not self.spec.num_mtp_layers:
                 raise FieldError("draft", name, f"{self.name} has no layer for multi-token prediction")
-            return replace(
-                self,
-                name=known,
-                spec=head.spec(self.spec),
-                directory=None,
-                kind=head.kind,
-                products=tuple(head.products(self.spec)),
-                feature_bytes=head.feature_bytes(self.spec),
-            )
+            shape = DrafterShape.named(head, self.spec)
+            return replace(self, name=known, directory=None, kind=head.kind, **shape._asdict())
         prefix, colon, model = name.partition(":")
         if colon and prefix.lower() == _PARALLEL:
             serial = PlannedModel.of(Role.DRAFT, model)
-            return replace(serial, name=f"{_PARALLEL}:{serial.name}", kind=DraftKind.PARALLEL)
+            return replace(serial, name=f"{_PARALLEL}:{serial.name}", kind=DraftKind.PARALLEL, drafter=Drafter.PARD)
         found = PlannedModel.of(Role.DRAFT, name)
         if found.drafter is Drafter.MTP and found.spec.hidden_size != self.spec.hidden_size:
             return replace(found, kind=DraftKind.SERIAL, drafter=None)  # a small model with such layers of its own
-        return self._reader(found) if found.kind.reads_target else found
-
-    def _reader(self, found: "PlannedModel") -> "PlannedModel":
-        """A head or block drafter from a directory, as its config.json has it. ValueError if it is another target's."""
-        assert found.directory is not None, "its kind is read from there"
-        assert found.drafter is not None, "no plain model reads a target"
-        known = (HEADS | UNNAMED_HEADS)[found.drafter]
-        if found.drafter is Drafter.MTP:
-            if found.spec.num_layers != 1:  # a whole checkpoint, which is the target's
-                check_equal(found.directory, "num_hidden_layers", found.spec.num_layers, self.spec.num_layers, "layers")
-            return replace(self.draft("mtp"), name=found.name, directory=found.directory, drafter=found.drafter)
-        if found.kind is DraftKind.HEAD or found.drafter is Drafter.P_EAGLE:
-            head = HeadSpec.from_directory(found.directory, runs=False)
-            count, spec, vocab_size = len(head.layers_of(self.spec)), head.untied_layer, head.draft_vocab_size
-            features = known.num_features if found.drafter is Drafter.EAGLE else count
-            most = 0
-        else:
-            block = BlockSpec.from_directory(found.directory, runs=False)
-            count, spec, vocab_size = len(block.layers_of(self.spec)), block.untied_layers, block.draft_vocab_size
-            features, most = count, block.num_draft_tokens
-            known = replace(known, markov_rank=block.markov_rank, gru_size=block.gru_size)
-        return replace(
-            found,
-            spec=replace(spec, vocab_size=vocab_size),
-            products=tuple(replace(known, num_features=features).products(self.spec)),
-            feature_bytes=BF16_BYTES * count * self.spec.hidden_size if found.kind is DraftKind.HEAD else 0,
-            block_tokens=most,
-        )
+        if found.drafter is None or found.directory is None or not found.kind.reads_target:
+            return found
+        return replace(found, **DrafterShape.of(found.directory, found.drafter, self.spec)._asdict())
 
 
 def planned_pair(target: str, draft: str, *, expert_parallel: bool = False) -> tuple[PlannedModel, PlannedModel]:

@@ -277,7 +277,7 @@ def _synthesised(
         from swiftspec.acceptance.head_records import given_rates, published_rates
 
         by_position = (
-            given_rates(given) if given else published_rates(target.name, draft.drafter or draft.name, dataset)
+            given_rates(given) if given else published_rates(target.name, kind, dataset)
         )
         trace = synthesise_positions(by_position.rates, kind=draft.kind, **amount)
         return trace, Acceptance(basis=by_position.basis, provenance=by_position.provenance)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from swiftspec.models.quantisation import Part, StoredWeights, dense_format, weight_bytes
+from swiftspec.models.quantisation import Part, StoredWeights
 from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.spec import ModelSpec
+from swiftspec.models.weights import dense_format, weight_bytes
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -129,20 +130,20 @@ def test_modules_that_are_left_out_stay_in_16_bits(tmp_path: Path, kept: list[st
         kept = [kept[0] + "*"]
     found = stored(tmp_path, LLAMA, tensors(group(8, "float", None), ignore=["lm_head", *kept]))
     share = 256 * 64 * (4 + 2 + 2) / (4 * ATTENTION)
-    assert found.bits(Part.ATTENTION) == pytest.approx(8 + 8 * share)
-    assert found.bits(Part.NETWORKS) == 8
+    assert dict(found.bits_by_part)[Part.ATTENTION] == pytest.approx(8 + 8 * share)
+    assert dict(found.bits_by_part)[Part.NETWORKS] == 8
 
 
 def test_a_layer_with_a_star_is_that_layer_alone(tmp_path: Path) -> None:
     config = LLAMA | {"num_hidden_layers": 12}
     algorithm = {"quant_algo": "NVFP4", "exclude_modules": ["lm_head", "model.layers.1*"]}
-    assert stored(tmp_path, config, algorithm).bits(Part.NETWORKS) == pytest.approx((11 * 4.5 + 16) / 12)
+    assert dict(stored(tmp_path, config, algorithm).bits_by_part)[Part.NETWORKS] == pytest.approx((11 * 4.5 + 16) / 12)
 
 
 def test_a_gate_is_no_gate_projection(tmp_path: Path) -> None:
     kept = ["gate", "e_score_correction_bias", "lm_head"]
     found = stored(tmp_path, MIXTURE, {"quant_method": "fp8", "modules_to_not_convert": kept})
-    assert found.bits(Part.EXPERTS) == 8
+    assert dict(found.bits_by_part)[Part.EXPERTS] == 8
 
 
 def test_experts_alone_are_quantised_where_all_else_is_left_out(tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ def test_experts_alone_are_quantised_where_all_else_is_left_out(tmp_path: Path) 
     spec = read(tmp_path, DEEPSEEK, tensors(group(4, "int", 32), ignore=kept))
     assert spec.stored is not None
     assert (spec.stored.name, spec.stored.dense) == ("int4", "bf16")
-    assert dense_format(spec, "int4") == "bf16"
+    assert dense_format("int4", spec) == "bf16"
     assert weight_bytes(spec, "int4") == spec.expert_parameters * 4.5 / 8 + 2 * (
         spec.num_parameters - spec.expert_parameters
     )
@@ -164,9 +165,9 @@ def test_a_format_for_each_layer_is_read_module_by_module(tmp_path: Path) -> Non
     }
     found = stored(tmp_path, LLAMA, {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers})
     assert found.name == "nvfp4"
-    assert found.bits(Part.ATTENTION) == pytest.approx(16 - 8 * 4 / 12)
-    assert found.bits(Part.NETWORKS) == pytest.approx((4.5 + 4.5 + 16) / 3)
-    assert found.bits(Part.HEAD) == 16
+    assert dict(found.bits_by_part)[Part.ATTENTION] == pytest.approx(16 - 8 * 4 / 12)
+    assert dict(found.bits_by_part)[Part.NETWORKS] == pytest.approx((4.5 + 4.5 + 16) / 3)
+    assert dict(found.bits_by_part)[Part.HEAD] == 16
 
 
 @pytest.mark.parametrize(
