@@ -1,4 +1,4 @@
-"""What a plan has to know of a head or block drafter from a directory."""
+"""Shape of a head or block drafter beside its target, as a plan needs it."""
 
 from dataclasses import replace
 from pathlib import Path
