@@ -276,9 +276,8 @@ def _synthesised(
     if draft.kind is not DraftKind.SERIAL:
         from swiftspec.acceptance.head_records import given_rates, published_rates
 
-        by_position = (
-            given_rates(given) if given else published_rates(target.name, kind, dataset)
-        )
+        drafter = draft.drafter if draft.directory and draft.drafter else draft.name
+        by_position = given_rates(given) if given else published_rates(target.name, drafter, dataset)
         trace = synthesise_positions(by_position.rates, kind=draft.kind, **amount)
         return trace, Acceptance(basis=by_position.basis, provenance=by_position.provenance)
     synthesised = partial(synthesise, **amount)
