@@ -38,6 +38,7 @@ _MARKS: Final[tuple[tuple[str, Drafter | None], ...]] = (
     (r"pard\b", Drafter.PARD),
     (r"medusa|hydra|mlp_?speculator", None),
     (r"mtp|nextn", Drafter.MTP),
+    (r"draft|speculat", None),
 )
 _FIELDS: Final[Mapping[str, Drafter | None]] = {
     "eagle_config": Drafter.EAGLE3,
@@ -56,7 +57,6 @@ _FIELDS: Final[Mapping[str, Drafter | None]] = {
     "parallel_drafting": None,
 }
 _WIDE: Final = 1024
-_UNKNOWN: Final = r"draft|speculat"  # in the name of an architecture
 
 
 def drafter_of(directory: Path, values: Mapping[str, Any]) -> Drafter | None:
@@ -65,22 +65,19 @@ def drafter_of(directory: Path, values: Mapping[str, Any]) -> Drafter | None:
     ValueError, naming directory, field and value, for a draft that is not known.
     """
     for field, name in _names(values):
-        for mark, drafter in _MARKS:
-            if not re.search(mark, name.lower()):
-                continue
-            if drafter is None:
-                raise _unsupported(directory, field, name)
-            is_parallel = values.get("parallel_drafting") or values.get("ptd_token_id") is not None
-            return Drafter.P_EAGLE if drafter is Drafter.EAGLE3 and is_parallel else drafter
+        found = [drafter for mark, drafter in _MARKS if re.search(mark, name.lower())]
+        if not found:
+            continue
+        if found[0] is None:
+            raise _unsupported(directory, field, name)
+        is_parallel = values.get("parallel_drafting") or values.get("ptd_token_id") is not None
+        return Drafter.P_EAGLE if found[0] is Drafter.EAGLE3 and is_parallel else found[0]
     for field, drafter in _FIELDS.items():
         if values.get(field) in (None, False) or (drafter is Drafter.MTP and not values[field]):
             continue
         if drafter is None:
             raise _unsupported(directory, field, values[field])
         return drafter
-    for field, name in _names(values):
-        if re.search(_UNKNOWN, name.lower()):
-            raise _unsupported(directory, field, name)
     # EAGLE's authors wrote theirs as a Llama of one layer; no language model is as wide with one.
     width = values.get("hidden_size")
     is_wide = isinstance(width, int) and width >= _WIDE
@@ -102,8 +99,5 @@ def _names(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _unsupported(directory: Path, field: str, value: object) -> ValueError:
-    known = ", ".join(Drafter)
-    return ValueError(
-        f"{directory}: config.json {field} is {shown(value)}, which is of no draft that is supported; expected a plain "
-        f"model, or one of the kinds {known}"
-    )
+    expected = f"expected a plain model, or one of the kinds {', '.join(Drafter)}"
+    return ValueError(f"{directory}: config.json {field} is {shown(value)}, of no draft that is supported; {expected}")

@@ -115,10 +115,10 @@ class HeadSpec:
         layers = self.feature_layers or (2, count // 2, count - 3)
         if self.format is Drafter.EAGLE:
             layers = (count,)
-        self._check("target_hidden_size", self.target_hidden_size, target.hidden_size, "hidden size")
-        self._check("vocab_size", self.layer.vocab_size, target.vocab_size, "vocabulary size")
+        check_equal(self.directory, "target_hidden_size", self.target_hidden_size, target.hidden_size, "hidden size")
+        check_equal(self.directory, "vocab_size", self.layer.vocab_size, target.vocab_size, "vocabulary size")
         if self.format is Drafter.MTP:
-            self._check("num_hidden_layers", self.layer_index, count, "number of layers")
+            check_equal(self.directory, "num_hidden_layers", self.layer_index, count, "number of layers")
         for layer in layers:
             if not 0 <= layer <= count:
                 raise ValueError(
@@ -126,9 +126,6 @@ class HeadSpec:
                     f"the target has {count} layers"
                 )
         return layers
-
-    def _check(self, field: str, value: int, expected: int, what: str) -> None:
-        check_equal(self.directory, field, value, expected, what)
 
 
 def drafter_layers(directory: Path) -> ModelSpec:

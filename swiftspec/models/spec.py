@@ -207,10 +207,6 @@ class ModelSpec:
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
         return self.matrix_parameters + self.num_layers * layer + embeddings + self.hidden_size
 
-    def weight_bytes(self, dtype: str) -> int:
-        """Memory of the weights in `dtype`."""
-        return self.num_parameters * dtype_bytes(dtype)
-
     def kv_bytes_per_token(self, dtype: str) -> int:
         """Memory of one token's keys and values, all layers."""
         return 2 * self.num_layers * self.kv_size * dtype_bytes(dtype)
