@@ -32,6 +32,7 @@ _PARD = {
 }
 _SUBSTITUTES = {
     Method.MODEL: SerialChain.name,
+    Method.EAGLE: HeadChain.name,
     Method.EAGLE3: HeadChain.name,
     Method.MTP: HeadChain.name,
 }
