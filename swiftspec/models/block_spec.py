@@ -77,6 +77,7 @@ class BlockSpec:
                 f"{directory}: config.json architectures is {found}; expected ['DFlashDraftModel'] with a dflash_config"
             )
         config = ConfigJson(directory, {**values, **(nested if isinstance(nested, dict) else {})})
+        feature_layers, mask_token = _feature_layers(config), _mask_token(config, spec.vocab_size)
         block_size, is_dspark = config.integer("block_size", most=_MOST_TOKENS), drafter is Drafter.DSPARK
         if block_size < 2:
             raise config.fail("block_size", block_size, f"2 to {_MOST_TOKENS} tokens")
@@ -86,8 +87,8 @@ class BlockSpec:
         return cls(
             directory=directory,
             layers=spec,
-            feature_layers=_feature_layers(config),
-            mask_token=_mask_token(config, spec.vocab_size),
+            feature_layers=feature_layers,
+            mask_token=mask_token,
             block_size=block_size,
             drafter=drafter,
             num_draft_tokens=block_size if answers_all else block_size - 1,
