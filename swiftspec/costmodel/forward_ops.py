@@ -9,8 +9,9 @@ from swiftspec.errors import FieldError
 from swiftspec.models import QUANTISATIONS, sharded
 from swiftspec.models.heads import Product
 from swiftspec.models.names import unknown
-from swiftspec.models.quantisation import BF16_BYTES, dense_format
+from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.spec import ModelSpec
+from swiftspec.models.weights import dense_format
 from swiftspec.timing.latency import Provenance
 
 __all__ = ["FUSED", "ForwardOps", "OpTime", "all_reduce_times", "fastest"]

@@ -84,7 +84,8 @@ class SparseForwardOps(ForwardOps):
         yield "rope_kv", kernels.elementwise(num_bytes=2 * rows * rotated * BF16_BYTES), count
         context = self.context
         if part.indexer:
-            yield from self._indexing(part, count)
+            if not part.indexer.is_shared:
+                yield from self._indexing(part, count)
             context = min(context, part.indexer.num_tokens)
         attention = kernels.latent_attention(part, rows=rows, context=context, sequences=self.sequences)
         yield "attention", attention, count

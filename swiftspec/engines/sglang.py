@@ -107,6 +107,7 @@ SGLANG: Final = Engine(
     # sglang/srt/arg_groups/fields/spec.py and speculative_hook.py
     methods={
         Method.MODEL: _drafter("STANDALONE"),
+        Method.EAGLE: _drafter("EAGLE"),
         Method.EAGLE3: _drafter("EAGLE3"),
         Method.MTP: _drafter("NEXTN"),
         Method.DFLASH: _drafter("DFLASH", block=True),

@@ -108,6 +108,7 @@ VLLM: Final = Engine(
     methods={
         Method.MODEL: _drafter("draft_model", (0, 26), remark=_GRAPHS),
         Method.PARD: _drafter("draft_model", (0, 26), parallel=True, remark=_FALLS_BACK),
+        Method.EAGLE: _drafter("eagle", (0, 14)),
         Method.EAGLE3: _drafter("eagle3", (0, 14)),
         Method.P_EAGLE: _drafter("eagle3", (0, 14), parallel=True, remark=_FALLS_BACK),
         Method.MTP: _drafter("mtp", (0, 14)),

@@ -27,17 +27,22 @@ class Method(StrEnum):
 
     MODEL = "a separate draft model"
     PARD = "a parallel draft model (PARD)"
+    EAGLE = "an EAGLE head"
     EAGLE3 = "an EAGLE-3 head"
     MTP = "multi-token prediction (MTP)"
     P_EAGLE = "a P-EAGLE head"
     DFLASH = "a DFlash block drafter"
     DSPARK = "a DSpark block drafter"
+    DOMINO = "a Domino block drafter"
     PROMPT_LOOKUP = "prompt lookup"
     SUFFIX = "suffix decoding"
 
 
-# Methods by the names of drafts that are no models of their own.
+# Methods by the names of drafts that are no models of their own, and of drafters that a config.json describes.
 METHODS_BY_DRAFT: Final[Mapping[str, Method]] = {
+    "eagle": Method.EAGLE,
+    "pard": Method.PARD,
+    "domino": Method.DOMINO,
     "eagle3": Method.EAGLE3,
     "mtp": Method.MTP,
     "p-eagle": Method.P_EAGLE,

@@ -8,10 +8,8 @@ from swiftspec.artifacts.plan import Candidate, Plan, described
 from swiftspec.engines import Engine
 from swiftspec.engines.words import METHODS_BY_DRAFT, Method
 from swiftspec.errors import FieldError
-from swiftspec.files.reading import read_foreign_json
 from swiftspec.models import known_model, model_names
 from swiftspec.models.draft_kinds import draft_facts
-from swiftspec.models.head_spec import HeadFormat, head_format
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
 from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.base import drafts_chain, shape_of
@@ -34,6 +32,7 @@ _PARD = {
 }
 _SUBSTITUTES = {
     Method.MODEL: SerialChain.name,
+    Method.EAGLE: HeadChain.name,
     Method.EAGLE3: HeadChain.name,
     Method.MTP: HeadChain.name,
 }
@@ -57,11 +56,8 @@ def drafter_of(model: str) -> Method:
         return Method.PARD
     if model in model_names() or not is_model_directory(model):
         return Method.MODEL
-    kind = draft_facts(model).kind
-    if kind is DraftKind.HEAD:
-        values = read_foreign_json(model_directory(model) / "config.json")
-        return Method.EAGLE3 if head_format(values) is HeadFormat.EAGLE3 else Method.MTP
-    return {DraftKind.PARALLEL: Method.PARD, DraftKind.BLOCK: Method.DFLASH}.get(kind, Method.MODEL)
+    drafter = draft_facts(model, runs=False).drafter
+    return METHODS_BY_DRAFT[drafter] if drafter else Method.MODEL
 
 
 def model_argument(name: str) -> str:

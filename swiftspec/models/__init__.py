@@ -9,8 +9,9 @@ from swiftspec.models.published import (
     model_names,
     registered_name,
 )
-from swiftspec.models.quantisation import QUANTISATIONS, Quantisation, weight_bytes
+from swiftspec.models.quantisation import QUANTISATIONS, Quantisation
 from swiftspec.models.sharding import Shard, shard_of, sharded
+from swiftspec.models.weights import weight_bytes
 
 __all__ = [
     "MOST_PADDING",

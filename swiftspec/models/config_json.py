@@ -52,10 +52,10 @@ class ConfigJson:
             raise self.fail(field, value, f"at most {most}")
         return value
 
-    def count(self, field: str) -> int:
+    def count(self, field: str, *, source: Mapping[str, Any] | None = None) -> int:
         """An integer that may be zero, or left out, which is the same."""
-        value = self.values.get(field)
-        return 0 if value is None or (type(value) is int and value == 0) else self.integer(field)
+        value = (self.values if source is None else source).get(field)
+        return 0 if value is None or (type(value) is int and value == 0) else self.integer(field, source=source)
 
     def number(self, field: str, default: float | None = None, *, source: Mapping[str, Any] | None = None) -> float:
         value = (self.values if source is None else source).get(field)

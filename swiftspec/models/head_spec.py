@@ -1,7 +1,8 @@
-"""Shape of a draft that reads the target's hidden states: an EAGLE-3 head or a multi-token prediction (MTP) layer.
+"""Shape of a draft that reads the target's hidden states: an EAGLE head or a multi-token prediction (MTP) layer.
 
 A feature is the residual stream of the target before one of its layers. Sources: EAGLE-3, arXiv 2503.01840, in its own
-layout (config.json of a Llama model) and in that of `speculators`; MTP, DeepSeek-V3, arXiv 2412.19437.
+layout (config.json of a Llama model) and in that of `speculators`; MTP, DeepSeek-V3, arXiv 2412.19437. EAGLE (arXiv
+2401.15077) and P-EAGLE (arXiv 2602.01469) can be planned for, but not run.
 """
 
 from __future__ import annotations
@@ -9,38 +10,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from swiftspec.files.reading import read_foreign_json, shown
 from swiftspec.models.config_json import ConfigJson
+from swiftspec.models.drafters import Drafter, drafter_of
 from swiftspec.models.inflation import Inflation
-from swiftspec.models.spec import ModelSpec
+from swiftspec.models.names import ARCHITECTURES
+from swiftspec.models.sparse_config import spec_from_config
+from swiftspec.models.spec import PLANNED_ONLY, ModelSpec
 
-__all__ = ["HeadFormat", "HeadSpec", "check_equal", "head_format", "inflated_layers"]
+__all__ = ["HeadSpec", "check_equal", "drafter_layers", "inflated_layers"]
 
-_EAGLE3_NAMES = ("eagle3", "eagle-3")
 _NUM_EAGLE3_LAYERS = 3
-_MTP_FIELDS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+_RUNNABLE = (Drafter.EAGLE3, Drafter.MTP)
+_PLANNED = (*_RUNNABLE, Drafter.EAGLE, Drafter.P_EAGLE)
 # What a config.json may ask for and this version does not compute.
 _UNSUPPORTED = ("norm_before_fc", "fc_norm", "norm_output")
-
-
-class HeadFormat(StrEnum):
-    """Architecture of a head."""
-
-    EAGLE3 = "eagle3"
-    MTP = "mtp"
-
-
-def head_format(values: Mapping[str, Any]) -> HeadFormat | None:
-    """The head that a config.json describes; None for another model."""
-    names = values.get("architectures")
-    written = [*(names if isinstance(names, list) else []), values.get("speculators_model_type")]
-    if any(isinstance(name, str) and mark in name.lower() for name in written for mark in _EAGLE3_NAMES):
-        return HeadFormat.EAGLE3
-    return HeadFormat.MTP if any(values.get(field) for field in _MTP_FIELDS) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +38,14 @@ class HeadSpec:
     ----------
     directory : Path
         Names the head in errors.
-    format : HeadFormat
+    format : Drafter
     layer : ModelSpec
-        Its decoder layer; `num_layers` is 1.
+        Its decoder layer; `num_layers` is 1, but for P-EAGLE.
     layer_index : int
         Of an MTP layer in its checkpoint: the number of the target's layers.
     feature_layers : tuple of int
         The target's layers whose inputs it reads; empty for those that EAGLE-3 reads if its config.json names none.
+        EAGLE reads the last one's output.
     target_hidden_size : int
         Width of the target's residual stream.
     draft_vocab_size : int
@@ -67,7 +55,7 @@ class HeadSpec:
     """
 
     directory: Path
-    format: HeadFormat
+    format: Drafter
     layer: ModelSpec
     layer_index: int
     feature_layers: tuple[int, ...]
@@ -76,29 +64,33 @@ class HeadSpec:
     norm_before_residual: bool
 
     @classmethod
-    def from_directory(cls, directory: str | Path) -> HeadSpec:
-        """Read config.json. ValueError names directory, field and value of what is missing or unsupported."""
+    def from_directory(cls, directory: str | Path, *, runs: bool = True) -> HeadSpec:
+        """Read config.json. ValueError names directory, field and value of what is missing or unsupported.
+
+        runs: whether the engine has to run it, rather than a plan to count it.
+        """
         directory = Path(directory)
-        spec = ModelSpec.from_directory(directory)
+        spec = ModelSpec.from_directory(directory) if runs else drafter_layers(directory)
         spec.require_dense(directory)
         values = read_foreign_json(directory / "config.json")
-        config, kind = ConfigJson(directory, values), head_format(values)
-        if kind is None:
+        config, kind = ConfigJson(directory, values), drafter_of(directory, values)
+        if kind is None or kind not in (_RUNNABLE if runs else _PLANNED):
             expected = "that of an EAGLE-3 head"
             raise ValueError(
                 f"{directory}: config.json architectures is {shown(values.get('architectures'))}; expected {expected}"
             )
-        for field in _UNSUPPORTED:
+        for field in _UNSUPPORTED if runs else ():
             if values.get(field):
                 raise ValueError(f"{directory}: config.json {field} is {shown(values[field])}; expected false")
-        if kind is HeadFormat.EAGLE3 and spec.num_layers != 1:
+        if kind in (Drafter.EAGLE, Drafter.EAGLE3) and spec.num_layers != 1:
             raise ValueError(f"{directory}: config.json num_hidden_layers is {spec.num_layers}; expected 1")
+        reads_last = kind in (Drafter.MTP, Drafter.EAGLE)
         return cls(
             directory=directory,
             format=kind,
-            layer=spec.one_layer(),
+            layer=spec if kind is Drafter.P_EAGLE else spec.one_layer(),
             layer_index=spec.num_layers,
-            feature_layers=_feature_layers(directory, values) if kind is HeadFormat.EAGLE3 else (spec.num_layers,),
+            feature_layers=(spec.num_layers,) if reads_last else _feature_layers(directory, values),
             target_hidden_size=config.integer("target_hidden_size", spec.hidden_size),
             draft_vocab_size=config.integer("draft_vocab_size", spec.vocab_size),
             norm_before_residual=config.flag("norm_before_residual", False),
@@ -121,10 +113,12 @@ class HeadSpec:
         """
         count = target.num_layers
         layers = self.feature_layers or (2, count // 2, count - 3)
-        self._check("target_hidden_size", self.target_hidden_size, target.hidden_size, "hidden size")
-        self._check("vocab_size", self.layer.vocab_size, target.vocab_size, "vocabulary size")
-        if self.format is HeadFormat.MTP:
-            self._check("num_hidden_layers", self.layer_index, count, "number of layers")
+        if self.format is Drafter.EAGLE:
+            layers = (count,)
+        check_equal(self.directory, "target_hidden_size", self.target_hidden_size, target.hidden_size, "hidden size")
+        check_equal(self.directory, "vocab_size", self.layer.vocab_size, target.vocab_size, "vocabulary size")
+        if self.format is Drafter.MTP:
+            check_equal(self.directory, "num_hidden_layers", self.layer_index, count, "number of layers")
         for layer in layers:
             if not 0 <= layer <= count:
                 raise ValueError(
@@ -133,8 +127,13 @@ class HeadSpec:
                 )
         return layers
 
-    def _check(self, field: str, value: int, expected: int, what: str) -> None:
-        check_equal(self.directory, field, value, expected, what)
+
+def drafter_layers(directory: Path) -> ModelSpec:
+    """Shape of a drafter's own layers, for planning; those of an architecture that is not known are Llama's."""
+    values = ConfigJson.read(directory).values
+    kind = values.get("model_type")
+    known = {} if kind in ARCHITECTURES or kind in PLANNED_ONLY else {"model_type": "llama"}
+    return spec_from_config({**values, **known}, source=str(directory))
 
 
 def check_equal(directory: Path, field: str, value: int, expected: int, what: str) -> None:

@@ -12,7 +12,7 @@ from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import DraftKind
 
-__all__ = ["HEADS", "Head", "Product"]
+__all__ = ["HEADS", "UNNAMED_HEADS", "Head", "Product"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,9 @@ class Head:
         Whether the first layer reads the token's embedding beside its features.
     most_tokens : int, optional
         Vocabulary of its answers, where it is smaller than the target's.
-    markov_rank : int
-        Rank of the product that corrects each position of a block by the token before it; 0 without one.
+    markov_rank, gru_size : int
+        Rank of the product that corrects each position of a block by the token before it, and width of the recurrence
+        over all tokens before, which it then reads beside the hidden state; 0 without one.
     source : str
         Where these facts are from.
     """
@@ -60,6 +61,7 @@ class Head:
     is_doubled: bool = False
     most_tokens: int | None = None
     markov_rank: int = 0
+    gru_size: int = 0
     source: str
 
     def spec(self, target: ModelSpec) -> ModelSpec:
@@ -67,7 +69,12 @@ class Head:
         vocab_size = min(target.vocab_size, self.most_tokens or target.vocab_size)
         layer = target.one_layer() if self.is_own_layer else target.dense_layer()
         return dataclasses.replace(
-            layer, num_layers=self.num_layers, vocab_size=vocab_size, tie_word_embeddings=False, eos_token_ids=()
+            layer,
+            num_layers=self.num_layers,
+            vocab_size=vocab_size,
+            tie_word_embeddings=False,
+            eos_token_ids=(),
+            stored=layer.stored if self.is_own_layer else None,
         )
 
     def feature_bytes(self, target: ModelSpec) -> int:
@@ -84,6 +91,9 @@ class Head:
         yield Product("features", hidden, self.num_features * hidden)
         if self.is_doubled:
             yield Product("qkv of embeddings", target.query_size + 2 * target.kv_size, hidden)
+        if self.gru_size:
+            yield Product("gru", 3 * self.gru_size, hidden + self.gru_size, is_serial=True)
+            yield Product("correction", self.markov_rank, hidden + self.gru_size, is_serial=True)
         if self.markov_rank:
             yield Product("markov", target.vocab_size, self.markov_rank, is_serial=True)
 
@@ -128,5 +138,24 @@ HEADS = {
         num_hidden_states=5,
         markov_rank=256,
         source="DSpark (arXiv 2607.05147)",
+    ),
+}
+# Heads that are planned from their own config.json only.
+UNNAMED_HEADS = {
+    "eagle": Head(
+        kind=DraftKind.HEAD,
+        num_layers=1,
+        num_features=2,  # the embedding and the last hidden state
+        num_hidden_states=1,
+        source="EAGLE (arXiv 2401.15077), section 4.1",
+    ),
+    "domino": Head(
+        kind=DraftKind.BLOCK,
+        num_layers=5,
+        num_features=5,
+        num_hidden_states=5,
+        markov_rank=256,
+        gru_size=1024,
+        source="sgl-project/SpecForge, configs/qwen3-8b-domino.json and specforge/modeling/draft/domino.py at a6b6b02",
     ),
 }

@@ -60,8 +60,14 @@ class GroupedAttention:
     def state_values(self) -> int:
         return 0
 
+    def matrices(self, hidden_size: int) -> dict[str, int]:
+        """Weights of its matrices, by their names in a checkpoint."""
+        keys = hidden_size * self.num_kv_heads * self.head_dim
+        queries = hidden_size * self.query_size
+        return {"q_proj": queries * (1 + self.is_gated), "k_proj": keys, "v_proj": keys, "o_proj": queries}
+
     def num_parameters(self, hidden_size: int) -> int:
-        return hidden_size * ((2 + self.is_gated) * self.query_size + self.kv_values)
+        return sum(self.matrices(hidden_size).values())
 
     def fits(self, degree: int) -> bool:
         """Whether `degree` devices can divide it into whole heads."""
@@ -76,11 +82,15 @@ class GroupedAttention:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Indexer:
-    """Selection of the tokens that sparse attention reads: the `num_tokens` with the highest scores."""
+    """Selection of the tokens that sparse attention reads: the `num_tokens` with the highest scores.
+
+    is_shared: whether it is that of an earlier layer, so that this one has no weights and keys of its own for it.
+    """
 
     num_heads: int
     head_dim: int
     num_tokens: int
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,20 +122,31 @@ class LatentAttention:
     @property
     def kv_values(self) -> int:
         """Cached values per token; every device holds all of them."""
-        return self.kv_rank + self.rotary_dim + (self.indexer.head_dim if self.indexer else 0)
+        keys = self.indexer.head_dim if self.indexer and not self.indexer.is_shared else 0
+        return self.kv_rank + self.rotary_dim + keys
 
     @property
     def state_values(self) -> int:
         return 0
 
-    def num_parameters(self, hidden_size: int) -> int:
-        compressing = hidden_size * (self.query_rank + self.kv_rank + self.rotary_dim)
-        per_head = self.kv_rank * (self.plain_dim + self.value_dim) + hidden_size * self.value_dim
-        indexing = 0
-        if self.indexer:
+    def matrices(self, hidden_size: int) -> dict[str, int]:
+        """Weights of its matrices, by their names in a checkpoint."""
+        found = {
+            "q_a_proj": hidden_size * self.query_rank,
+            "q_b_proj": self.query_rank * self.query_size,
+            "kv_a_proj_with_mqa": hidden_size * (self.kv_rank + self.rotary_dim),
+            "kv_b_proj": self.kv_rank * self.num_heads * (self.plain_dim + self.value_dim),
+            "o_proj": hidden_size * self.num_heads * self.value_dim,
+        }
+        if self.indexer and not self.indexer.is_shared:
             heads, width = self.indexer.num_heads, self.indexer.head_dim
-            indexing = self.query_rank * heads * width + hidden_size * (width + heads)
-        return compressing + self.query_rank * self.query_size + self.num_heads * per_head + indexing
+            found["indexer.wq_b"] = self.query_rank * heads * width
+            found["indexer.wk"] = hidden_size * width
+            found["indexer.weights_proj"] = hidden_size * heads
+        return found
+
+    def num_parameters(self, hidden_size: int) -> int:
+        return sum(self.matrices(hidden_size).values())
 
     def fits(self, degree: int) -> bool:
         return not self.num_heads % degree
@@ -172,11 +193,21 @@ class LinearAttention:
         """Values of one state, of which there is one for every verified row: a rejected row cannot be cut out of it."""
         return self.num_value_heads * self.key_dim * self.value_dim + self.mixed_size * (self.convolution - 1)
 
-    def num_parameters(self, hidden_size: int) -> int:
+    def matrices(self, hidden_size: int) -> dict[str, int]:
+        """Weights of its matrices, by their names in Qwen3.5's checkpoints."""
         gates = 2 * self.num_value_heads
         if self.kind == "kda":  # a decay for every channel of the keys
             gates = self.num_key_heads * self.key_dim + self.num_value_heads
-        return hidden_size * (self.mixed_size + 2 * self.query_size + gates) + self.mixed_size * self.convolution
+        return {
+            "in_proj_qkv": hidden_size * self.mixed_size,
+            "in_proj_z": hidden_size * self.query_size,
+            "in_proj_ba": hidden_size * gates,
+            "conv1d": self.mixed_size * self.convolution,
+            "out_proj": hidden_size * self.query_size,
+        }
+
+    def num_parameters(self, hidden_size: int) -> int:
+        return sum(self.matrices(hidden_size).values())
 
     def fits(self, degree: int) -> bool:
         return not self.num_key_heads % degree and not self.num_value_heads % degree
@@ -192,6 +223,10 @@ class DenseNetwork:
     """Gated feed-forward network of this width, as in dense models."""
 
     size: int
+
+    def matrices(self, hidden_size: int) -> dict[str, int]:
+        """Weights of its matrices, by their names in a checkpoint."""
+        return dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden_size * self.size)
 
     def num_parameters(self, hidden_size: int) -> int:
         return 3 * hidden_size * self.size
@@ -246,6 +281,13 @@ class Experts:
         whole, parts = (self.num_devices, 1) if self.is_divided_whole else (1, self.num_devices)
         width = self.latent_size or hidden_size
         return self.num_experts // whole * 3 * width * _columns(self.size, parts)
+
+    def matrices(self, hidden_size: int) -> dict[str, int]:
+        """Weights of its matrices, by their names in a checkpoint; those of all routed experts as the first one's."""
+        names, routed = ("gate_proj", "up_proj", "down_proj"), self.routed_parameters(hidden_size)
+        experts = {f"experts.0.{name}": routed // 3 for name in names}
+        shared = {f"shared_expert.{name}": hidden_size * self.shared_size for name in names}
+        return experts | shared | {"latent_proj": 2 * hidden_size * self.latent_size}
 
     def num_parameters(self, hidden_size: int) -> int:
         shared = 3 * hidden_size * _columns(self.shared_size, self.num_devices)

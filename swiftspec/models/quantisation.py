@@ -1,13 +1,21 @@
-"""Size of quantised weights: matrices of the layers; embeddings, head, norms and biases stay in bf16."""
+"""Formats of weights: of matrices of the layers; embeddings, norms, routers and biases stay in bf16."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from swiftspec.models.names import unknown
-from swiftspec.models.spec import ModelSpec
-
-__all__ = ["BF16_BYTES", "QUANTISATIONS", "Quantisation", "dense_format", "draft_format", "weight_bytes"]
+__all__ = ["BF16_BITS", "BF16_BYTES", "QUANTISATIONS", "Part", "Quantisation", "StoredWeights", "draft_format"]
 
 BF16_BYTES = 2
+BF16_BITS = 16.0
+
+
+class Part(StrEnum):
+    """Matrices of a model that have one format, or one on average."""
+
+    ATTENTION = "attention"
+    NETWORKS = "networks"  # dense ones, and shared experts
+    EXPERTS = "experts"  # routed
+    HEAD = "head"  # unless it is the embedding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +35,32 @@ class Quantisation:
     peak: str = ""
 
     @property
+    def bits_per_weight(self) -> float:
+        return self.weight_bits + (self.scale_bits / self.group_size if self.group_size else 0.0)
+
+    @property
     def bytes_per_weight(self) -> float:
-        scales = self.scale_bits / self.group_size if self.group_size else 0.0
-        return (self.weight_bits + scales) / 8
+        return self.bits_per_weight / 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredWeights:
+    """Format of a checkpoint's weights, as its files say.
+
+    Parameters
+    ----------
+    name, dense : str
+        Formats of most weights, and of most of those that are not routed experts': of `QUANTISATIONS`.
+    bits_by_part : tuple of (Part, float)
+        Mean bits of a part's weights, scales and matrices that are not quantised included.
+    objection : str
+        Why it cannot be planned in that format, a sentence; empty if it can.
+    """
+
+    name: str
+    dense: str = "bf16"
+    bits_by_part: tuple[tuple[Part, float], ...] = ()
+    objection: str = ""
 
 
 QUANTISATIONS: dict[str, Quantisation] = {
@@ -49,22 +80,6 @@ QUANTISATIONS: dict[str, Quantisation] = {
 }
 
 
-def dense_format(quantisation: str, spec: ModelSpec) -> str:
-    """Format of a model's matrices other than its routed experts'."""
-    return "bf16" if QUANTISATIONS[quantisation].experts_only and spec.experts else quantisation
-
-
 def draft_format(quantisation: str) -> str:
     """Format of a draft beside a target in this format, if nobody says."""
     return "bf16" if QUANTISATIONS[quantisation].experts_only else quantisation
-
-
-def weight_bytes(spec: ModelSpec, quantisation: str) -> int:
-    """Memory of a model's weights. ValueError for a quantisation that is not in the table."""
-    if quantisation not in QUANTISATIONS:
-        raise unknown("quant", quantisation, QUANTISATIONS)
-    experts, matrices = spec.expert_parameters, spec.matrix_parameters
-    rest = spec.num_parameters - matrices
-    dense = QUANTISATIONS[dense_format(quantisation, spec)]
-    num_bytes = experts * QUANTISATIONS[quantisation].bytes_per_weight + (matrices - experts) * dense.bytes_per_weight
-    return round(num_bytes) + rest * BF16_BYTES

@@ -1,9 +1,11 @@
 """Shapes from the config.json of sparse models: one reader for each family of `model_type`."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from swiftspec.models.checkpoint_format import stored_weights
 from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.layer_parts import (
     Attention,
@@ -16,23 +18,44 @@ from swiftspec.models.layer_parts import (
     Layer,
     LinearAttention,
 )
+from swiftspec.models.rotary import longest_context, read_rope
 from swiftspec.models.sparse_spec import SparseSpec, experts_of
 from swiftspec.models.spec import ModelSpec
 
 __all__ = ["read_spec", "spec_from_config"]
 
-_WINDOW, _FULL, _LINEAR = "sliding_attention", "full_attention", "linear_attention"
+_WINDOW, _CHUNK = "sliding_attention", "chunked_attention"
+_FULL, _LINEAR = "full_attention", "linear_attention"
 _ACTIVE = ("num_experts_per_tok", "num_experts_per_token")
 _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
 _MOST_LAYERS = 10_000  # a hundred times those of any model
 _MOST_PARAMETERS = 10**15  # hundreds of times the largest
+# Language models that are those of another architecture.
+_SAME_TEXT = {
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "qwen2_5_vl_text": "qwen2",
+}
+# Transformers' defaults for fields that config.json files leave out.
+_LEFT_OUT: Mapping[str, Mapping[str, int]] = {
+    "gemma3_text": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+    }
+}
+_ALWAYS_WINDOWS = ("mistral", "mixtral")  # unless the window is null
+_MISTRAL_WINDOW = 4096  # unless it is stated
 _LATENT_HEAD_DIM = 128  # of a dense layer beside one of latent attention, as published heads have
 
 
 def read_spec(directory: Path) -> ModelSpec:
     """Shape of a model that may be sparse. ValueError names directory, field and value of what does not fit."""
-    config = _SparseConfig.read(directory)
-    return spec_from_config(config.values, source=str(directory))
+    values = _SparseConfig.read(directory).values
+    spec = spec_from_config(values, source=str(directory))
+    return dataclasses.replace(spec, stored=stored_weights(directory, values, spec))
 
 
 def spec_from_config(values: Mapping[str, Any], *, source: str) -> ModelSpec:
@@ -47,17 +70,27 @@ def spec_from_config(values: Mapping[str, Any], *, source: str) -> ModelSpec:
 
 
 def _spec(values: Mapping[str, Any], source: str) -> ModelSpec:
-    text = values.get("text_config")  # of a model that reads images as well
-    own = text if isinstance(text, dict) else values
-    config = _SparseConfig(Path(source), own)
+    own = _text_part(values)
     kind = own.get("model_type")
-    if not isinstance(kind, str) or kind not in _FAMILIES:
-        spec = ModelSpec.from_config(own, source=source)
-        if spec.experts is None:
-            return spec
-        config.num_layers()
-        return SparseSpec.of_experts(spec)
-    return config.spec(kind)
+    if isinstance(kind, str) and kind in _FAMILIES:
+        return _SparseConfig(Path(source), own).spec(kind)
+    spec = ModelSpec.from_config(own, source=source, runs=False)
+    config = _SparseConfig(Path(source), own)
+    if spec.experts is None and not config.may_have_windows(spec.architecture):
+        return spec
+    windows = [config.window(spec.architecture, index) for index in range(config.num_layers())]
+    return SparseSpec.of_alike(spec, windows) if spec.experts or any(windows) else spec
+
+
+def _text_part(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Fields of the language model, in a model that reads images as well."""
+    text = values.get("text_config")
+    if not isinstance(text, dict):
+        return values
+    kind = text.get("model_type")
+    shared = {"tie_word_embeddings": values["tie_word_embeddings"]} if "tie_word_embeddings" in values else {}
+    usual = _LEFT_OUT.get(kind, {}) if isinstance(kind, str) else {}
+    return {**usual, **shared, **text, "model_type": _SAME_TEXT.get(kind, kind) if isinstance(kind, str) else kind}
 
 
 class _SparseConfig(ConfigJson):
@@ -71,6 +104,8 @@ class _SparseConfig(ConfigJson):
         )
         heads = self.integer("num_attention_heads")
         latent = any(isinstance(layer.attention, LatentAttention) for layer in layers)
+        theta, scaling = read_rope(self)
+        is_gemma = kind == "gemma3_text"  # whose stated context is the stretched one
         own_dim = self.integer("hidden_size") // heads
         return SparseSpec(
             architecture=kind,
@@ -81,11 +116,11 @@ class _SparseConfig(ConfigJson):
             num_kv_heads=self.integer("num_key_value_heads", heads),
             head_dim=_LATENT_HEAD_DIM if latent else self.integer("head_dim", own_dim),
             vocab_size=self.integer("vocab_size"),
-            max_position=self.integer("max_position_embeddings"),
+            max_position=longest_context(self, None if is_gemma else scaling),
             rms_norm_eps=self.number("rms_norm_eps", 1e-6),
-            rope_theta=10000.0,
-            rope_scaling=None,
-            tie_word_embeddings=self.flag("tie_word_embeddings", kind == "gemma3_text"),
+            rope_theta=theta,
+            rope_scaling=scaling,
+            tie_word_embeddings=self.flag("tie_word_embeddings", is_gemma),
             qkv_bias=False,
             output_bias=False,
             qk_norm=False,
@@ -104,12 +139,29 @@ class _SparseConfig(ConfigJson):
         return self.integer(next((field for field in fields if self.values.get(field) is not None), fields[0]))
 
     def layer_type(self, index: int) -> str:
-        kinds = self.values.get("layer_types")
+        kinds, known = self.values.get("layer_types"), (_WINDOW, _CHUNK, _FULL, _LINEAR)
         if kinds is None:
             return _FULL
-        if not isinstance(kinds, list) or len(kinds) <= index or kinds[index] not in (_WINDOW, _FULL, _LINEAR):
-            raise self.fail("layer_types", kinds, f"{_WINDOW}, {_FULL} or {_LINEAR} for every layer")
+        if not isinstance(kinds, list) or len(kinds) <= index or kinds[index] not in known:
+            raise self.fail("layer_types", kinds, f"one of {', '.join(known)} for every layer")
         return str(kinds[index])
+
+    def may_have_windows(self, architecture: str) -> bool:
+        """Whether some layers of a model of usual attention may read a window only."""
+        if self.values.get("layer_types") is not None:
+            return True
+        default = _MISTRAL_WINDOW if architecture == "mistral" else None
+        has_window = self.values.get("sliding_window", default) is not None
+        return has_window and self.flag("use_sliding_window", architecture in _ALWAYS_WINDOWS)
+
+    def window(self, architecture: str, index: int) -> int:
+        """Latest tokens that a layer of such a model reads; 0 for all."""
+        if self.values.get("layer_types") is not None:
+            return self.integer("sliding_window") if self.layer_type(index) == _WINDOW else 0
+        is_first = architecture not in _ALWAYS_WINDOWS and index < self.count("max_window_layers")
+        if is_first or not self.may_have_windows(architecture):
+            return 0
+        return self.integer("sliding_window", _MISTRAL_WINDOW)
 
 
 def _active_size(layers: tuple[Layer, ...]) -> int:
@@ -135,9 +187,11 @@ def _grouped(config: _SparseConfig, index: int) -> GroupedAttention:
 
 
 def _gemma(config: _SparseConfig, index: int) -> GroupedAttention:
-    """Every sixth layer reads all tokens, the others a window."""
+    """Every sixth layer reads all tokens, the others a window, unless `layer_types` says otherwise."""
+    if config.values.get("layer_types") is not None:
+        return _grouped(config, index)
     heads = config.integer("num_attention_heads")
-    pattern = config.integer("sliding_window_pattern", 6)
+    pattern = config.integer("sliding_window_pattern", config.count("_sliding_window_pattern") or 6)
     return GroupedAttention(
         num_heads=heads,
         num_kv_heads=config.integer("num_key_value_heads", heads),
@@ -146,14 +200,45 @@ def _gemma(config: _SparseConfig, index: int) -> GroupedAttention:
     )
 
 
+def _llama4(config: _SparseConfig, index: int) -> GroupedAttention:
+    """Layers with positions read a chunk of the text, every fourth one, without, all of it."""
+    interval = config.integer("no_rope_layer_interval", 4)
+    listed = config.values.get("no_rope_layers") or [(layer + 1) % interval for layer in range(config.num_layers())]
+    if not isinstance(listed, list) or len(listed) <= index:
+        raise config.fail("no_rope_layers", listed, "a number for every layer")
+    window = config.integer("attention_chunk_size") if listed[index] else 0
+    return dataclasses.replace(_grouped(config, index), window=window)
+
+
+def _llama4_network(config: _SparseConfig, index: int) -> FeedForward:
+    """Experts in every layer, or in every second one."""
+    if (index + 1) % config.integer("interleave_moe_layer_step", 1):
+        return DenseNetwork(size=config.integer("intermediate_size_mlp"))
+    size = config.integer("intermediate_size")
+    total, active = config.integer("num_local_experts"), config.integer("num_experts_per_tok", 1)
+    if active > total:
+        raise config.fail("num_experts_per_tok", active, f"at most the {total} experts of num_local_experts")
+    return Experts(num_experts=total, num_active=active, size=size, shared_size=size)
+
+
+def _shares_indexer(config: _SparseConfig, index: int) -> bool:
+    """Whether a layer reads the tokens that the indexer of an earlier one selected, as most of GLM-5.2's do."""
+    kinds = config.values.get("indexer_types")
+    if kinds is None:
+        return False
+    if not isinstance(kinds, list) or len(kinds) <= index or kinds[index] not in ("full", "shared"):
+        raise config.fail("indexer_types", kinds, "full or shared for every layer")
+    return bool(kinds[index] == "shared")
+
+
 def _latent(config: _SparseConfig, index: int) -> LatentAttention:
-    del index
     indexer = None
     if config.count("index_topk"):
         indexer = Indexer(
             num_heads=config.integer("index_n_heads"),
             head_dim=config.integer("index_head_dim"),
             num_tokens=config.integer("index_topk"),
+            is_shared=_shares_indexer(config, index),
         )
     return LatentAttention(
         num_heads=config.integer("num_attention_heads"),
@@ -254,4 +339,5 @@ _FAMILIES: Mapping[str, tuple[_AttentionReader, _FeedForwardReader]] = {
     "qwen3_5_moe_text": (_qwen_hybrid, _mixture("moe_intermediate_size")),
     "qwen3_5_text": (_qwen_hybrid, _dense),
     "gemma3_text": (_gemma, _dense),
+    "llama4_text": (_llama4, _llama4_network),
 }

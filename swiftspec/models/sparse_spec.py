@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swiftspec.models.layer_parts import Attention, DenseNetwork, Experts, FeedForward, GroupedAttention, Layer
@@ -38,14 +38,21 @@ class SparseSpec(ModelSpec):
             raise ValueError(f"layers has {len(self.layers)}; expected num_layers, {self.num_layers}")
 
     @classmethod
-    def of_experts(cls, spec: ModelSpec) -> SparseSpec:
-        """The same for a model whose layers all have experts and usual attention."""
-        assert spec.experts is not None, "it has experts"
+    def of_alike(cls, spec: ModelSpec, windows: Sequence[int] = ()) -> SparseSpec:
+        """The same for a model of usual attention, dense or with experts, whose layers are alike but for their windows.
+
+        windows: latest tokens that each layer reads; 0 for all.
+        """
+        network = spec.experts or DenseNetwork(size=spec.intermediate_size)
         attention = GroupedAttention(num_heads=spec.num_heads, num_kv_heads=spec.num_kv_heads, head_dim=spec.head_dim)
-        layer = Layer(attention=attention, feed_forward=spec.experts)
         shared = {field.name: getattr(spec, field.name) for field in dataclasses.fields(ModelSpec)}
-        shared["intermediate_size"] = spec.experts.num_active * spec.experts.size
-        return cls(**shared, layers=(layer,) * spec.num_layers)
+        if spec.experts is not None:
+            shared["intermediate_size"] = spec.experts.num_active * spec.experts.size
+        layers = (
+            Layer(attention=dataclasses.replace(attention, window=window), feed_forward=network)
+            for window in windows or [0] * spec.num_layers
+        )
+        return cls(**shared, layers=tuple(layers))
 
     @property
     def attentions(self) -> Mapping[Attention, int]:
@@ -64,8 +71,12 @@ class SparseSpec(ModelSpec):
 
     @property
     def matrix_parameters(self) -> int:
-        parts = [*self.attentions.items(), *self.feed_forwards.items()]
-        return sum(count * part.num_parameters(self.hidden_size) for part, count in parts)
+        networks = sum(count * part.num_parameters(self.hidden_size) for part, count in self.feed_forwards.items())
+        return self.attention_parameters + networks
+
+    @property
+    def attention_parameters(self) -> int:
+        return sum(count * part.num_parameters(self.hidden_size) for part, count in self.attentions.items())
 
     @property
     def expert_parameters(self) -> int:
@@ -100,7 +111,7 @@ class SparseSpec(ModelSpec):
     def dense_layer(self) -> ModelSpec:
         """A dense layer as wide as this model, as heads have that read its hidden states."""
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(ModelSpec)}
-        return ModelSpec(**{**shared, "num_layers": 1, "num_mtp_layers": 0, "experts": None})
+        return ModelSpec(**{**shared, "num_layers": 1, "num_mtp_layers": 0, "experts": None, "stored": None})
 
     def kv_bytes_per_token(self, dtype: str) -> int:
         """Memory of what is kept of every token, all layers; windows and states, which do not grow, excepted."""

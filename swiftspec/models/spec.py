@@ -15,11 +15,12 @@ from swiftspec.errors import FieldError
 from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.layer_parts import Experts
 from swiftspec.models.names import ARCHITECTURES
+from swiftspec.models.quantisation import Part, StoredWeights
+from swiftspec.models.rotary import USUAL_THETA, RopeScaling, longest_context, read_rope
 
 __all__ = [
     "PLANNED_ONLY",
     "ModelSpec",
-    "RopeScaling",
     "dtype_bytes",
     "is_model_directory",
     "model_directory",
@@ -40,13 +41,13 @@ PLANNED_ONLY: Final = (
     "qwen3_5_moe_text",
     "qwen3_5_text",
     "gemma3_text",
+    "llama4_text",
 )
 # Transformers' defaults for fields that a config.json leaves out.
 _DEFAULT_MAX_POSITION: Final = {"llama": 2048, "mistral": 131072, "mixtral": 131072}
 _USUAL_MAX_POSITION: Final = 32768
 _DEFAULT_HEAD_DIM: Final = {"qwen3": 128}
 _DEFAULT_ROPE_THETA: Final = {"mixtral": 1e6}
-_USUAL_ROPE_THETA: Final = 10000.0
 _USE_WINDOWS: Final = ("mistral", "mixtral")  # unless the window is null
 _DEFAULT_EXPERTS: Final = {"mixtral": (8, 2), "qwen3_moe": (128, 8)}  # of a layer, and of a token
 _DEFAULT_EPS: Final = {"mixtral": 1e-5}
@@ -80,16 +81,6 @@ def _directory(name: str | Path) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RopeScaling:
-    """Llama 3's stretching of the rotary wavelengths beyond the original training context."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_position: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSpec:
     """Shape of a Llama-family decoder, from its config.json.
 
@@ -101,6 +92,8 @@ class ModelSpec:
         Multi-token prediction layers in the same checkpoint; no part of the model.
     experts : Experts, optional
         Routed experts that every layer has in place of one dense network.
+    stored : StoredWeights, optional
+        Format of its checkpoint's weights, if they are quantised; known where it is planned for.
     """
 
     architecture: str
@@ -122,6 +115,7 @@ class ModelSpec:
     eos_token_ids: tuple[int, ...]
     num_mtp_layers: int = 0
     experts: Experts | None = None
+    stored: StoredWeights | None = None
 
     @classmethod
     def from_directory(cls, directory: str | Path) -> ModelSpec:
@@ -129,9 +123,12 @@ class ModelSpec:
         return _Config.read(Path(directory)).spec()
 
     @classmethod
-    def from_config(cls, values: Mapping[str, Any], *, source: str) -> ModelSpec:
-        """The shape from the values of a config.json; `source` names their origin in errors."""
-        return _Config(Path(source), values).spec()
+    def from_config(cls, values: Mapping[str, Any], *, source: str, runs: bool = True) -> ModelSpec:
+        """The shape from the values of a config.json; `source` names their origin in errors.
+
+        runs: whether the engine has to run it. A plan needs the shape only, and takes windows from the config.json.
+        """
+        return _Config(Path(source), values).spec(runs=runs)
 
     def require_dense(self, directory: Path) -> None:
         """ValueError, naming the field, if its layers have experts: those of heads and block drafters have none."""
@@ -169,19 +166,20 @@ class ModelSpec:
         return self.num_heads // self.num_kv_heads
 
     @property
-    def layer_matrix_parameters(self) -> int:
-        """Weights of one layer's projections: attention and feed-forward, without biases and norms."""
-        attention = self.hidden_size * 2 * (self.query_size + self.kv_size)
-        return attention + self._networks * 3 * self.hidden_size * self.intermediate_size
+    def attention_parameters(self) -> int:
+        """Weights of all layers' attention, without biases and norms."""
+        return self.num_layers * self.hidden_size * 2 * (self.query_size + self.kv_size)
+
+    @property
+    def matrix_parameters(self) -> int:
+        """Weights of all layers' projections: attention and feed-forward, without biases and norms."""
+        return (
+            self.attention_parameters + self.num_layers * self._networks * 3 * self.hidden_size * self.intermediate_size
+        )
 
     @property
     def _networks(self) -> int:
         return self.experts.num_experts if self.experts else 1
-
-    @property
-    def matrix_parameters(self) -> int:
-        """Weights of all layers' projections."""
-        return self.num_layers * self.layer_matrix_parameters
 
     @property
     def expert_parameters(self) -> int:
@@ -189,18 +187,25 @@ class ModelSpec:
         return self.num_layers * self.experts.routed_parameters(self.hidden_size) if self.experts else 0
 
     @property
+    def parameters_by_part(self) -> dict[Part, int]:
+        """Weights of the matrices that a format may quantise."""
+        attention, experts = self.attention_parameters, self.expert_parameters
+        return {
+            Part.ATTENTION: attention,
+            Part.NETWORKS: self.matrix_parameters - attention - experts,
+            Part.EXPERTS: experts,
+            Part.HEAD: 0 if self.tie_word_embeddings else self.vocab_size * self.hidden_size,
+        }
+
+    @property
     def num_parameters(self) -> int:
         """Weights of the whole model; a tied head counts once."""
         biases = self.qkv_bias * (self.query_size + 2 * self.kv_size) + self.output_bias * self.hidden_size
         norms = 2 * self.hidden_size + self.qk_norm * 2 * self.head_dim
         router = self.experts.num_experts * self.hidden_size if self.experts else 0
-        layer = self.layer_matrix_parameters + router + biases + norms
+        layer = router + biases + norms
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
-        return self.num_layers * layer + embeddings + self.hidden_size
-
-    def weight_bytes(self, dtype: str) -> int:
-        """Memory of the weights in `dtype`."""
-        return self.num_parameters * dtype_bytes(dtype)
+        return self.matrix_parameters + self.num_layers * layer + embeddings + self.hidden_size
 
     def kv_bytes_per_token(self, dtype: str) -> int:
         """Memory of one token's keys and values, all layers."""
@@ -220,7 +225,7 @@ class ModelSpec:
 class _Config(ConfigJson):
     """A config.json of a model that the engine runs."""
 
-    def architecture(self) -> str:
+    def architecture(self, *, runs: bool) -> str:
         model_type = self.values.get("model_type")
         if model_type is None:
             names = self.values.get("architectures")
@@ -230,17 +235,22 @@ class _Config(ConfigJson):
             expected = f"one of {', '.join(ARCHITECTURES)}: its layers can be planned for, but not run"
             raise self.fail("model_type", model_type, expected)
         if model_type not in ARCHITECTURES:
-            raise self.fail("model_type", model_type, f"one of {', '.join(ARCHITECTURES)}")
+            known = ARCHITECTURES if runs else (*ARCHITECTURES, *PLANNED_ONLY)
+            raise self.fail("model_type", model_type, f"one of {', '.join(known)}")
         return str(model_type)
 
-    def require_supported(self, architecture: str) -> None:
-        """Refuse configurations that would silently be computed wrongly."""
+    def require_runnable(self, architecture: str, scaling: RopeScaling | None) -> None:
+        """Refuse configurations that the engine would silently compute wrongly."""
         if self.values.get("hidden_act", "silu") not in ("silu", "swish"):
             raise self.fail("hidden_act", self.values["hidden_act"], "'silu'")
         if self.flag("mlp_bias", False):
             raise self.fail("mlp_bias", True, "false")
-        if architecture in _DEFAULT_EXPERTS:
-            self.require_experts_everywhere()
+        if scaling is not None and scaling.kind != "llama3":
+            field = "rope_parameters" if self.values.get("rope_parameters") is not None else "rope_scaling"
+            raise self.fail(f"{field}.rope_type", scaling.kind, "'default' or 'llama3'")
+        rope = self.values.get("rope_parameters") or self.values.get("rope_scaling") or {}
+        if self.number("partial_rotary_factor", 1.0, source=rope) != 1.0:
+            raise self.fail("partial_rotary_factor", rope["partial_rotary_factor"], "1")
         layer_types = self.values.get("layer_types") or []
         if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
             raise self.fail("layer_types", layer_types, "'full_attention' in every layer")
@@ -259,6 +269,7 @@ class _Config(ConfigJson):
         """Experts of every layer. Mixtral's weights of a token's experts always add up to one."""
         if architecture not in _DEFAULT_EXPERTS:
             return None
+        self.require_experts_everywhere()
         total, active = _DEFAULT_EXPERTS[architecture]
         is_mixtral = architecture == "mixtral"
         # Transformers 5 writes num_local_experts in both.
@@ -273,32 +284,11 @@ class _Config(ConfigJson):
             is_normalised=is_mixtral or self.flag("norm_topk_prob", False),
         )
 
-    def rope(self, architecture: str) -> tuple[float, RopeScaling | None]:
-        """Base and scaling, in the layout of transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`)."""
-        field = "rope_parameters" if self.values.get("rope_parameters") is not None else "rope_scaling"
-        rope = self.values.get(field) or {}
-        if not isinstance(rope, dict):
-            raise self.fail(field, rope, "an object")
-        theta_source = rope if "rope_theta" in rope else self.values
-        usual = _DEFAULT_ROPE_THETA.get(architecture, _USUAL_ROPE_THETA)
-        theta = self.number("rope_theta", usual, source=theta_source)
-        if self.number("partial_rotary_factor", 1.0, source=rope) != 1.0:
-            raise self.fail("partial_rotary_factor", rope["partial_rotary_factor"], "1")
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        if kind == "default":
-            return theta, None
-        if kind != "llama3":
-            raise self.fail(f"{field}.rope_type", kind, "'default' or 'llama3'")
-        return theta, RopeScaling(
-            factor=self.number("factor", source=rope),
-            low_freq_factor=self.number("low_freq_factor", source=rope),
-            high_freq_factor=self.number("high_freq_factor", source=rope),
-            original_max_position=self.integer("original_max_position_embeddings", source=rope),
-        )
-
-    def spec(self) -> ModelSpec:
-        architecture = self.architecture()
-        self.require_supported(architecture)
+    def spec(self, *, runs: bool = True) -> ModelSpec:
+        architecture = self.architecture(runs=runs)
+        theta, scaling = read_rope(self, _DEFAULT_ROPE_THETA.get(architecture, USUAL_THETA))
+        if runs:
+            self.require_runnable(architecture, scaling)
         hidden, heads = self.integer("hidden_size"), self.integer("num_attention_heads")
         longest = _DEFAULT_MAX_POSITION.get(architecture, _USUAL_MAX_POSITION)
         kv_heads = self.integer("num_key_value_heads", heads)
@@ -307,7 +297,6 @@ class _Config(ConfigJson):
         head_dim = self.integer("head_dim", _DEFAULT_HEAD_DIM.get(architecture, hidden // heads))
         if head_dim % 2:
             raise self.fail("head_dim", head_dim, "an even number")
-        theta, scaling = self.rope(architecture)
         experts = self.experts(architecture)
         attention_bias = architecture in ("llama", "qwen3", "qwen3_moe") and self.flag("attention_bias", False)
         return ModelSpec(
@@ -319,7 +308,7 @@ class _Config(ConfigJson):
             num_kv_heads=kv_heads,
             head_dim=head_dim,
             vocab_size=self.integer("vocab_size"),
-            max_position=self.integer("max_position_embeddings", longest),
+            max_position=longest_context(self, scaling, longest),
             rms_norm_eps=self.number("rms_norm_eps", _DEFAULT_EPS.get(architecture, _USUAL_EPS)),
             rope_theta=theta,
             rope_scaling=scaling,

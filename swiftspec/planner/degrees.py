@@ -1,4 +1,4 @@
-"""TP degrees that the user and the serving engine allow."""
+"""TP degrees that the user and the serving engine allow, and what the draft does."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,12 +27,15 @@ class AllowedDegrees:
         Whether models have to share devices and verifications to be chains, as the serving engine has it.
     specs : mapping
         Shapes of the models, needed with `engine`. Sparse ones can be divided into equal parts only.
+    block_tokens : int
+        Most tokens that a block drafter proposes at once; 0 where nothing bounds them.
     """
 
     sizes: frozenset[int] | None = None
     engine: Engine | None = None
     chains_only: bool = False
     specs: Mapping[Role, ModelSpec] = field(default_factory=dict)
+    block_tokens: int = 0
 
     def objection(self, option: Option) -> str | None:
         """Reason why an option's groups are not allowed; None if they are."""
@@ -41,6 +44,9 @@ class AllowedDegrees:
             return f"{option.policy.name}: {name} has no draft on devices of its own"
         if self.chains_only and option.policy.verifies_trees:
             return f"{option.policy.name}: {name} verifies chains"
+        is_drafted = option.policy.layout is not Layout.TARGET_ONLY
+        if is_drafted and 0 < self.block_tokens < option.policy.draft_levels:
+            return f"{option.policy.name}: the draft's blocks have {self.block_tokens} tokens"
         for role in (Role.TARGET,) if option.policy.layout is Layout.TARGET_ONLY else tuple(Role):
             degree = option.degree(role)
             if self.sizes is not None and degree not in self.sizes:

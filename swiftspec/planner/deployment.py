@@ -19,12 +19,13 @@ from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.engines.words import METHODS_BY_DRAFT, Method
 from swiftspec.errors import FieldError
 from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_model, model_names, registered_name
-from swiftspec.models.block_spec import BlockSpec
-from swiftspec.models.draft_kinds import check_pair, draft_facts
-from swiftspec.models.head_spec import HeadFormat, HeadSpec
+from swiftspec.models.draft_kinds import DraftFacts, check_pair, draft_facts
+from swiftspec.models.drafter_shape import DrafterShape
+from swiftspec.models.drafters import Drafter
+from swiftspec.models.head_spec import drafter_layers
 from swiftspec.models.heads import HEADS, Product
 from swiftspec.models.names import unknown
-from swiftspec.models.quantisation import BF16_BYTES, draft_format
+from swiftspec.models.quantisation import draft_format
 from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec, model_directory
@@ -49,8 +50,10 @@ _QUANT, _ENGINE, _CONTEXT = "bf16", SWIFTSPEC.name, 512
 class PlannedModel:
     """A model whose shape is known, though its weights may not be here.
 
-    vocabulary: of models in the registry. directory: of models from elsewhere. kind: of a draft. products: of a head's
-    forwards, beside those of its layers. feature_bytes: of the hidden states that a head reads for a token, in bf16.
+    vocabulary: of models in the registry. directory: of models from elsewhere. kind: of a draft. drafter: what a draft
+    from a directory is, if it is no plain model. products: of a head's forwards, beside those of its layers.
+    feature_bytes: of the hidden states that a head reads for a token, in bf16. block_tokens: most that a block drafter
+    proposes at once; 0 if its directory is not here.
     """
 
     name: str
@@ -58,8 +61,10 @@ class PlannedModel:
     vocabulary: str | None
     directory: Path | None
     kind: DraftKind = DraftKind.SERIAL
+    drafter: Drafter | None = None
     products: tuple[Product, ...] = ()
     feature_bytes: int = 0
+    block_tokens: int = 0
 
     @classmethod
     def of(cls, role: Role, name: str) -> "PlannedModel":
@@ -79,15 +84,31 @@ class PlannedModel:
         if not is_path:
             raise unknown(role, name, model_names(), otherwise=NOT_LISTED)
         directory = model_directory(name)
-        kind = draft_facts(directory).kind if role is Role.DRAFT else DraftKind.SERIAL
-        spec = read_spec(directory)
-        return cls(name=model_name(name), spec=spec, vocabulary=None, directory=directory, kind=kind)
+        facts = draft_facts(directory, runs=False) if role is Role.DRAFT else DraftFacts()
+        spec = drafter_layers(directory) if facts.kind.reads_target else read_spec(directory)
+        return cls(
+            name=model_name(name),
+            spec=spec,
+            vocabulary=None,
+            directory=directory,
+            kind=facts.kind,
+            drafter=facts.drafter,
+        )
+
+    @property
+    def stored_format(self) -> str | None:
+        """Format of its checkpoint's weights; None if it has no directory. ValueError if it is not known."""
+        stored = self.spec.stored
+        if stored is None:
+            return _QUANT if self.directory else None
+        if stored.objection:
+            raise ValueError(stored.objection)
+        return stored.name
 
     @property
     def method(self) -> Method:
-        """How engines call drafting with it; of a head from a directory EAGLE-3, of a block drafter DFlash."""
-        of_kind = {DraftKind.PARALLEL: Method.PARD, DraftKind.HEAD: Method.EAGLE3, DraftKind.BLOCK: Method.DFLASH}
-        return METHODS_BY_DRAFT.get(self.name) or of_kind.get(self.kind, Method.MODEL)
+        """How engines call drafting with it."""
+        return METHODS_BY_DRAFT.get(self.drafter or self.name, Method.MODEL)
 
     def beside_target(self, quant: str) -> "DraftModel":
         """This draft in a format, on its target's devices."""
@@ -111,37 +132,20 @@ class PlannedModel:
         """A draft for this target: one of `HEADS` by its name, `pard:MODEL`, or a model as `of` takes it."""
         known = _HEADS_WRITTEN.get(name.lower(), name.lower())
         if (head := HEADS.get(known)) is not None:
-            return replace(
-                self,
-                name=known,
-                spec=head.spec(self.spec),
-                directory=None,
-                kind=head.kind,
-                products=tuple(head.products(self.spec)),
-                feature_bytes=head.feature_bytes(self.spec),
-            )
+            if known == Drafter.MTP and not self.spec.num_mtp_layers:
+                raise FieldError("draft", name, f"{self.name} has no layer for multi-token prediction")
+            shape = DrafterShape.named(head, self.spec)
+            return replace(self, name=known, directory=None, kind=head.kind, **shape._asdict())
         prefix, colon, model = name.partition(":")
         if colon and prefix.lower() == _PARALLEL:
             serial = PlannedModel.of(Role.DRAFT, model)
-            return replace(serial, name=f"{_PARALLEL}:{serial.name}", kind=DraftKind.PARALLEL)
+            return replace(serial, name=f"{_PARALLEL}:{serial.name}", kind=DraftKind.PARALLEL, drafter=Drafter.PARD)
         found = PlannedModel.of(Role.DRAFT, name)
-        return self._reader(found) if found.kind.reads_target else found
-
-    def _reader(self, found: "PlannedModel") -> "PlannedModel":
-        """A head or block drafter from a directory, as its config.json has it. ValueError if it is another target's."""
-        assert found.directory is not None, "its kind is read from there"
-        if found.kind is DraftKind.HEAD:
-            head = HeadSpec.from_directory(found.directory)
-            layers = head.layers_of(self.spec)
-            spec, known = replace(head.untied_layer, vocab_size=head.draft_vocab_size), HEADS[head.format]
-            features = len(layers) if head.format is HeadFormat.EAGLE3 else known.num_features
-            sent = BF16_BYTES * head.num_hidden_states * self.spec.hidden_size
-        else:
-            block, sent = BlockSpec.from_directory(found.directory), 0
-            features = len(block.layers_of(self.spec))
-            spec, known = block.untied_layers, HEADS["dflash"]
-        products = tuple(replace(known, num_features=features).products(self.spec))
-        return replace(found, spec=spec, products=products, feature_bytes=sent)
+        if found.drafter is Drafter.MTP and found.spec.hidden_size != self.spec.hidden_size:
+            return replace(found, kind=DraftKind.SERIAL, drafter=None)  # a small model with such layers of its own
+        if found.drafter is None or found.directory is None or not found.kind.reads_target:
+            return found
+        return replace(found, **DrafterShape.of(found.directory, found.drafter, self.spec)._asdict())
 
 
 def planned_pair(target: str, draft: str, *, expert_parallel: bool = False) -> tuple[PlannedModel, PlannedModel]:
@@ -195,9 +199,9 @@ class Deployment:
         A registered name, or one that `registered_device` understands; kept as the registry spells it.
     num_devices : int
         At most two nodes, since a forward is divided within a node only.
-    quant, draft_quant : str
-        Weight formats: bf16, fp8, int8, int4, mxfp4 or nvfp4. The draft's defaults to the target's, but to bf16 beside
-        the latter two.
+    quant, draft_quant : str, optional
+        Weight formats: bf16, fp8, int8, int4, mxfp4 or nvfp4. If not given, the target's is that of its directory, or
+        bf16; the draft's is that of its own directory, or the target's, but bf16 beside mxfp4 and nvfp4.
     engine : str
         The engine that will serve, `NAME` or `NAME@RELEASE`; this package's own if not given.
     settings : mapping of str to str
@@ -235,7 +239,7 @@ class Deployment:
 
     device: str
     num_devices: int
-    quant: str = _QUANT
+    quant: str = ""
     draft_quant: str = ""
     engine: str = _ENGINE
     settings: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -250,10 +254,6 @@ class Deployment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", registered_device(self.device, field="device"))
-        for name, quant in (("quant", self.quant), ("draft_quant", self.draft_quant or self.quant)):
-            if quant not in QUANTISATIONS:
-                raise unknown(name, quant, QUANTISATIONS)
-        object.__setattr__(self, "draft_quant", self.draft_quant or draft_format(self.quant))
         most = MOST_NODES * self.spec.devices_per_node
         if not 1 <= self.num_devices <= most:
             raise FieldError(
@@ -267,6 +267,9 @@ class Deployment:
             raise FieldError("draft_kv_budget", self.draft_kv_budget, "expected at least 1")
         if self.expert_correlation is not None and not 0 <= self.expert_correlation <= 1:
             raise FieldError("expert_correlation", f"{self.expert_correlation:g}", "expected 0 to 1")
+        for name, quant in (("quant", self.quant), ("draft_quant", self.draft_quant)):
+            if quant and quant not in QUANTISATIONS:
+                raise unknown(name, quant, QUANTISATIONS)
         self._check_engine()
 
     def _check_engine(self) -> None:
@@ -283,6 +286,12 @@ class Deployment:
                 f"{self.host_s:g}",
                 f"forwards of {SWIFTSPEC.name} in int4 are published, host time included",
             )
+
+    def as_stored(self, target: PlannedModel, draft: PlannedModel) -> "Deployment":
+        """The same with the formats of the models' directories where none is given. ValueError for an unknown one."""
+        quant = self.quant or target.stored_format or _QUANT
+        drafted = self.draft_quant or draft.stored_format or draft_format(quant)
+        return replace(self, quant=quant, draft_quant=drafted)
 
     @property
     def served_by(self) -> Engine | None:
@@ -307,7 +316,7 @@ class Deployment:
         """The engine that serves, with a pair of models; None where it is this package's own."""
         from swiftspec.planner.under_load.serving_engine import ServingEngine
 
-        engine = self.served_by
+        engine, formats = self.served_by, self.as_stored(target, draft)
         if engine is None:
             return None
         return ServingEngine(
@@ -315,8 +324,8 @@ class Deployment:
             settings=self.settings,
             device=self.spec,
             target=target.spec,
-            quant=self.quant,
-            draft=draft.beside_target(self.draft_quant),
+            quant=formats.quant,
+            draft=draft.beside_target(formats.draft_quant),
         )
 
     @property
@@ -368,7 +377,7 @@ class Deployment:
         from swiftspec.costmodel.published import SwiftSpecKernels
         from swiftspec.planner.under_load.serving_engine import draft_host_of, host_of
 
-        engine = self.served_by
+        engine, formats = self.served_by, self.as_stored(target, draft)
         late_s = round_s = 0.0
         if engine is not None:
             limits = engine.limits(self.spec, self.settings)
@@ -378,13 +387,13 @@ class Deployment:
         return device_profile(
             RoleModel(
                 model=target,
-                quant=self.quant,
+                quant=formats.quant,
                 host=host_of(engine.constants(), late_s=late_s) if engine else own,
                 round_s=round_s,
             ),
             RoleModel(
                 model=draft,
-                quant=self.draft_quant or self.quant,
+                quant=formats.draft_quant,
                 host=draft_host_of(engine.constants()) if engine else own,
                 kv_budget=self.draft_kv_budget,
                 feature_bytes=draft.feature_bytes,

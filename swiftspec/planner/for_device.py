@@ -63,6 +63,7 @@ def plan_for(
     """
     options.check(num_devices=deployment.num_devices)
     models = planned_pair(target, draft, expert_parallel=deployment.expert_parallel)
+    deployment = deployment.as_stored(*models)
     _check_degrees(options, models[0])
     check_acceptance(dataset, trace, acceptance)
     load = options.load
@@ -108,6 +109,7 @@ def plan_for(
                 engine=deployment.served_by,
                 chains_only=load is not None and load.serving is not None,
                 specs=specs,
+                block_tokens=models[1].block_tokens,
             ),
             engine=engine_named(deployment.engine).name,
         ),
@@ -190,6 +192,7 @@ def prepare(
     longest: int = 0,
 ) -> Inputs:
     """Synthesise the trace unless one is given, and compose the profile, for contexts of `longest` tokens or more."""
+    deployment = deployment.as_stored(target, draft)
     if trace is not None:
         recorded, acceptance = _given(trace, target, draft)
     else:
@@ -273,7 +276,8 @@ def _synthesised(
     if draft.kind is not DraftKind.SERIAL:
         from swiftspec.acceptance.head_records import given_rates, published_rates
 
-        by_position = given_rates(given) if given else published_rates(target.name, draft.name, dataset)
+        drafter = draft.drafter if draft.directory and draft.drafter else draft.name
+        by_position = given_rates(given) if given else published_rates(target.name, drafter, dataset)
         trace = synthesise_positions(by_position.rates, kind=draft.kind, **amount)
         return trace, Acceptance(basis=by_position.basis, provenance=by_position.provenance)
     synthesised = partial(synthesise, **amount)

@@ -19,7 +19,7 @@ LLAMA = known_model("llama-3-70b").spec
 
 def test_shards_of_a_layer_are_the_layer() -> None:
     whole = sum(int4_weight_bytes(LLAMA, 1).values())
-    assert whole == pytest.approx(LLAMA.layer_matrix_parameters * (4 + 20 / 128) / 8)
+    assert whole == pytest.approx(LLAMA.matrix_parameters / LLAMA.num_layers * (4 + 20 / 128) / 8)
     assert sum(int4_weight_bytes(LLAMA, 8).values()) == pytest.approx(whole / 8)
 
 

@@ -42,7 +42,7 @@ def test_a_release_decides_which_drafts_run_beside_the_device() -> None:
     def ahead(release: str) -> set[Method]:
         return {method for method in VLLM.methods if VLLM.at(release).drafts_ahead(method)}
 
-    heads = {Method.EAGLE3, Method.P_EAGLE, Method.MTP, Method.DSPARK}
+    heads = {Method.EAGLE, Method.EAGLE3, Method.P_EAGLE, Method.MTP, Method.DSPARK}
     assert ahead("0.15.1") == heads
     assert ahead("0.26") == heads | {Method.MODEL, Method.PARD}
     assert set(VLLM.methods) - ahead("0.33") == {Method.PROMPT_LOOKUP, Method.SUFFIX}

@@ -52,7 +52,22 @@ BLOCK = LLAMA | {
     "block_size": 8,
     "dflash_config": {"mask_token_id": 5, "target_layer_ids": [0, 2]},
 }
+SPARK = LLAMA | {
+    "speculators_model_type": "dspark",
+    "transformer_layer_config": LLAMA,
+    "aux_hidden_state_layer_ids": [0, 2],
+    "mask_token_id": 5,
+    "block_size": 8,
+    "markov_rank": 16,
+}
 PARALLEL = LLAMA | {"pard_token": 7}
+QUANTISED = LLAMA | {
+    "quantization_config": {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float"}}},
+        "ignore": ["lm_head"],
+    }
+}
 ADAPTER = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "use_rslora": False, "bias": "none"}
 INDEX = {"metadata": {"total_size": 1}, "weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
 TOKENIZER_CONFIG = {
@@ -76,6 +91,9 @@ READERS = {
     "the engine's mixture": Reader("config.json", MIXTRAL, ModelSpec.from_directory),
     "a planned model": Reader("config.json", LLAMA, read_spec),
     "a planned mixture": Reader("config.json", GPT_OSS, read_spec),
+    "a quantised model": Reader("config.json", QUANTISED, read_spec),
+    "a planned head": Reader("config.json", HEAD, lambda path: HeadSpec.from_directory(path, runs=False)),
+    "a planned block drafter": Reader("config.json", SPARK, lambda path: BlockSpec.from_directory(path, runs=False)),
     "a tenant": Reader("config.json", LLAMA, lambda path: tenant_spec(path, ModelSpec.from_directory(path))),
     "experts": Reader("config.json", MIXTRAL, expert_counts),
     "kind of a draft": Reader("config.json", LLAMA, draft_facts),
@@ -188,6 +206,12 @@ READ: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "eagle_aux_hidden_state_layer_ids": ("[NaN, 1, 2]", "[1e30, 1, 2]", "[true, 1, 2]", "NaN"),
     },
     "a block drafter": {"block_size": NOT_INTEGERS},
+    "a planned head": {"draft_vocab_size": NOT_INTEGERS},
+    "a planned block drafter": {
+        **dict.fromkeys(("block_size", "draft_vocab_size", "markov_rank"), NOT_INTEGERS),
+        "aux_hidden_state_layer_ids": ("[NaN]", "[1e30]", "[true]", "NaN"),
+        "sample_from_anchor": NOT_FLAGS,
+    },
     "an adapter": {
         "r": ("NaN", "Infinity", "1e30", NO_LIMIT, "9" * 5000, "true", "1.5", '"8"'),
         "lora_alpha": NOT_NUMBERS,
@@ -255,3 +279,22 @@ def test_an_index_of_more_tensors_than_any_small_model_has_is_read(tmp_path: Pat
 def test_a_file_name_that_cannot_be_one_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"weight_map\.a is '\\ud800.safetensors'; expected a file next to it"):
         read(tmp_path, READERS["an index of weights"], {"weight_map": '{"a": "\\ud800.safetensors"}'})
+
+
+STRANGE = ("NaN", "1e30", "[]", "{}", '"x"', "true", "[[1]]", '{"a": [NaN]}', NO_LIMIT, '"\\ud800"', '["re:("]')
+WITHIN = ("quant_method", "config_groups", "ignore")
+
+
+@pytest.mark.parametrize("field", WITHIN)
+@pytest.mark.parametrize("text", STRANGE)
+def test_a_strange_format_is_known_or_an_objection(tmp_path: Path, field: str, text: str) -> None:
+    plain = QUANTISED["quantization_config"]
+    inner = ", ".join([*(f'"{key}": {json.dumps(plain[key])}' for key in plain if key != field), f'"{field}": {text}'])
+    spec = read(tmp_path, READERS["a quantised model"], {"quantization_config": f"{{{inner}}}"})
+    assert isinstance(spec, ModelSpec)
+    assert spec.stored is not None
+    if spec.stored.objection:
+        assert f"config.json: quantization_config.{field}" in spec.stored.objection
+        assert "\n" not in spec.stored.objection
+    else:
+        assert spec.stored.name == "fp8"

@@ -1,12 +1,13 @@
 """Sparse shapes: their parts, what devices hold of them, and the config.json they are read from."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from swiftspec.models import known_model, sharded, weight_bytes
-from swiftspec.models.layer_parts import Experts, GroupedAttention, LatentAttention, LinearAttention
+from swiftspec.models.layer_parts import DenseNetwork, Experts, GroupedAttention, LatentAttention, LinearAttention
 from swiftspec.models.quantisation import draft_format
 from swiftspec.models.sparse_config import _FAMILIES, read_spec, spec_from_config
 from swiftspec.models.sparse_spec import SparseSpec
@@ -141,3 +142,91 @@ def test_the_engine_refuses_what_can_only_be_planned_for(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="can be planned for, but not run"):
         ModelSpec.from_directory(tmp_path)
     assert set(PLANNED_ONLY) == set(_FAMILIES)
+
+
+def windows(spec: ModelSpec) -> list[int]:
+    assert isinstance(spec, SparseSpec)
+    return [layer.attention.window for layer in spec.layers if isinstance(layer.attention, GroupedAttention)]
+
+
+DENSE = {key: value for key, value in MIXTRAL.items() if "experts" not in key} | {"num_hidden_layers": 4}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"model_type": "mistral", "sliding_window": 32}, [32] * 4),
+        ({"model_type": "mistral"}, [4096] * 4),
+        ({"model_type": "mixtral", "sliding_window": 32, "num_local_experts": 4}, [32] * 4),
+        (
+            {"model_type": "qwen2", "sliding_window": 32, "use_sliding_window": True, "max_window_layers": 3},
+            [0, 0, 0, 32],
+        ),
+        (
+            {"model_type": "qwen3", "sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"] * 2},
+            [32, 0, 32, 0],
+        ),
+    ],
+    ids=str,
+)
+def test_windows_of_usual_attention_are_planned(changes: dict[str, object], expected: list[int]) -> None:
+    spec = spec_from_config(DENSE | changes, source="here")
+    assert windows(spec) == expected
+    full = sum(not window for window in expected)
+    assert spec.kv_bytes_per_token("bf16") == full * 2 * spec.kv_size * 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"model_type": "mistral", "sliding_window": None}, {"model_type": "qwen2", "sliding_window": 32}],
+    ids=str,
+)
+def test_a_window_that_is_not_used_changes_nothing(changes: dict[str, object]) -> None:
+    assert type(spec_from_config(DENSE | changes, source="here")) is ModelSpec
+
+
+def test_gemma_has_the_sizes_that_its_config_leaves_out() -> None:
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    values = {"model_type": "gemma3", "text_config": text | {"sliding_window": 1024, "sliding_window_pattern": 6}}
+    spec = spec_from_config(values, source="google/gemma-3-4b-it")
+    # Gemma 3 report (arXiv 2503.19786), Table 1: 675 M of embeddings and 3,209 M others.
+    assert spec.num_parameters == pytest.approx(3.884e9, rel=0.01)
+    assert windows(spec)[:6] == [1024] * 5 + [0]
+    assert (spec.tie_word_embeddings, spec.max_position) == (True, 131072)
+
+
+def test_llama_4_has_experts_in_every_second_layer_and_chunks_in_three_of_four() -> None:
+    text = {
+        "model_type": "llama4_text",
+        "num_local_experts": 4,
+        "num_experts_per_tok": 1,
+        "interleave_moe_layer_step": 2,
+        "intermediate_size_mlp": 128,
+        "attention_chunk_size": 32,
+    }
+    spec = spec_from_config({"model_type": "llama4", "text_config": DENSE | text}, source="here")
+    assert windows(spec) == [32, 32, 32, 0]
+    assert isinstance(spec, SparseSpec)
+    kinds = [layer.feed_forward for layer in spec.layers]
+    experts = Experts(num_experts=4, num_active=1, size=96, shared_size=96)
+    assert kinds == [DenseNetwork(size=128), experts] * 2
+
+
+def test_a_shared_indexer_has_neither_weights_nor_keys() -> None:
+    glm = known_model("glm-5").spec
+    assert isinstance(glm, SparseSpec)
+    part = glm.layers[0].attention
+    assert isinstance(part, LatentAttention)
+    assert part.indexer is not None
+    shared = replace(part, indexer=replace(part.indexer, is_shared=True))
+    assert part.kv_values - shared.kv_values == part.indexer.head_dim
+    assert part.num_parameters(64) - shared.num_parameters(64) == 32 * 128 * 2048 + 64 * (128 + 32)
+
+
+def test_the_language_model_of_one_that_reads_images_is_planned() -> None:
+    text = {key: value for key, value in DENSE.items() if key != "model_type"} | {"model_type": "qwen3_vl_text"}
+    values = {"model_type": "qwen3_vl", "tie_word_embeddings": True, "text_config": text}
+    spec = spec_from_config(values, source="here")
+    assert (spec.architecture, spec.tie_word_embeddings) == ("qwen3", True)
+    with pytest.raises(ValueError, match=r"model_type is 'gemma4_text'; expected one of llama, .*, llama4_text"):
+        spec_from_config({"text_config": text | {"model_type": "gemma4_text"}}, source="here")

@@ -13,9 +13,13 @@ from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.shipped import shipped_tables
 from swiftspec.costmodel.steps import StepWork
 from swiftspec.models import known_model
+from swiftspec.models.drafters import Drafter
+from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
 from swiftspec.planner.for_device import prepare
+from swiftspec.planner.search.option import Option
 from swiftspec.policies import DraftKind
+from swiftspec.policies.chains.parallel_chain import ParallelChain
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.step_key import StepKey
@@ -40,9 +44,10 @@ def verify_s(machine: Deployment, *, degree: int = 1) -> float:
 
 
 def test_what_is_not_said_of_a_machine_is_usual() -> None:
-    assert deployment_of(PlanFlags(target="t", device="b200", devices=4)) == Deployment(
-        device="b200", num_devices=4, quant="bf16", draft_quant="bf16", engine="swiftspec", context=512
-    )
+    machine = deployment_of(PlanFlags(target="t", device="b200", devices=4))
+    assert machine == Deployment(device="b200", num_devices=4, engine="swiftspec", context=512)
+    formats = machine.as_stored(*planned_pair("llama-3-8b", "llama-3.2-1b"))
+    assert (formats.quant, formats.draft_quant) == ("bf16", "bf16")
 
 
 def test_a_draft_is_quantised_as_its_target_unless_said_otherwise() -> None:
@@ -207,3 +212,55 @@ def test_a_parallel_draft_is_named_after_the_model_it_was_made_of() -> None:
     _, draft = planned_pair("llama-3.3-70b", "pard:llama-3.2-1b")
     assert (draft.name, draft.kind) == ("pard:llama-3.2-1b", DraftKind.PARALLEL)
     assert draft.spec == known_model("llama-3.2-1b").spec
+
+
+def test_a_directory_is_planned_in_its_own_format_unless_said_otherwise(tmp_path: Path) -> None:
+    target = directory(tmp_path, "fp8", quantization_config={"quant_method": "fp8"}, num_hidden_layers=32)
+    pair = planned_pair(target, directory(tmp_path, "plain"))
+    asked = Deployment(device="h100", num_devices=1)
+    own = asked.as_stored(*pair)
+    assert (own.quant, own.draft_quant) == ("fp8", "bf16")
+    given = Deployment(device="h100", num_devices=1, quant="int4").as_stored(*pair)
+    assert (given.quant, given.draft_quant) == ("int4", "int4")
+    head = asked.as_stored(pair[0], pair[0].draft("eagle3"))
+    assert (head.quant, head.draft_quant) == ("fp8", "fp8")
+
+
+def test_a_format_that_is_not_known_is_refused_where_none_is_given(tmp_path: Path) -> None:
+    strange = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    target = directory(tmp_path, "strange", quantization_config=strange, num_hidden_layers=32)
+    pair = planned_pair(target, directory(tmp_path, "plain"))
+    with pytest.raises(ValueError, match=r"config.json: quantization_config.quant_method is 'bitsandbytes'; expected"):
+        Deployment(device="h100", num_devices=1).as_stored(*pair)
+    assert Deployment(device="h100", num_devices=1, quant="bf16").as_stored(*pair).quant == "bf16"
+
+
+def test_nvfp4_is_read_and_not_priced(tmp_path: Path) -> None:
+    stored = {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}
+    pair = planned_pair(directory(tmp_path, "nvfp4", quantization_config=stored, num_hidden_layers=32), "eagle3")
+    with pytest.raises(ValueError, match="quant is nvfp4; weights in nvfp4 are not priced"):
+        Deployment(device="b200", num_devices=1).profile(*pair, max_context=64)
+
+
+def test_a_block_drafter_is_planned_with_at_most_its_block(tmp_path: Path) -> None:
+    fields = {"mask_token_id": 5, "target_layer_ids": [1, 20]}
+    path = directory(
+        tmp_path,
+        "drafter",
+        architectures=["DFlashDraftModel"],
+        block_size=4,
+        dflash_config=fields,
+        hidden_size=4096,
+    )
+    draft = planned_pair("llama-3-8b", path)[1]
+    assert (draft.drafter, draft.block_tokens) == (Drafter.DFLASH, 3)
+    allowed = AllowedDegrees(block_tokens=draft.block_tokens)
+    groups = {Role.TARGET: (0,), Role.DRAFT: (0,)}
+    options = [Option(policy=ParallelChain(num_draft_tokens=count), groups=groups) for count in (3, 4)]
+    assert allowed.objection(options[0]) is None
+    assert allowed.objection(options[1]) == "parallel_chain: the draft's blocks have 3 tokens"
+
+
+def test_a_small_model_with_layers_for_multi_token_prediction_is_a_model(tmp_path: Path) -> None:
+    draft = directory(tmp_path, "small", num_nextn_predict_layers=1)
+    assert planned_pair("llama-3-8b", draft)[1].kind is DraftKind.SERIAL

@@ -129,7 +129,13 @@ def test_given_rates_are_used(compared: KindComparison) -> None:
 
 
 def test_every_kind_of_head_and_the_smallest_model_are_compared_by_default() -> None:
-    assert asked_drafts(TARGET, ()) == ["qwen3-0.6b", "pard:qwen3-0.6b", "eagle3", "mtp", "p-eagle", "dflash", "dspark"]
+    assert asked_drafts(TARGET, ()) == ["qwen3-0.6b", "pard:qwen3-0.6b", "eagle3", "p-eagle", "dflash", "dspark"]
+
+
+def test_multi_token_prediction_is_for_targets_with_such_a_layer() -> None:
+    assert "mtp" in asked_drafts("glm-4.5-air", ())
+    with pytest.raises(ValueError, match="draft is mtp; qwen3-14b has no layer for multi-token prediction"):
+        asked_drafts(TARGET, ["mtp"])
 
 
 def test_outputs_of_one_token_have_no_speed() -> None:

@@ -19,7 +19,8 @@ from swiftspec.files.document import ModelRef
 from swiftspec.kernels.cpu_library import load_library
 from swiftspec.models.block_spec import BlockSpec
 from swiftspec.models.draft_kinds import draft_facts
-from swiftspec.models.head_spec import HeadFormat, HeadSpec, inflated_layers
+from swiftspec.models.drafters import Drafter
+from swiftspec.models.head_spec import HeadSpec, inflated_layers
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import DraftKind
@@ -79,7 +80,7 @@ def load_models(
         block = BlockLayers(spec, load_block_weights(spec, target, directory), dtype=dtype)
         return {**whole, Role.DRAFT: BlockRunner(block, caches, capacity=capacity, dtype=dtype)}
     weights = load_head_weights(spec, target, directory)
-    library = load_library() if spec.format is HeadFormat.EAGLE3 and dtype == torch.float32 else None
+    library = load_library() if spec.format is Drafter.EAGLE3 and dtype == torch.float32 else None
     head = HeadKernels(spec, weights, library=library) if library else HeadLayers(spec, weights, dtype=dtype)
     return {**whole, Role.DRAFT: HeadRunner(head, caches, capacity=capacity, dtype=dtype)}
 

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from swiftspec.models.spec import ModelSpec, RopeScaling
+from swiftspec.models.rotary import RopeScaling
+from swiftspec.models.spec import ModelSpec
 
 __all__ = ["interleaved", "rotations"]
 

@@ -102,6 +102,7 @@ def compare_kinds(
         check_acceptance(dataset, None, asked.acceptance)
     planned = PlannedModel.of(Role.TARGET, target)
     deployment = with_recorded_routing(deployment, planned, text)
+    quant = deployment.as_stored(planned, planned).quant
     serving = deployment.serving(planned, planned)
     tasks = [
         _Task(deployment=deployment, target=target, asked=asked, text=text, dataset=dataset, clients=loads, seed=seed)
@@ -120,7 +121,7 @@ def compare_kinds(
         target=planned.name,
         device=deployment.device,
         num_devices=deployment.num_devices,
-        quantisation=deployment.quant,
+        quantisation=quant,
         context=deployment.context,
         clients=loads,
         kinds=tuple(_with_gains(kind, plain, loads, spread=spread) for kind in found),
@@ -158,23 +159,24 @@ def _compared(task: _Task) -> list[DraftingKind]:
 def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
     draft = task.asked.draft if task.asked else _UNUSED_DRAFT
     models = planned_pair(task.target, draft)
+    deployment = task.deployment.as_stored(*models)
     named = {"name": kind.name, "draft": models[1].name if task.asked else "", "own_devices": kind.own_devices}
     try:
         inputs = prepare(
-            task.deployment,
+            deployment,
             target=models[0],
             draft=models[1],
             trace=text,
             dataset=task.dataset if task.asked else None,
             given=task.asked.acceptance if task.asked else None,
             seed=task.seed,
-            longest=_longest_text(task.deployment),
+            longest=_longest_text(deployment),
         )
     except ValueError as error:
         if task.asked is None:
             raise
         return DraftingKind.model_validate({**named, "reason": str(error)})
-    shapes = _Shapes(kind=kind, deployment=task.deployment, models=models, inputs=inputs, seed=task.seed)
+    shapes = _Shapes(kind=kind, deployment=deployment, models=models, inputs=inputs, seed=task.seed)
     between = () if kind.own_devices else tuple(load for load in _BETWEEN if load < max(task.clients))
     points = [point for load in sorted({*task.clients, *between}) if (point := shapes.best(load)) is not None]
     stated = {}
@@ -237,7 +239,7 @@ class _Shapes:
             num_devices=count,
             memory=self._memory,
             splits=splits,
-            degrees=AllowedDegrees(engine=deployment.served_by, specs=specs),
+            degrees=AllowedDegrees(engine=deployment.served_by, specs=specs, block_tokens=self.models[1].block_tokens),
             policies=self.kind.policies,
         )
         self._serving = deployment.serving(*self.models)

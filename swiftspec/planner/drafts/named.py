@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from swiftspec.errors import FieldError
 from swiftspec.models import known_model, model_names
+from swiftspec.models.drafters import Drafter
 from swiftspec.models.heads import HEADS
 from swiftspec.planner.deployment import PlannedModel
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy
@@ -66,11 +67,12 @@ def _suited(kind: DraftKind, is_wanted: Callable[[Policy], bool]) -> type[Policy
 
 
 def asked_drafts(target: str, drafts: Sequence[str]) -> list[str]:
-    """Drafts by name; without any, the smallest model, the same as a parallel draft, and all heads."""
+    """Drafts by name; without any, the smallest model, the same as a parallel draft, and all heads that it may have."""
     planned = PlannedModel.of(Role.TARGET, target)
     if not drafts:
         smallest = smallest_draft(planned)
-        return [*([smallest, f"pard:{smallest}"] if smallest else []), *HEADS]
+        heads = [head for head in HEADS if head != Drafter.MTP or planned.spec.num_mtp_layers]
+        return [*([smallest, f"pard:{smallest}"] if smallest else []), *heads]
     taken = [planned.draft(draft).name for draft in drafts]
     if twice := next((name for name in taken if taken.count(name) > 1), None):
         raise FieldError("draft", f"{twice} twice", "expected different ones")

@@ -18,7 +18,8 @@ from swiftspec.engine.model.drafts.draft_layers import DraftLayers
 from swiftspec.engine.model.drafts.head_weights import LAYER
 from swiftspec.engine.model.sampling.sampler import top_candidates
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
-from swiftspec.models.head_spec import HeadFormat, HeadSpec
+from swiftspec.models.drafters import Drafter
+from swiftspec.models.head_spec import HeadSpec
 
 __all__ = ["HeadLayers"]
 
@@ -46,7 +47,7 @@ class HeadLayers(DraftLayers):
     def __init__(self, spec: HeadSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype) -> None:
         super().__init__(spec.layer, dtype=dtype)
         self.spec, size = spec, spec.layer.hidden_size
-        self._is_mtp = spec.format is HeadFormat.MTP
+        self._is_mtp = spec.format is Drafter.MTP
         self._embedding = weights[EMBEDDING].to(dtype)
         norms = torch.cat([weights["embedding_norm.weight"], weights["hidden_norm.weight"]]).float()
         fusion = weights["fc.weight"].float()

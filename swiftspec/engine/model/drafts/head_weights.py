@@ -16,7 +16,8 @@ from swiftspec.engine.model.weights.checkpoint import layer_shapes, opened
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
 from swiftspec.files.reading import shown
 from swiftspec.files.safetensors import weight_files
-from swiftspec.models.head_spec import HeadFormat, HeadSpec
+from swiftspec.models.drafters import Drafter
+from swiftspec.models.head_spec import HeadSpec
 from swiftspec.models.spec import ModelSpec
 
 __all__ = ["LAYER", "load_head_weights", "read_tensors"]
@@ -55,7 +56,7 @@ def load_head_weights(spec: HeadSpec, target: ModelSpec, target_directory: Path)
     propose; `carried_norm.weight`, if there, normalises hidden states before the next row reads them. ValueError names
     the file or directory, and the missing, unexpected or misshapen tensor.
     """
-    is_mtp = spec.format is HeadFormat.MTP
+    is_mtp = spec.format is Drafter.MTP
     shapes = _shapes(spec)
     optional: dict[str, tuple[int, ...]] = {EMBEDDING: (spec.layer.vocab_size, spec.layer.hidden_size)}
     optional |= {HEAD: (spec.draft_vocab_size, spec.layer.hidden_size), _TOKENS: (spec.draft_vocab_size,)}
@@ -85,7 +86,7 @@ def _is_apart(directory: Path) -> bool:
 
 
 def _shapes(spec: HeadSpec) -> dict[str, tuple[int, ...]]:
-    hidden, is_mtp = spec.layer.hidden_size, spec.format is HeadFormat.MTP
+    hidden, is_mtp = spec.layer.hidden_size, spec.format is Drafter.MTP
     num_inputs = 2 * hidden if is_mtp else 3 * spec.target_hidden_size
     shapes: dict[str, tuple[int, ...]] = {"fc.weight": (hidden, num_inputs), _NORM: (hidden,)}
     shapes |= {"embedding_norm.weight": (hidden,), "hidden_norm.weight": (hidden,)}
@@ -149,7 +150,7 @@ def _share(weights: dict[str, Tensor], spec: HeadSpec, target: ModelSpec, direct
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: shape, HEAD: shape, _NORM: (target.hidden_size,)}
     own = read_tensors(directory, lambda name: name if name in shapes else None, shapes)
     own.setdefault(HEAD, own[EMBEDDING])
-    if spec.format is HeadFormat.MTP:
+    if spec.format is Drafter.MTP:
         weights["feature_norm.weight"] = own[_NORM]
     for name, wanted in ((EMBEDDING, spec.layer.vocab_size), (HEAD, spec.draft_vocab_size)):
         if name not in weights and own[name].shape != (wanted, spec.layer.hidden_size):

@@ -1,0 +1,98 @@
+"""Rotary position embedding as a config.json has it: its base, how it is stretched, and the context that this gives."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from swiftspec.models.config_json import ConfigJson
+
+__all__ = ["USUAL_THETA", "RopeScaling", "longest_context", "read_rope"]
+
+USUAL_THETA: Final = 10000.0
+_PLAIN: Final = ("default", "mrope")  # mrope: of images; text has the plain one
+_KINDS: Final = ("linear", "dynamic", "yarn", "llama3", "longrope")
+_SPELLINGS: Final = {"su": "longrope"}  # in Phi-3's first config.json
+_MOST_FACTORS: Final = 1024  # one for each pair of a head's values
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RopeScaling:
+    """Stretching of the rotary wavelengths beyond the original training context.
+
+    Parameters
+    ----------
+    kind : str
+        linear, dynamic, yarn, llama3 or longrope.
+    factor : float
+    original_max_position : int
+        Tokens of the original context; 0 if it is not stated.
+    low_freq_factor, high_freq_factor : float
+        Of llama3; 0 elsewhere.
+    others : tuple of (str, tuple of float)
+        Further numbers by their names, as stated, such as YaRN's beta_fast.
+    """
+
+    kind: str
+    factor: float
+    original_max_position: int = 0
+    low_freq_factor: float = 0.0
+    high_freq_factor: float = 0.0
+    others: tuple[tuple[str, tuple[float, ...]], ...] = ()
+
+
+def read_rope(config: ConfigJson, usual_theta: float = USUAL_THETA) -> tuple[float, RopeScaling | None]:
+    """Base and scaling, in the layout of transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`)."""
+    field = "rope_parameters" if config.values.get("rope_parameters") is not None else "rope_scaling"
+    rope = config.values.get(field) or {}
+    if isinstance(rope, dict) and "full_attention" in rope:  # by kind of layer
+        field, rope = f"{field}.full_attention", rope["full_attention"]
+    if not isinstance(rope, dict):
+        raise config.fail(field, rope, "an object")
+    theta = config.number("rope_theta", usual_theta, source=rope if "rope_theta" in rope else config.values)
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    kind = _SPELLINGS.get(kind, kind) if isinstance(kind, str) else kind
+    if kind in _PLAIN:
+        return theta, None
+    if kind not in _KINDS:
+        raise config.fail(f"{field}.rope_type", kind, f"one of {', '.join((*_PLAIN, *_KINDS))}")
+    factor = config.number("factor", 1.0 if kind == "longrope" else None, source=rope)
+    if kind == "llama3":
+        return theta, RopeScaling(
+            kind=kind,
+            factor=factor,
+            low_freq_factor=config.number("low_freq_factor", source=rope),
+            high_freq_factor=config.number("high_freq_factor", source=rope),
+            original_max_position=config.integer("original_max_position_embeddings", source=rope),
+        )
+    original = config.count("original_max_position_embeddings", source=rope)
+    return theta, RopeScaling(kind=kind, factor=factor, original_max_position=original, others=_others(rope))
+
+
+def _others(rope: Mapping[str, Any]) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    """Numbers of a scaling that have no field of their own."""
+    known = ("rope_theta", "factor", "original_max_position_embeddings")
+    found = ((name, value if isinstance(value, list) else [value]) for name, value in rope.items() if name not in known)
+    return tuple(
+        (name, tuple(map(float, numbers)))
+        for name, numbers in found
+        if 0 < len(numbers) <= _MOST_FACTORS and all(map(_is_number, numbers))
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def longest_context(config: ConfigJson, scaling: RopeScaling | None, usual: int | None = None) -> int:
+    """Tokens of the longest text that a model is for. Linear and dynamic factors, and YaRN's, multiply the original.
+
+    As vLLM derives it: with llama3 and longrope, max_position_embeddings is the longer context already.
+    """
+    longest = config.integer("max_position_embeddings", usual)
+    if scaling is None or scaling.kind not in ("linear", "dynamic", "yarn"):
+        return longest
+    original = scaling.original_max_position if scaling.kind == "yarn" else 0
+    return int((original or longest) * scaling.factor)
