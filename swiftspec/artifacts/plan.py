@@ -209,8 +209,8 @@ class Plan(Document):
         Engine that will serve, whose forwards were composed; None if they were measured with this project's engine.
     host_s : float, optional
         The user's own host time of a step in seconds; None if it is the engine's.
-    expert_parallel : bool
-        Whether each device of a group holds whole experts of the target.
+    layout : str
+        How the devices of a group share the target, `dp8ep8`; empty if they divide all of it.
     target, draft : ModelRef
     profile, trace : Basis
         Files that the plan was computed from, with their SHA-256.
@@ -258,7 +258,7 @@ class Plan(Document):
     device: str
     engine: Annotated[str | None, AfterValidator(lambda name: FORMER_NAMES.get(name or "", name))] = None
     host_s: float | None = Field(default=None, ge=0, exclude_if=lambda found: found is None)
-    expert_parallel: bool = False
+    layout: str = Field(default="", exclude_if=lambda found: not found)
     num_devices: int = Field(ge=1, le=MOST_DEVICES)
     target: ModelRef
     draft: ModelRef

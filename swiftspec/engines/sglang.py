@@ -74,6 +74,9 @@ SGLANG: Final = Engine(
         "cuda_graph_max_bs": "captured_tokens",
     },
     ahead_since=(0, 4),
+    # sglang/srt/server_args.py and model_executor/pool_configurator.py: chunks and requests are divided by dp_size.
+    attention_dp="divided",
+    limits_of_all_ranks=True,
     eagle2_trees=True,
     tree_remark=_PAGES,
     # sglang/srt/arg_groups/fields/spec.py and speculative_hook.py
@@ -115,6 +118,9 @@ SGLANG: Final = Engine(
         options={
             "--model-path": Value.TARGET,
             "--tp-size": Value.DEGREE,
+            "--dp-size": Value.RANKS,
+            "--enable-dp-attention": Value.HAS_RANKS,
+            "--ep-size": Value.EXPERT_DEGREE,
             "--dtype": Value.DTYPE,
             "--quantization": Value.TARGET_FP8,
             "--max-running-requests": Value.MAX_RUNNING,

@@ -61,6 +61,7 @@ TRTLLM: Final = Engine(
     fp8_cache=frozenset({"fp8", "mxfp4"}),
     # On Blackwell its own kernels are trtllm-gen's, which SGLang's table has; its own table has DeepGEMM's.
     own_experts={"b200:fp8": "sglang"},
+    attention_dp="whole",  # docs/source/features/parallel-strategy.md of 1.4
     methods={
         Method.MODEL: _drafter("Draft_Target", settings=_STEP_BY_STEP),
         Method.PARD: _drafter("PARD"),
@@ -90,9 +91,13 @@ TRTLLM: Final = Engine(
     command=CommandWords(
         release="1.4.0rc1",
         program=("trtllm-serve", Value.TARGET),
-        options={"--tp_size": Value.DEGREE, "--max_batch_size": Value.MAX_RUNNING, "--config": Value.FILE},
+        options={"--tp_size": Value.DEGREE, "--max_batch_size": Value.MAX_RUNNING_OF_RANK, "--config": Value.FILE},
         file="trtllm.yaml",
-        settings={"dtype": Value.DTYPE},
+        settings={
+            "dtype": Value.DTYPE,
+            "enable_attention_dp": Value.HAS_RANKS,
+            "moe_expert_parallel_size": Value.EXPERT_DEGREE,
+        },
         speculation="speculative_config",
         quantises=False,
     ),

@@ -76,6 +76,8 @@ VLLM: Final = Engine(
     # Its recipe for gpt-oss on Blackwell has --kv-cache-dtype fp8 (vllm-project/recipes, OpenAI/GPT-OSS.md).
     fp8_cache=frozenset({"b200:mxfp4"}),
     leaves_draft_whole=True,
+    # docs/serving/data_parallel_deployment.md of 0.12: experts are divided by DP x TP, or whole on each device of it.
+    attention_dp="divided",
     # Pull request 25872 measured steps of 27.17 ms instead of 28.14 with async scheduling (Llama-3.1-8B, EAGLE-3, L20).
     late_s=1.0e-3,
     # vllm/config/speculative.py. Async scheduling with drafts: pull requests 31998, 48341 and 58065, from the first
@@ -119,10 +121,12 @@ VLLM: Final = Engine(
         release="0.33.0",
         program=("vllm", "serve", Value.TARGET),
         options={
-            "--tensor-parallel-size": Value.DEGREE,
+            "--tensor-parallel-size": Value.RANK_DEGREE,
+            "--data-parallel-size": Value.RANKS,
+            "--enable-expert-parallel": Value.WHOLE_EXPERTS,
             "--dtype": Value.DTYPE,
             "--quantization": Value.TARGET_FP8,
-            "--max-num-seqs": Value.MAX_RUNNING,
+            "--max-num-seqs": Value.MAX_RUNNING_OF_RANK,
         },
         speculation="--speculative-config",
     ),

@@ -56,7 +56,7 @@ def _spec(values: Mapping[str, Any], source: str) -> ModelSpec:
         if spec.experts is None:
             return spec
         config.num_layers()
-        return SparseSpec.of_experts(spec)
+        return SparseSpec.of_alike(spec)
     return config.spec(kind)
 
 

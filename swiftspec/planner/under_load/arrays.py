@@ -35,6 +35,8 @@ class EngineUnderLoad:
     rule : StepRule
     step_tokens, max_requests : int
         Limits of a step, and of requests at once.
+    prompt_tokens : int
+        Tokens that a step reads of one prompt, at most: fewer than a step's where ranks share these.
     cache_tokens : int
         Tokens that the KV cache has room for.
     runs_ahead : bool
@@ -50,6 +52,7 @@ class EngineUnderLoad:
 
     rule: StepRule
     step_tokens: int
+    prompt_tokens: int
     max_requests: int
     cache_tokens: int
     runs_ahead: bool
@@ -143,7 +146,7 @@ class _Run:
             self.engine.rule,
             step_tokens=self.engine.step_tokens,
             decode_rows=decoding.count * decoding.rows,
-            prompts=[prompt.left for prompt in self.reading],
+            prompts=[min(prompt.left, self.engine.prompt_tokens) for prompt in self.reading],
         )
         granted = list(zip(self.reading, formed.chunks, strict=False))
         sequences = decoding.count if formed.decodes else 0
@@ -194,7 +197,7 @@ class _Run:
     def _admit(self) -> None:
         """Move waiting requests to those whose prompts are read, as many as there is room for."""
         engine, prefixes = self.engine, self.engine.prefixes
-        left = engine.step_tokens - sum(prompt.left for prompt in self.reading)
+        left = engine.step_tokens - sum(min(prompt.left, engine.prompt_tokens) for prompt in self.reading)
         if engine.rule is not StepRule.PROMPTS_FIRST:
             left -= self.decoding.count * self.decoding.rows
         while self.waiting and left > 0 and self.decoding.count + len(self.reading) < engine.max_requests:
@@ -209,7 +212,7 @@ class _Run:
             prompt.left, prompt.read = tokens - matched, matched
             self.own_tokens += tokens - prefixes.hold(segments)
             self.reading.append(prompt)
-            left -= prompt.left
+            left -= min(prompt.left, engine.prompt_tokens)
             if not self.is_begun[prompt.number]:
                 self.is_begun[prompt.number] = True
                 self.begun_s[prompt.number] = self.now_s

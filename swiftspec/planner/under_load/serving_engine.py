@@ -93,8 +93,11 @@ class ServingEngine:
 
     @cached_property
     def limits(self) -> StepLimits:
-        """The engine's limits on this device, with the user's."""
-        return self.engine.limits(self.device, self.settings)
+        """The engine's limits on this device, with the user's, of all ranks of attention in data parallel together."""
+        limits, ranks = self.engine.limits(self.device, self.settings), self.target.attention_ranks
+        if ranks == 1 or self.engine.limits_of_all_ranks:
+            return limits
+        return replace(limits, step_tokens=limits.step_tokens * ranks, requests=limits.requests * ranks)
 
     def described(self) -> str:
         """The engine and the limits of its steps, a clause."""
@@ -134,7 +137,8 @@ class ServingEngine:
         """Seconds of a step with what the engine adds: to every layer, and the launches of a step without a graph."""
         seconds = self._steps.seconds(work)
         seconds += self._added_s
-        is_graph = work.rows <= self.limits.captured_tokens and (self.engine.graphs_prompts or not work.chunks)
+        rows = work.of_fullest(self.target.attention_ranks).rows
+        is_graph = rows <= self.limits.captured_tokens and (self.engine.graphs_prompts or not work.chunks)
         return seconds if is_graph else max(seconds, self.target.num_layers * self.added.launch_s)
 
     @cached_property
@@ -217,6 +221,7 @@ class ServingEngine:
         return EngineUnderLoad(
             rule=self.engine.rule,
             step_tokens=self.limits.step_tokens,
+            prompt_tokens=self.limits.step_tokens // self.target.attention_ranks,
             max_requests=self.limits.requests,
             cache_tokens=self.cache_tokens() if beside_draft is None else beside_draft,
             runs_ahead=ahead,
