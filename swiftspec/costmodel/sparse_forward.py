@@ -140,15 +140,16 @@ class SparseForwardOps(ForwardOps):
         yield "sum", kernels.elementwise(num_bytes=3 * self.activation_bytes), count
 
     def _dispatch(self, count: int) -> Iterable[OpTime]:
-        """Rows of all ranks to all of them, and the sums back, each rank padded to the fullest one.
+        """Rows of all ranks to all of them, and the sums back.
 
         With 8 of its experts spread over 8 devices a row goes to nearly all of them, so that sending it to those alone
         saves little; engines gather by default (vLLM: all2all backend allgather_reducescatter). No table has a
         reduce-scatter: as many bytes are on the wire as in the gather.
         """
-        ranks = self.together.ranks
+        ranks, rows, _ = self.together
         if ranks > 1:
-            gather = self.kernels.all_gather(num_bytes=ranks * self.activation_bytes, degree=ranks)
+            num_bytes = rows * self.spec.hidden_size * BF16_BYTES
+            gather = self.kernels.all_gather(num_bytes=num_bytes, degree=ranks)
             yield "dispatch", gather, count
             yield "combine", KernelTime(gather.seconds, weakest((gather.provenance, Provenance.COMPOSED))), count
 

@@ -108,7 +108,7 @@ class ComposedSteps:
         self._chunk = cache(self._chunk_s)
 
     def seconds(self, work: StepWork) -> float:
-        """Seconds of a step; 0 if it has nothing to compute. Ranks of attention in data parallel wait for the fullest."""
+        """Seconds of a step; 0 if it has nothing to compute. Ranks wait for the one with most work."""
         rows, fullest = work.rows, work.of_fullest(self._ranks)
         if not rows:
             return 0.0

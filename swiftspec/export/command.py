@@ -66,7 +66,7 @@ class ServerSettings:
     file: str | None = None
     max_running: int | None = None
     rates: tuple[float, ...] | None = None
-    layout: DeviceLayout = DeviceLayout()
+    layout: DeviceLayout = field(default_factory=DeviceLayout)
 
     @property
     def rank_degree(self) -> int:

@@ -258,9 +258,7 @@ class Experts:
 
     def divided(self, degree: int, of_rank: int) -> Experts:
         """Over so many devices. of_rank: those that divide the shared ones, as they do attention."""
-        return dataclasses.replace(
-            self, num_devices=self.num_devices * degree, num_sharing=self.num_sharing * of_rank
-        )
+        return dataclasses.replace(self, num_devices=self.num_devices * degree, num_sharing=self.num_sharing * of_rank)
 
 
 Attention = GroupedAttention | LatentAttention | LinearAttention

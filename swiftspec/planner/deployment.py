@@ -143,9 +143,7 @@ class PlannedModel:
         return replace(found, spec=spec, products=products, feature_bytes=sent)
 
 
-def planned_pair(
-    target: str, draft: str, *, layout: DeviceLayout | None = None
-) -> tuple[PlannedModel, PlannedModel]:
+def planned_pair(target: str, draft: str, *, layout: DeviceLayout | None = None) -> tuple[PlannedModel, PlannedModel]:
     """Both models, in one layout; ValueError unless they share a vocabulary and the draft is the smaller one."""
     theirs = PlannedModel.of(Role.TARGET, target)
     if layout is not None and not layout.is_plain and theirs.spec.experts is None:

@@ -37,11 +37,11 @@ def _little_text() -> Iterator[None]:
 def test_a_mixture_with_a_head_is_planned_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plan.json"
     pair = ["--target", "Qwen/Qwen3-30B-A3B", "--draft", "eagle3", "--dtype", "fp8"]
-    more = ["--policy", "head_chain", "--prompt-tokens", "96", "--set", "expert_parallel=true", "--out", str(out)]
+    more = ["--policy", "head_chain", "--prompt-tokens", "96", "--layout", "tp2ep2", "--out", str(out)]
     assert main(["plan", *pair, *ON_TWO, *more]) == 0
-    assert "each device holds whole experts" in " ".join(capsys.readouterr().out.split())
+    assert "devices are in the layout tp2ep2" in " ".join(capsys.readouterr().out.split())
     plan = Plan.load(out)
-    assert plan.expert_parallel
+    assert plan.layout == "tp2ep2"
     assert (plan.target.model, plan.draft.model) == ("qwen3-30b-a3b", "eagle3")
     assert plan.chosen.shape
     assert "experts chosen independently" in [row.change for row in plan.sensitivities]
@@ -56,8 +56,8 @@ def test_a_mixture_with_a_head_is_planned_by_name(tmp_path: Path, capsys: pytest
         ),
         (["--target", "mixtral-8x7b", "--draft", "eagle3", "--degrees", "3"], "--degrees is 3; of mixtral-8x7b, its "),
         (
-            ["--target", "gemma-3-27b", "--draft", "eagle3", "--set", "expert_parallel=true"],
-            "--set expert_parallel is true; gemma-3-",
+            ["--target", "gemma-3-27b", "--draft", "eagle3", "--layout", "tp2ep2"],
+            "--layout is tp2ep2; gemma-3-27b has no experts",
         ),
         (
             ["--target", "qwen3-30b-a3b", "--draft", "mtp", "--set", "expert_correlation=2"],
@@ -80,9 +80,9 @@ def test_a_config_with_more_experts_per_token_than_experts(fails: Fails, tmp_pat
 
 def test_experts_that_devices_cannot_hold_whole(fails: Fails, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(MIXTRAL | {"num_local_experts": 7}))
-    arguments = ["--target", str(tmp_path), "--draft", "eagle3", "--set", "expert_parallel=true", "--degrees", "2"]
+    arguments = ["--target", str(tmp_path), "--draft", "eagle3", "--layout", "tp2ep2"]
     found = fails("plan", *arguments, *ON_TWO, "--out", str(tmp_path / "plan.json"))
-    assert found.startswith("--degrees is 2; of ")
+    assert found.startswith("--layout is tp2ep2; of ")
     assert found.endswith(", 7 whole experts cannot be divided by 2")
 
 

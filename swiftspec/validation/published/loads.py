@@ -236,11 +236,8 @@ def _layout(cells: Mapping[str, str]) -> DeviceLayout:
         return of_ranks(degree, ranks, whole_experts=whole > 1)
     divided = cell_count(cells, "moe_tp", default=1)
     found = _DEGREES_IN_ID.search(cells.get("id", ""))
-    if degree == 1:
-        is_parallel = ranks > 1 or divided * whole > 1
-    else:
-        is_parallel = not found and degree < divided * whole
-    if is_parallel:
+    is_product = not found and degree < divided * whole
+    if is_product or (degree == 1 and (ranks > 1 or divided * whole > 1)):
         raise UnpredictedError("its degrees are products, which do not tell how attention in data parallel is divided")
     if found:
         degree, whole = int(found[1]), int(found[2])

@@ -77,7 +77,9 @@ def in_layout(target: PlannedModel, layout: DeviceLayout, engine: Engine) -> Pla
     """A row's target in its layout. UnpredictedError if that is none of its own, or none of the engine's."""
     if target.spec.experts is None:
         if layout.dp > 1:
-            raise UnpredictedError(f"{target.name} has no experts, so that ranks of attention in data parallel are replicas")
+            raise UnpredictedError(
+                f"{target.name} has no experts, so that ranks of attention in data parallel are replicas"
+            )
         return target
     if (objection := engine.objection(layout)) is not None:
         raise UnpredictedError(f"layout is {layout}; {objection}")
@@ -87,7 +89,7 @@ def in_layout(target: PlannedModel, layout: DeviceLayout, engine: Engine) -> Pla
 def of_ranks(devices: int, ranks: int, *, whole_experts: bool) -> DeviceLayout:
     """The layout of so many devices in ranks of attention in data parallel. UnpredictedError if these do not divide."""
     if devices % ranks:
-        raise UnpredictedError(f"{devices} devices are not divided by {ranks} ranks of attention in data parallel")
+        raise UnpredictedError(f"its {ranks} ranks of attention in data parallel do not divide its devices, {devices}")
     return DeviceLayout(dp=ranks, tp=devices // ranks, ep=devices if whole_experts else 1)
 
 
