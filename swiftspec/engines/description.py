@@ -38,6 +38,8 @@ class StepLimits:
         Whether the next step is formed while one runs. A request that arrives meanwhile joins the one after.
     captured_tokens : int
         Largest step that runs as a recorded graph; larger ones are launched kernel by kernel. 0: none does.
+    prompt_wait : int
+        Steps that prompts wait, at most, until there is one for every rank of attention in data parallel.
     """
 
     step_tokens: int
@@ -45,9 +47,16 @@ class StepLimits:
     prefix_block: int = 16
     runs_ahead: bool = True
     captured_tokens: int = 512
+    prompt_wait: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("step_tokens", 1), ("requests", 1), ("prefix_block", 0), ("captured_tokens", 0)):
+        for name, least in (
+            ("step_tokens", 1),
+            ("requests", 1),
+            ("prefix_block", 0),
+            ("captured_tokens", 0),
+            ("prompt_wait", 0),
+        ):
             if (value := getattr(self, name)) < least:
                 raise ValueError(f"{name} is {value}; expected at least {least}")
 

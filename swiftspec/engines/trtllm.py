@@ -55,6 +55,7 @@ TRTLLM: Final = Engine(
         "tokens_per_block": "prefix_block",
         "enable_block_reuse": "prefix_cache",
         "disable_overlap_scheduler": "runs_step_by_step",
+        "timeout_iters": "prompt_wait",  # of attention_dp_config with enable_balance, which is off by default
     },
     ahead_since=(0, 20),
     # Its checkpoints in these formats keep keys and values in fp8 (also those of public benchmarks).

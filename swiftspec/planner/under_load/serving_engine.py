@@ -221,7 +221,6 @@ class ServingEngine:
         return EngineUnderLoad(
             rule=self.engine.rule,
             step_tokens=self.limits.step_tokens,
-            prompt_tokens=self.limits.step_tokens // self.target.attention_ranks,
             max_requests=self.limits.requests,
             cache_tokens=self.cache_tokens() if beside_draft is None else beside_draft,
             runs_ahead=ahead,
@@ -231,6 +230,8 @@ class ServingEngine:
             token_s=self.added.token_s,
             prefixes=PrefixCache(block_tokens=self.limits.prefix_block, gives_up=gives_up),
             chains=chains,
+            ranks=self.target.attention_ranks,
+            prompt_wait=self.limits.prompt_wait,
         )
 
 

@@ -27,7 +27,6 @@ def engine(**changes: Any) -> EngineUnderLoad:
     known = EngineUnderLoad(
         rule=DECODES_FIRST,
         step_tokens=512,
-        prompt_tokens=512,
         max_requests=64,
         cache_tokens=1_000_000,
         runs_ahead=False,
