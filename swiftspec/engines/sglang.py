@@ -74,7 +74,7 @@ SGLANG: Final = Engine(
         "cuda_graph_max_bs": "captured_tokens",
     },
     ahead_since=(0, 4),
-    # sglang/srt/server_args.py and model_executor/pool_configurator.py: chunks and requests are divided by dp_size.
+    # sglang/srt/arg_groups/parallel_hook.py and mem_cache/kv_cache_configurator.py divide chunks and requests by ranks.
     attention_dp="divided",
     limits_of_all_ranks=True,
     eagle2_trees=True,
@@ -118,8 +118,7 @@ SGLANG: Final = Engine(
         options={
             "--model-path": Value.TARGET,
             "--tp-size": Value.DEGREE,
-            "--dp-size": Value.RANKS,
-            "--enable-dp-attention": Value.HAS_RANKS,
+            "--attn-dp-size": Value.RANKS,  # --dp-size N --enable-dp-attention in earlier releases
             "--ep-size": Value.EXPERT_DEGREE,
             "--dtype": Value.DTYPE,
             "--quantization": Value.TARGET_FP8,

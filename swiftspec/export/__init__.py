@@ -30,7 +30,8 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _DTYPES |= {name: name for name in _DTYPES.values()}
 _NEVER = "Draft tokens by batch size: {engine} always drafts as many."
 _NOT_IMITATED = "Draft tokens by batch size: one mean acceptance holds for all lengths, so their number is fixed."
-# vLLM 0.28 switches its schedule off then (vllm/config/vllm.py); that others' ranks agree on a length is not known.
+# vllm/config/vllm.py of 0.32 and sglang/srt/speculative/adaptive_spec_params.py of 0.5.23 switch schedules off then,
+# since ranks would choose different lengths; whether TensorRT-LLM's agree is not known.
 _OF_RANKS = "Draft tokens by batch size: ranks of attention in data parallel draft alike, so their number is fixed."
 _FALLING = "More draft tokens for more requests at once: the first length of {engine} has to be the largest."
 

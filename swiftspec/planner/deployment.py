@@ -271,8 +271,8 @@ class Deployment:
     def _check_layout(self, layout: DeviceLayout) -> None:
         most = min(self.num_devices, self.spec.devices_per_node)
         if layout.num_devices > most:
-            where = f"there are {most} on a node" if most < self.num_devices else f"num_devices is {most}"
-            raise FieldError("layout", f"{layout}, which takes {layout.num_devices} devices", where)
+            value = f"{layout}, which takes {layout.num_devices} devices"
+            raise FieldError("layout", value, f"there are {most}{' on a node' if most < self.num_devices else ''}")
         if (objection := engine_named(self.engine).objection(layout)) is not None:
             raise FieldError("layout", layout, objection)
 

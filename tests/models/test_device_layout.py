@@ -60,12 +60,8 @@ def test_ranks_of_several_devices_divide_the_heads_among_these() -> None:
     (attention,) = shard.attentions
     assert isinstance(attention, LatentAttention)
     assert attention.num_heads == 128 // 4
-    grouped = {part.num_kv_heads for part in laid_out("gpt-oss-120b", "dp2tp4").divided(8).attentions if _is(part)}
-    assert grouped == {2}
-
-
-def _is(part: object) -> bool:
-    return isinstance(part, GroupedAttention)
+    grouped = laid_out("gpt-oss-120b", "dp2tp4").divided(8).attentions
+    assert {part.num_kv_heads for part in grouped if isinstance(part, GroupedAttention)} == {2}
 
 
 def test_a_layout_takes_its_own_number_of_devices() -> None:

@@ -27,6 +27,7 @@ from swiftspec.devices import DEVICES
 from swiftspec.engines import engine_named
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.errors import FieldError
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.arrays import simulate
@@ -244,7 +245,10 @@ def serving_of_plan(
     ValueError
         If the plan is of measured devices, the engine or a limit is unknown, or it cannot run the candidate.
     """
-    if engine_named(engine).name == SWIFTSPEC.name and not settings:
+    found = engine_named(engine)
+    if plan.layout and (objection := found.objection(DeviceLayout.parse(plan.layout))) is not None:
+        raise FieldError("engine", engine, f"the plan's layout is {plan.layout}, and {objection}")
+    if found.name == SWIFTSPEC.name and not settings:
         return None
     if plan.device not in DEVICES:
         raise FieldError("engine", engine, f"the plan's device is {plan.device}, for which its steps are not known")
