@@ -120,9 +120,12 @@ def read_points(path: Path, engine: Engine | None) -> list[Point]:
 
 
 def is_odd(row: MeasuredRow) -> bool:
-    """Whether what is in no table is more than gaps: another library's experts, a format that is not priced, states."""
+    """Whether what is in no table is more than gaps.
+
+    That is another library's experts, a format that is not priced, states, and the waits of ranks for each other.
+    """
     stands_in = f"{row.device.name}:{row.quant}" in row.engine.own_experts
-    if stands_in or STAND_IN in " ".join(row.gaps):
+    if stands_in or row.spec.attention_ranks > 1 or STAND_IN in " ".join(row.gaps):
         return True
     parts = row.spec.attentions if isinstance(row.spec, SparseSpec) else ()
     return any(part.state_values or getattr(part, "indexer", None) for part in parts)

@@ -17,6 +17,7 @@ from swiftspec.artifacts.under_load import UnderLoad
 from swiftspec.engines import FORMER_NAMES
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Basis, Document, Facts, ModelRef
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.policies import Layout, Policy, make_policy, policy_names
 from swiftspec.policies.base import Value, sends_features
 from swiftspec.policies.effects import Role
@@ -197,6 +198,13 @@ class Rejection(NamedTuple):
         return sum(self.by_policy.values())
 
 
+def _layout(text: str) -> str:
+    try:
+        return str(DeviceLayout.parse(text)) if text else ""
+    except FieldError as error:
+        raise ValueError(error.expected) from error
+
+
 class Plan(Document):
     """The chosen policy with its shape and devices, and the best of every other policy.
 
@@ -210,8 +218,8 @@ class Plan(Document):
         Engine that will serve, whose forwards were composed; None if they were measured with this project's engine.
     host_s : float, optional
         The user's own host time of a step in seconds; None if it is the engine's.
-    expert_parallel : bool
-        Whether each device of a group holds whole experts of the target.
+    layout : str
+        How the devices of a group share the target, `dp8ep8`; empty if they divide all of it.
     target, draft : ModelRef
     profile, trace : Basis
         Files that the plan was computed from, with their SHA-256.
@@ -262,7 +270,7 @@ class Plan(Document):
     device: str
     engine: Annotated[str | None, AfterValidator(lambda name: FORMER_NAMES.get(name or "", name))] = None
     host_s: float | None = Field(default=None, ge=0, exclude_if=lambda found: found is None)
-    expert_parallel: bool = False
+    layout: Annotated[str, AfterValidator(_layout)] = Field(default="", exclude_if=lambda found: not found)
     num_devices: int = Field(ge=1, le=MOST_DEVICES)
     target: ModelRef
     draft: ModelRef
@@ -286,6 +294,21 @@ class Plan(Document):
     under_load: UnderLoad | None = Field(default=None, exclude_if=lambda found: found is None)
     fleet: Fleet | None = Field(default=None, exclude_if=lambda found: found is None)
     feature_bytes: _Count = Field(default=0, exclude_if=lambda count: not count)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former(cls, values: object) -> object:
+        """Plans of before layouts said whether experts were whole, of groups of any size: those of the choice now."""
+        if not isinstance(values, dict) or "expert_parallel" not in values:
+            return values
+        found = {name: value for name, value in values.items() if name != "expert_parallel"}
+        if values["expert_parallel"] is not True:
+            return found
+        try:
+            degree = len(found["chosen"]["groups"][Role.TARGET])
+        except (KeyError, TypeError):
+            return found  # whose other errors are told
+        return found | {"layout": f"tp{degree}ep{degree}"}
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -69,13 +69,13 @@ class _Lengths:
     def _serving(self) -> "ServingEngine | None":
         """The engine that the plan is exported to, where its steps can be composed: not on a CPU."""
         from swiftspec.devices import DEVICES
-        from swiftspec.planner.deployment import Deployment, planned_pair
+        from swiftspec.planner.deployment import Deployment
 
         plan = self._plan
         if plan.device not in DEVICES:
             return None
         deployment = Deployment.of_plan(plan, engine=self._engine)
-        models = planned_pair(plan.target.model, plan.draft.model, expert_parallel=deployment.expert_parallel)
+        models = deployment.pair(plan.target.model, plan.draft.model)
         return deployment.serving(*models)
 
 

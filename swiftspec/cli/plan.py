@@ -19,7 +19,7 @@ from swiftspec.cli.sections import show_plan
 from swiftspec.cli.verbs.decide import PlanFlags
 from swiftspec.devices import DEVICES
 from swiftspec.files.writing import write_output
-from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
+from swiftspec.planner.deployment import Deployment, PlannedModel
 from swiftspec.planner.recorded_routing import with_routed_profile
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
@@ -145,7 +145,7 @@ def _plan_each(
 
     found: dict[str, Planned | ValueError] = {}
     for draft in drafts:
-        planned_pair(target, draft.name, expert_parallel=deployment.expert_parallel)
+        deployment.pair(target, draft.name)
     for draft in drafts:
         with console.progress(f"plan with {draft.name}" if len(drafts) > 1 else "plan") as progress:
             try:

@@ -12,6 +12,7 @@ from swiftspec.cli.limits import given_load, parse_limits
 from swiftspec.cli.settings import PLANNER, parse_settings, typed
 from swiftspec.cli.verbs.decide import PlanFlags
 from swiftspec.engines.swiftspec import SWIFTSPEC
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.options import SearchOptions
@@ -57,7 +58,8 @@ def deployment_of(asked: PlanFlags) -> Deployment | None:
         "context": asked.prompt_tokens,
         "output_tokens": asked.output_tokens,
         "op_tables": asked.op_tables,
-        **{name: own.get(name) for name in ("draft_kv_budget", "expert_parallel", "expert_correlation")},
+        "layout": None if asked.layout is None else DeviceLayout.parse(asked.layout),
+        **{name: own.get(name) for name in ("draft_kv_budget", "expert_correlation")},
     }
     given = {field: value for field, value in fields.items() if value is not None}
     if asked.device is None:

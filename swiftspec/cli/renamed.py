@@ -41,7 +41,7 @@ _FLAGS: Mapping[str, Mapping[str, str]] = {
         "--ranks": "--set ranks=",
         "--draft-kv-budget": "--set draft_kv_budget=",
         "--expert-correlation": "--set expert_correlation=",
-        "--expert-parallel": "--set expert_parallel=true",
+        "--expert-parallel": "--layout tp8ep8",
     },
     "simulate": {**_OF_LOADS, **_EARLIER, "--replay": "--set replay=true", "--full": "--set replay=false"},
     "validate": _OF_LOADS | _PROMPTS,

@@ -95,7 +95,6 @@ PLANNER: Final[Mapping[str, Setting]] = {
     "ranks": Setting(int, 1, "on a CPU, only groups of N processes"),
     "host_ms": Setting(float, 0, "your own host time of a step"),
     "expert_correlation": Setting(float, 0, "1: consecutive tokens choose experts independently"),
-    "expert_parallel": Setting(bool, 0, "whole experts on each device"),
     "draft_kv_budget": Setting(int, 1, "tokens that the draft's cache keeps"),
 }
 

@@ -183,6 +183,7 @@ def _collective(
     published: PublishedForwards | None,
     named: str | None,
 ) -> Collective | None:
+    degree //= spec.attention_ranks  # of each rank: the all-reduces are its own
     if degree == 1:
         return None
     if published is not None:
@@ -233,7 +234,8 @@ class _ModelGroup:
         some of it. In the op tables of an H100 a further sequence of 2048 slots of a 70B model costs 1.2 times as much
         on one device, and half as much on each of four.
         """
-        slot_bytes = sharded(self.spec, self.degree).kv_bytes_per_token("bf16")
+        # Ranks of attention in data parallel read the caches of their own requests at the same time.
+        slot_bytes = sharded(self.spec, self.degree).kv_bytes_per_token("bf16") / self.spec.attention_ranks
         return SharingCost(
             role=self.role,
             degree=self.degree,

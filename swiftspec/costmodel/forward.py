@@ -7,7 +7,7 @@ from itertools import chain
 from math import log2
 
 from swiftspec.costmodel.constants import CONSTANTS
-from swiftspec.costmodel.forward_ops import FUSED, ForwardOps, OpTime, all_reduce_times, fastest
+from swiftspec.costmodel.forward_ops import FUSED, ForwardOps, Group, OpTime, all_reduce_times, fastest
 from swiftspec.costmodel.kernel_latency import Kernels, KernelTime
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
 from swiftspec.costmodel.sparse_forward import SparseForwardOps
@@ -65,8 +65,11 @@ def forward_parts(
     host: Host | None = None,
     products: Sequence[Product] = (),
     routing: Routing = ASSUMED_ROUTING,
+    of_rank: int | None = None,
 ) -> tuple[Part, ...]:
     """Parts of a forward: equal operations of all layers together, with their seconds.
+
+    Where attention is in data parallel these are the parts of the fullest rank, for which the others wait.
 
     Parameters
     ----------
@@ -93,24 +96,30 @@ def forward_parts(
         Of a head, beside those of its layers.
     routing : Routing, optional
         Agreement between the experts of a sequence's rows; an assumed one if not given.
+    of_rank : int, optional
+        Rows of the fullest rank; those of its share of the sequences if not given.
     """
     kind = SparseForwardOps if isinstance(spec, SparseSpec) else ForwardOps
+    ranks = spec.attention_ranks
+    share = -(-sequences // ranks)
+    fullest = of_rank or -(-rows * share // sequences)
     forward = kind(
         spec=spec,
         kernels=kernels,
         quant=quant,
-        degree=degree,
-        rows=rows,
+        degree=degree // ranks,
+        rows=fullest,
         context=context,
-        sequences=sequences,
+        sequences=min(share, fullest),
         collective=collective,
         kv_dtype=kv_dtype,
         routing=routing,
+        group=Group(ranks, rows, sequences),
     )
     return _summed(
         *forward.layers(),
         *forward.products(products),
-        *forward.ends(answers or rows),
+        *forward.ends(-(-(answers or rows) // ranks)),
         *_host_time(host, spec, quant, degree),
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
@@ -14,15 +15,26 @@ from swiftspec.models.spec import ModelSpec
 from swiftspec.models.weights import dense_format
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["FUSED", "ForwardOps", "OpTime", "all_reduce_times", "fastest"]
+__all__ = ["FUSED", "ForwardOps", "Group", "OpTime", "all_reduce_times", "fastest"]
 
 FUSED = "fused"  # residual and norm in the same kernel
 OpTime = tuple[str, KernelTime, float]  # name, time of one, count
 
 
+class Group(NamedTuple):
+    """All ranks of attention in data parallel together: their number, and the rows and sequences of all."""
+
+    ranks: int
+    rows: int
+    sequences: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardOps:
-    """The operations of one forward, with their counts."""
+    """The operations of one forward, with their counts.
+
+    With a group, `degree` is of a rank's devices, and `rows` and `sequences` are those of its fullest rank.
+    """
 
     spec: ModelSpec
     kernels: Kernels
@@ -34,6 +46,7 @@ class ForwardOps:
     collective: str | None
     kv_dtype: str
     routing: Routing = ASSUMED_ROUTING
+    group: Group | None = None
 
     def __post_init__(self) -> None:
         if self.quant not in QUANTISATIONS:
@@ -47,7 +60,12 @@ class ForwardOps:
     @property
     def shard(self) -> ModelSpec:
         """The shard that one device computes with."""
-        return sharded(self.spec, self.degree)
+        return sharded(self.spec, self.degree * self.together.ranks)
+
+    @property
+    def together(self) -> Group:
+        """All that run this forward."""
+        return self.group or Group(1, self.rows, self.sequences)
 
     @property
     def activation_bytes(self) -> int:

@@ -3,6 +3,7 @@
 from typing import NamedTuple, Protocol
 
 from swiftspec.costmodel.constants import CONSTANTS
+from swiftspec.costmodel.routing import on_fullest
 from swiftspec.devices import DeviceSpec
 from swiftspec.models import QUANTISATIONS
 from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
@@ -128,7 +129,9 @@ class RooflineKernels:
         return KernelTime(seconds, Provenance.ROOFLINE)
 
     def experts(self, part: Experts, *, rows: int, touched: float, hidden_size: int, quant: str) -> KernelTime:
-        read_bytes = touched / part.num_experts * part.routed_parameters(hidden_size)
+        holders = part.num_devices if part.is_divided_whole else 1
+        held = on_fullest(touched, num_experts=part.num_experts, num_devices=holders) * holders
+        read_bytes = held / part.num_experts * part.routed_parameters(hidden_size)
         reading_s = read_bytes * QUANTISATIONS[quant].bytes_per_weight / self._bandwidth_Bps
         computing_s = self.experts_computing_s(part, rows=rows, hidden_size=hidden_size, quant=quant)
         return self._roofline(max(reading_s, computing_s))

@@ -5,11 +5,13 @@ text agree more often than that: the rows of one sequence touch N'(r) = k + c (N
 """
 
 from dataclasses import dataclass
+from math import sqrt
+from statistics import NormalDist
 
 from swiftspec.errors import FieldError
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["ASSUMED_ROUTING", "Routing", "independent"]
+__all__ = ["ASSUMED_ROUTING", "Routing", "independent", "on_fullest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,15 @@ def independent(rows: float, *, num_experts: int, num_active: int) -> float:
     """Experts that rows with independent routing touch: N(t)."""
     untouched: float = (1 - num_active / num_experts) ** rows
     return num_experts * (1 - untouched)
+
+
+def on_fullest(touched: float, *, num_experts: int, num_devices: int) -> float:
+    """Touched experts of the device that has most of them, in the mean: each device holds as many, at random."""
+    held, share = num_experts / num_devices, touched / num_experts
+    deviation = sqrt(held * share * (1 - share) * (1 - 1 / num_devices))
+    # The largest of as many normal numbers, after Blom.
+    largest = NormalDist().inv_cdf((num_devices - 0.375) / (num_devices + 0.25))
+    return min(held, touched, held * share + deviation * largest)
 
 
 ASSUMED_ROUTING = Routing(

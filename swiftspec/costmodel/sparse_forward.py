@@ -33,7 +33,8 @@ class SparseForwardOps(ForwardOps):
     """Layers with experts, latent, linear or windowed attention.
 
     After attention and after the feed-forward network the hidden states are summed over the group, whether experts are
-    divided by width or whole: their outputs are on all devices either way.
+    divided by width or whole: their outputs are on all devices either way. Ranks of attention in data parallel gather
+    the rows of all before the experts, and keep the sums of their own.
     """
 
     def layers(self) -> Iterable[OpTime]:
@@ -133,20 +134,38 @@ class SparseForwardOps(ForwardOps):
         if part.latent_size:
             yield "latent", self.gemm(part.latent_size, hidden), count
             yield "latent", self.gemm(hidden, part.latent_size), count
+        yield from self._dispatch(count)
         yield EXPERTS, self._experts(part), count
         if part.shared_size:
-            yield from self.network(count, DenseNetwork(size=part.shared_size).divided(part.num_devices).size)
+            yield from self.network(count, DenseNetwork(size=part.shared_size).divided(part.num_sharing).size)
         yield "sum", kernels.elementwise(num_bytes=3 * self.activation_bytes), count
 
+    def _dispatch(self, count: int) -> Iterable[OpTime]:
+        """Rows of all ranks to all of them, and the sums back.
+
+        With 8 of its experts spread over 8 devices a row goes to nearly all of them, so that sending it to those alone
+        saves little; engines gather by default (vLLM: all2all backend allgather_reducescatter). No table has a
+        reduce-scatter: as many bytes are on the wire as in the gather.
+        """
+        ranks, rows, _ = self.together
+        if ranks > 1:
+            num_bytes = rows * self.spec.hidden_size * BF16_BYTES
+            gather = self.kernels.all_gather(num_bytes=num_bytes, degree=ranks)
+            yield "dispatch", gather, count
+            yield "combine", KernelTime(gather.seconds, weakest((gather.provenance, Provenance.COMPOSED))), count
+
     def _experts(self, part: Experts) -> KernelTime:
-        """Routed experts, fewer of which are read the more alike the routing of a sequence's rows is."""
-        each = self.rows / self.sequences
-        sequences = self.sequences if each <= _MOST_CORRELATED else self.rows
+        """Routed experts, fewer of which are read the more alike the routing of a sequence's rows is.
+
+        Tables of whole experts are of the device with the most rows.
+        """
+        _, rows, sequences = self.together
+        sequences = sequences if rows / sequences <= _MOST_CORRELATED else rows
         touched = self.routing.touched(
-            self.rows, sequences=sequences, num_experts=part.num_experts, num_active=part.num_active
+            rows, sequences=sequences, num_experts=part.num_experts, num_active=part.num_active
         )
         hidden, quant = self.spec.hidden_size, self.quant
-        time = self.kernels.experts(part, rows=self.rows, touched=touched, hidden_size=hidden, quant=quant)
-        if sequences == self.rows or self.routing.correlation == 1:
+        time = self.kernels.experts(part, rows=rows, touched=touched, hidden_size=hidden, quant=quant)
+        if sequences == rows or self.routing.correlation == 1:
             return time
         return KernelTime(time.seconds, weakest((time.provenance, self.routing.provenance, Provenance.INTERPOLATED)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil, floor, log2
 from typing import Final
@@ -51,6 +51,22 @@ class StepWork:
         """Rows of all sequences and prompts."""
         return self.sequences * self.rows_each + sum(tokens for tokens, _ in self.chunks)
 
+    def of_fullest(self, ranks: int) -> StepWork:
+        """The work of the fullest of so many ranks: requests are spread evenly, prompts go to whoever reads least."""
+        if ranks == 1:
+            return self
+        read: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
+        for chunk in sorted(self.chunks, reverse=True):
+            min(read, key=_tokens).append(chunk)
+        sequences = -(-self.sequences // ranks)
+        return replace(
+            self,
+            sequences=sequences,
+            cache_tokens=self.cache_tokens * sequences // max(1, self.sequences),
+            chunks=max(read, key=_tokens),
+            sampled=-(-self.sampled // ranks),
+        )
+
 
 @dataclass(kw_only=True)
 class ComposedSteps:
@@ -84,24 +100,26 @@ class ComposedSteps:
     products: Sequence[Product] = field(default_factory=tuple)
 
     def __post_init__(self) -> None:
-        if self.collective not in self.kernels.collectives(self.degree):
+        self._ranks = self.spec.attention_ranks
+        if self.collective not in self.kernels.collectives(self.degree // self._ranks):
             self.collective = None
         self._linear = cache(self._linear_s)
         self._reading = cache(self._reading_s)
         self._chunk = cache(self._chunk_s)
 
     def seconds(self, work: StepWork) -> float:
-        """Seconds of a step; 0 if it has nothing to compute."""
-        rows = work.rows
+        """Seconds of a step; 0 if it has nothing to compute. Ranks wait for the one with most work."""
+        rows, fullest = work.rows, work.of_fullest(self._ranks)
         if not rows:
             return 0.0
         independent = rows if work.chunks or work.rows_each == 1 else work.sequences
         padded = composed_rows(rows)
         sampled = min(padded, composed_rows(max(1, work.sampled)))
-        total = self._linear(padded, sampled, max(1, padded // (rows // independent)))
-        if work.sequences:
-            total += self.reading_s(work.sequences, work.cache_tokens / work.sequences, work.rows_each)
-        for tokens, before in work.chunks:
+        of_rank = composed_rows(fullest.rows)
+        total = self._linear(padded, sampled, max(1, padded // (rows // independent)), of_rank)
+        if fullest.sequences:
+            total += self.reading_s(fullest.sequences, fullest.cache_tokens / fullest.sequences, work.rows_each)
+        for tokens, before in fullest.chunks:
             total += self._chunk(_up(tokens, _CHUNK), _up(before, _BEFORE))
         return total
 
@@ -114,11 +132,12 @@ class ComposedSteps:
         # Those that pad a batch read nothing.
         return (least + (most - least) * (mean_context - below) / (above - below)) * sequences / padded
 
-    def _linear_s(self, rows: int, answers: int, sequences: int) -> float:
-        parts = self._parts(rows=rows, context=0, sequences=min(rows, sequences), answers=answers)
+    def _linear_s(self, rows: int, answers: int, sequences: int, of_rank: int) -> float:
+        parts = self._parts(rows=rows, context=0, sequences=min(rows, sequences), answers=answers, of_rank=of_rank)
         return sum(part.seconds for part in parts if part.name not in _OF_SEQUENCES)
 
     def _reading_s(self, sequences: int, context: int, rows_each: int) -> float:
+        sequences *= self._ranks  # of which each rank reads as many
         parts = self._parts(rows=sequences * rows_each, context=context, sequences=sequences, answers=1)
         return sum(part.seconds for part in parts if part.name in _OF_SEQUENCES)
 
@@ -126,7 +145,9 @@ class ComposedSteps:
         parts = self._parts(rows=tokens, context=before, sequences=1, answers=1)
         return sum(part.seconds for part in parts if part.name in _OF_SEQUENCES)
 
-    def _parts(self, *, rows: int, context: int, sequences: int, answers: int) -> tuple[Part, ...]:
+    def _parts(
+        self, *, rows: int, context: int, sequences: int, answers: int, of_rank: int | None = None
+    ) -> tuple[Part, ...]:
         return forward_parts(
             self.spec,
             kernels=self.kernels,
@@ -139,7 +160,12 @@ class ComposedSteps:
             kv_dtype=self.kv_dtype,
             answers=answers,
             products=self.products,
+            of_rank=of_rank,
         )
+
+
+def _tokens(chunks: Sequence[tuple[int, int]]) -> int:
+    return sum(tokens for tokens, _ in chunks)
 
 
 def composed_rows(rows: int) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from swiftspec.devices import DeviceSpec
 from swiftspec.engines.constants import Constants, constants_of
 from swiftspec.engines.words import CommandWords, ImitationWords, Method, MethodWords, ScheduleWords
 from swiftspec.errors import FieldError
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.scheduler.step_rules import StepRule
@@ -37,6 +38,8 @@ class StepLimits:
         Whether the next step is formed while one runs. A request that arrives meanwhile joins the one after.
     captured_tokens : int
         Largest step that runs as a recorded graph; larger ones are launched kernel by kernel. 0: none does.
+    prompt_wait : int
+        Steps that prompts wait, at most, until there is one for every rank of attention in data parallel.
     """
 
     step_tokens: int
@@ -44,9 +47,16 @@ class StepLimits:
     prefix_block: int = 16
     runs_ahead: bool = True
     captured_tokens: int = 512
+    prompt_wait: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("step_tokens", 1), ("requests", 1), ("prefix_block", 0), ("captured_tokens", 0)):
+        for name, least in (
+            ("step_tokens", 1),
+            ("requests", 1),
+            ("prefix_block", 0),
+            ("captured_tokens", 0),
+            ("prompt_wait", 0),
+        ):
             if (value := getattr(self, name)) < least:
                 raise ValueError(f"{name} is {value}; expected at least {least}")
 
@@ -106,6 +116,13 @@ class Engine:
         Whether it divides a model only by a number that divides its heads and neurons.
     leaves_draft_whole : bool
         Whether it can divide the target and not the draft, which is divided alike otherwise.
+    attention_dp : str
+        `whole` if it has attention in data parallel, whole on each device; `divided` if a rank may have several
+        devices, too; empty if it has none.
+    whole_experts : bool
+        Whether it can put whole experts on each device.
+    limits_of_all_ranks : bool
+        Whether its limits are those of all ranks of attention in data parallel together; else they are of each.
     eagle2_trees : bool
         Whether it verifies trees of EAGLE-2's shapes; it verifies chains only otherwise.
     tree_remark : str
@@ -151,6 +168,9 @@ class Engine:
     host_share: float = 0.0
     divides_heads: bool = True
     leaves_draft_whole: bool = False
+    attention_dp: Literal["", "whole", "divided"] = ""
+    whole_experts: bool = True
+    limits_of_all_ranks: bool = False
     eagle2_trees: bool = False
     tree_remark: str = ""
     methods: Mapping[Method, MethodWords] = field(default_factory=dict)
@@ -199,6 +219,16 @@ class Engine:
                 )
             return replace(found, requests=found.step_tokens)
         return found
+
+    def objection(self, layout: DeviceLayout) -> str | None:
+        """Reason why it cannot run a layout; None if it can."""
+        if layout.ep > 1 and not self.whole_experts:
+            return f"{self.full_name} divides every expert"
+        if layout.dp > 1 and not self.attention_dp:
+            return f"{self.full_name} has no attention in data parallel"
+        if layout.dp > 1 and layout.tp > 1 and self.attention_dp == "whole":
+            return f"{self.full_name} has each rank of attention in data parallel on one device"
+        return None
 
     def drafts_ahead(self, method: Method) -> bool:
         """Whether steps of a drafting method are formed while one runs, if those without a draft are."""

@@ -37,6 +37,7 @@ LLAMACPP: Final = Engine(
     large_limits=StepLimits(step_tokens=512, requests=4, prefix_block=1),
     small_limits=StepLimits(step_tokens=512, requests=4, prefix_block=1),
     words={"ubatch_size": "step_tokens", "parallel": "requests"},
+    whole_experts=False,
     divides_heads=False,  # the rows of its matrices, by any number
     # docs/speculative.md; drafts by methods that are not listed were not tried.
     methods={

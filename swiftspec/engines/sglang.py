@@ -102,6 +102,9 @@ SGLANG: Final = Engine(
     late_round_s=4.5e-3,
     # Checkpoints in nvfp4 state an fp8 cache, which it takes over (sglang/srt/model_executor/model_runner.py).
     fp8_cache=frozenset({"nvfp4"}),
+    # sglang/srt/arg_groups/parallel_hook.py and mem_cache/kv_cache_configurator.py divide chunks and requests by ranks.
+    attention_dp="divided",
+    limits_of_all_ranks=True,
     eagle2_trees=True,
     tree_remark=_PAGES,
     # sglang/srt/arg_groups/fields/spec.py and speculative_hook.py
@@ -144,6 +147,8 @@ SGLANG: Final = Engine(
         options={
             "--model-path": Value.TARGET,
             "--tp-size": Value.DEGREE,
+            "--attn-dp-size": Value.RANKS,  # --dp-size N --enable-dp-attention in earlier releases
+            "--ep-size": Value.EXPERT_DEGREE,
             "--dtype": Value.DTYPE,
             "--quantization": Value.TARGET_FP8,
             "--max-running-requests": Value.MAX_RUNNING,

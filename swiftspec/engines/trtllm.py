@@ -66,12 +66,14 @@ TRTLLM: Final = Engine(
         "tokens_per_block": "prefix_block",
         "enable_block_reuse": "prefix_cache",
         "disable_overlap_scheduler": "runs_step_by_step",
+        "timeout_iters": "prompt_wait",  # of attention_dp_config with enable_balance, which is off by default
     },
     ahead_since=(0, 20),
     # Its checkpoints in these formats keep keys and values in fp8 (also those of public benchmarks).
     fp8_cache=frozenset({"fp8", "mxfp4", "nvfp4"}),
     # On Blackwell its own kernels are trtllm-gen's, which SGLang's table has; its own table has DeepGEMM's.
     own_experts={f"{device}:fp8": "sglang" for device in BLACKWELL},
+    attention_dp="whole",  # docs/source/features/parallel-strategy.md of 1.4
     methods={
         Method.MODEL: _drafter("Draft_Target", settings=_STEP_BY_STEP),
         Method.PARD: _drafter("PARD"),
@@ -101,9 +103,13 @@ TRTLLM: Final = Engine(
     command=CommandWords(
         release="1.4.0rc1",
         program=("trtllm-serve", Value.TARGET),
-        options={"--tp_size": Value.DEGREE, "--max_batch_size": Value.MAX_RUNNING, "--config": Value.FILE},
+        options={"--tp_size": Value.DEGREE, "--max_batch_size": Value.MAX_RUNNING_OF_RANK, "--config": Value.FILE},
         file="trtllm.yaml",
-        settings={"dtype": Value.DTYPE},
+        settings={
+            "dtype": Value.DTYPE,
+            "enable_attention_dp": Value.HAS_RANKS,
+            "moe_expert_parallel_size": Value.EXPERT_DEGREE,
+        },
         speculation="speculative_config",
         quantises=False,
     ),

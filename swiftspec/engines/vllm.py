@@ -100,6 +100,8 @@ VLLM: Final = Engine(
     # Checkpoints in nvfp4 state an fp8 cache, which it takes over (vllm/utils/torch_utils.py).
     fp8_cache=frozenset({"nvfp4", *(f"{device}:mxfp4" for device in BLACKWELL)}),
     leaves_draft_whole=True,
+    # docs/serving/data_parallel_deployment.md of 0.12: experts are divided by DP x TP, or whole on each device of it.
+    attention_dp="divided",
     # Pull request 25872 measured steps of 27.17 ms instead of 28.14 with async scheduling (Llama-3.1-8B, EAGLE-3, L20).
     late_s=1.0e-3,
     late_round_s=1.0e-3,
@@ -145,10 +147,12 @@ VLLM: Final = Engine(
         release="0.33.0",
         program=("vllm", "serve", Value.TARGET),
         options={
-            "--tensor-parallel-size": Value.DEGREE,
+            "--tensor-parallel-size": Value.RANK_DEGREE,
+            "--data-parallel-size": Value.RANKS,
+            "--enable-expert-parallel": Value.WHOLE_EXPERTS,
             "--dtype": Value.DTYPE,
             "--quantization": Value.TARGET_FP8,
-            "--max-num-seqs": Value.MAX_RUNNING,
+            "--max-num-seqs": Value.MAX_RUNNING_OF_RANK,
         },
         speculation="--speculative-config",
     ),

@@ -16,6 +16,7 @@ from swiftspec.export.command import ServerSettings, written
 from swiftspec.export.limits import not_expressed, remarks
 from swiftspec.export.nearest import Runnable, checkpoint, drafter_of, method_of, model_argument, nearest
 from swiftspec.export.result import Export
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.policies import POLICIES, Layout
 from swiftspec.policies.base import drafts_chain
 from swiftspec.policies.effects import Role
@@ -29,6 +30,9 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _DTYPES |= {name: name for name in _DTYPES.values()}
 _NEVER = "Draft tokens by batch size: {engine} always drafts as many."
 _NOT_IMITATED = "Draft tokens by batch size: one mean acceptance holds for all lengths, so their number is fixed."
+# vllm/config/vllm.py of 0.32 and sglang/srt/speculative/adaptive_spec_params.py of 0.5.23 switch schedules off then,
+# since ranks would choose different lengths; whether TensorRT-LLM's agree is not known.
+_OF_RANKS = "Draft tokens by batch size: ranks of attention in data parallel draft alike, so their number is fixed."
 _FALLING = "More draft tokens for more requests at once: the first length of {engine} has to be the largest."
 
 
@@ -46,17 +50,20 @@ def length_ranges(lengths: Sequence[DraftLength], last: int) -> tuple[LengthRang
 
 
 def expressible(
-    engine: Engine, wanted: tuple[LengthRange, ...], *, method: Method | None, imitates: bool
+    engine: Engine, wanted: tuple[LengthRange, ...], *, method: Method | None, imitates: bool, ranks: int = 1
 ) -> tuple[tuple[LengthRange, ...], tuple[str, ...]]:
     """The part of a schedule that an engine has, and sentences about the rest.
 
-    imitates: whether acceptance is imitated, for which all lengths need acceptance by position.
+    imitates: whether acceptance is imitated, for which all lengths need acceptance by position. ranks: of attention in
+    data parallel.
     """
     if not wanted:
         return (), ()
     words = engine.schedule
     if words is None or method not in words.methods:
         return (), (words.only_others if words else _NEVER.format(engine=engine.full_name),)
+    if ranks > 1:
+        return (), (_OF_RANKS,)
     if imitates and engine.imitation is not None and engine.imitation.lost:
         return (), (_NOT_IMITATED,)
     if not words.falls:
@@ -103,6 +110,9 @@ def export_plan(
         raise FieldError("engine", f"{engine.name}, which runs a plan as it is: swiftspec serve --plan FILE")
     if imitated is not None and engine.imitation is None:
         raise FieldError("synthetic", "true", f"{engine.full_name} imitates no acceptance")
+    layout = DeviceLayout.parse(plan.layout) if plan.layout else None
+    if layout is not None and (objection := engine.objection(layout)) is not None:
+        raise FieldError("layout", layout, objection)
     planned = candidate_of(plan, policy)
     found = nearest(plan, planned, engine, no_trees=imitated is not None)
     drafts = found.policy.layout is Layout.COLOCATED
@@ -110,7 +120,9 @@ def export_plan(
     if max_running is None and plan.under_load is not None:
         max_running = plan.under_load.options.max_running
     wanted = _schedule(plan, found, lengths, max_running)
-    schedule, lost = expressible(engine, wanted, method=method, imitates=imitated is not None)
+    schedule, lost = expressible(
+        engine, wanted, method=method, imitates=imitated is not None, ranks=layout.dp if layout else 1
+    )
     own, unnamed = checkpoint(plan.draft.model)
     if unnamed and (draft is not None or not drafts):
         unnamed = ""
@@ -125,6 +137,7 @@ def export_plan(
         quantisation=_quantisation(plan),
         schedule=schedule,
         max_running=max_running,
+        layout=layout or DeviceLayout(tp=found.degree),
     )
     if imitated is not None:
         served = _imitating(served, imitated)

@@ -8,6 +8,7 @@ from typing import Any
 
 from swiftspec.engines import Engine
 from swiftspec.engines.words import CommandWords, LengthRange, Method, Value, Words
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.policies.lookup.prompt_lookup import PromptLookup
@@ -33,7 +34,7 @@ class ServerSettings:
     policy : Policy
         One that the engine can run.
     degree, draft_degree : int
-        Devices that divide each model.
+        Devices that share each model; of the draft, those of one rank.
     dtype : str, optional
         Of weights that are not quantised, `bfloat16`; the checkpoint's own if None.
     quantisation : mapping
@@ -48,6 +49,8 @@ class ServerSettings:
         Requests at once.
     rates : tuple of float, optional
         Acceptance to imitate: shares of the rounds in which at least 1, 2, .. draft tokens are accepted.
+    layout : DeviceLayout
+        How the devices share the target.
     """
 
     target: str
@@ -63,6 +66,34 @@ class ServerSettings:
     file: str | None = None
     max_running: int | None = None
     rates: tuple[float, ...] | None = None
+    layout: DeviceLayout = field(default_factory=DeviceLayout)
+
+    @property
+    def rank_degree(self) -> int:
+        """Devices that divide the attention of a rank: all without attention in data parallel."""
+        return self.layout.tp if self.layout.dp > 1 else self.degree
+
+    @property
+    def ranks(self) -> int | None:
+        """Ranks of attention in data parallel, if there are several."""
+        return self.layout.dp if self.layout.dp > 1 else None
+
+    @property
+    def has_ranks(self) -> bool | None:
+        return True if self.layout.dp > 1 else None
+
+    @property
+    def whole_experts(self) -> bool | None:
+        return True if self.layout.ep > 1 else None
+
+    @property
+    def expert_degree(self) -> int | None:
+        """Devices with whole experts, if they have these."""
+        return self.layout.ep if self.layout.ep > 1 else None
+
+    @property
+    def max_running_of_rank(self) -> int | None:
+        return None if self.max_running is None else -(-self.max_running // self.layout.dp)
 
     @property
     def equal_parts(self) -> str:

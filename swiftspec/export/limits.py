@@ -28,8 +28,6 @@ def not_expressed(plan: Plan, planned: Candidate, engine: Engine) -> Iterator[st
     drafter = drafter_of(plan.draft.model)
     if not has_policy(engine, policy, drafter):
         yield from _shape(policy, engine, drafter)
-    if plan.expert_parallel:
-        yield f"Whole experts on each device: the command leaves it to {name} how experts are divided."
     control = _control(plan, planned)
     if control is not None:
         yield f"The control {control}, which changes how much is verified under load: {name} has no such one."

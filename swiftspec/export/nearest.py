@@ -9,7 +9,10 @@ from swiftspec.engines import Engine
 from swiftspec.engines.words import METHODS_BY_DRAFT, Method
 from swiftspec.errors import FieldError
 from swiftspec.models import known_model, model_names
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.draft_kinds import draft_facts
+from swiftspec.models.sparse_config import read_spec
+from swiftspec.models.sparse_spec import in_layout
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
 from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.base import drafts_chain, shape_of
@@ -190,8 +193,8 @@ def _like(policy: Policy, candidates: Sequence[Candidate]) -> Candidate | None:
 
 def _divided(plan: Plan, placed: _Placement, engine: Engine) -> Runnable:
     """Divided as planned, or into the most parts that divide the heads; of both models if the draft follows."""
-    target = _spec(plan.target.model)
-    draft = _spec(plan.draft.model) if placed.policy.layout is Layout.COLOCATED else None
+    target = _spec(plan.target.model, plan.layout)
+    draft = _spec(plan.draft.model, plan.layout) if placed.policy.layout is Layout.COLOCATED else None
 
     def divides(spec: ModelSpec | None, parts: int) -> bool:
         return spec is None or engine.divides(spec, parts)
@@ -210,17 +213,21 @@ def _divided(plan: Plan, placed: _Placement, engine: Engine) -> Runnable:
         policy=placed.policy,
         num_devices=placed.num_devices if fits else degree,
         degree=degree,
-        draft_degree=degree if divides(draft, degree) else 1,
+        draft_degree=degree // (target.attention_ranks if target else 1) if divides(draft, degree) else 1,
         tokens_per_s=placed.tokens_per_s if fits else None,
         basis=placed.basis if fits else basis,
     )
 
 
-def _spec(name: str) -> ModelSpec | None:
+def _spec(name: str, layout: str) -> ModelSpec | None:
     name = name.removeprefix("pard:")
     if name in model_names():
-        return known_model(name).spec
-    return ModelSpec.from_directory(model_directory(name)) if is_model_directory(name) else None
+        found = known_model(name).spec
+    elif is_model_directory(name):
+        found = read_spec(model_directory(name))
+    else:
+        return None
+    return in_layout(found, DeviceLayout.parse(layout) if layout else None)
 
 
 def _speed(candidate: Candidate) -> float:

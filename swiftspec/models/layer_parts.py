@@ -258,8 +258,8 @@ class Experts:
         Whether the weights of a token's experts add up to one.
     is_divided_whole : bool
         Whether several devices hold whole experts each (expert parallelism), or a part of every one's width.
-    num_devices : int
-        Devices over which these experts are divided already: those of a shard.
+    num_devices, num_sharing : int
+        Devices over which the routed experts, and the shared ones, are divided already: those of a shard.
     """
 
     num_experts: int
@@ -271,6 +271,7 @@ class Experts:
     is_normalised: bool = True
     is_divided_whole: bool = False
     num_devices: int = 1
+    num_sharing: int = 1
 
     def __post_init__(self) -> None:
         if self.num_active > self.num_experts:
@@ -290,15 +291,16 @@ class Experts:
         return experts | shared | {"latent_proj": 2 * hidden_size * self.latent_size}
 
     def num_parameters(self, hidden_size: int) -> int:
-        shared = 3 * hidden_size * _columns(self.shared_size, self.num_devices)
+        shared = 3 * hidden_size * _columns(self.shared_size, self.num_sharing)
         latent = 2 * hidden_size * self.latent_size
         return self.routed_parameters(hidden_size) + shared + latent
 
     def fits(self, degree: int) -> bool:
         return not (self.num_experts if self.is_divided_whole else self.size) % degree
 
-    def divided(self, degree: int) -> Experts:
-        return dataclasses.replace(self, num_devices=self.num_devices * degree)
+    def divided(self, degree: int, of_rank: int) -> Experts:
+        """Over so many devices. of_rank: those that divide the shared ones, as they do attention."""
+        return dataclasses.replace(self, num_devices=self.num_devices * degree, num_sharing=self.num_sharing * of_rank)
 
 
 Attention = GroupedAttention | LatentAttention | LinearAttention

@@ -43,7 +43,7 @@ def sharded(spec: ModelSpec, degree: int) -> ModelSpec:
     Whole groups of heads go to a device, zero-padded to equal numbers. Beyond one device per KV head, groups are cut
     into pieces of query heads, each with its own copy of the KV head, such that a device's attention has the fewest
     weights. Neurons, of a layer or of each expert, and vocabulary are padded to equal multiples of 16. `SparseSpec`s
-    are divided into equal parts only.
+    are divided into equal parts only, as their layout has it.
 
     Raises
     ------

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.layer_parts import Attention, DenseNetwork, Experts, FeedForward, GroupedAttention, Layer
 from swiftspec.models.spec import ModelSpec, dtype_bytes
 
-__all__ = ["SparseSpec", "experts_of"]
+__all__ = ["SparseSpec", "experts_of", "in_layout"]
 
 _STATE_BYTES = 4  # recurrent states are kept in fp32 (mamba_ssm_dtype in the models' config.json)
 
@@ -29,9 +30,12 @@ class SparseSpec(ModelSpec):
     Parameters
     ----------
     layers : tuple of Layer
+    layout : DeviceLayout, optional
+        How a group of devices shares it; a group of any size divides all of it by width if not given.
     """
 
     layers: tuple[Layer, ...]
+    layout: DeviceLayout | None = None
 
     def __post_init__(self) -> None:
         if len(self.layers) != self.num_layers:
@@ -53,6 +57,10 @@ class SparseSpec(ModelSpec):
             for window in windows or [0] * spec.num_layers
         )
         return cls(**shared, layers=tuple(layers))
+
+    @property
+    def attention_ranks(self) -> int:
+        return self.layout.dp if self.layout else 1
 
     @property
     def attentions(self) -> Mapping[Attention, int]:
@@ -104,10 +112,6 @@ class SparseSpec(ModelSpec):
             self, layers=chosen, experts=experts_of(chosen), num_layers=len(chosen), num_mtp_layers=0
         )
 
-    def with_whole_experts(self) -> SparseSpec:
-        """The same model, of which each device of a group holds whole experts."""
-        return self._with(lambda part: part, _whole)
-
     def dense_layer(self) -> ModelSpec:
         """A dense layer as wide as this model, as heads have that read its hidden states."""
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(ModelSpec)}
@@ -130,12 +134,15 @@ class SparseSpec(ModelSpec):
 
     def objection(self, degree: int) -> str | None:
         """Reason why a group of `degree` devices cannot hold it; None if it can."""
+        if self.layout is not None and degree != self.layout.num_devices:
+            return f"the layout {self.layout} takes {self.layout.num_devices} devices, not {degree}"
+        of_rank = self.layout.tp if self.layout else degree
         for part in (*self.attentions, *self.feed_forwards):
-            if part.fits(degree):
+            if part.fits(degree if isinstance(part, Experts) else of_rank):
                 continue
             if not isinstance(part, Experts):
                 kind = "neurons" if isinstance(part, DenseNetwork) else "attention heads"
-                return f"its {kind} cannot be divided by {degree}"
+                return f"its {kind} cannot be divided by {of_rank}"
             if part.is_divided_whole:
                 return f"{part.num_experts} whole experts cannot be divided by {degree}"
             return f"the {part.size} neurons of an expert cannot be divided by {degree}"
@@ -145,18 +152,33 @@ class SparseSpec(ModelSpec):
         """Shape of what one of `degree` devices holds. ValueError if they cannot divide it."""
         if (objection := self.objection(degree)) is not None:
             raise ValueError(f"degree is {degree}; {objection}")
-        shard = self._with(lambda part: part.divided(degree), lambda part: part.divided(degree))
-        return dataclasses.replace(shard, vocab_size=DenseNetwork(size=self.vocab_size).divided(degree).size)
+        of_rank = self.layout.tp if self.layout else degree
 
-    def _with(
+        def feed_forward(part: FeedForward) -> FeedForward:
+            return part.divided(degree, of_rank) if isinstance(part, Experts) else part.divided(of_rank)
+
+        shard = self.with_parts(lambda part: part.divided(of_rank), feed_forward)
+        return dataclasses.replace(shard, vocab_size=DenseNetwork(size=self.vocab_size).divided(of_rank).size)
+
+    def with_parts(
         self, attention: Callable[[Attention], Attention], feed_forward: Callable[[FeedForward], FeedForward]
     ) -> SparseSpec:
+        """The same with other parts in place of each."""
         changed = {  # a model has many layers of few kinds
             layer: Layer(attention=attention(layer.attention), feed_forward=feed_forward(layer.feed_forward))
             for layer in frozenset(self.layers)
         }
         layers = tuple(changed[layer] for layer in self.layers)
         return dataclasses.replace(self, layers=layers, experts=experts_of(layers))
+
+
+def in_layout(spec: ModelSpec, layout: DeviceLayout | None) -> ModelSpec:
+    """The same model, shared by a group of devices in this way; as it is where the group divides all of it by width."""
+    if layout is None or layout.is_plain or (layout.dp == 1 and spec.experts is None):
+        return spec
+    found = spec if isinstance(spec, SparseSpec) else SparseSpec.of_alike(spec)
+    found = found.with_parts(lambda part: part, _whole) if layout.ep > 1 else found
+    return dataclasses.replace(found, layout=layout)
 
 
 def experts_of(layers: tuple[Layer, ...]) -> Experts | None:

@@ -166,6 +166,11 @@ class ModelSpec:
         return self.num_heads // self.num_kv_heads
 
     @property
+    def attention_ranks(self) -> int:
+        """Ranks of a group that each have the attention of their own requests: one, unless a layout says otherwise."""
+        return 1
+
+    @property
     def attention_parameters(self) -> int:
         """Weights of all layers' attention, without biases and norms."""
         return self.num_layers * self.hidden_size * 2 * (self.query_size + self.kv_size)

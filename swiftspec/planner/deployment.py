@@ -19,6 +19,7 @@ from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.engines.words import METHODS_BY_DRAFT, Method
 from swiftspec.errors import FieldError
 from swiftspec.models import MOST_PADDING, NOT_LISTED, QUANTISATIONS, known_model, model_names, registered_name
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.draft_kinds import DraftFacts, check_pair, draft_facts
 from swiftspec.models.drafter_shape import DrafterShape
 from swiftspec.models.drafters import Drafter
@@ -27,7 +28,7 @@ from swiftspec.models.heads import HEADS, Product
 from swiftspec.models.names import unknown
 from swiftspec.models.quantisation import draft_format
 from swiftspec.models.sparse_config import read_spec
-from swiftspec.models.sparse_spec import SparseSpec
+from swiftspec.models.sparse_spec import in_layout
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
@@ -122,11 +123,9 @@ class PlannedModel:
             method=self.method,
         )
 
-    def with_whole_experts(self) -> "PlannedModel":
-        """The same model with whole experts on each device. ValueError if it has no experts."""
-        if not isinstance(self.spec, SparseSpec) or self.spec.experts is None:
-            raise FieldError("expert_parallel", "true", f"{self.name} has no experts")
-        return replace(self, spec=self.spec.with_whole_experts())
+    def in_layout(self, layout: DeviceLayout | None) -> "PlannedModel":
+        """The same model, shared by a group of devices in this way."""
+        return replace(self, spec=in_layout(self.spec, layout))
 
     def draft(self, name: str) -> "PlannedModel":
         """A draft for this target: one of `HEADS` by its name, `pard:MODEL`, or a model as `of` takes it."""
@@ -148,14 +147,13 @@ class PlannedModel:
         return replace(found, **DrafterShape.of(found.directory, found.drafter, self.spec)._asdict())
 
 
-def planned_pair(target: str, draft: str, *, expert_parallel: bool = False) -> tuple[PlannedModel, PlannedModel]:
-    """Both models; ValueError unless they share a vocabulary and the draft is the smaller one.
-
-    expert_parallel: each device holds whole experts of the target, and of a head of its kind.
-    """
+def planned_pair(target: str, draft: str, *, layout: DeviceLayout | None = None) -> tuple[PlannedModel, PlannedModel]:
+    """Both models, in one layout; ValueError unless they share a vocabulary and the draft is the smaller one."""
     theirs = PlannedModel.of(Role.TARGET, target)
-    theirs = theirs.with_whole_experts() if expert_parallel else theirs
-    ours = theirs.draft(draft)
+    if layout is not None and not layout.is_plain and theirs.spec.experts is None:
+        raise FieldError("layout", layout, f"{theirs.name} has no experts, so that its ranks would share nothing")
+    theirs = theirs.in_layout(layout)
+    ours = theirs.draft(draft).in_layout(layout)
     if not ours.products:  # a head's vocabulary is a part of its target's
         _check_vocabularies(theirs, ours)
     sizes = [model.spec.num_parameters / 1e9 for model in (theirs, ours)]
@@ -215,8 +213,8 @@ class Deployment:
     draft_kv_budget : int, optional
         Tokens that the draft's KV cache keeps, the first ones and the latest, so that its forwards cost no more behind
         a longer context. For predictions: the engine has no such draft, and acceptance is taken as it is without.
-    expert_parallel : bool, optional
-        Whether each device of a group holds whole experts of the target, rather than a part of every one's width.
+    layout : DeviceLayout, optional
+        How a group of devices shares a target with experts, and its draft; any group divides both if not given.
     expert_correlation : float, optional
         How independently consecutive tokens choose their experts: 1 independently, 0 all the same ones. That of
         `recorded_routing` if not given.
@@ -247,7 +245,7 @@ class Deployment:
     context: int = _CONTEXT
     output_tokens: int | None = None
     draft_kv_budget: int | None = None
-    expert_parallel: bool = False
+    layout: DeviceLayout | None = None
     expert_correlation: float | None = None
     recorded_routing: "Routing | None" = None
     op_tables: Path | None = None
@@ -271,6 +269,16 @@ class Deployment:
             if quant and quant not in QUANTISATIONS:
                 raise unknown(name, quant, QUANTISATIONS)
         self._check_engine()
+        if self.layout is not None:
+            self._check_layout(self.layout)
+
+    def _check_layout(self, layout: DeviceLayout) -> None:
+        most = min(self.num_devices, self.spec.devices_per_node)
+        if layout.num_devices > most:
+            value = f"{layout}, which takes {layout.num_devices} devices"
+            raise FieldError("layout", value, f"there are {most}{' on a node' if most < self.num_devices else ''}")
+        if (objection := engine_named(self.engine).objection(layout)) is not None:
+            raise FieldError("layout", layout, objection)
 
     def _check_engine(self) -> None:
         if self.host_s is not None and not 0 <= self.host_s < math.inf:
@@ -293,6 +301,15 @@ class Deployment:
         drafted = self.draft_quant or draft.stored_format or draft_format(quant)
         return replace(self, quant=quant, draft_quant=drafted)
 
+    def pair(self, target: str, draft: str) -> tuple[PlannedModel, PlannedModel]:
+        """Both models by name, as `planned_pair`, in this layout."""
+        return planned_pair(target, draft, layout=self.layout)
+
+    @property
+    def sizes(self) -> frozenset[int] | None:
+        """Devices that a group may have, where the layout says it; any if None."""
+        return None if self.layout is None else frozenset({self.layout.num_devices})
+
     @property
     def served_by(self) -> Engine | None:
         """The engine that will serve, if it is another one than this package's."""
@@ -309,7 +326,7 @@ class Deployment:
             draft_quant=plan.quantisation.get(Role.DRAFT, plan.draft.dtype),
             engine=engine,
             settings=settings or {},
-            expert_parallel=bool(plan.expert_parallel),
+            layout=DeviceLayout.parse(plan.layout) if plan.layout else None,
         )
 
     def serving(self, target: PlannedModel, draft: PlannedModel) -> "ServingEngine | None":

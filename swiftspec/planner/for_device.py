@@ -16,7 +16,7 @@ from swiftspec.files.document import ModelRef
 from swiftspec.models import NamedModel, known_model, model_names
 from swiftspec.models.names import unknown
 from swiftspec.models.sparse_spec import SparseSpec
-from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
+from swiftspec.planner.deployment import Deployment, PlannedModel
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
@@ -62,9 +62,9 @@ def plan_for(
         One sentence naming field and value.
     """
     options.check(num_devices=deployment.num_devices)
-    models = planned_pair(target, draft, expert_parallel=deployment.expert_parallel)
+    models = deployment.pair(target, draft)
     deployment = deployment.as_stored(*models)
-    _check_degrees(options, models[0])
+    sizes = _sizes(options, deployment, models[0])
     check_acceptance(dataset, trace, acceptance)
     load = options.load
     if load is not None:
@@ -105,7 +105,7 @@ def plan_for(
                 quantisation=dict(zip(Role, (deployment.quant, deployment.draft_quant), strict=True)),
             ),
             degrees=AllowedDegrees(
-                sizes=options.degrees,
+                sizes=sizes,
                 engine=deployment.served_by,
                 chains_only=load is not None and load.serving is not None,
                 specs=specs,
@@ -122,7 +122,7 @@ def plan_for(
             with_independent_routing=_independently_routed(inputs.profile, deployment, *models),
         ),
     )
-    plan = plan.model_copy(update={"expert_parallel": deployment.expert_parallel, "host_s": deployment.host_s})
+    plan = plan.model_copy(update={"layout": str(deployment.layout or ""), "host_s": deployment.host_s})
     workload, workload_path = planned_workload(load, plan)
     return Planned(
         plan=plan,
@@ -156,12 +156,16 @@ def _most_positions(target: PlannedModel, draft: PlannedModel) -> int:
     return min(target.spec.max_position, draft.spec.max_position)
 
 
-def _check_degrees(options: SearchOptions, target: PlannedModel) -> None:
-    """ValueError if the target cannot be divided by any of the degrees to consider."""
-    objections = {degree: target.spec.objection(degree) for degree in sorted(options.degrees or (1,))}
+def _sizes(options: SearchOptions, deployment: Deployment, target: PlannedModel) -> frozenset[int] | None:
+    """Degrees to consider; any if None. ValueError if the target cannot be divided by any of them."""
+    objections = {
+        degree: target.spec.objection(degree) for degree in sorted(options.degrees or deployment.sizes or (1,))
+    }
     if all(objections.values()):
         stated = ", ".join(map(str, objections))
-        raise FieldError("degrees", stated, f"of {target.name}, {next(iter(objections.values()))}")
+        field, value = ("degrees", stated) if options.degrees else ("layout", str(deployment.layout))
+        raise FieldError(field, value, f"of {target.name}, {next(iter(objections.values()))}")
+    return deployment.sizes or options.degrees
 
 
 def check_acceptance(dataset: str | None, trace: Path | None, given: "GivenAcceptance | None") -> None:

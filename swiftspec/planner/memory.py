@@ -93,10 +93,13 @@ class MemoryModel:
     def cached_tokens(self, option: Option, *, context: int, targets_per_draft: float = 1.0) -> int:
         """Tokens of all requests together whose keys and values the fullest device has room for.
 
+        Each rank of attention in data parallel has those of its own requests.
+
         context: tokens of the longest request, which bounds the activations. targets_per_draft: targets whose requests
         share the room of a draft that has devices of its own.
         """
-        return min(
+        ranks = self.specs[Role.TARGET].attention_ranks
+        return ranks * min(
             int(
                 (self.usable_bytes - sum(held.weights_bytes for held in shards.values()) - _reserve_bytes(shards))
                 // sum(held.bytes_per_token(context, rows=_slots(option, role)) for role, held in shards.items())
@@ -192,7 +195,7 @@ def _undivided_bytes(spec: ModelSpec, held: ModelSpec) -> int:
 
     A tied head shares the embedding only while both are whole.
     """
-    if held == spec:
+    if held.vocab_size == spec.vocab_size:
         return 0
     counted = 0 if spec.tie_word_embeddings else held.vocab_size
     return (spec.vocab_size - counted) * spec.hidden_size * BF16_BYTES

@@ -8,6 +8,7 @@ import pytest
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli.app import main
+from tests.export.plans import candidate, plan
 
 Fails = Callable[..., str]
 ON_TWO = ["--device", "h200", "--devices", "2", "--jobs", "1"]
@@ -37,14 +38,45 @@ def _little_text() -> Iterator[None]:
 def test_a_mixture_with_a_head_is_planned_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plan.json"
     pair = ["--target", "Qwen/Qwen3-30B-A3B", "--draft", "eagle3", "--dtype", "fp8"]
-    more = ["--policy", "head_chain", "--prompt-tokens", "96", "--set", "expert_parallel=true", "--out", str(out)]
+    more = ["--policy", "head_chain", "--prompt-tokens", "96", "--layout", "tp2ep2", "--out", str(out)]
     assert main(["plan", *pair, *ON_TWO, *more]) == 0
-    assert "each device holds whole experts" in " ".join(capsys.readouterr().out.split())
-    plan = Plan.load(out)
-    assert plan.expert_parallel
-    assert (plan.target.model, plan.draft.model) == ("qwen3-30b-a3b", "eagle3")
-    assert plan.chosen.shape
-    assert "experts chosen independently" in [row.change for row in plan.sensitivities]
+    assert "devices are in the layout tp2ep2" in " ".join(capsys.readouterr().out.split())
+    found = Plan.load(out)
+    assert found.layout == "tp2ep2"
+    assert (found.target.model, found.draft.model) == ("qwen3-30b-a3b", "eagle3")
+    assert found.chosen.shape
+    assert "experts chosen independently" in [row.change for row in found.sensitivities]
+
+
+def test_a_layout_of_a_plan_is_that_of_its_simulations_and_of_its_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fails: Fails
+) -> None:
+    out = str(tmp_path / "plan.json")
+    pair = ["--target", "qwen3-30b-a3b", "--draft", "mtp", "--dtype", "fp8", "--engine", "vllm", "--layout", "dp2ep2"]
+    load = ["--load", "closed:8", "--set", "load_requests=16", "--prompt-tokens", "96", "--output-tokens", "32"]
+    assert main(["plan", *pair, *ON_TWO, *load, "--out", out]) == 0
+    assert "steps of at most 16384 tokens and 2048 requests" in " ".join(capsys.readouterr().out.split())
+    found = Plan.load(out)
+    assert (found.layout, set(map(len, found.chosen.groups.values()))) == ("dp2ep2", {2})
+    replayed = ["--plan", out, "--load", str(tmp_path / "plan.workload.json")]
+    assert main(["simulate", *replayed, "--engine", "vllm"]) == 0
+    assert fails("simulate", *replayed, "--engine", "swiftspec").endswith(
+        "the plan's layout is dp2ep2, and swiftspec has no attention in data parallel"
+    )
+    assert main(["export", "--plan", out]) == 0
+    command = capsys.readouterr().out
+    assert "--tensor-parallel-size 1 \\\n    --data-parallel-size 2 \\\n    --enable-expert-parallel" in command
+
+
+def test_a_plan_of_before_layouts_is_read(tmp_path: Path) -> None:
+    values = json.loads(plan(candidate("autoregressive", target=4)).to_json())
+    for whole, layout in ((False, ""), (True, "tp4ep4")):
+        path = tmp_path / f"{whole}.json"
+        path.write_text(json.dumps(values | {"expert_parallel": whole}))
+        assert Plan.load(path).layout == layout
+    (tmp_path / "wrong.json").write_text(json.dumps(values | {"layout": "x"}))
+    with pytest.raises(ValueError, match="layout is 'x'; expected such as tp8"):
+        Plan.load(tmp_path / "wrong.json")
 
 
 @pytest.mark.parametrize(
@@ -56,8 +88,24 @@ def test_a_mixture_with_a_head_is_planned_by_name(tmp_path: Path, capsys: pytest
         ),
         (["--target", "mixtral-8x7b", "--draft", "eagle3", "--degrees", "3"], "--degrees is 3; of mixtral-8x7b, its "),
         (
-            ["--target", "gemma-3-27b", "--draft", "eagle3", "--set", "expert_parallel=true"],
-            "--set expert_parallel is true; gemma-3-",
+            ["--target", "gemma-3-27b", "--draft", "eagle3", "--layout", "tp2ep2"],
+            "--layout is tp2ep2; gemma-3-27b has no experts",
+        ),
+        (
+            ["--target", "qwen3-30b-a3b", "--draft", "mtp", "--layout", "dp2"],
+            "--layout is dp2; swiftspec has no attention in data parallel",
+        ),
+        (
+            ["--target", "qwen3-30b-a3b", "--draft", "mtp", "--engine", "vllm", "--layout", "dp2tp2"],
+            "--layout is dp2tp2, which takes 4 devices; there are 2",
+        ),
+        (
+            ["--target", "qwen3-30b-a3b", "--draft", "mtp", "--engine", "vllm", "--layout", "dp2", "--degrees", "1"],
+            "--degrees is 1; of qwen3-30b-a3b, the layout dp2 takes 2 devices, not 1",
+        ),
+        (
+            ["--target", "llama-3-8b", "--draft", "llama-3.2-1b", "--engine", "vllm", "--layout", "dp2"],
+            "--layout is dp2; llama-3-8b has no experts, so that its ranks would share nothing",
         ),
         (
             ["--target", "qwen3-30b-a3b", "--draft", "mtp", "--set", "expert_correlation=2"],
@@ -80,9 +128,9 @@ def test_a_config_with_more_experts_per_token_than_experts(fails: Fails, tmp_pat
 
 def test_experts_that_devices_cannot_hold_whole(fails: Fails, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(MIXTRAL | {"num_local_experts": 7}))
-    arguments = ["--target", str(tmp_path), "--draft", "eagle3", "--set", "expert_parallel=true", "--degrees", "2"]
+    arguments = ["--target", str(tmp_path), "--draft", "eagle3", "--layout", "tp2ep2"]
     found = fails("plan", *arguments, *ON_TWO, "--out", str(tmp_path / "plan.json"))
-    assert found.startswith("--degrees is 2; of ")
+    assert found.startswith("--layout is tp2ep2; of ")
     assert found.endswith(", 7 whole experts cannot be divided by 2")
 
 

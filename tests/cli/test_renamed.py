@@ -12,7 +12,7 @@ from swiftspec.cli.renamed import renewed
         ("plan --quant fp8 --draft-quant bf16", "plan --dtype fp8,bf16"),
         ("plan --draft-quant int4 --seed 1", "plan --seed 1 --dtype bf16,int4"),
         ("plan --workload W --ttft-ms 200 --percentile=95", "plan --load W --limit ttft=200 --limit p=95"),
-        ("plan --expert-parallel --max-gpus 4", "plan --set expert_parallel=true --limit devices=4"),
+        ("plan --expert-parallel --max-gpus 4", "plan --layout tp8ep8 --limit devices=4"),
         ("plan --context 96 --backend ray", "plan --prompt-tokens 96 --jobs ray"),
         ("plan --backend dask --jobs 8 --seed 1", "plan --jobs dask:8 --seed 1"),
         ("simulate --workload W --max-running=16", "simulate --load W --set max_running=16"),

@@ -103,5 +103,5 @@ def test_interpolated_experts_are_said_to_be() -> None:
     part = known_model("glm-4.5").spec.experts
     assert isinstance(part, Experts)
     kernels = kernels_of("h200-sxm")
-    time = kernels.experts(part.divided(8), rows=8, touched=40, hidden_size=5120, quant="fp8")
+    time = kernels.experts(part.divided(8, of_rank=8), rows=8, touched=40, hidden_size=5120, quant="fp8")
     assert time.provenance is Provenance.INTERPOLATED

@@ -14,8 +14,9 @@ from swiftspec.costmodel.shipped import kernels_of, tables_of
 from swiftspec.costmodel.sparse_selection import select_experts
 from swiftspec.devices import named_device
 from swiftspec.models import known_model
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.layer_parts import GroupedAttention
-from swiftspec.models.sparse_spec import SparseSpec
+from swiftspec.models.sparse_spec import SparseSpec, in_layout
 from swiftspec.timing.latency import Part, Provenance
 
 H200 = kernels_of("h200-sxm")
@@ -27,7 +28,7 @@ def parts_of(name: str, *, rows: int = 1, whole: bool = False, kernels: Kernels 
     spec = known_model(name).spec
     assert isinstance(spec, SparseSpec)
     arguments = {"quant": "fp8", "degree": 8, "context": 1024, **more}
-    spec = spec.with_whole_experts() if whole else spec
+    spec = in_layout(spec, DeviceLayout(tp=8, ep=8)) if whole else spec
     return list(forward_parts(spec, kernels=kernels, rows=rows, **arguments))  # type: ignore[arg-type]
 
 

@@ -12,6 +12,7 @@ from swiftspec.acceptance.importing import chain_rates
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.cli.app import main
 from swiftspec.engines import Engine
+from swiftspec.engines.llamacpp import LLAMACPP
 from swiftspec.engines.sglang import SGLANG
 from swiftspec.engines.trtllm import TRTLLM
 from swiftspec.engines.vllm import VLLM
@@ -315,3 +316,51 @@ def test_verb_says_in_a_sentence_what_is_missing(tmp_path: Path, capsys: pytest.
     plan(candidate("swiftspec", target=5, draft=3), candidate("autoregressive")).save(path)
     assert main(["export", "--plan", str(path), "--engine", "vllm"]) == 2
     assert capsys.readouterr().err.startswith("swiftspec: error: --policy is 'swiftspec', which vLLM does not have")
+
+
+R1 = ModelRef(model="deepseek-r1", dtype="fp8")
+SCHEDULE = "Draft tokens by batch size: ranks of attention in data parallel draft alike, so their number is fixed."
+
+
+@pytest.mark.parametrize(
+    ("engine", "layout", "words"),
+    [
+        (VLLM, "dp8ep8", ("--tensor-parallel-size 1", "--data-parallel-size 8", "--enable-expert-parallel")),
+        (VLLM, "dp2tp4", ("--tensor-parallel-size 4", "--data-parallel-size 2", "--max-num-seqs 32")),
+        (VLLM, "tp8ep8", ("--tensor-parallel-size 8", "--enable-expert-parallel", "--max-num-seqs 64")),
+        (SGLANG, "dp8ep8", ("--tp-size 8", "--attn-dp-size 8", "--ep-size 8", "--max-running-requests 64")),
+        (SGLANG, "dp2tp4", ("--tp-size 8", "--attn-dp-size 2")),
+        (TRTLLM, "dp8ep8", ("--tp_size 8", "--max_batch_size 8")),
+    ],
+)
+def test_a_layout_is_written_in_the_engines_words(engine: Engine, layout: str, words: Sequence[str]) -> None:
+    made = drafted("mtp", candidate("head_chain"), target=R1, layout=layout)
+    exported = export_plan(made, engine, lengths=falling, max_running=64)
+    command = exported.command.split(" \\\n    ")
+    assert set(words) <= set(command)
+    assert "--data-parallel-size" not in exported.command or layout.startswith("dp")
+    has_ranks = layout.startswith("dp")
+    assert (SCHEDULE in exported.not_expressed) == has_ranks
+    assert bool(exported.schedule) != has_ranks
+    if engine is TRTLLM:
+        assert "enable_attention_dp: true\nmoe_expert_parallel_size: 8\n" in exported.files["trtllm.yaml"]
+    else:
+        check_options(engine, exported)
+
+
+def test_each_rank_divides_the_draft_as_it_does_the_target() -> None:
+    made = drafted("mtp", candidate("head_chain"), target=R1, layout="dp2tp4")
+    assert export_plan(made, VLLM).configuration["draft_tensor_parallel_size"] == 4
+
+
+@pytest.mark.parametrize(
+    ("engine", "layout", "says"),
+    [
+        (TRTLLM, "dp2tp4", "layout is dp2tp4; TensorRT-LLM has each rank of attention in data parallel on one device"),
+        (LLAMACPP, "dp8", "layout is dp8; llama.cpp has no attention in data parallel"),
+        (LLAMACPP, "tp8ep8", "layout is tp8ep8; llama.cpp divides every expert"),
+    ],
+)
+def test_a_layout_that_an_engine_lacks_is_refused(engine: Engine, layout: str, says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}$"):
+        export_plan(drafted("mtp", candidate("head_chain"), target=R1, layout=layout), engine)

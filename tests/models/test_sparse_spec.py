@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from swiftspec.models import known_model, sharded, weight_bytes
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.layer_parts import DenseNetwork, Experts, GroupedAttention, LatentAttention, LinearAttention
 from swiftspec.models.quantisation import draft_format
 from swiftspec.models.sparse_config import _FAMILIES, read_spec, spec_from_config
-from swiftspec.models.sparse_spec import SparseSpec
+from swiftspec.models.sparse_spec import SparseSpec, in_layout
 from swiftspec.models.spec import PLANNED_ONLY, ModelSpec
 
 MIXTRAL = {
@@ -72,7 +73,7 @@ def test_a_window_stops_growing() -> None:
 
 def test_experts_are_divided_by_width_or_whole_with_equal_weights() -> None:
     spec = sparse("qwen3-235b-a22b")
-    by_width, whole = sharded(spec, 8), sharded(spec.with_whole_experts(), 8)
+    by_width, whole = sharded(spec, 8), sharded(in_layout(spec, DeviceLayout(tp=8, ep=8)), 8)
     assert by_width.expert_parameters == whole.expert_parameters == spec.expert_parameters // 8
     assert by_width.num_heads == spec.num_heads
     held = by_width.num_parameters / spec.num_parameters

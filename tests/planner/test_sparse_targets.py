@@ -3,6 +3,7 @@
 import pytest
 
 from swiftspec.models import known_model
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.deployment import Deployment, planned_pair
@@ -80,15 +81,15 @@ def test_a_profile_has_the_degrees_that_hold_the_target_and_says_where_its_routi
 
 
 def test_whole_experts_and_a_given_correlation() -> None:
-    target, head = planned_pair("deepseek-v3", "mtp", expert_parallel=True)
+    target, head = planned_pair("qwen3-30b-a3b", "mtp", layout=DeviceLayout(tp=2, ep=2))
     for model in (target, head):
         assert isinstance(model.spec, SparseSpec)
         assert model.spec.experts is not None
         assert model.spec.experts.is_divided_whole
     given = Deployment(device="h200", num_devices=1, expert_correlation=0.3)
     assert (given.routing.correlation, given.routing.source) == (0.3, "given")
-    with pytest.raises(ValueError, match="expert_parallel is true; llama-3-8b has no experts"):
-        planned_pair("llama-3-8b", "llama-3.2-1b", expert_parallel=True)
+    with pytest.raises(ValueError, match="layout is dp2; llama-3-8b has no experts, so that its ranks would share no"):
+        planned_pair("llama-3-8b", "llama-3.2-1b", layout=DeviceLayout(dp=2))
 
 
 def test_experts_between_measured_ones_are_said_to_be() -> None:

@@ -12,8 +12,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-_SGLANG_OPTIONS = ("--model-path", "--tp-size", "--dtype", "--quantization", "--max-running-requests", "--page-size")
-_VLLM_OPTIONS = ("--tensor-parallel-size", "--dtype", "--quantization", "--max-num-seqs", "--speculative-config")
+_SGLANG_OPTIONS = (
+    *("--model-path", "--tp-size", "--attn-dp-size", "--ep-size"),
+    *("--dtype", "--quantization", "--max-running-requests", "--page-size"),
+)
+_VLLM_OPTIONS = (
+    *("--tensor-parallel-size", "--data-parallel-size", "--enable-expert-parallel"),
+    *("--dtype", "--quantization", "--max-num-seqs", "--speculative-config"),
+)
 
 
 def probe(engine: str, cases: list[dict[str, Any]]) -> dict[str, Any]:

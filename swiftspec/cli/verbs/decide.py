@@ -147,6 +147,15 @@ class PlanFlags:
             metavar="N,N,..", help="TP degrees to consider, e.g. 1,2,4,8. Default: those that the engine can run."
         ),
     ] = None
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="dpNtpMepE",
+            help="With --device: how N x M devices share a target with experts. tp8 divides all of it (any number of "
+            "devices does by default); dp8 has attention in data parallel; ep8 after either puts whole experts on "
+            "each device, as dp8ep8.",
+        ),
+    ] = None
     seed: flags.Seed = 0
     jobs: Annotated[
         str,

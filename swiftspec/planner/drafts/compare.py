@@ -16,7 +16,7 @@ from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.errors import FieldError
 from swiftspec.planner.degrees import AllowedDegrees
-from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
+from swiftspec.planner.deployment import Deployment, PlannedModel
 from swiftspec.planner.drafts.named import NONE, SUFFIX, DraftInput, Kind, kinds_of
 from swiftspec.planner.for_device import NUM_NEW_TOKENS, Inputs, check_acceptance, prepare
 from swiftspec.planner.memory import MemoryModel
@@ -98,9 +98,9 @@ def compare_kinds(
     """
     loads = _checked(clients, deployment)
     for asked in drafts:
-        planned_pair(target, asked.draft)
+        deployment.pair(target, asked.draft)
         check_acceptance(dataset, None, asked.acceptance)
-    planned = PlannedModel.of(Role.TARGET, target)
+    planned = PlannedModel.of(Role.TARGET, target).in_layout(deployment.layout)
     deployment = with_recorded_routing(deployment, planned, text)
     quant = deployment.as_stored(planned, planned).quant
     serving = deployment.serving(planned, planned)
@@ -150,7 +150,7 @@ def _compared(task: _Task) -> list[DraftingKind]:
         text = task.text or _TEXT
         plain, suffix = Kind(name=NONE, policies=("autoregressive",)), Kind(name=SUFFIX, policies=("suffix_decoding",))
         return [_kind(task, plain), _kind(task, suffix, text=text)]
-    models = planned_pair(task.target, task.asked.draft)
+    models = task.deployment.pair(task.target, task.asked.draft)
     kinds = kinds_of(models[1].name, models[1].kind, num_devices=task.deployment.num_devices)
     # No engine that serves has a draft on devices of its own.
     return [_kind(task, kind) for kind in kinds if task.deployment.served_by is None or not kind.own_devices]
@@ -158,7 +158,7 @@ def _compared(task: _Task) -> list[DraftingKind]:
 
 def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
     draft = task.asked.draft if task.asked else _UNUSED_DRAFT
-    models = planned_pair(task.target, draft)
+    models = task.deployment.pair(task.target, draft)
     deployment = task.deployment.as_stored(*models)
     named = {"name": kind.name, "draft": models[1].name if task.asked else "", "own_devices": kind.own_devices}
     try:
@@ -239,7 +239,12 @@ class _Shapes:
             num_devices=count,
             memory=self._memory,
             splits=splits,
-            degrees=AllowedDegrees(engine=deployment.served_by, specs=specs, block_tokens=self.models[1].block_tokens),
+            degrees=AllowedDegrees(
+                sizes=deployment.sizes,
+                engine=deployment.served_by,
+                specs=specs,
+                block_tokens=self.models[1].block_tokens,
+            ),
             policies=self.kind.policies,
         )
         self._serving = deployment.serving(*self.models)

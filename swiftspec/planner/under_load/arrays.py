@@ -35,6 +35,10 @@ class EngineUnderLoad:
     rule : StepRule
     step_tokens, max_requests : int
         Limits of a step, and of requests at once.
+    ranks : int
+        Ranks of attention in data parallel, which share a step's tokens: of one prompt it reads one rank's.
+    prompt_wait : int
+        Steps that prompts wait, at most, until there is one for every rank.
     cache_tokens : int
         Tokens that the KV cache has room for.
     runs_ahead : bool
@@ -59,6 +63,12 @@ class EngineUnderLoad:
     token_s: float
     prefixes: PrefixCache
     chains: Chains | None = None
+    ranks: int = 1
+    prompt_wait: int = 0
+
+    def read_at_once(self, tokens: int) -> int:
+        """Tokens of a prompt with so many left that a step reads, if it has room."""
+        return min(tokens, self.step_tokens // self.ranks)
 
 
 def simulate(requests: Requests, engine: EngineUnderLoad, *, seed: int = 0) -> ArrayRun:
@@ -90,6 +100,7 @@ class _Run:
     running_s: float = 0.0
     busy_s: float = 0.0
     draft_s: float = 0.0
+    num_waited: int = 0  # steps for which prompts have waited for those of other ranks
     own_tokens: int = 0  # of prompts and outputs that nobody shares, those in place and those being read
 
     def run(self) -> ArrayRun:
@@ -139,11 +150,12 @@ class _Run:
             return
         self._make_room()
         self._admit()
+        waits = self._waits()
         formed = form_step(
             self.engine.rule,
             step_tokens=self.engine.step_tokens,
             decode_rows=decoding.count * decoding.rows,
-            prompts=[prompt.left for prompt in self.reading],
+            prompts=[] if waits else [self.engine.read_at_once(prompt.left) for prompt in self.reading],
         )
         granted = list(zip(self.reading, formed.chunks, strict=False))
         sequences = decoding.count if formed.decodes else 0
@@ -158,7 +170,7 @@ class _Run:
         # Nobody's tokens come faster than the process above sends them.
         told_s = self.engine.token_s * (sequences + ending)
         steps = 1
-        if sequences and not granted and not self.waiting:
+        if sequences and not granted and not waits and not self.waiting:
             steps, work = self._alike(work)
         draft_s = decoding.draft_s() if sequences else 0.0
         seconds = max(self.engine.step_s(work) + draft_s, told_s)
@@ -177,6 +189,15 @@ class _Run:
             if not prompt.left:
                 self._begin(prompt, out_s)
 
+    def _waits(self) -> bool:
+        """Whether prompts wait until each rank has one, while all ranks decode."""
+        few = 0 < len(self.reading) < self.engine.ranks <= self.decoding.count
+        if not few or self.num_waited >= self.engine.prompt_wait:
+            self.num_waited = 0
+            return False
+        self.num_waited += 1
+        return True
+
     def _alike(self, work: StepWork) -> tuple[int, StepWork]:
         """How many steps there are before anybody comes, ends or has no room, and the one in their middle.
 
@@ -194,7 +215,7 @@ class _Run:
     def _admit(self) -> None:
         """Move waiting requests to those whose prompts are read, as many as there is room for."""
         engine, prefixes = self.engine, self.engine.prefixes
-        left = engine.step_tokens - sum(prompt.left for prompt in self.reading)
+        left = engine.step_tokens - sum(engine.read_at_once(prompt.left) for prompt in self.reading)
         if engine.rule is not StepRule.PROMPTS_FIRST:
             left -= self.decoding.count * self.decoding.rows
         while self.waiting and left > 0 and self.decoding.count + len(self.reading) < engine.max_requests:
@@ -209,7 +230,7 @@ class _Run:
             prompt.left, prompt.read = tokens - matched, matched
             self.own_tokens += tokens - prefixes.hold(segments)
             self.reading.append(prompt)
-            left -= prompt.left
+            left -= engine.read_at_once(prompt.left)
             if not self.is_begun[prompt.number]:
                 self.is_begun[prompt.number] = True
                 self.begun_s[prompt.number] = self.now_s

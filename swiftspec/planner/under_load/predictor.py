@@ -27,7 +27,8 @@ from swiftspec.devices import DEVICES
 from swiftspec.engines import engine_named
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.errors import FieldError
-from swiftspec.planner.deployment import Deployment, planned_pair
+from swiftspec.models.device_layout import DeviceLayout
+from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.loads import ArrayRun, closed_loop_workload, longest_request, requests_of
@@ -244,14 +245,15 @@ def serving_of_plan(
     ValueError
         If the plan is of measured devices, the engine or a limit is unknown, or it cannot run the candidate.
     """
-    if engine_named(engine).name == SWIFTSPEC.name and not settings:
+    found = engine_named(engine)
+    if plan.layout and (objection := found.objection(DeviceLayout.parse(plan.layout))) is not None:
+        raise FieldError("engine", engine, f"the plan's layout is {plan.layout}, and {objection}")
+    if found.name == SWIFTSPEC.name and not settings:
         return None
     if plan.device not in DEVICES:
         raise FieldError("engine", engine, f"the plan's device is {plan.device}, for which its steps are not known")
     deployment = Deployment.of_plan(plan, engine=engine, settings=settings)
-    serving = deployment.serving(
-        *planned_pair(plan.target.model, plan.draft.model, expert_parallel=deployment.expert_parallel)
-    )
+    serving = deployment.serving(*deployment.pair(plan.target.model, plan.draft.model))
     assert serving is not None, "this package's own has no settings"
     policy = candidate.build()
     if policy.layout is Layout.DISAGGREGATED or policy.verifies_trees:

@@ -90,8 +90,11 @@ class ServingEngine:
 
     @cached_property
     def limits(self) -> StepLimits:
-        """The engine's limits on this device, with the user's."""
-        return self.engine.limits(self.device, self.settings)
+        """The engine's limits on this device, with the user's, of all ranks of attention in data parallel together."""
+        limits, ranks = self.engine.limits(self.device, self.settings), self.target.attention_ranks
+        if ranks == 1 or self.engine.limits_of_all_ranks:
+            return limits
+        return replace(limits, step_tokens=limits.step_tokens * ranks, requests=limits.requests * ranks)
 
     def described(self) -> str:
         """The engine and the limits of its steps, a clause."""
@@ -131,7 +134,8 @@ class ServingEngine:
         """Seconds of a step with what the engine adds: to every layer, and the launches of a step without a graph."""
         seconds = self._steps.seconds(work)
         seconds += self._added_s
-        is_graph = work.rows <= self.limits.captured_tokens and (self.engine.graphs_prompts or not work.chunks)
+        rows = work.of_fullest(self.target.attention_ranks).rows
+        is_graph = rows <= self.limits.captured_tokens and (self.engine.graphs_prompts or not work.chunks)
         return seconds if is_graph else max(seconds, self.target.num_layers * self.added.launch_s)
 
     @cached_property
@@ -222,6 +226,8 @@ class ServingEngine:
             token_s=self.added.token_s,
             prefixes=PrefixCache(block_tokens=self.limits.prefix_block, gives_up=gives_up),
             chains=chains,
+            ranks=self.target.attention_ranks,
+            prompt_wait=self.limits.prompt_wait,
         )
 
 

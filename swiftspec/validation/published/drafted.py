@@ -13,6 +13,7 @@ from scipy.stats import gamma
 
 from swiftspec.files.reading import parse_foreign_json
 from swiftspec.models.quantisation import draft_format
+from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.deployment import PlannedModel
 from swiftspec.planner.under_load.decoding import Chains
 from swiftspec.planner.under_load.serving_engine import DraftModel, ServingEngine
@@ -105,8 +106,10 @@ def drafting_of(cells: Mapping[str, str], target: PlannedModel, gaps: list[str])
     )
     forwards, rows = _shape(cells, usual, gaps)
     is_parallel = name in _PARALLEL_DRAFTS
+    draft = _draft(name, target, gaps) if name else None
+    layout = target.spec.layout if isinstance(target.spec, SparseSpec) else None
     return Drafting(
-        draft=_draft(name, target, gaps) if name else None,
+        draft=None if draft is None else draft.in_layout(layout),
         is_parallel=is_parallel,
         forwards=1 if is_parallel else forwards,
         rows=rows,

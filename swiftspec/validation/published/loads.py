@@ -18,8 +18,8 @@ from swiftspec.devices import DeviceSpec, named_device, registered_device
 from swiftspec.engines import engine_named
 from swiftspec.engines.description import Engine
 from swiftspec.files.csv_rows import read_table
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.published import registered_name
-from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.deployment import PlannedModel
 from swiftspec.planner.under_load.loads import ArrayRun
 from swiftspec.policies.effects import Role
@@ -34,6 +34,8 @@ from swiftspec.validation.published.rows import (
     cell_above_0,
     cell_count,
     cell_number,
+    in_layout,
+    of_ranks,
     weight_format,
 )
 
@@ -169,10 +171,9 @@ def _row(stated: Mapping[str, str], engine: Engine | None) -> MeasuredRow:
     found, gaps = _engine(cells, engine)
     target = _target(cells)
     quant = weight_format(cells.get("precision", "").strip().lower() or "bf16", target.name)
-    degree, whole_experts = _degrees(cells)
+    layout = _layout(cells)
+    target = in_layout(target, layout, found)
     drafting = _drafting(cells, target, gaps)
-    if whole_experts and isinstance(target.spec, SparseSpec) and target.spec.experts:
-        target = target.with_whole_experts()
     method = "plain" if drafting is None else cells["spec"]
     return MeasuredRow(
         cells=stated,
@@ -180,7 +181,7 @@ def _row(stated: Mapping[str, str], engine: Engine | None) -> MeasuredRow:
         source=_source(stated),
         engine=found,
         device=_device(cells),
-        degree=degree,
+        degree=layout.num_devices,
         target=target,
         quant=quant,
         settings={word: cells[word] for word in found.words if cells.get(word)},
@@ -223,26 +224,26 @@ def _engine(cells: Mapping[str, str], engine: Engine | None) -> tuple[Engine, li
     return found, [f"release of {found.full_name}"]
 
 
-def _degrees(cells: Mapping[str, str]) -> tuple[int, bool]:
-    """Devices of the group, and whether they hold whole experts.
+def _layout(cells: Mapping[str, str]) -> DeviceLayout:
+    """How the devices share the target.
 
-    In AIConfigurator's points an id has the degrees where it can; the columns are some products of both.
+    In AIConfigurator's points an id has the degrees where it can; the columns are some products of both, which do not
+    tell how attention in data parallel is divided.
     """
     degree, whole = cell_count(cells, "devices", default=1), cell_count(cells, "ep", default=1)
-    divided = cell_count(cells, "moe_tp", default=1) if "moe_tp" in cells else 0
+    ranks = cell_count(cells, "attention_dp", default=1, least=1)
+    if "moe_tp" not in cells:
+        return of_ranks(degree, ranks, whole_experts=whole > 1)
+    divided = cell_count(cells, "moe_tp", default=1)
     found = _DEGREES_IN_ID.search(cells.get("id", ""))
-    is_parallel = cell_count(cells, "attention_dp", default=1) > 1
-    if divided and degree == 1:
-        is_parallel = is_parallel or divided * whole > 1
-    elif divided:
-        is_parallel = not found and degree < divided * whole
-    if is_parallel:
-        raise UnpredictedError("attention in data parallel is not planned")
+    is_product = not found and degree < divided * whole
+    if is_product or (degree == 1 and (ranks > 1 or divided * whole > 1)):
+        raise UnpredictedError("its degrees are products, which do not tell how attention in data parallel is divided")
     if found:
         degree, whole = int(found[1]), int(found[2])
-    elif divided and degree == divided * whole and degree > whole > 1:
+    elif degree == divided * whole and degree > whole > 1:
         degree = whole
-    return degree, whole > 1
+    return of_ranks(degree, 1, whole_experts=whole > 1)
 
 
 def _device(cells: Mapping[str, str]) -> DeviceSpec:

@@ -11,6 +11,7 @@ from swiftspec.devices import DeviceSpec
 from swiftspec.engines.constants import Constants
 from swiftspec.engines.description import Engine
 from swiftspec.models import QUANTISATIONS
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.deployment import PlannedModel
 from swiftspec.planner.under_load.arrays import simulate
@@ -18,7 +19,16 @@ from swiftspec.planner.under_load.loads import ArrayRun, Requests
 from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.validation.published.drafted import Drafting
 
-__all__ = ["MeasuredRow", "UnpredictedError", "cell_above_0", "cell_count", "cell_number", "weight_format"]
+__all__ = [
+    "MeasuredRow",
+    "UnpredictedError",
+    "cell_above_0",
+    "cell_count",
+    "cell_number",
+    "in_layout",
+    "of_ranks",
+    "weight_format",
+]
 
 _MOST: Final = 10_000_000  # of anything that is counted
 _FORMATS: Final = {
@@ -68,6 +78,26 @@ def cell_above_0(cells: Mapping[str, str], name: str) -> float | None:
     if value is not None and value <= 0:
         raise ValueError(f"{name} is {cells[name]}; expected more than 0")
     return value
+
+
+def in_layout(target: PlannedModel, layout: DeviceLayout, engine: Engine) -> PlannedModel:
+    """A row's target in its layout. UnpredictedError if that is none of its own, or none of the engine's."""
+    if target.spec.experts is None:
+        if layout.dp > 1:
+            raise UnpredictedError(
+                f"{target.name} has no experts, so that ranks of attention in data parallel are replicas"
+            )
+        return target
+    if (objection := engine.objection(layout)) is not None:
+        raise UnpredictedError(f"layout is {layout}; {objection}")
+    return target.in_layout(layout)
+
+
+def of_ranks(devices: int, ranks: int, *, whole_experts: bool) -> DeviceLayout:
+    """The layout of so many devices in ranks of attention in data parallel. UnpredictedError if these do not divide."""
+    if devices % ranks:
+        raise UnpredictedError(f"its {ranks} ranks of attention in data parallel do not divide its devices, {devices}")
+    return DeviceLayout(dp=ranks, tp=devices // ranks, ep=devices if whole_experts else 1)
 
 
 def weight_format(stated: str, target: str) -> str:

@@ -15,7 +15,7 @@ from swiftspec.devices.accelerators import DEVICES
 from swiftspec.engines import engine_named
 from swiftspec.engines.description import Engine
 from swiftspec.files.csv_rows import read_table
-from swiftspec.models.sparse_spec import SparseSpec
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.planner.deployment import PlannedModel
 from swiftspec.planner.under_load.loads import ArrayRun
 from swiftspec.policies.effects import Role
@@ -37,6 +37,8 @@ from swiftspec.validation.published.rows import (
     UnpredictedError,
     cell_above_0,
     cell_count,
+    in_layout,
+    of_ranks,
     weight_format,
 )
 
@@ -145,15 +147,11 @@ def read_speed_rows(
 
 def _row(cells: Mapping[str, str], engine: Engine | None) -> MeasuredRow:
     gaps: list[str] = []
-    layout = cells.get("par", "")
-    if re.search(r"\bDP", layout):
-        raise UnpredictedError("attention in data parallel is not planned")
     clients = cell_count(cells, "conc", least=1)
     target = _target(cells, gaps)
-    if "EP" in layout and isinstance(target.spec, SparseSpec) and target.spec.experts:
-        target = target.with_whole_experts()
     served_by, device = _engine(cells, engine, gaps), _device(cells, gaps)
     degree = _count(cells, "gpus", 1, "number of devices", gaps)
+    target = in_layout(target, _layout(cells.get("par", ""), degree, gaps), served_by)
     quant = _format(cells, target, gaps)
     prompt_tokens = _count(cells, "isl", _PROMPT, "prompt length", gaps)
     output_tokens = _count(cells, "osl", _OUTPUT, "output length", gaps)
@@ -176,6 +174,15 @@ def _row(cells: Mapping[str, str], engine: Engine | None) -> MeasuredRow:
             cells.get("dataset", ""), clients=clients, prompt_tokens=prompt_tokens, output_tokens=output_tokens
         ),
     )
+
+
+def _layout(stated: str, devices: int, gaps: list[str]) -> DeviceLayout:
+    """From `TP8`, `TP8+EP8` or `DP8+EP8`; ranks without a number are one for each device, which is a gap."""
+    ranks = re.search(r"\bDP(\d*)", stated)
+    if ranks is not None and not ranks[1]:
+        gaps.append("layout")
+    number = 1 if ranks is None else int(ranks[1] or devices)
+    return of_ranks(devices, number, whole_experts="EP" in stated)
 
 
 def _count(cells: Mapping[str, str], column: str, usual: int, name: str, gaps: list[str]) -> int:

@@ -215,3 +215,34 @@ def test_a_request_that_gave_way_is_read_again_even_by_a_pool_that_only_decodes(
     tight = simulate(load, engine(cache_tokens=3000))
     assert tight.num_preemptions == tight.preemptions.sum() > 0
     assert tight.e2e_s.mean() > simulate(load, engine()).e2e_s.mean()
+
+
+def test_ranks_share_a_step_and_read_no_more_of_one_prompt_than_one_of_them_has() -> None:
+    chunks: list[list[int]] = []
+
+    def noting(work: StepWork) -> float:
+        chunks.append([tokens for tokens, _ in work.chunks])
+        return seconds(work)
+
+    load = Requests(arrival_s=np.zeros(5), prompt_tokens=np.full(5, 300), output_tokens=np.full(5, 2))
+    simulate(load, engine(step_s=noting, ranks=4, step_tokens=512))
+    assert chunks[0] == [128] * 4
+
+
+def test_prompts_wait_until_each_rank_has_one_or_for_as_many_steps_as_are_said() -> None:
+    together: list[int] = []
+
+    def noting(work: StepWork) -> float:
+        together.append(len(work.chunks))
+        return seconds(work)
+
+    load = replace(requests(200, clients=16), prompt_tokens=np.full(200, 64))
+    at_once = simulate(load, engine(step_s=noting, ranks=4))
+    alone, together[:] = together[:], []
+    waiting = simulate(load, engine(step_s=noting, ranks=4, prompt_wait=500))
+    assert sum(count > 0 for count in together) < sum(count > 0 for count in alone)
+    # But for the last ones, when there are too few clients left.
+    assert min([count for count in together if count][:-8]) == 4
+    assert np.median(waiting.ttft_s) > 2 * np.median(at_once.ttft_s)
+    short = simulate(load, engine(ranks=4, prompt_wait=2))
+    assert np.median(at_once.ttft_s) < np.median(short.ttft_s) < np.median(waiting.ttft_s)

@@ -7,8 +7,11 @@ from swiftspec.costmodel.steps import StepWork
 from swiftspec.devices import DEVICES
 from swiftspec.engines.description import Engine
 from swiftspec.engines.sglang import SGLANG
+from swiftspec.engines.trtllm import TRTLLM
 from swiftspec.engines.vllm import VLLM
 from swiftspec.models import known_model
+from swiftspec.models.device_layout import DeviceLayout
+from swiftspec.models.sparse_spec import in_layout
 from swiftspec.planner.under_load.serving_engine import DraftModel, ServingEngine
 
 
@@ -29,3 +32,34 @@ def test_a_round_that_is_formed_late_takes_longer(engine: Engine, late_s: float)
     work = StepWork(sequences=1, rows_each=4, cache_tokens=500, sampled=4)
     assert on.under_load(chains).step_s(work) - on.step_s(work) == pytest.approx(late_s + on.added.round_s)
     assert on.under_load().step_s(work) == on.step_s(work)
+
+
+def in_ranks(engine: Engine, layout: str) -> ServingEngine:
+    target = in_layout(known_model("deepseek-r1").spec, DeviceLayout.parse(layout))
+    return ServingEngine(engine=engine, device=DEVICES["h200-sxm"], degree=8, target=target, quant="fp8")
+
+
+@pytest.mark.parametrize(
+    ("engine", "tokens", "requests"), [(VLLM, 8 * 8192, 8 * 1024), (SGLANG, 8192, 2048), (TRTLLM, 8 * 8192, 8 * 2048)]
+)
+def test_limits_are_of_each_rank_or_of_all(engine: Engine, tokens: int, requests: int) -> None:
+    limits = in_ranks(engine, "dp8ep8").limits
+    assert (limits.step_tokens, limits.requests) == (tokens, requests)
+    assert in_ranks(engine, "tp8ep8").limits.step_tokens == 8192
+
+
+def test_each_rank_keeps_the_cache_of_its_own_requests() -> None:
+    """Of a latent one every device of a rank has a copy."""
+    divided, ranks, both = (in_ranks(SGLANG, layout).cache_tokens() for layout in ("tp8ep8", "dp8ep8", "dp2tp4"))
+    assert ranks > 5 * divided, "eight caches, beside more weights"
+    assert 1.8 * divided < both < 2 * divided
+
+
+def test_a_step_has_a_graph_as_long_as_every_rank_has() -> None:
+    spread = in_ranks(VLLM, "dp8ep8")
+    rows = 8 * spread.limits.captured_tokens
+    within, beyond = (
+        spread.step_s(StepWork(sequences=count, cache_tokens=count, sampled=count)) for count in (rows, rows + 8)
+    )
+    assert within == pytest.approx(beyond, rel=0.1)
+    assert in_ranks(VLLM, "dp8ep8").under_load().ranks == 8

@@ -92,7 +92,7 @@ def test_sparse_points_are_met_more_nearly_than_by_the_tables_own_planner(sparse
 
 def test_a_measurement_that_is_repeated_counts_once(sparse_points: Section) -> None:
     assert sparse_points.skipped == {
-        "attention in data parallel is not planned": 22,
+        "its degrees are products, which do not tell how attention in data parallel is divided": 22,
         "they repeat the measurement of another row": 12,
     }
 

@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 
 from swiftspec.engines import engine_named
+from swiftspec.models.device_layout import DeviceLayout
+from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.validation.published.loads import read_load_rows
 from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError
 
 CLOSED = "model,device,devices,engine,release,input_tokens,output_tokens,concurrency"
 GPT = "openai/gpt-oss-120b,h100-sxm,2,vllm,0.13.0,1024,1024,16"
+GPT_ON_8 = "openai/gpt-oss-120b,h100-sxm,8,trtllm,1.2,1024,1024,16"
 
 
 def written(folder: Path, *lines: str) -> Path:
@@ -78,6 +81,26 @@ def test_the_columns_of_aiconfigurators_points(tmp_path: Path) -> None:
     assert row.gaps == ("release of vLLM",)
     parallel = "h200_sxm,deepseek-ai/DeepSeek-R1,trtllm,1.1,8,1,1,8,8,8,1024,1024,fp8,fp8,13.5"
     assert "data parallel" in str(only(written(tmp_path, head, parallel)))
+
+
+@pytest.mark.parametrize(("ep", "ranks", "layout"), [(1, 1, None), (8, 1, "tp8ep8"), (1, 8, "dp8"), (8, 8, "dp8ep8")])
+def test_the_layout_of_a_mixture(tmp_path: Path, ep: int, ranks: int, layout: str | None) -> None:
+    row = known(written(tmp_path, CLOSED + ",ep,attention_dp,timeout_iters", f"{GPT_ON_8},{ep},{ranks},60"))
+    assert isinstance(row.spec, SparseSpec)
+    assert row.spec.layout == (None if layout is None else DeviceLayout.parse(layout))
+    assert (row.degree, row.settings) == (8, {"timeout_iters": "60"})
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "says"),
+    [
+        ("openai/gpt-oss-120b", 3, "its 3 ranks of attention in data parallel do not divide its devices, 8"),
+        ("llama-3.1-8b", 8, "llama-3.1-8b has no experts, so that ranks of attention in data parallel are replicas"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_left_out(tmp_path: Path, model: str, ranks: int, says: str) -> None:
+    line = f"{GPT_ON_8.replace('openai/gpt-oss-120b', model)},{ranks}"
+    assert str(only(written(tmp_path, CLOSED + ",attention_dp", line))) == says
 
 
 def test_a_row_that_drafts_is_drafted(tmp_path: Path) -> None:

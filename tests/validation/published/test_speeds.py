@@ -4,6 +4,8 @@ from statistics import median
 import pytest
 
 from swiftspec.engines import engine_named
+from swiftspec.models.device_layout import DeviceLayout
+from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.validation.published import DATA
 from swiftspec.validation.published.comparison import Comparison
 from swiftspec.validation.published.row_requests import text_requests
@@ -43,6 +45,25 @@ def test_a_mean_of_tokens_is_one_rate_at_all_positions(tmp_path: Path) -> None:
     assert found.drafting.survival[1] == pytest.approx(found.drafting.survival[0] ** 2)
 
 
+@pytest.mark.parametrize(
+    ("stated", "layout", "gaps"),
+    [
+        ("8,TP8", None, ()),
+        ("8,TP8+EP", DeviceLayout(tp=8, ep=8), ()),
+        ("8,DP8+EP8", DeviceLayout(dp=8, ep=8), ()),
+        ("8,balanced recipe (DP attention likely)", DeviceLayout(dp=8), ("layout",)),
+    ],
+)
+def test_the_layout_of_a_mixture(tmp_path: Path, stated: str, layout: DeviceLayout | None, gaps: tuple[str]) -> None:
+    found = row(tmp_path, f"MTP,DeepSeek-R1,MTP,1,1.8,,fp8,H200,{stated},SGLang 0.5.9,64,1024,1024,50,,")
+    assert found.drafting is not None
+    assert found.drafting.draft is not None
+    for spec in (found.spec, found.drafting.draft.spec):
+        assert isinstance(spec, SparseSpec)
+        assert spec.layout == layout
+    assert (found.degree, found.gaps) == (8, gaps)
+
+
 def test_a_tree_of_sglang_has_steps_and_rows(tmp_path: Path) -> None:
     found = row(tmp_path, "EAGLE-3,Qwen3-30B-A3B,EAGLE-3,6-4-12,2.4,,bf16,H100,2,TP,SGLang 0.5.9,1,100,512,171,,")
     assert found.drafting is not None
@@ -69,7 +90,7 @@ def test_what_a_row_leaves_open_is_named(tmp_path: Path) -> None:
         (("vLLM 0.15.1", ""), "engine is missing"),
         (("H100", "MI300X"), "device is 'MI300X', which is not registered"),
         (("Qwen3-32B", "Nobody-9B"), "target is 'Nobody-9B', which is not known by name"),
-        (("TP1", "DP8+EP8"), "attention in data parallel is not planned"),
+        (("TP1", "DP8+EP8"), "its 8 ranks of attention in data parallel do not divide its devices, 1"),
         ((",8,76", ",,76"), "conc is missing"),
     ],
 )
