@@ -56,8 +56,8 @@ class Value(StrEnum):
 
     TARGET = "target"
     DRAFT = "draft"
-    DEGREE = "degree"
-    RANK_DEGREE = "rank_degree"
+    DEGREE = "layout.num_devices"
+    RANK_DEGREE = "layout.tp"
     RANKS = "ranks"
     HAS_RANKS = "has_ranks"
     WHOLE_EXPERTS = "whole_experts"

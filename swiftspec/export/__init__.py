@@ -131,13 +131,12 @@ def export_plan(
         draft=(draft or own) if drafts else None,
         method=method,
         policy=found.policy,
-        degree=found.degree,
+        layout=DeviceLayout(tp=found.degree) if layout is None or layout.is_plain else layout,
         draft_degree=found.draft_degree,
         dtype=_DTYPES.get(plan.target.dtype),
         quantisation=_quantisation(plan),
         schedule=schedule,
         max_running=max_running,
-        layout=layout or DeviceLayout(tp=found.degree),
     )
     if imitated is not None:
         served = _imitating(served, imitated)

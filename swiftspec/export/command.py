@@ -33,8 +33,10 @@ class ServerSettings:
         How tokens are drafted; None if none are.
     policy : Policy
         One that the engine can run.
-    degree, draft_degree : int
-        Devices that share each model; of the draft, those of one rank.
+    layout : DeviceLayout
+        How the devices share the target.
+    draft_degree : int
+        Devices that divide the draft of a rank.
     dtype : str, optional
         Of weights that are not quantised, `bfloat16`; the checkpoint's own if None.
     quantisation : mapping
@@ -49,15 +51,13 @@ class ServerSettings:
         Requests at once.
     rates : tuple of float, optional
         Acceptance to imitate: shares of the rounds in which at least 1, 2, .. draft tokens are accepted.
-    layout : DeviceLayout
-        How the devices share the target.
     """
 
     target: str
     draft: str | None
     method: Method | None
     policy: Policy
-    degree: int
+    layout: DeviceLayout
     draft_degree: int
     dtype: str | None = None
     quantisation: Mapping[Role, str] = field(default_factory=dict)
@@ -66,12 +66,6 @@ class ServerSettings:
     file: str | None = None
     max_running: int | None = None
     rates: tuple[float, ...] | None = None
-    layout: DeviceLayout = field(default_factory=DeviceLayout)
-
-    @property
-    def rank_degree(self) -> int:
-        """Devices that divide the attention of a rank: all without attention in data parallel."""
-        return self.layout.tp if self.layout.dp > 1 else self.degree
 
     @property
     def ranks(self) -> int | None:
@@ -98,7 +92,7 @@ class ServerSettings:
     @property
     def equal_parts(self) -> str:
         """`1,1` of two devices."""
-        return ",".join(["1"] * self.degree)
+        return ",".join(["1"] * self.layout.num_devices)
 
     @property
     def target_fp8(self) -> str | None:

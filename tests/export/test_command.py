@@ -14,6 +14,7 @@ from swiftspec.engines.vllm import VLLM
 from swiftspec.engines.words import LengthRange, Method
 from swiftspec.export import export_plan
 from swiftspec.export.command import ServerSettings, written
+from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import plan_for
 from swiftspec.planner.load import Load
@@ -105,7 +106,7 @@ def test_every_word_has_an_attribute_of_a_plan_to_fill_it(engine: Engine) -> Non
             draft="me/draft",
             method=method,
             policy=policies.get(method, SerialChain(num_draft_tokens=3)),
-            degree=2,
+            layout=DeviceLayout(dp=2, ep=2),
             draft_degree=2,
             quantisation={Role.TARGET: "fp8", Role.DRAFT: "fp8"},
             schedule=(LengthRange(1, 4, 3), LengthRange(5, 8, 0)),

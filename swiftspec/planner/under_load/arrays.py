@@ -158,7 +158,8 @@ class _Run:
             prompts=[] if waits else [self.engine.read_at_once(prompt.left) for prompt in self.reading],
         )
         granted = list(zip(self.reading, formed.chunks, strict=False))
-        sequences = decoding.count if formed.decodes else 0
+        # Where prompts go first, ranks that have none decode meanwhile: all do, until each has a prompt.
+        sequences = decoding.count if formed.decodes or len(granted) < self.engine.ranks else 0
         ending = sum(1 for prompt, tokens in granted if tokens == prompt.left)
         work = StepWork(
             sequences=sequences,
