@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from swiftspec.costmodel.op_tables import COLUMNS, Columns, OpTables, Source
-from swiftspec.costmodel.sparse_selection import select_experts
+from swiftspec.costmodel.sparse_selection import release_key, select_experts
 from swiftspec.devices import named_device
 from swiftspec.files.csv_rows import read_cells
 from swiftspec.files.document import Origin
@@ -197,7 +197,7 @@ def _newest(rows: Sequence[Record], *same: str) -> list[Record]:
     newest: dict[tuple[object, ...], str] = {}
     for row in rows:
         what = tuple(row[name] for name in same)
-        newest[what] = max(newest.get(what, ""), str(row["version"]), key=_release)
+        newest[what] = max(newest.get(what, ""), str(row["version"]), key=release_key)
     return [row for row in rows if row["version"] == newest[tuple(row[name] for name in same)]]
 
 
@@ -209,12 +209,6 @@ def _medians(rows: Sequence[Record]) -> list[Record]:
             key = tuple(row[name] for name in ("op", "implementation", "version", "gpus", "message_bytes"))
             runs.setdefault(key, []).append(row)
     return [{**same[0], "latency_us": median(float(row["latency_us"]) for row in same)} for same in runs.values()]
-
-
-def _release(version: str) -> list[tuple[int, str]]:
-    """A sort key: 1.3.0rc20 after 1.3.0rc10, 0.24.0 after 0.19.0."""
-    digits = "".join(char if char.isdigit() else " " for char in version).split()
-    return [(int(number), "") for number in digits]
 
 
 _RENAMED = {"m": "rows", "batch": "sequences", "kv_len": "context", "gpus": "devices", "message_bytes": "num_bytes"}

@@ -12,15 +12,15 @@ from math import exp, log
 
 import numpy as np
 
+from swiftspec.costmodel.expert_shapes import ExpertShape
 from swiftspec.costmodel.routing import independent
 from swiftspec.devices import named_device
 from swiftspec.models import QUANTISATIONS
 
-__all__ = ["Entry", "Selection", "select_experts"]
+__all__ = ["Entry", "Selection", "release_key", "select_experts"]
 
 _LEAST_SHARE = 0.2  # of the peak bandwidth
 _DECODING_ROWS = 64
-_SHAPE = ("dtype", "hidden", "size", "active", "experts", "parts", "holders")
 Record = Mapping[str, str | int | float]
 
 
@@ -39,7 +39,7 @@ class Entry:
     framework: str
     version: str
     kernel: str
-    shape: tuple[str | int | float, ...]
+    shape: ExpertShape
     seconds: Mapping[int, float]
 
     @property
@@ -51,11 +51,11 @@ class Entry:
     def share(self, bandwidth_Bps: float) -> float:
         """Share of the bandwidth at which it reads a further expert, or the experts of many rows if that is more."""
         dtype, hidden, size, active, experts, parts, holders = self.shape
-        expert_bytes = 3 * int(hidden) * int(size) / int(parts) * QUANTISATIONS[str(dtype)].bytes_per_weight
+        expert_bytes = 3 * hidden * size / parts * QUANTISATIONS[dtype].bytes_per_weight
         few = sorted(rows for rows in self.seconds if rows <= _DECODING_ROWS)
         seconds = np.array([self.seconds[rows] for rows in few])
-        touched = np.array([independent(rows, num_experts=int(experts), num_active=int(active)) for rows in few])
-        read_bytes = touched / int(holders) * expert_bytes
+        touched = np.array([independent(rows, num_experts=experts, num_active=active) for rows in few])
+        read_bytes = touched / holders * expert_bytes
         # Least squares of relative errors of t0 + bytes / speed.
         sides = np.stack([np.ones_like(seconds), read_bytes], axis=1) / seconds[:, None]
         slope = float(np.linalg.lstsq(sides, np.ones_like(seconds), rcond=None)[0][1])
@@ -71,7 +71,7 @@ def select_experts(rows: Iterable[Record], *, device: str) -> Selection:
     for entry in _entries(rows):
         share = entry.share(bandwidth_Bps)
         if share < _LEAST_SHARE:
-            implausible[f"{entry.framework} {entry.version} {entry.kernel}, {entry.shape[0]}"].append(share)
+            implausible[f"{entry.framework} {entry.version} {entry.kernel}, {entry.shape.dtype}"].append(share)
         else:
             kept[entry.framework, *entry.shape].append(entry)
     chosen = [
@@ -90,7 +90,7 @@ def select_experts(rows: Iterable[Record], *, device: str) -> Selection:
 def _entries(rows: Iterable[Record]) -> Iterable[Entry]:
     groups: dict[tuple[str | int | float, ...], dict[int, float]] = defaultdict(dict)
     for row in rows:
-        key = (row["framework"], row["version"], row["kernel"], *(row[name] for name in _SHAPE))
+        key = (row["framework"], row["version"], row["kernel"], *(row[name] for name in ExpertShape._fields))
         known = groups[key]
         count, seconds = int(row["rows"]), float(row["latency_us"]) * 1e-6
         known[count] = min(known.get(count, seconds), seconds)
@@ -100,21 +100,22 @@ def _entries(rows: Iterable[Record]) -> Iterable[Entry]:
                 framework=str(framework),
                 version=str(version),
                 kernel=str(kernel),
-                shape=tuple(shape),
+                shape=ExpertShape(*shape),  # type: ignore[arg-type]  # as the columns of a record are checked to be
                 seconds=dict(sorted(times.items())),
             )
 
 
 def _newest(entries: Sequence[Entry]) -> str:
-    return max((entry.version for entry in entries), key=_release)
+    return max((entry.version for entry in entries), key=release_key)
 
 
-def _release(version: str) -> list[int]:
+def release_key(version: str) -> list[int]:
+    """A sort key: 1.3.0rc20 after 1.3.0rc10, 0.24.0 after 0.19.0."""
     return [int(part) for part in "".join(char if char.isdigit() else " " for char in version).split()]
 
 
 def _rows(entry: Entry) -> Iterable[dict[str, str | int | float]]:
-    about = dict(zip(_SHAPE, entry.shape, strict=True))
+    about = entry.shape._asdict()
     for rows, seconds in entry.seconds.items():
         yield {
             "framework": entry.framework,

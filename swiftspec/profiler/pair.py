@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.pair import Pair, dtypes_of_roles, resolve_pair
 from swiftspec.artifacts.profile import Profile
-from swiftspec.devices import DEVICES
+from swiftspec.devices import DEVICES, DeviceSpec
 from swiftspec.devices.contention import watch_contention
 from swiftspec.devices.local import num_devices_here
 from swiftspec.errors import FieldError, check_extra
@@ -119,8 +119,13 @@ def measure_pair(
 def registered_name(device: str) -> str:
     """Name in DEVICES of a GPU that calls itself e.g. `NVIDIA H200`; other devices keep their own name."""
     words = set(re.split(r"[\s,-]+", device.lower()))
-    alike = [name for name in DEVICES if name.partition("-")[0] in words]
-    return max(alike, key=lambda name: len(words.intersection(name.split("-"))), default=device)
+
+    def common(spec: DeviceSpec) -> int:
+        spellings = [{*name.split("-")} - {"sxm"} for name in (spec.name, *spec.aliases)]
+        return max((len(parts) for parts in spellings if parts <= words), default=0)
+
+    best = max(DEVICES.values(), key=common)
+    return best.name if common(best) else device
 
 
 def _checked_devices(device: str, num_devices: int | None, ranks: int) -> int:

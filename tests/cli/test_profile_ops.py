@@ -101,7 +101,13 @@ def test_more_gpus_than_there_are(
     [
         ("NVIDIA H200, 1 of them", "h200-sxm"),
         ("NVIDIA H100 80GB HBM3, 8 of them", "h100-sxm"),
-        ("NVIDIA GeForce RTX 4090, 1 of them", "NVIDIA GeForce RTX 4090, 1 of them"),
+        ("NVIDIA H100 PCIe, 2 of them", "h100-pcie"),
+        ("NVIDIA H20-3e, 8 of them", "h20-141gb"),
+        ("NVIDIA A100-SXM4-80GB, 8 of them", "a100-sxm"),
+        ("NVIDIA A100-SXM4-40GB, 8 of them", "a100-sxm-40gb"),
+        ("NVIDIA GeForce RTX 4090, 1 of them", "rtx-4090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition, 1 of them", "rtx-pro-6000"),
+        ("NVIDIA GeForce RTX 3090, 1 of them", "NVIDIA GeForce RTX 3090, 1 of them"),
         ("AMD EPYC 9654, 2 cores", "AMD EPYC 9654, 2 cores"),
     ],
 )

@@ -16,6 +16,7 @@ from swiftspec.costmodel.forward import Host, forward_parts
 from swiftspec.costmodel.shipped import kernels_of
 from swiftspec.models import known_model
 from swiftspec.models.heads import HEADS
+from swiftspec.models.quantisation import draft_format
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import SPARSE_RATIO, SPARSE_TOKENS, Row
 
@@ -73,7 +74,7 @@ class Rounds:
         parts = forward_parts(
             head.spec(spec),
             kernels=kernels_of(self.device, framework=self.engine),
-            quant=self.quant,
+            quant=draft_format(self.quant),
             degree=self.degree,
             rows=rows * sequences,
             sequences=sequences,
