@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 from swiftspec.acceptance import AcceptanceRecord, published_records
 from swiftspec.acceptance.head_records import published_rates
-from swiftspec.acceptance.records import Form, unconditional_rates
+from swiftspec.acceptance.lengths import unconditional_rates
+from swiftspec.acceptance.records import Form
 from swiftspec.studies.backtest.rows import Row
 
 __all__ = ["KNOWN_CHAIN", "LONG_CHAIN", "head_acceptance_rows"]
