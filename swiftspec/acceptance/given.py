@@ -119,7 +119,7 @@ class GivenAcceptance:
             If no draft model has such rates by position.
         """
         mean = sum(self.rates) / len(self.rates)
-        if len(self.rates) == 1:
+        if len(self.rates) == 1 or not any(self.rates):
             return _at_rate(mean, self.num_draft_tokens)
         fit = fit_acceptance_model([Chain(values=self.rates)])
         if fit.residual > _MOST_MISSED:
