@@ -17,11 +17,12 @@ _LONGEST: Final = 16  # positions; beyond, the last rate holds
 
 
 class PositionRates(NamedTuple):
-    """Conditional rates by position, one clause about their source, and its provenance."""
+    """Conditional rates by position, one clause about their source, its provenance, and a spread as of `UsualRates`."""
 
     rates: tuple[float, ...]
     source: str
     provenance: Provenance
+    spread: float | None = None
 
     @property
     def basis(self) -> str:
@@ -70,7 +71,7 @@ def published_rates(
         f"its kind on {usual.text or 'all texts'} stands in, from which another one's tokens per round differ by "
         f"{usual.spread:.0%}, with {', '.join(sorted({one.target for one in usual.records}))}"
     )
-    return PositionRates(usual.rates, basis, Provenance.ASSUMED)
+    return PositionRates(usual.rates, basis, Provenance.ASSUMED, usual.spread)
 
 
 def _listed(datasets: Iterable[str]) -> str:

@@ -106,9 +106,11 @@ def records_without(source: str) -> list[AcceptanceRecord]:
 
 
 def _names(source: str) -> set[str]:
-    """What tells sources apart: repositories, publishers of model cards, and the first two words."""
-    found = re.findall(r"[\w.-]+/[\w.-]+", re.sub(r"https?://|(www\.)?github\.com/", "", source.lower()))
-    return {*found, " ".join(re.findall(r"[a-z]+", source.lower())[:2])}
+    """What tells sources apart: repositories, with and without their owner, and the first word."""
+    text = re.sub(r"https?://|(www\.)?github\.com/", "", source.lower())
+    repositories = re.findall(r"[\w.-]+/[\w.-]+", text)
+    first = re.findall(r"[a-z][\w.-]*", text)[:1]
+    return {*repositories, *(name.partition("/")[2] for name in repositories), *first} - {"model", "page"}
 
 
 def _of_text(records: Sequence[AcceptanceRecord], text: str | None) -> tuple[list[AcceptanceRecord], str]:

@@ -46,7 +46,7 @@ def compare_kinds(
     trace : path, optional
         A recorded trace whose text suffix decoding drafts from; a bundled one if not given.
     dataset : str, optional
-        Acceptance on this data set.
+        Acceptance on this data set or class of text.
     num_jobs : int
         Processes; 1 stays in this one, -1 starts one per core.
 

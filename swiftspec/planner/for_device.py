@@ -278,7 +278,7 @@ def _synthesised(
             given_rates(given) if given else published_rates(target.name, draft.name, dataset, kind=draft.kind)
         )
         trace = synthesise_positions(by_position.rates, kind=draft.kind, **amount)
-        return trace, Acceptance(basis=by_position.basis, provenance=by_position.provenance)
+        return trace, Acceptance(basis=by_position.basis, provenance=by_position.provenance, spread=by_position.spread)
     synthesised = partial(synthesise, **amount)
     if given is not None:
         trace = synthesised(given.acceptance_model(field="acceptance"))

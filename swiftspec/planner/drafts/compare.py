@@ -84,7 +84,7 @@ def compare_kinds(
     text : Path, optional
         A recorded trace, whose text suffixes are looked up in. Its routing is used if its target has as many experts.
     dataset : str, optional
-        Acceptance on this data set, where it is published.
+        Acceptance on this data set or class of text.
     seed, num_jobs : int
         As of a plan.
 

@@ -60,7 +60,7 @@ class KnownErrors:
     """Relative standard deviations.
 
     forwards: of each role's forwards. acceptance: of the tokens per round; None where it is unknown, as for a pair that
-    is planned with a proxy pair.
+    is planned with a proxy pair, or with what a user gave.
     """
 
     forwards: ForwardErrors = EXACT
@@ -84,7 +84,7 @@ NO_ERRORS: Final = KnownErrors()
 def known_errors(profile: Profile, acceptance: Acceptance | None) -> KnownErrors:
     """The errors of a plan's inputs; recorded acceptance has none except the spread over its prompts."""
     known: dict[Provenance, float] = {Provenance.MEASURED: 0.0, Provenance.PUBLISHED: PUBLISHED_ACCEPTANCE}
-    of_acceptance = known.get(acceptance.provenance) if acceptance else 0.0
+    of_acceptance = known.get(acceptance.provenance, acceptance.spread) if acceptance else 0.0
     return KnownErrors(forwards=forward_errors(profile), acceptance=of_acceptance)
 
 
