@@ -110,6 +110,14 @@ class GivenAcceptance:
             rates = (sum(rates) / length,)
         return cls(rates=rates, num_draft_tokens=length, source=f"{path.name}, of {record.key}, from {record.basis}")
 
+    @property
+    def survival(self) -> tuple[float, ...]:
+        """Share of chains accepted up to each position; of a mean share, at the same conditional rate everywhere."""
+        if len(self.rates) > 1:
+            return self.rates
+        chain = Drafted(steps=self.num_draft_tokens)
+        return chain.survival([chain.rate(1 + self.rates[0] * chain.steps)] * chain.steps)
+
     def acceptance_model(self, *, field: str = "acceptance") -> AcceptanceModel:
         """The acceptance model that gives serial chains of this length these rates; other fields are the prior's.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from swiftspec.acceptance.given import GivenAcceptance
-from swiftspec.acceptance.lengths import Drafted, conditional_rates
+from swiftspec.acceptance.lengths import conditional_rates
 from swiftspec.acceptance.records import AcceptanceRecord, published_records
 from swiftspec.acceptance.texts import of_text
 from swiftspec.acceptance.usual import family_of, mean_rates, usual_rates
@@ -32,11 +32,7 @@ class PositionRates(NamedTuple):
 
 def given_rates(given: GivenAcceptance) -> PositionRates:
     """What a user gave: shares of rounds by position; or a mean share, from the same conditional rate everywhere."""
-    rates = conditional_rates(given.rates)
-    if len(given.rates) == 1:
-        length = given.num_draft_tokens
-        rates = (Drafted(steps=length).rate(1 + given.rates[0] * length),) * length
-    return PositionRates(rates, given.describe(), Provenance.ASSUMED)
+    return PositionRates(conditional_rates(given.survival), given.describe(), Provenance.ASSUMED)
 
 
 def published_rates(

@@ -153,3 +153,15 @@ def test_wrong_arguments_are_one_sentence(changes: dict[str, object], sentence: 
     arguments = {"drafts": ["eagle3"], "clients": (1,)} | changes
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
         compare_kinds(TARGET, deployment=DEPLOYMENT, num_jobs=1, **arguments)  # type: ignore[arg-type]
+
+
+def test_suffix_decoding_takes_counted_tokens_per_round() -> None:
+    loads = (1, 8)
+    found = compare_kinds(TARGET, deployment=DEPLOYMENT, drafts={"suffix": "1.8@5"}, clients=loads, num_jobs=1)
+    assert [kind.name for kind in found.kinds] == ["none", "suffix"]
+    plain, suffix = found.kinds
+    assert suffix.basis == "given by 1.8 tokens per round of chains of 5"
+    for point, other in zip(suffix.points, plain.points, strict=True):
+        assert point.num_draft_tokens == 5
+        assert point.tokens_per_round == pytest.approx(1.8, abs=0.05)
+        assert 1 < point.user_tokens_per_s / other.user_tokens_per_s < 1.8

@@ -5,11 +5,12 @@ Every load is a closed loop of clients, which `under_load` predicts for each sha
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
 
+from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.artifacts.kinds import DraftingKind, KindComparison, KindPoint
 from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS
 from swiftspec.artifacts.trace import AcceptanceTrace
@@ -27,7 +28,9 @@ from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.space import feasible_options
 from swiftspec.planner.under_load.loads import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.predictor import Predictor, setup_of
+from swiftspec.planner.under_load.rounds import looked_up_rounds
 from swiftspec.policies.effects import Role
+from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.progress import Progress
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.latency import LatencyTable
@@ -49,7 +52,10 @@ _MANY = 8  # clients from which trees are not tried: chains have fewer rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """Kinds of one draft, or those without a draft, to be compared in a process of their own."""
+    """Kinds of one draft, or those without a draft, to be compared in a process of their own.
+
+    counted: acceptance of suffix decoding, if the user gave it.
+    """
 
     deployment: Deployment
     target: str
@@ -58,6 +64,7 @@ class _Task:
     dataset: str | None
     clients: tuple[int, ...]
     seed: int
+    counted: GivenAcceptance | None = None
 
 
 def compare_kinds(
@@ -79,6 +86,7 @@ def compare_kinds(
     deployment : Deployment
     target : str
     drafts : sequence of DraftInput
+        With `suffix` among them its acceptance is the given one, and no text's.
     clients : sequence of int
         Loads: clients with one request each under way, all of which share every step.
     text : Path, optional
@@ -94,6 +102,8 @@ def compare_kinds(
         One sentence naming field and value. A draft that cannot be planned is no error if others can.
     """
     loads = _checked(clients, deployment)
+    counted = next((asked.acceptance for asked in drafts if asked.draft == SUFFIX), None)
+    drafts = [asked for asked in drafts if asked.draft != SUFFIX]
     for asked in drafts:
         planned_pair(target, asked.draft)
         check_acceptance(dataset, None, asked.acceptance)
@@ -101,7 +111,16 @@ def compare_kinds(
     deployment = with_recorded_routing(deployment, planned, text)
     serving = deployment.serving(planned, planned)
     tasks = [
-        _Task(deployment=deployment, target=target, asked=asked, text=text, dataset=dataset, clients=loads, seed=seed)
+        _Task(
+            deployment=deployment,
+            target=target,
+            asked=asked,
+            text=text,
+            dataset=dataset,
+            clients=loads,
+            seed=seed,
+            counted=counted,
+        )
         for asked in (None, *drafts)
     ]
     found: list[DraftingKind] = []
@@ -170,14 +189,17 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
         if task.asked is None:
             raise
         return DraftingKind.model_validate({**named, "reason": str(error)})
-    shapes = _Shapes(kind=kind, deployment=task.deployment, models=models, inputs=inputs, seed=task.seed)
+    counted = task.counted if kind.name == SUFFIX else None
+    shapes = _Shapes(
+        kind=kind, deployment=task.deployment, models=models, inputs=inputs, seed=task.seed, counted=counted
+    )
     between = () if kind.own_devices else tuple(load for load in _BETWEEN if load < max(task.clients))
     points = [point for load in sorted({*task.clients, *between}) if (point := shapes.best(load)) is not None]
     stated = {}
     if kind.name != NONE:
         stated = {"provenance": inputs.acceptance.provenance, "basis": inputs.acceptance.basis}
     if text == _TEXT:
-        stated["basis"] = _OUR_TEXT
+        stated["basis"] = counted.describe() if counted else _OUR_TEXT
     return DraftingKind.model_validate(
         {**named, **stated, "points": tuple(points), "reason": shapes.objection(task.clients)}
     )
@@ -202,6 +224,8 @@ class _Shapes:
     inputs : Inputs
         Profile and trace.
     seed : int
+    counted : GivenAcceptance, optional
+        Of suffix decoding, as chains of one length.
     """
 
     kind: Kind
@@ -209,6 +233,7 @@ class _Shapes:
     models: tuple[PlannedModel, PlannedModel]
     inputs: Inputs
     seed: int
+    counted: GivenAcceptance | None = None
 
     def __post_init__(self) -> None:
         deployment, count = self.deployment, self.deployment.num_devices
@@ -231,6 +256,9 @@ class _Shapes:
             degrees=AllowedDegrees(engine=deployment.served_by, specs=specs),
             policies=self.kind.policies,
         )
+        if self.counted is not None:
+            chain = SuffixDecoding(verify_rows=self.counted.num_draft_tokens + 1)
+            self._options = [replace(option, policy=chain) for option in self._options[:1]]
         self._serving = deployment.serving(*self.models)
         self._predictor = Predictor(
             LatencyTable(self.inputs.profile.latencies),
@@ -238,6 +266,7 @@ class _Shapes:
             device=self.inputs.profile.device,
             serving=self._serving,
             seed=self.seed,
+            given=looked_up_rounds(self.counted.survival, seed=self.seed) if self.counted else None,
         )
         self._closed = ClosedForms(self.inputs.profile, self._trace)
 

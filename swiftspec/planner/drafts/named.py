@@ -66,12 +66,12 @@ def _suited(kind: DraftKind, is_wanted: Callable[[Policy], bool]) -> type[Policy
 
 
 def asked_drafts(target: str, drafts: Sequence[str]) -> list[str]:
-    """Drafts by name; without any, the smallest model, the same as a parallel draft, and all heads."""
+    """Drafts by name, `suffix` among them; without any, the smallest model, as a parallel draft, too, and all heads."""
     planned = PlannedModel.of(Role.TARGET, target)
     if not drafts:
         smallest = smallest_draft(planned)
         return [*([smallest, f"pard:{smallest}"] if smallest else []), *HEADS]
-    taken = [planned.draft(draft).name for draft in drafts]
+    taken = [draft if draft == SUFFIX else planned.draft(draft).name for draft in drafts]
     if twice := next((name for name in taken if taken.count(name) > 1), None):
         raise FieldError("draft", f"{twice} twice", "expected different ones")
     return taken
