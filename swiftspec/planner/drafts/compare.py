@@ -6,8 +6,6 @@ Every load is a closed loop of clients, which `under_load` predicts for each sha
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from math import exp, log
 from pathlib import Path
 
 from swiftspec.acceptance.given import GivenAcceptance
@@ -17,6 +15,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.errors import FieldError
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
+from swiftspec.planner.drafts.break_even import with_break_even
 from swiftspec.planner.drafts.named import NONE, SUFFIX, DraftInput, Kind, kinds_of
 from swiftspec.planner.for_device import NUM_NEW_TOKENS, Inputs, check_acceptance, prepare
 from swiftspec.planner.memory import MemoryModel
@@ -35,7 +34,7 @@ from swiftspec.progress import Progress
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.latency import LatencyTable
 
-__all__ = ["compare_kinds", "last_gain"]
+__all__ = ["compare_kinds"]
 
 _OURS = f"this package's engine with steps of {BatchLimits().max_rows} rows beside those of prompts"
 _MOST_CLIENTS = 256  # of this package's engine, which has no limit of its own
@@ -138,7 +137,7 @@ def compare_kinds(
         quantisation=deployment.quant,
         context=deployment.context,
         clients=loads,
-        kinds=tuple(_with_break_even(kind, plain, loads) for kind in found),
+        kinds=tuple(with_break_even(kind, plain, loads) for kind in found),
         routing=str(deployment.routing) if planned.spec.experts else "",
         engine=serving.described() if serving else _OURS,
     )
@@ -341,27 +340,3 @@ class _Shapes:
             verify_share=run.verify_share,
             method=run.method,
         )
-
-
-def _with_break_even(kind: DraftingKind, plain: DraftingKind, loads: Sequence[int]) -> DraftingKind:
-    """The kind at the loads that were asked for, and the load up to which it beats plain decoding at all of them."""
-    asked = tuple(point for point in kind.points if point.clients in loads)
-    gains = [
-        (point.clients, point.user_tokens_per_s / other.user_tokens_per_s)
-        for point in kind.points
-        if (other := plain.at(point.clients)) is not None
-    ]
-    pays_up_to = None if kind is plain else last_gain(gains)
-    is_open = pays_up_to is not None and pays_up_to == gains[-1][0]
-    return kind.model_copy(update={"points": asked, "pays_up_to": pays_up_to, "is_open": is_open})
-
-
-def last_gain(gains: Sequence[tuple[int, float]]) -> float | None:
-    """The load at which a gain falls to 1 for good, linear in the load's logarithm; the last one if it does not."""
-    if gains and gains[-1][1] > 1:
-        return float(gains[-1][0])
-    for (load, gain), (more, less) in reversed(list(pairwise(gains))):
-        if gain > 1 >= less:
-            share = (gain - 1) / (gain - less)
-            return exp(log(load) + share * (log(more) - log(load)))
-    return None

@@ -18,11 +18,11 @@ from swiftspec.acceptance.lengths import unconditional_rates
 from swiftspec.acceptance.records import Form
 from swiftspec.acceptance.texts import class_of
 from swiftspec.acceptance.usual import family_of, records_without, usual_rates
-from swiftspec.studies.backtest.rows import Row
+from swiftspec.studies.backtest.rows import BY_TEXT, Row
 
 __all__ = ["KNOWN_CHAIN", "LONG_CHAIN", "by_text_rows", "head_acceptance_rows"]
 
-_QUANTITY, _BY_TEXT = "tokens per round", "tokens per round, other sources"
+_QUANTITY = "tokens per round"
 _HELD_OUT = "DSpark, arXiv 2607.05147"
 _BY_LENGTH = "SemiAnalysisAI/InferenceX"
 KNOWN_CHAIN, LONG_CHAIN = 3, 7  # tokens
@@ -43,9 +43,7 @@ def by_text_rows() -> list[Row]:
         with suppress(ValueError):  # a kind that one source alone has
             found = usual_rates(family, record.dataset, length, records=records_without(record.source))
             name = f"{record.key}, chain of {length}, from other sources ({record.source})"
-            rows.append(
-                Row.unfitted(name, _BY_TEXT, record.length(length), _length(found.rates, length), record.source)
-            )
+            rows.append(Row.unfitted(name, BY_TEXT, record.length(length), _length(found.rates, length), record.source))
     return rows
 
 

@@ -47,6 +47,7 @@ def run(*, num_jobs: int, done: Progress) -> Backtest:
         _adaptive_verification,
         _pearl_batches,
         _head_acceptance,
+        _by_text,
     )
     sections = []
     for section in run_parallel((joblib.delayed(maker)() for maker in makers), num_jobs):
@@ -104,7 +105,11 @@ def _pearl_batches() -> Section:
 
 
 def _head_acceptance() -> Section:
-    return Section(title="Acceptance of heads", rows=(*head_acceptance_rows(), *by_text_rows()))
+    return Section(title="Acceptance of heads", rows=tuple(head_acceptance_rows()))
+
+
+def _by_text() -> Section:
+    return Section(title="Acceptance by text", rows=tuple(by_text_rows()))
 
 
 def _head_speeds() -> Section:
