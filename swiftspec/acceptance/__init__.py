@@ -6,6 +6,8 @@ from swiftspec.acceptance.model import PRIOR, AcceptanceModel, rank_acceptance, 
 from swiftspec.acceptance.proxy_pairs import Acceptance, acceptance_for, dataset_names
 from swiftspec.acceptance.records import AcceptanceRecord, AcceptanceRecords, published_records
 from swiftspec.acceptance.synthesis import synthesise, synthesise_positions
+from swiftspec.acceptance.texts import TextClass
+from swiftspec.acceptance.usual import usual_rates
 
 __all__ = [
     "PRIOR",
@@ -19,6 +21,7 @@ __all__ = [
     "Length",
     "Observation",
     "Ranks",
+    "TextClass",
     "acceptance_for",
     "dataset_names",
     "fit_acceptance_model",
@@ -27,4 +30,5 @@ __all__ = [
     "synthesise",
     "synthesise_positions",
     "tree_acceptance",
+    "usual_rates",
 ]

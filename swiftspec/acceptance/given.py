@@ -1,4 +1,4 @@
-"""Acceptance given by a user, as a rate or by position as in servers' logs, and the model that matches it.
+"""Acceptance given by a user, as rates or as tokens per round, as in servers' logs, and the model that matches it.
 
 A server that drafts chains of k tokens counts drafted and accepted tokens. vLLM logs the share of all drafted tokens
 that were accepted (`Avg Draft acceptance rate`), and for every position the share of chains that were accepted up to it
@@ -15,21 +15,23 @@ from pathlib import Path
 from scipy.optimize import brentq
 
 from swiftspec.acceptance.fitting import Chain, fit_acceptance_model
+from swiftspec.acceptance.lengths import Drafted, unconditional_rates
 from swiftspec.acceptance.model import PRIOR, AcceptanceModel, tree_acceptance
 from swiftspec.acceptance.records import AcceptanceRecords, Form
 from swiftspec.errors import FieldError
 
 __all__ = ["GivenAcceptance"]
 
-_LEAST, _MOST = 0.01, 0.99
 _LONGEST = 32  # tokens of a chain
+_NEAR = 1e-3  # to 0 and 1, which no acceptance model reaches
 _FARTHEST = 60.0  # nats: logits at which the longest chain still reaches the lowest and the highest rate
 _MOST_MISSED = 0.1  # root mean square over positions
 _EXAMPLES = (
-    "a share as 0.75, one of chains of 5 tokens as 0.44@5, shares by position as 0.8,0.7,0.6, or a file that "
-    "`swiftspec import` wrote, ending in .json"
+    "a share as 0.75, one of chains of 5 tokens as 0.44@5, shares by position as 0.8,0.7,0.6, tokens per round of "
+    "chains of 5 as 2.9@5, of trees of 3 steps, top-k 4 and 8 rows as 3.4@3-4-8, or a file that `swiftspec import` "
+    "wrote, ending in .json"
 )
-_FORM = re.compile(r"(?P<values>[^@]+)(@(?P<tokens>\d{1,3}))?")
+_FORM = re.compile(r"(?P<values>[^@]+)(@(?P<tokens>\d{1,3})(-(?P<top_k>\d{1,3})-(?P<rows>\d{1,4}))?)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,8 @@ class GivenAcceptance:
     num_draft_tokens : int
         Tokens of a chain.
     source : str
-        Pair, conditions and origin of what was read from a file; otherwise empty.
+        Pair, conditions and origin of what was read from a file, or the tokens per round that were given; otherwise
+        empty.
     """
 
     rates: tuple[float, ...]
@@ -52,7 +55,7 @@ class GivenAcceptance:
 
     @classmethod
     def parse(cls, text: str, *, field: str = "acceptance") -> "GivenAcceptance":
-        """From `0.75`, of single tokens, `0.44@5`, `0.8,0.7,0.6` or a file that `load` reads.
+        """From `0.75`, of single tokens, `0.44@5`, `0.8,0.7,0.6`, `2.9@5`, `3.4@3-4-8` or a file that `load` reads.
 
         ValueError naming the field or the file.
         """
@@ -65,19 +68,34 @@ class GivenAcceptance:
             rates = ()
         if match is None or not rates or (len(rates) > 1 and match["tokens"]):
             raise FieldError(field, repr(text), f"expected {_EXAMPLES}")
+        length = int(match["tokens"]) if match["tokens"] else len(rates)
+        if not 1 <= length <= _LONGEST:
+            raise FieldError(field, f"{text!r}, of chains of {length} tokens", f"expected 1 to {_LONGEST}")
+        if match["tokens"] and (rates[0] > 1 or match["top_k"]):
+            return cls._of_length(rates[0], _drafted(match, length, field=field), field=field)
         for rate in rates:
-            if not _LEAST <= rate <= _MOST:
-                raise FieldError(field, f"{rate:g}", f"expected shares from {_LEAST} to {_MOST}")
+            if not 0 <= rate <= 1:
+                raise FieldError(field, f"{rate:g}", "expected shares from 0 to 1, or tokens per round as 2.9@5")
         if any(later > earlier for earlier, later in pairwise(rates)):
             raise FieldError(
                 field,
                 f"{text!r}, which rises",
                 "expected for every position the share of all chains that were accepted up to there, as vLLM logs it",
             )
-        length = int(match["tokens"]) if match["tokens"] else len(rates)
-        if not 1 <= length <= _LONGEST:
-            raise FieldError(field, f"{text!r}, of chains of {length} tokens", f"expected 1 to {_LONGEST}")
         return cls(rates=rates, num_draft_tokens=length)
+
+    @classmethod
+    def _of_length(cls, tokens_per_round: float, drafted: Drafted, *, field: str) -> "GivenAcceptance":
+        """The share in chains that have the rate of these chains or trees."""
+        if not 1 <= tokens_per_round <= drafted.steps + 1:
+            most = drafted.steps + 1
+            raise FieldError(field, f"{tokens_per_round:g}", f"expected 1 to {most} tokens per round of {drafted}")
+        accepted = sum(unconditional_rates([drafted.rate(tokens_per_round)] * drafted.steps))
+        return cls(
+            rates=(accepted / drafted.steps,),
+            num_draft_tokens=drafted.steps,
+            source=f"{tokens_per_round:g} tokens per round of {drafted}",
+        )
 
     @classmethod
     def load(cls, path: Path) -> "GivenAcceptance":
@@ -90,8 +108,15 @@ class GivenAcceptance:
         rates = record.rates[:length]
         if record.quantity is Form.LENGTH:
             rates = (sum(rates) / length,)
-        within = tuple(min(max(rate, _LEAST), _MOST) for rate in rates)
-        return cls(rates=within, num_draft_tokens=length, source=f"{path.name}, of {record.key}, from {record.basis}")
+        return cls(rates=rates, num_draft_tokens=length, source=f"{path.name}, of {record.key}, from {record.basis}")
+
+    @property
+    def survival(self) -> tuple[float, ...]:
+        """Share of chains accepted up to each position; of a mean share, at the same conditional rate everywhere."""
+        if len(self.rates) > 1:
+            return self.rates
+        chain = Drafted(steps=self.num_draft_tokens)
+        return chain.survival([chain.rate(1 + self.rates[0] * chain.steps)] * chain.steps)
 
     def acceptance_model(self, *, field: str = "acceptance") -> AcceptanceModel:
         """The acceptance model that gives serial chains of this length these rates; other fields are the prior's.
@@ -101,11 +126,13 @@ class GivenAcceptance:
         ValueError
             If no draft model has such rates by position.
         """
-        if len(self.rates) == 1:
-            return _at_rate(self.rates[0], self.num_draft_tokens)
+        mean = sum(self.rates) / len(self.rates)
+        if len(self.rates) == 1 or not any(self.rates):
+            return _at_rate(mean, self.num_draft_tokens)
         fit = fit_acceptance_model([Chain(values=self.rates)])
         if fit.residual > _MOST_MISSED:
-            mean = sum(self.rates) / len(self.rates)
+            if {0.0, 1.0} & {*self.rates}:  # counts of few rounds, or of a draft that fails: their mean is data, too
+                return _at_rate(mean, self.num_draft_tokens)
             nearest = ", ".join(f"{rate:.2f}" for rate in tree_acceptance(fit.acceptance_model, (1,) * len(self.rates)))
             raise FieldError(
                 field,
@@ -130,12 +157,23 @@ class GivenAcceptance:
         return ",".join(f"{rate:g}" for rate in self.rates)
 
 
+def _drafted(match: re.Match[str], steps: int, *, field: str) -> Drafted:
+    """Chains of so many steps, or trees."""
+    if not match["top_k"]:
+        return Drafted(steps=steps)
+    top_k, rows = int(match["top_k"]), int(match["rows"])
+    if top_k < 1 or rows < 2:
+        raise FieldError(field, repr(match[0]), "expected a tree of at least top-k 1 and 2 rows")
+    return Drafted(steps=steps, top_k=top_k, rows=rows)
+
+
 def _at_rate(rate: float, num_draft_tokens: int) -> AcceptanceModel:
-    """The model that gives this share of accepted tokens in chains of this length."""
+    """The model that gives this share of accepted tokens in chains of this length, or nearly, for none and all."""
+    within = min(max(rate, _NEAR), 1 - _NEAR)
 
     def missed(mean_logit: float) -> float:
         acceptance_model = PRIOR.model_copy(update={"mean_logit": mean_logit})
-        return sum(tree_acceptance(acceptance_model, (1,) * num_draft_tokens)) / num_draft_tokens - rate
+        return sum(tree_acceptance(acceptance_model, (1,) * num_draft_tokens)) / num_draft_tokens - within
 
     mean_logit = brentq(missed, -_FARTHEST, _FARTHEST, xtol=1e-4)
     return PRIOR.model_copy(update={"mean_logit": float(mean_logit)})

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from swiftspec.acceptance.model import AcceptanceModel
+from swiftspec.acceptance.texts import of_text
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Facts
 from swiftspec.models import known_model, likely_vocabulary
@@ -109,11 +110,13 @@ def acceptance_for(target: str | Model, draft: str | Model, dataset: str | None 
     target, draft : str or Model
         A name of the registry, or any model whose shape is known.
     dataset : str, optional
+        Or a class of text; of a data set without figures those of its class are taken.
 
     Raises
     ------
     ValueError
-        If the registry has no such model, the vocabularies of two models in it differ, or the data set is unknown.
+        If the registry has no such model, the vocabularies of two models in it differ, or no data set of that class has
+        figures.
     """
     theirs, ours = (known_model(model) if isinstance(model, str) else model for model in (target, draft))
     if theirs.vocabulary and ours.vocabulary and theirs.vocabulary != ours.vocabulary:
@@ -122,8 +125,9 @@ def acceptance_for(target: str | Model, draft: str | Model, dataset: str | None 
             f"{ours.name!r}, whose vocabulary is {ours.vocabulary}",
             f"{theirs.name} needs one of {theirs.vocabulary}",
         )
-    if dataset is not None and dataset not in dataset_names():
-        raise FieldError("dataset", repr(dataset), f"expected one of {', '.join(dataset_names())}")
+    if not of_text(fitted_pairs(), dataset, lambda fit: fit.dataset):
+        known = ", ".join(dataset_names())
+        raise FieldError("dataset", repr(dataset), f"expected one of {known}, or one of their classes")
     reference = _Reference.of(theirs, dataset)
     warning = reference.warning if dataset is None else ""
     if reference.target == theirs.name and ours.name in reference.drafts:
@@ -152,7 +156,7 @@ class _Reference:
     @classmethod
     def of(cls, target: Model, dataset: str | None) -> "_Reference":
         """Reference from the target's own pairs, or from those of the most similar target if it has none."""
-        fits = [fit for fit in fitted_pairs() if dataset in (None, fit.dataset)]
+        fits = of_text(fitted_pairs(), dataset, lambda fit: fit.dataset)
         nearest = min(dict.fromkeys(fit.target for fit in fits), key=lambda name: _unlikeness(name, target))
         by_draft: dict[str, list[str]] = {}
         for fit in fits:

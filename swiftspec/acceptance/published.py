@@ -35,6 +35,8 @@ class PublishedAcceptance(Facts):
         Whether a length counts the bonus token; None if the source does not say.
     hardware : str
         Empty if the source does not say.
+    verified : str
+        When the values were compared with the source again, and what was read then; empty if never.
     """
 
     target: str
@@ -47,6 +49,7 @@ class PublishedAcceptance(Facts):
     hardware: str
     source: str
     note: str
+    verified: str = ""
 
 
 @cache

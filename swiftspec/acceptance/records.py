@@ -7,7 +7,7 @@ token always included, whatever the source counted.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
 from itertools import pairwise
@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
-from scipy.optimize import brentq, isotonic_regression
+from scipy.optimize import isotonic_regression
 
+from swiftspec.acceptance.lengths import Drafted, conditional_rates, unconditional_rates
 from swiftspec.acceptance.published import PublishedAcceptance, Quantity, published_acceptance
 from swiftspec.files.document import Document, Facts
 from swiftspec.policies import DraftKind
@@ -25,9 +26,7 @@ __all__ = [
     "AcceptanceRecord",
     "AcceptanceRecords",
     "Form",
-    "conditional_rates",
     "published_records",
-    "unconditional_rates",
 ]
 
 _TABLE = Path(__file__).with_name("by_position.json")
@@ -44,13 +43,14 @@ class Form(StrEnum):
 
 
 class AcceptanceRecord(Facts):
-    """Acceptance of a drafter's chains, as its source gives it.
+    """Acceptance of a drafter's chains, or of its trees, as its source gives it.
 
     Parameters
     ----------
     target, drafter : str
         Registered names where there is one, otherwise the source's.
-    kind : DraftKind
+    kind : DraftKind, optional
+        None where drafts are looked up in the text.
     dataset : str
         Empty if unknown, as are `hardware` and `note`.
     temperature : float, optional
@@ -61,14 +61,18 @@ class AcceptanceRecord(Facts):
     bonus : bool
         Whether the source's lengths count the bonus token.
     num_draft_tokens : int
-        Tokens of the longest chain.
+        Tokens of the longest chain; levels of a tree.
+    top_k, rows : int, optional
+        Of a tree, whose length is known: as of `Drafted`.
     values : tuple of float
         As in the source.
+    verified : str
+        When the values were compared with the source again, and what was read then; empty if never.
     """
 
     target: str
     drafter: str
-    kind: DraftKind
+    kind: DraftKind | None = None
     dataset: str = ""
     temperature: float | None = Field(default=None, ge=0)
     thinking: bool | None = None
@@ -76,10 +80,13 @@ class AcceptanceRecord(Facts):
     quantity: Form
     bonus: bool
     num_draft_tokens: int = Field(ge=1, le=LONGEST)
+    top_k: int = Field(default=1, ge=1)
+    rows: int | None = Field(default=None, ge=2)
     values: tuple[float, ...]
     hardware: str = ""
     source: str
     note: str = ""
+    verified: str = ""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -120,8 +127,7 @@ class AcceptanceRecord(Facts):
         counted = "the bonus token counted" if self.bonus else "without the bonus token"
         if self.quantity is Form.LENGTH:
             return (
-                f"one mean length over chains of {self.num_draft_tokens}, {counted}; "
-                "assumed: the same conditional rate at every position"
+                f"one mean length over {self._drafted}, {counted}; assumed: the same conditional rate at every position"
             )
         raw = self._raw_rates()
         change = max(abs(smooth - rate) for smooth, rate in zip(_smooth(raw), raw, strict=True))
@@ -140,7 +146,7 @@ class AcceptanceRecord(Facts):
             thinking,
             f"{self.context} prompt tokens" if self.context is not None else "",
         )
-        return ", ".join([f"{self.target} with {self.drafter} ({self.kind})", *filter(None, conditions)])
+        return ", ".join([f"{self.target} with {self.drafter} ({self.kind or 'looked up'})", *filter(None, conditions)])
 
     def _raw_rates(self) -> list[float]:
         """Unconditional rates as the source implies them; they may rise, and lengths that fall make them negative."""
@@ -150,12 +156,11 @@ class AcceptanceRecord(Facts):
 
     def _mean_rate(self) -> float:
         """Conditional rate that, the same at every position, gives the mean length."""
-        (length,), longest = self.values, self.num_draft_tokens
-        accepted = length - self.bonus
-        if accepted >= longest:
-            return 1.0
-        rate: float = brentq(lambda rate: sum(rate**position for position in range(1, longest + 1)) - accepted, 0, 1)
-        return rate
+        return self._drafted.rate(self.values[0] + 1 - self.bonus)
+
+    @property
+    def _drafted(self) -> Drafted:
+        return Drafted(steps=self.num_draft_tokens, top_k=self.top_k, rows=self.rows)
 
 
 class AcceptanceRecords(Document):
@@ -165,20 +170,6 @@ class AcceptanceRecords(Document):
     schema_version: ClassVar[int] = 1
 
     records: tuple[AcceptanceRecord, ...] = Field(min_length=1)
-
-
-def conditional_rates(unconditional: Sequence[float]) -> tuple[float, ...]:
-    """Share of the rounds that accepted all before a position, by position; 0 where none did."""
-    return tuple(after / before if before else 0.0 for before, after in pairwise((1.0, *unconditional)))
-
-
-def unconditional_rates(conditional: Iterable[float]) -> tuple[float, ...]:
-    """Share of all rounds that accept up to a position, by position."""
-    product, rates = 1.0, list[float]()
-    for rate in conditional:
-        product *= rate
-        rates.append(product)
-    return tuple(rates)
 
 
 @cache
@@ -194,6 +185,7 @@ def _of_chain(published: PublishedAcceptance) -> AcceptanceRecord:
         target=published.target,
         drafter=published.draft,
         kind=DraftKind.HEAD if "eagle" in published.draft.lower() else DraftKind.SERIAL,
+        verified=published.verified,
         dataset=published.dataset,
         temperature=0.0,
         quantity=Form.RATES,

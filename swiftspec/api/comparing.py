@@ -39,14 +39,15 @@ def compare_kinds(
         Devices, formats of weights, prompt tokens.
     drafts : sequence of str, or mapping from str to str, optional
         As of a plan: names, directories, `pard:NAME`, or heads such as `eagle3`. A mapping gives acceptance rates by
-        draft, as `swiftspec.plan` takes them; None is the published one. Without, the smallest draft model, the same as
-        a parallel draft, and every kind of head.
+        draft, as `swiftspec.plan` takes them; None is the published one. `suffix` with tokens per round, as `1.8@5`, is
+        suffix decoding with that acceptance. Without, the smallest draft model, the same as a parallel draft, and every
+        kind of head.
     clients : sequence of int
         Loads: requests that decode together.
     trace : path, optional
         A recorded trace whose text suffix decoding drafts from; a bundled one if not given.
     dataset : str, optional
-        Acceptance on this data set.
+        Acceptance on this data set or class of text.
     num_jobs : int
         Processes; 1 stays in this one, -1 starts one per core.
 

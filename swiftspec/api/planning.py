@@ -54,9 +54,10 @@ def plan(
     trace : AcceptanceTrace or Path, optional
         Without `deployment`: result of `swiftspec.trace`. With it: file of a trace that acceptance is taken from.
     dataset : str, optional
-        With `deployment`: take the published acceptance of this data set.
+        With `deployment`: take the published acceptance of this data set or class of text, such as `code`.
     acceptance : str, optional
-        With `deployment`: acceptance rates, one as `0.75`, or by position as `0.8,0.7,0.6`.
+        With `deployment`: acceptance rates, one as `0.75`, or by position as `0.8,0.7,0.6`; or tokens per round, of
+        chains as `2.9@5`, of trees as `3.4@3-4-8`.
     options : SearchOptions
         The goal, the options to choose from, and where simulations run.
     workload : Workload, or path, optional

@@ -161,12 +161,14 @@ def described(policy: str, split: str, shape: Mapping[str, Value]) -> str:
 class Acceptance(Facts):
     """Source of the trace's acceptance: `basis` is a sentence, `provenance` how well it is known.
 
-    `warning`: that it is known for one narrow kind of text only; otherwise empty.
+    `warning`: that it is known for one narrow kind of text only; otherwise empty. `spread`: relative standard deviation
+    of tokens per round among drafters of the kind, where their mean stands in.
     """
 
     basis: str
     provenance: Provenance
     warning: str = ""
+    spread: float | None = Field(default=None, ge=0)
 
 
 class GroupMemory(Facts):

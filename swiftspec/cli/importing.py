@@ -36,6 +36,8 @@ class Conditions:
     temperature: float | None = None
     thinking: bool | None = None
     context: int | None = None
+    top_k: int = 1
+    rows: int | None = None
 
 
 def import_files(asked: ImportFlags) -> None:
@@ -147,7 +149,8 @@ def _record(counted: MeasuredAcceptance, conditions: Conditions, *, source: str)
     for field in ("target", "drafter"):
         if not getattr(conditions, field):
             raise ValueError(f"--{field} is missing; the {source} do not tell it")
-    facts = asdict(conditions) | counted._asdict() | {"kind": conditions.kind or "serial", "source": source}
+    kind = None if conditions.kind == "none" else conditions.kind or "serial"
+    facts = asdict(conditions) | counted._asdict() | {"kind": kind, "source": source}
     return AcceptanceRecord.checked(facts, source=f"--{source}")
 
 

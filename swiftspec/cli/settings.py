@@ -114,10 +114,13 @@ CONDITIONS: Final[Mapping[str, Setting]] = {
     "kind": Setting(
         str,
         0,
-        "of drafter: serial, a draft model; parallel, as PARD; head, as EAGLE-3 or MTP; block, as DFlash or DSpark",
-        values=("serial", "parallel", "head", "block"),
+        "of drafter: serial, a draft model; parallel, as PARD; head, as EAGLE-3 or MTP; block, as DFlash or DSpark; "
+        "none, as n-grams and suffixes",
+        values=("serial", "parallel", "head", "block", "none"),
     ),
-    "num_draft_tokens": Setting(int, 1, "of a chain; SGLang does not tell it; of a trace 8"),
+    "num_draft_tokens": Setting(int, 1, "of a chain, or steps of a tree; SGLang does not tell it; of a trace 8"),
+    "top_k": Setting(int, 1, "of a tree"),
+    "rows": Setting(int, 2, "that a tree has in a verification, SGLang's number of draft tokens"),
     "dataset": Setting(str, 0, "that was served"),
     "temperature": Setting(float, 0, "of a trace 0"),
     "thinking": Setting(bool, 0, "whether the target was thinking"),

@@ -170,14 +170,15 @@ def _sizes(options: SearchOptions, deployment: Deployment, target: PlannedModel)
 
 def check_acceptance(dataset: str | None, trace: Path | None, given: "GivenAcceptance | None") -> None:
     """ValueError unless there is at most one source of acceptance."""
-    from swiftspec.acceptance import dataset_names, published_records
+    from swiftspec.acceptance import TextClass, dataset_names, published_records
 
     if given is not None and (dataset, trace) != (None, None):
         other = f"dataset {dataset}" if dataset else f"trace {trace}"
         raise FieldError("acceptance", given, f"that of {other} is known already")
     if dataset is None:
         return
-    known = sorted({*dataset_names(), *(record.dataset for record in published_records() if record.dataset)})
+    published = {record.dataset for record in published_records() if record.dataset}
+    known = sorted({*dataset_names(), *published, *TextClass})
     if dataset not in known:
         raise unknown("dataset", dataset, known)
     if trace is not None:
@@ -281,9 +282,9 @@ def _synthesised(
         from swiftspec.acceptance.head_records import given_rates, published_rates
 
         drafter = draft.drafter if draft.directory and draft.drafter else draft.name
-        by_position = given_rates(given) if given else published_rates(target.name, drafter, dataset)
+        by_position = given_rates(given) if given else published_rates(target.name, drafter, dataset, kind=draft.kind)
         trace = synthesise_positions(by_position.rates, kind=draft.kind, **amount)
-        return trace, Acceptance(basis=by_position.basis, provenance=by_position.provenance)
+        return trace, Acceptance(basis=by_position.basis, provenance=by_position.provenance, spread=by_position.spread)
     synthesised = partial(synthesise, **amount)
     if given is not None:
         trace = synthesised(given.acceptance_model(field="acceptance"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from swiftspec.acceptance import GivenAcceptance, synthesise
+from swiftspec.acceptance import GivenAcceptance, synthesise, tree_acceptance
 from swiftspec.acceptance.records import AcceptanceRecord, AcceptanceRecords, Form
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.files.document import ModelRef, Origin
@@ -71,8 +71,10 @@ def test_a_rate_depends_on_the_chain_it_was_measured_with() -> None:
         ("0.5,", "--acceptance is '0.5,'; expected a share"),
         ("0.5@x", "--acceptance is '0.5@x'; expected a share"),
         ("0.5,0.4@2", "--acceptance is '0.5,0.4@2'; expected a share"),
-        ("75", "--acceptance is 75; expected shares from 0.01 to 0.99"),
-        ("0", "--acceptance is 0; expected shares from 0.01 to 0.99"),
+        ("75", "--acceptance is 75; expected shares from 0 to 1, or tokens per round as 2.9@5"),
+        ("4.5@3", "--acceptance is 4.5; expected 1 to 4 tokens per round of chains of 3"),
+        ("0.5@3-4-8", "--acceptance is 0.5; expected 1 to 4 tokens per round of trees of 3 steps, top-k 4 and 8 rows"),
+        ("2.5@3-0-8", "--acceptance is '2.5@3-0-8'; expected a tree of at least top-k 1 and 2 rows"),
         ("-0.5", "--acceptance is -0.5; expected shares"),
         ("nan", "--acceptance is nan; expected shares"),
         ("inf", "--acceptance is inf; expected shares"),
@@ -92,9 +94,24 @@ def test_rates_that_no_draft_model_has_are_refused() -> None:
         GivenAcceptance.parse("0.9,0.5,0.2").acceptance_model()
 
 
-@pytest.mark.parametrize("text", ["0.01", "0.99", "0.01@32", "0.99@32"])
-def test_the_ends_of_the_range_can_be_planned_with(text: str) -> None:
-    assert abs(GivenAcceptance.parse(text).acceptance_model().mean_logit) < 60
+@pytest.mark.parametrize("text", ["0", "1", "0@32", "1@32", "0,0,0", "1,1,1", "0.9,0.8,0"])
+def test_counts_of_none_and_of_all_can_be_planned_with(text: str) -> None:
+    given = GivenAcceptance.parse(text)
+    found = tree_acceptance(given.acceptance_model(), (1,) * given.num_draft_tokens)
+    assert sum(found) / len(found) == pytest.approx(sum(given.rates) / len(given.rates), abs=0.05)
+
+
+def test_tokens_per_round_are_the_share_that_yields_them() -> None:
+    length, share = (GivenAcceptance.parse(text) for text in ("3.2@5", "0.44@5"))
+    assert length.rates == pytest.approx(share.rates)
+    assert length.describe() == "given by 3.2 tokens per round of chains of 5"
+
+
+def test_a_trees_tokens_per_round_are_fewer_in_a_chain() -> None:
+    tree = GivenAcceptance.parse("3.4@3-4-8")
+    assert tree.num_draft_tokens == 3
+    assert 1 < 1 + 3 * tree.rates[0] < 3.4
+    assert tree.describe() == "given by 3.4 tokens per round of trees of 3 steps, top-k 4 and 8 rows"
 
 
 def record_file(path: Path, *records: AcceptanceRecord) -> Path:
@@ -118,7 +135,7 @@ RECORD = AcceptanceRecord(
 
 def test_a_record_is_read_from_its_file(tmp_path: Path) -> None:
     given = GivenAcceptance.parse(str(record_file(tmp_path / "a.json", RECORD)))
-    assert given.rates == (0.8, 0.6, 0.01)
+    assert given.rates == (0.8, 0.6, 0.0)
     assert given.describe() == "given by a.json, of t with d (serial), on GSM8K, from rates by position"
     mean = RECORD.model_copy(update={"quantity": Form.LENGTH, "bonus": True, "values": (2.5,)})
     given = GivenAcceptance.parse(str(record_file(tmp_path / "a.json", mean)))

@@ -4,7 +4,7 @@ import pytest
 
 from swiftspec.acceptance import GivenAcceptance, published_records
 from swiftspec.acceptance.head_records import given_rates, published_rates
-from swiftspec.acceptance.records import unconditional_rates
+from swiftspec.acceptance.lengths import unconditional_rates
 from swiftspec.timing.latency import Provenance
 
 
@@ -35,16 +35,22 @@ def test_a_head_of_another_target_stands_in_and_says_so() -> None:
     assert "no acceptance of dflash with llama-3.3-70b is published; the mean of" in found.basis
 
 
-@pytest.mark.parametrize(
-    ("drafter", "dataset", "complaint"),
-    [
-        ("medusa", None, "is not published anywhere: give it with --acceptance"),
-        ("eagle3", "C4", "is not published on dataset C4; expected one of"),
-    ],
-)
-def test_what_is_not_published_is_asked_for(drafter: str, dataset: str | None, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        published_rates("qwen3-14b", drafter, dataset)
+def test_a_data_set_without_figures_has_those_of_its_class() -> None:
+    found = published_rates("qwen3-14b", "dspark", "MATH-500")
+    assert found.provenance is Provenance.PUBLISHED
+    assert "published on AIME25, GSM8K, MATH: " in found.basis
+
+
+def test_a_text_that_nobody_ran_with_the_target_has_other_targets_figures() -> None:
+    found = published_rates("qwen3-14b", "eagle3", "CNN/DailyMail")
+    assert found.provenance is Provenance.ASSUMED
+    assert "no acceptance of eagle3 with qwen3-14b is published on CNN/DailyMail; the mean of" in found.basis
+    assert "drafters of its kind on summaries" in found.basis
+
+
+def test_what_is_not_published_is_asked_for() -> None:
+    with pytest.raises(ValueError, match="acceptance of medusa is not published anywhere: give it with --acceptance"):
+        published_rates("qwen3-14b", "medusa")
 
 
 def test_given_shares_by_position_are_taken_as_they_are() -> None:

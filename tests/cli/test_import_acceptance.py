@@ -8,6 +8,7 @@ import pytest
 
 from swiftspec.acceptance.records import AcceptanceRecords
 from swiftspec.cli.app import main
+from swiftspec.policies import DraftKind
 from tests.acceptance.test_importing import vllm_metrics
 from tools.pictures import RECORDED
 
@@ -39,6 +40,26 @@ def test_a_trace_names_its_own_pair(tmp_path: Path) -> None:
     (record,) = AcceptanceRecords.load(out).records
     assert (record.target, record.drafter, record.temperature) == ("demo/target", "demo/draft", 0.0)
     assert len(record.values) == 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "rate"),
+    [
+        ("num_draft_tokens=3", DraftKind.SERIAL, 0.65),
+        ("num_draft_tokens=3,kind=head,top_k=4,rows=8", DraftKind.HEAD, 0.52),  # runners-up rescue some rounds
+        ("num_draft_tokens=3,kind=none", None, 0.65),
+    ],
+)
+def test_a_mean_length_is_read_by_the_shape_that_it_was_counted_with(
+    tmp_path: Path, settings: str, kind: DraftKind | None, rate: float
+) -> None:
+    counted, out = tmp_path / "sglang.txt", tmp_path / "a.json"
+    counted.write_text("sglang:spec_accept_length 2.35\n")
+    arguments = ["--from", str(counted), "--target", "t", "--drafter", "d", "--set", settings, "--out", str(out)]
+    assert main(["import", *arguments]) == 0
+    (record,) = AcceptanceRecords.load(out).records
+    assert record.kind is kind
+    assert record.conditional == pytest.approx((rate,) * 3, abs=0.005)
 
 
 @pytest.mark.parametrize(

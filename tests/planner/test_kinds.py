@@ -5,7 +5,7 @@ import pytest
 from swiftspec.api import compare_kinds
 from swiftspec.artifacts.kinds import KindComparison
 from swiftspec.planner.deployment import Deployment, planned_pair
-from swiftspec.planner.drafts.compare import last_gain
+from swiftspec.planner.drafts.break_even import last_gain
 from swiftspec.planner.drafts.named import asked_drafts
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.under_load.schedule import draft_schedule
@@ -117,8 +117,9 @@ def test_a_kind_pays_up_to_where_its_gain_falls_to_one(gains: list[tuple[int, fl
 
 
 def test_a_draft_without_acceptance_is_listed_with_the_reason() -> None:
-    found = compare_kinds(TARGET, deployment=DEPLOYMENT, drafts=["eagle3"], clients=(1,), dataset="C4", num_jobs=1)
-    assert "not published on dataset C4" in found.kinds[-1].reason
+    drafts = ["qwen3-0.6b"]
+    found = compare_kinds(TARGET, deployment=DEPLOYMENT, drafts=drafts, clients=(1,), dataset="random", num_jobs=1)
+    assert "dataset is 'random'; expected one of" in found.kinds[-1].reason
     assert not found.kinds[-1].points
 
 
@@ -158,3 +159,15 @@ def test_wrong_arguments_are_one_sentence(changes: dict[str, object], sentence: 
     arguments = {"drafts": ["eagle3"], "clients": (1,)} | changes
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
         compare_kinds(TARGET, deployment=DEPLOYMENT, num_jobs=1, **arguments)  # type: ignore[arg-type]
+
+
+def test_suffix_decoding_takes_counted_tokens_per_round() -> None:
+    loads = (1, 8)
+    found = compare_kinds(TARGET, deployment=DEPLOYMENT, drafts={"suffix": "1.8@5"}, clients=loads, num_jobs=1)
+    assert [kind.name for kind in found.kinds] == ["none", "suffix"]
+    plain, suffix = found.kinds
+    assert suffix.basis == "given by 1.8 tokens per round of chains of 5"
+    for point, other in zip(suffix.points, plain.points, strict=True):
+        assert point.num_draft_tokens == 5
+        assert point.tokens_per_round == pytest.approx(1.8, abs=0.05)
+        assert 1 < point.user_tokens_per_s / other.user_tokens_per_s < 1.8

@@ -6,7 +6,7 @@ import pytest
 
 from swiftspec.acceptance import GivenAcceptance
 from swiftspec.acceptance.head_records import published_rates
-from swiftspec.acceptance.records import unconditional_rates
+from swiftspec.acceptance.lengths import unconditional_rates
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.costmodel.forward import forward_parts
 from swiftspec.planner.deployment import Deployment, PlannedModel

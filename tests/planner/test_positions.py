@@ -5,7 +5,8 @@ from functools import cache
 import pytest
 
 from swiftspec.acceptance.importing import from_trace
-from swiftspec.acceptance.records import AcceptanceRecord, Form, unconditional_rates
+from swiftspec.acceptance.lengths import unconditional_rates
+from swiftspec.acceptance.records import AcceptanceRecord, Form
 from swiftspec.acceptance.synthesis import synthesise_positions
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.trace import AcceptanceTrace

@@ -88,15 +88,20 @@ class PlanFlags:
     ] = None
     dataset: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="With --device: acceptance on this data set. Default: on all."),
+        typer.Option(
+            metavar="NAME",
+            help="With --device: acceptance on this data set, or on a class of text: code, edits, mathematics, chat, "
+            "summaries, random. Default: on all.",
+        ),
     ] = None
     acceptance: Annotated[
         list[str] | None,
         typer.Option(
             metavar="RATE",
             help="With --device: measured acceptance rate, one for each --draft, or `published`. 0.75 of single draft "
-            "tokens, 0.44@5 on average over chains of 5, 0.8,0.7,0.6 by position (vLLM logs both), or a file of "
-            "`swiftspec import`.",
+            "tokens, 0.44@5 on average over chains of 5, 0.8,0.7,0.6 by position (vLLM logs both). Or tokens per "
+            "round: 2.9@5 of chains of 5, 3.4@3-4-8 of trees of 3 steps, top-k 4 and 8 rows. Or a file of `swiftspec "
+            "import`.",
         ),
     ] = None
     load: Annotated[

@@ -5,18 +5,17 @@ Every load is a closed loop of clients, which `under_load` predicts for each sha
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from math import exp, log
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from swiftspec.artifacts.gain import Gain
+from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.artifacts.kinds import DraftingKind, KindComparison, KindPoint
 from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.errors import FieldError
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.deployment import Deployment, PlannedModel
+from swiftspec.planner.drafts.break_even import with_gains
 from swiftspec.planner.drafts.named import NONE, SUFFIX, DraftInput, Kind, kinds_of
 from swiftspec.planner.for_device import NUM_NEW_TOKENS, Inputs, check_acceptance, prepare
 from swiftspec.planner.memory import MemoryModel
@@ -29,12 +28,14 @@ from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.space import feasible_options
 from swiftspec.planner.under_load.loads import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.predictor import Predictor, setup_of
+from swiftspec.planner.under_load.rounds import looked_up_rounds
 from swiftspec.policies.effects import Role
+from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.progress import Progress
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.latency import LatencyTable
 
-__all__ = ["compare_kinds", "last_gain"]
+__all__ = ["compare_kinds"]
 
 _OURS = f"this package's engine with steps of {BatchLimits().max_rows} rows beside those of prompts"
 _MOST_CLIENTS = 256  # of this package's engine, which has no limit of its own
@@ -52,7 +53,10 @@ _MANY = 8  # clients from which trees are not tried: chains have fewer rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """Kinds of one draft, or those without a draft, to be compared in a process of their own."""
+    """Kinds of one draft, or those without a draft, to be compared in a process of their own.
+
+    counted: acceptance of suffix decoding, if the user gave it.
+    """
 
     deployment: Deployment
     target: str
@@ -61,6 +65,7 @@ class _Task:
     dataset: str | None
     clients: tuple[int, ...]
     seed: int
+    counted: GivenAcceptance | None = None
 
 
 def compare_kinds(
@@ -82,12 +87,13 @@ def compare_kinds(
     deployment : Deployment
     target : str
     drafts : sequence of DraftInput
+        With `suffix` among them its acceptance is the given one, and no text's.
     clients : sequence of int
         Loads: clients with one request each under way, all of which share every step.
     text : Path, optional
         A recorded trace, whose text suffixes are looked up in. Its routing is used if its target has as many experts.
     dataset : str, optional
-        Acceptance on this data set, where it is published.
+        Acceptance on this data set or class of text.
     seed, num_jobs : int
         As of a plan.
 
@@ -97,6 +103,8 @@ def compare_kinds(
         One sentence naming field and value. A draft that cannot be planned is no error if others can.
     """
     loads = _checked(clients, deployment)
+    counted = next((asked.acceptance for asked in drafts if asked.draft == SUFFIX), None)
+    drafts = [asked for asked in drafts if asked.draft != SUFFIX]
     for asked in drafts:
         deployment.pair(target, asked.draft)
         check_acceptance(dataset, None, asked.acceptance)
@@ -105,7 +113,16 @@ def compare_kinds(
     quant = deployment.as_stored(planned, planned).quant
     serving = deployment.serving(planned, planned)
     tasks = [
-        _Task(deployment=deployment, target=target, asked=asked, text=text, dataset=dataset, clients=loads, seed=seed)
+        _Task(
+            deployment=deployment,
+            target=target,
+            asked=asked,
+            text=text,
+            dataset=dataset,
+            clients=loads,
+            seed=seed,
+            counted=counted,
+        )
         for asked in (None, *drafts)
     ]
     found: list[DraftingKind] = []
@@ -124,7 +141,7 @@ def compare_kinds(
         quantisation=quant,
         context=deployment.context,
         clients=loads,
-        kinds=tuple(_with_gains(kind, plain, loads, spread=spread) for kind in found),
+        kinds=tuple(with_gains(kind, plain, loads, spread=spread) for kind in found),
         routing=str(deployment.routing) if planned.spec.experts else "",
         engine=serving.described() if serving else _OURS,
     )
@@ -176,7 +193,8 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
         if task.asked is None:
             raise
         return DraftingKind.model_validate({**named, "reason": str(error)})
-    shapes = _Shapes(kind=kind, deployment=deployment, models=models, inputs=inputs, seed=task.seed)
+    counted = task.counted if kind.name == SUFFIX else None
+    shapes = _Shapes(kind=kind, deployment=deployment, models=models, inputs=inputs, seed=task.seed, counted=counted)
     between = () if kind.own_devices else tuple(load for load in _BETWEEN if load < max(task.clients))
     points = [point for load in sorted({*task.clients, *between}) if (point := shapes.best(load)) is not None]
     stated = {}
@@ -188,7 +206,7 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
             "acceptance_spread": UNKNOWN_ACCEPTANCE if known is None else known,
         }
     if text == _TEXT:
-        stated["basis"] = _OUR_TEXT
+        stated["basis"] = counted.describe() if counted else _OUR_TEXT
     return DraftingKind.model_validate(
         {**named, **stated, "points": tuple(points), "reason": shapes.objection(task.clients)}
     )
@@ -213,6 +231,8 @@ class _Shapes:
     inputs : Inputs
         Profile and trace.
     seed : int
+    counted : GivenAcceptance, optional
+        Of suffix decoding, as chains of one length.
     """
 
     kind: Kind
@@ -220,6 +240,7 @@ class _Shapes:
     models: tuple[PlannedModel, PlannedModel]
     inputs: Inputs
     seed: int
+    counted: GivenAcceptance | None = None
 
     def __post_init__(self) -> None:
         deployment, count = self.deployment, self.deployment.num_devices
@@ -247,6 +268,9 @@ class _Shapes:
             ),
             policies=self.kind.policies,
         )
+        if self.counted is not None:
+            chain = SuffixDecoding(verify_rows=self.counted.num_draft_tokens + 1)
+            self._options = [replace(option, policy=chain) for option in self._options[:1]]
         self._serving = deployment.serving(*self.models)
         self._predictor = Predictor(
             LatencyTable(self.inputs.profile.latencies),
@@ -254,6 +278,7 @@ class _Shapes:
             device=self.inputs.profile.device,
             serving=self._serving,
             seed=self.seed,
+            given=looked_up_rounds(self.counted.survival, seed=self.seed) if self.counted else None,
         )
         self._closed = ClosedForms(self.inputs.profile, self._trace)
 
@@ -328,36 +353,3 @@ class _Shapes:
             verify_share=run.verify_share,
             method=run.method,
         )
-
-
-def _with_gains(kind: DraftingKind, plain: DraftingKind, loads: Sequence[int], *, spread: float) -> DraftingKind:
-    """The kind at the loads that were asked for, and the load up to which it beats plain decoding at all of them.
-
-    spread: relative standard deviation of a gain whose acceptance is known.
-    """
-    gains = {
-        point.clients: point.user_tokens_per_s / other.user_tokens_per_s
-        for point in kind.points
-        if (other := plain.at(point.clients)) is not None and kind is not plain
-    }
-    asked = [point for point in kind.points if point.clients in loads]
-    points = tuple(
-        point.model_copy(update={"gain": Gain.within(gain, spread=spread, acceptance=kind.acceptance_spread)})
-        if (gain := gains.get(point.clients))
-        else point
-        for point in asked
-    )
-    pays_up_to = last_gain(list(gains.items()))
-    is_open = pays_up_to is not None and pays_up_to == max(gains)
-    return kind.model_copy(update={"points": points, "pays_up_to": pays_up_to, "is_open": is_open})
-
-
-def last_gain(gains: Sequence[tuple[int, float]]) -> float | None:
-    """The load at which a gain falls to 1 for good, linear in the load's logarithm; the last one if it does not."""
-    if gains and gains[-1][1] > 1:
-        return float(gains[-1][0])
-    for (load, gain), (more, less) in reversed(list(pairwise(gains))):
-        if gain > 1 >= less:
-            share = (gain - 1) / (gain - less)
-            return exp(log(load) + share * (log(more) - log(load)))
-    return None

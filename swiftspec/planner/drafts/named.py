@@ -67,13 +67,13 @@ def _suited(kind: DraftKind, is_wanted: Callable[[Policy], bool]) -> type[Policy
 
 
 def asked_drafts(target: str, drafts: Sequence[str]) -> list[str]:
-    """Drafts by name; without any, the smallest model, the same as a parallel draft, and all heads that it may have."""
+    """Drafts by name, `suffix` among them; without any, the smallest model, as a parallel draft, too, and all heads."""
     planned = PlannedModel.of(Role.TARGET, target)
     if not drafts:
         smallest = smallest_draft(planned)
         heads = [head for head in HEADS if head != Drafter.MTP or planned.spec.num_mtp_layers]
         return [*([smallest, f"pard:{smallest}"] if smallest else []), *heads]
-    taken = [planned.draft(draft).name for draft in drafts]
+    taken = [draft if draft == SUFFIX else planned.draft(draft).name for draft in drafts]
     if twice := next((name for name in taken if taken.count(name) > 1), None):
         raise FieldError("draft", f"{twice} twice", "expected different ones")
     return taken

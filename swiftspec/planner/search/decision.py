@@ -66,7 +66,8 @@ class KnownErrors:
     """Relative standard deviations.
 
     forwards: of each role's forwards. acceptance: of the tokens per round; None where it is unknown, as for a pair that
-    is planned with a proxy pair. gains: of a gain over plain decoding, by what a round takes beside its forwards.
+    is planned with a proxy pair, or with what a user gave. gains: of a gain over plain decoding, by what a round takes
+    beside its forwards.
     """
 
     forwards: ForwardErrors = EXACT
@@ -91,7 +92,7 @@ NO_ERRORS: Final = KnownErrors()
 def acceptance_error(acceptance: Acceptance) -> float | None:
     """Relative standard deviation of the tokens per round; None where it is unknown."""
     known: dict[Provenance, float] = {Provenance.MEASURED: 0.0, Provenance.PUBLISHED: PUBLISHED_ACCEPTANCE}
-    return known.get(acceptance.provenance)
+    return known.get(acceptance.provenance, acceptance.spread)
 
 
 def known_errors(profile: Profile, acceptance: Acceptance | None, *, engine: str | None = None) -> KnownErrors:

@@ -64,6 +64,8 @@ class Predictor:
     serving : ServingEngine, optional
         Another engine than this package's that serves, under its own limits.
     seed : int
+    given : list of Round, optional
+        Rounds to replay instead of recorded ones.
     """
 
     def __init__(
@@ -74,10 +76,12 @@ class Predictor:
         device: str,
         serving: ServingEngine | None = None,
         seed: int = 0,
+        given: list[Round] | None = None,
     ) -> None:
         self.latencies, self.trace, self.device = latencies, trace, device
         self.serving = serving
         self.seed = seed
+        self._given = given
         self._recorded: dict[tuple[Policy, int, int, tuple[int, ...]], _Rounds] = {}
 
     def serve(
@@ -146,7 +150,9 @@ class Predictor:
         return self.serve(setup, workload, goal=Goal(classes=workload.classes), options=options)
 
     def rounds(self, setup: Setup, prompts: Sequence[int] = ()) -> _Rounds:
-        """As `recorded_rounds`, recorded once."""
+        """As `recorded_rounds`, recorded once; the given ones, as those of one prompt."""
+        if self._given is not None:
+            return {0: self._given}
         degree, ranks = setup.degrees[Role.TARGET], setup.ranks.get(Role.TARGET, 1)
         key = (setup.policy, degree, ranks, tuple(prompts))
         if key not in self._recorded:

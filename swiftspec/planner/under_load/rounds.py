@@ -25,6 +25,7 @@ __all__ = [
     "Round",
     "RoundArrays",
     "forwards_of",
+    "looked_up_rounds",
     "phase_of",
     "prefill",
     "recorded_rounds",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 _PROMPTS, _TOKENS = 16, 96  # whose rounds are recorded, and output tokens of each
+_DRAWN = 2048  # rounds of an acceptance that is given
 _HOST = (Phase.COMMIT, Phase.COMPACT)
 
 
@@ -48,6 +50,13 @@ class Round(NamedTuple):
     tokens: int
     host: tuple[tuple[Phase, int], ...] = ((Phase.COMMIT, 0),)
     read_rows: int = 0
+
+
+def looked_up_rounds(survival: Sequence[float], *, seed: int) -> list[Round]:
+    """Rounds of chains that are looked up in the text, of which this share is accepted up to each token."""
+    shares = -np.diff((1.0, *survival, 0.0))
+    accepted = np.random.default_rng(seed).choice(len(shares), size=_DRAWN, p=shares / shares.sum())
+    return [Round((), verify_rows=len(shares), tokens=1 + count) for count in accepted.tolist()]
 
 
 def recorded_rounds(

@@ -13,7 +13,16 @@ from enum import StrEnum
 from statistics import NormalDist, mean
 
 from swiftspec.simulator.forward_errors import COMPOSED, SPARSE
-from swiftspec.studies.backtest.rows import FIRST_TOKEN, LOAD_TIME, SPARSE_RATIO, SPARSE_TOKENS, SPARSE_TPOT, TPOT, Row
+from swiftspec.studies.backtest.rows import (
+    BY_TEXT,
+    FIRST_TOKEN,
+    LOAD_TIME,
+    SPARSE_RATIO,
+    SPARSE_TOKENS,
+    SPARSE_TPOT,
+    TPOT,
+    Row,
+)
 
 __all__ = ["LEVEL", "Coverage", "Kind", "coverage", "known_error", "source_of"]
 
@@ -28,6 +37,7 @@ class Kind(StrEnum):
     LOAD = "loads"
     SPARSE_LOAD = "loads of sparse models"  # whose errors stand for those of their forwards, too
     ACCEPTANCE = "tokens per round"
+    USUAL_ACCEPTANCE = "tokens per round by text"  # of drafters without any record
     SPEED = "speeds"  # these depend on forwards and tokens per round
     SPARSE_SPEED = "speeds of sparse models"
 
@@ -38,6 +48,7 @@ _KINDS = {
     SPARSE_TPOT: Kind.SPARSE_LOAD,
     **dict.fromkeys((SPARSE_TOKENS, SPARSE_RATIO), Kind.SPARSE_SPEED),
     "tokens per round": Kind.ACCEPTANCE,
+    BY_TEXT: Kind.USUAL_ACCEPTANCE,
 }
 
 
@@ -82,7 +93,7 @@ def source_of(row: Row) -> str:
 
 
 def _is_inside(row: Row, rows: Sequence[Row]) -> bool:
-    kinds = (Kind.FORWARD, Kind.LOAD, Kind.SPARSE_LOAD, Kind.ACCEPTANCE)
+    kinds = (Kind.FORWARD, Kind.LOAD, Kind.SPARSE_LOAD, Kind.ACCEPTANCE, Kind.USUAL_ACCEPTANCE)
     errors = [known_error(kind, rows, but=source_of(row)) for kind in kinds]
     of_forwards, of_sparse, of_acceptance = errors[0] or COMPOSED, errors[2] or SPARSE, errors[3] or 0.0
     by_kind = {
@@ -90,6 +101,7 @@ def _is_inside(row: Row, rows: Sequence[Row]) -> bool:
         Kind.LOAD: errors[1] or of_forwards,
         Kind.SPARSE_LOAD: of_sparse,
         Kind.ACCEPTANCE: of_acceptance,
+        Kind.USUAL_ACCEPTANCE: errors[4] or 0.0,
         Kind.SPEED: math.hypot(of_forwards, of_acceptance),
         Kind.SPARSE_SPEED: math.hypot(of_sparse, of_acceptance),
     }

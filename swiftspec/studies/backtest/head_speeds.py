@@ -13,8 +13,7 @@ from typing import Any
 
 from scipy.optimize import brentq
 
-from swiftspec.acceptance import AcceptanceRecord
-from swiftspec.acceptance.records import Form, conditional_rates
+from swiftspec.acceptance.lengths import Drafted, conditional_rates
 from swiftspec.artifacts.metrics import Metrics
 from swiftspec.models.heads import HEADS
 from swiftspec.policies import DraftKind, Policy, make_policy
@@ -129,17 +128,7 @@ def _metrics(machine: Mapping[str, Any], rates: tuple[float, ...], policy: Polic
 
 def _mean_rates(length: float, num_draft_tokens: int) -> tuple[float, ...]:
     """The same conditional rate at every position, with which chains have this mean length."""
-    record = AcceptanceRecord(
-        target="",
-        drafter="",
-        kind=DraftKind.HEAD,
-        quantity=Form.LENGTH,
-        bonus=True,
-        num_draft_tokens=num_draft_tokens,
-        values=(length,),
-        source="",
-    )
-    return record.conditional
+    return (Drafted(steps=num_draft_tokens).rate(length),) * num_draft_tokens
 
 
 def _chain(name: str, num_draft_tokens: int) -> Policy:

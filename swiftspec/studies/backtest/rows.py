@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 
 __all__ = [
+    "BY_TEXT",
     "FIRST_TOKEN",
     "LOAD_TIME",
     "SPARSE_RATIO",
@@ -20,6 +21,8 @@ __all__ = [
     "median_error",
 ]
 
+# Tokens per round of a drafter without records, from others on the same class of text.
+BY_TEXT = "tokens per round by text"
 # Quantities of loads: requests that share a server.
 TPOT, LOAD_TIME, FIRST_TOKEN = "TPOT, ms", "mean E2E, ms", "TTFT p50, ms"
 # Quantities of sparse models, whose errors are larger than those of dense ones.

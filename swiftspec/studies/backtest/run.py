@@ -9,7 +9,7 @@ from swiftspec.progress import Progress
 from swiftspec.studies.backtest.acceptance import acceptance_rows
 from swiftspec.studies.backtest.adaptive_verification import adaptive_verification_rows
 from swiftspec.studies.backtest.decoupled import decoupled_rows
-from swiftspec.studies.backtest.head_acceptance import head_acceptance_rows
+from swiftspec.studies.backtest.head_acceptance import by_text_rows, head_acceptance_rows
 from swiftspec.studies.backtest.head_speeds import head_speed_rows
 from swiftspec.studies.backtest.loads import INFERENCEX, POINTS, SPARSE_POINTS, STAGES, load_constants, load_section
 from swiftspec.studies.backtest.losses import loss_rows
@@ -47,6 +47,7 @@ def run(*, num_jobs: int, done: Progress) -> Backtest:
         _adaptive_verification,
         _pearl_batches,
         _head_acceptance,
+        _by_text,
     )
     sections = []
     for section in run_parallel((joblib.delayed(maker)() for maker in makers), num_jobs):
@@ -105,6 +106,10 @@ def _pearl_batches() -> Section:
 
 def _head_acceptance() -> Section:
     return Section(title="Acceptance of heads", rows=tuple(head_acceptance_rows()))
+
+
+def _by_text() -> Section:
+    return Section(title="Acceptance by text", rows=tuple(by_text_rows()))
 
 
 def _head_speeds() -> Section:

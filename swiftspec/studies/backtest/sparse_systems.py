@@ -8,7 +8,7 @@ those of a head like it stand in; the file says which.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -120,7 +120,8 @@ def _deepseek(facts: Mapping[str, Any]) -> Iterator[Row]:
     name, source = "deepseek-v3.2 fp8, 8 b300", facts["source"]
     yield _row(f"{name}, autoregressive", _SPEED, facts["autoregressive"], 1 / rounds.verify_s(), source)
     for length, chain in facts["chains"].items():
-        round_s = rounds.verify_s(int(length) + 1) + int(length) * rounds.draft_s()
+        drafted = replace(rounds, degree=chain.get("degree", rounds.degree))
+        round_s = drafted.verify_s(int(length) + 1) + int(length) * drafted.draft_s()
         speed = chain["tokens_per_round"] / round_s / rounds.slowdown(facts)
         yield _row(f"{name}, mtp chain of {length}", _SPEED, chain["speed"], speed, f"{source}; {facts['acceptance']}")
 
@@ -129,7 +130,8 @@ def _kimi(facts: Mapping[str, Any]) -> Iterator[Row]:
     rounds = Rounds.of("kimi-k3", facts)
     name, source, block = "kimi-k3 mxfp4, 8 gb300", facts["source"], facts["block"]
     yield _row(f"{name}, autoregressive", _SPEED, facts["autoregressive"], 1 / rounds.verify_s(), source)
-    round_s = rounds.verify_s(block["rows"]) + rounds.draft_s(block["rows"] - 1)
+    drafted = replace(rounds, context=block["context"])
+    round_s = drafted.verify_s(block["rows"]) + drafted.draft_s(block["rows"] - 1)
     speed = block["tokens_per_round"] / round_s / rounds.slowdown(facts)
     yield _row(f"{name}, dspark block of 7", _SPEED, block["speed"], speed, f"{source}; {facts['acceptance']}")
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import gamma
 
+from swiftspec.acceptance.lengths import Drafted
+from swiftspec.acceptance.records import AcceptanceRecord
+from swiftspec.acceptance.usual import family_of, usual_rates
 from swiftspec.files.reading import parse_foreign_json
 from swiftspec.models.quantisation import draft_format
 from swiftspec.models.sparse_spec import SparseSpec
@@ -27,9 +30,10 @@ _METHODS: Final = (
     (r"dflash", "dflash", 15),
     (r"eagle", "eagle3", 3),
     (r"mtp", "mtp", 3),
-    (r"n-gram|ngram|suffix", "", 5),
+    (r"suffix", "suffix", 5),
+    (r"n-?gram", "n-gram", 5),
 )
-_TOKENS, _TOKENS_WITHOUT_DRAFT = 2.0, 1.5  # a round, of a method whose acceptance nobody states
+_LOOKED_UP: Final = ("suffix", "n-gram")  # without a draft model
 _MODEL_TOKENS: Final = 4  # drafted by a separate model, if nobody says how many
 _PARALLEL_DRAFTS: Final = ("p-eagle", "dspark", "dflash")
 # Rounds are drawn text by text, so that a run ends with the texts that drafts know least. Recorded texts of one kind
@@ -53,6 +57,8 @@ class Drafting:
         Draft forwards of a round one after another, and rows of its verification.
     survival : tuple of float
         Share of the rounds that accept at least 1, 2, .. drafted tokens.
+    spread : float
+        Relative standard deviation of tokens per round that nobody stated; 0 if they are stated.
     """
 
     draft: PlannedModel | None
@@ -60,6 +66,7 @@ class Drafting:
     forwards: int
     rows: int
     survival: tuple[float, ...]
+    spread: float = 0.0
 
     def model(self, target_quant: str) -> DraftModel | None:
         """The draft beside a target in this format."""
@@ -79,7 +86,9 @@ def _rounds(survival: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     Survival is that of all rounds of texts that are equally long: those that draft badly have more of them.
     """
     rng = np.random.default_rng(0)
-    exponents = rng.permutation(gamma.ppf((np.arange(_TEXTS) + 0.5) / _TEXTS, _TEXT_SHAPE) / _TEXT_SHAPE)
+    quantiles = np.array([NormalDist().inv_cdf((index + 0.5) / _TEXTS) for index in range(_TEXTS)])
+    # Wilson and Hilferty's approximation of a gamma law's quantiles, of mean 1.
+    exponents = rng.permutation((1 - 1 / (9 * _TEXT_SHAPE) + quantiles / (3 * _TEXT_SHAPE**0.5)) ** 3)
     low, high = 0.5, 2.0
     for _ in range(40):
         scale = (low + high) / 2
@@ -92,10 +101,17 @@ def _rounds(survival: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     return 1 + np.sum(reached, axis=0, dtype=np.int64).ravel()
 
 
-def drafting_of(cells: Mapping[str, str], target: PlannedModel, gaps: list[str]) -> Drafting | None:
+def drafting_of(
+    cells: Mapping[str, str],
+    target: PlannedModel,
+    gaps: list[str],
+    *,
+    records: Sequence[AcceptanceRecord] | None = None,
+) -> Drafting | None:
     """The method of a row by its class (`cls`) and drafter (`head`), its length (`K`) and acceptance (`acc`, `pos`).
 
-    None for plain decoding. What the row leaves open is added to the gaps.
+    None for plain decoding. What the row leaves open is added to the gaps. records: where acceptance that it does not
+    state is from, on the row's `dataset`; all published ones if not given.
     """
     head, kind = cells.get("head", "").strip(), cells.get("cls", "").strip().lower()
     if not head and (not kind or "plain" in kind):
@@ -104,16 +120,23 @@ def drafting_of(cells: Mapping[str, str], target: PlannedModel, gaps: list[str])
     name, usual = next(
         ((draft, tokens) for pattern, draft, tokens in _METHODS if re.search(pattern, words)), (head, _MODEL_TOKENS)
     )
-    forwards, rows = _shape(cells, usual, gaps)
+    draft = None if name in _LOOKED_UP else _draft(name, target, gaps)
+    drafted = _shape(cells, usual, gaps)
+    survival, spread = _survival(cells, drafted), 0.0
+    if survival is None:
+        gaps.append("acceptance")
+        family = family_of(head if "eagle" in name else name, draft.kind if draft else None)
+        found = usual_rates(family, cells.get("dataset"), drafted.steps, records=records)
+        survival, spread = drafted.survival(found.rates), found.spread
     is_parallel = name in _PARALLEL_DRAFTS
-    draft = _draft(name, target, gaps) if name else None
     layout = target.spec.layout if isinstance(target.spec, SparseSpec) else None
     return Drafting(
         draft=None if draft is None else draft.in_layout(layout),
         is_parallel=is_parallel,
-        forwards=1 if is_parallel else forwards,
-        rows=rows,
-        survival=_survival(cells, forwards, gaps, _TOKENS if name else _TOKENS_WITHOUT_DRAFT),
+        forwards=1 if is_parallel else drafted.steps,
+        rows=drafted.rows or drafted.steps + 1,
+        survival=survival,
+        spread=spread,
     )
 
 
@@ -125,17 +148,19 @@ def _draft(name: str, target: PlannedModel, gaps: list[str]) -> PlannedModel:
         return target.draft("eagle3")
 
 
-def _shape(cells: Mapping[str, str], usual: int, gaps: list[str]) -> tuple[int, int]:
-    """Steps of a draft, and rows of a verification: of a chain, or of a tree `steps-top k-tokens`."""
-    numbers = re.findall(r"\d+", cells.get("K", ""))
+def _shape(cells: Mapping[str, str], usual: int, gaps: list[str]) -> Drafted:
+    """A chain, or a tree `steps-top k-rows`."""
+    numbers = [int(number) for number in re.findall(r"\d+", cells.get("K", ""))]
     if not numbers:
         gaps.append("number of draft tokens")
-        return usual, usual + 1
-    steps = int(numbers[0])
-    return steps, int(numbers[2]) if len(numbers) > 2 else steps + 1
+        return Drafted(steps=usual)
+    if len(numbers) > 2:
+        return Drafted(steps=numbers[0], top_k=numbers[1], rows=numbers[2])
+    return Drafted(steps=numbers[0])
 
 
-def _survival(cells: Mapping[str, str], longest: int, gaps: list[str], usual: float) -> tuple[float, ...]:
+def _survival(cells: Mapping[str, str], drafted: Drafted) -> tuple[float, ...] | None:
+    """As the row states it; None if it does not."""
     if by_position := cells.get("pos", "").strip():
         try:
             rates = [float(rate) for rate in parse_foreign_json(by_position.encode())]
@@ -146,23 +171,13 @@ def _survival(cells: Mapping[str, str], longest: int, gaps: list[str], usual: fl
         raise ValueError(f"pos is {by_position!r}; expected rates of 0 to 1")
     stated = cells.get("acc", "").strip()
     if not stated:
-        gaps.append("acceptance")
+        return None
     try:
-        tokens = float(stated) if stated else usual
+        tokens = float(stated)
     except ValueError:
         raise ValueError(f"acc is {stated!r}; expected tokens per round") from None
-    if tokens < 1:
+    if not tokens >= 1:
         raise ValueError(f"acc is {tokens:g}; expected at least 1 token per round")
-    return _geometric(min(tokens, 1.0 + longest) - 1, longest)
-
-
-def _geometric(accepted: float, longest: int) -> tuple[float, ...]:
-    """Survival at one rate for all positions, with this mean of accepted tokens."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        rate = (low + high) / 2
-        if sum(rate**position for position in range(1, longest + 1)) < accepted:
-            low = rate
-        else:
-            high = rate
-    return tuple(high**position for position in range(1, longest + 1))
+    # What a tree of these tokens per round accepts at each depth is that of a chain with them.
+    chain = Drafted(steps=drafted.steps)
+    return chain.survival([chain.rate(tokens)] * drafted.steps)

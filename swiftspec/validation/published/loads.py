@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from swiftspec.acceptance.usual import records_without
 from swiftspec.devices import DeviceSpec, named_device, registered_device
 from swiftspec.engines import engine_named
 from swiftspec.engines.description import Engine
@@ -27,7 +28,7 @@ from swiftspec.progress import Progress
 from swiftspec.validation.published.client_results import read_results
 from swiftspec.validation.published.comparison import Comparison, Figure, LeaveOut, Prediction, compared_rows
 from swiftspec.validation.published.drafted import Drafting, drafting_of
-from swiftspec.validation.published.row_requests import INFERENCEX, stated_requests
+from swiftspec.validation.published.row_requests import INFERENCEX, TEMPLATED, stated_requests
 from swiftspec.validation.published.rows import (
     MeasuredRow,
     UnpredictedError,
@@ -71,7 +72,7 @@ def compare_loads(
     ValueError
         One sentence, if the file cannot be read.
     """
-    read = list(read_load_rows(path, engine=engine))
+    read = list(read_load_rows(path, engine=engine, leave_out=leave_out))
     rows = compared_rows(path, read, _figures, leave_out=leave_out, done=done)
     failed = frozenset(index for index, (cells, _) in enumerate(read) if cells.get("failed", "0") not in ("", "0"))
     return Comparison(rows=tuple(rows), leave_out=leave_out, failed=failed)
@@ -111,18 +112,19 @@ def measured_latencies(cells: Mapping[str, str]) -> dict[str, float]:
 
 
 def read_load_rows(
-    path: Path, *, engine: Engine | None
+    path: Path, *, engine: Engine | None, leave_out: LeaveOut = LeaveOut.NONE
 ) -> Iterator[tuple[dict[str, str], MeasuredRow | UnpredictedError]]:
     """Every row's cells, with what they mean or why they mean nothing here; of a CSV file, or results of a client.
 
-    engine: of rows that name none. ValueError, one sentence, if the file cannot be read, or has none of the columns.
+    engine: of rows that name none. leave_out: of acceptance that stands in where a row states none. ValueError, one
+    sentence, if the file cannot be read, or has none of the columns.
     """
     is_csv = path.suffix.lower() != ".json"
     for index, (where, cells) in enumerate(read_table(path) if is_csv else read_results(path)):
         if index == 0:
             _require(cells, where=f"{path}, line 1" if is_csv else where, beside=None if is_csv else path)
         try:
-            yield cells, _row(cells, engine)
+            yield cells, _row(cells, engine, leave_out)
         except UnpredictedError as reason:
             yield cells, reason
         except ValueError as error:
@@ -166,14 +168,14 @@ def _require(cells: Mapping[str, str], *, where: str, beside: Path | None) -> No
             raise ValueError(f"{where}: column {names[0]} is missing; expected it or {', '.join(known[1:])}{hint}")
 
 
-def _row(stated: Mapping[str, str], engine: Engine | None) -> MeasuredRow:
+def _row(stated: Mapping[str, str], engine: Engine | None, leave_out: LeaveOut) -> MeasuredRow:
     cells = with_usual_names(stated)
     found, gaps = _engine(cells, engine)
     target = _target(cells)
     quant = weight_format(cells.get("precision", "").strip().lower() or "bf16", target.name)
     layout = _layout(cells)
     target = in_layout(target, layout, found)
-    drafting = _drafting(cells, target, gaps)
+    drafting = _drafting(cells, target, gaps, leave_out)
     method = "plain" if drafting is None else cells["spec"]
     return MeasuredRow(
         cells=stated,
@@ -201,11 +203,14 @@ def _source(cells: Mapping[str, str]) -> str:
     return "InferenceX" if stated.startswith(INFERENCEX) else stated
 
 
-def _drafting(cells: Mapping[str, str], target: PlannedModel, gaps: list[str]) -> Drafting | None:
-    method = cells.get("spec", "").strip()
+def _drafting(cells: Mapping[str, str], target: PlannedModel, gaps: list[str], leave_out: LeaveOut) -> Drafting | None:
+    method, source = cells.get("spec", "").strip(), cells.get("source", "")
     if method in ("", "none"):
         return None
-    return drafting_of({**cells, "cls": method, "head": cells.get("head", "")}, target, gaps)
+    dataset = cells.get("dataset") or (TEMPLATED if source.startswith(INFERENCEX) else "")
+    stated = {**cells, "cls": method, "head": cells.get("head", ""), "dataset": dataset}
+    records = records_without(source) if leave_out is LeaveOut.SOURCE else None
+    return drafting_of(stated, target, gaps, records=records)
 
 
 def _engine(cells: Mapping[str, str], engine: Engine | None) -> tuple[Engine, list[str]]:

@@ -12,10 +12,11 @@ from swiftspec.planner.under_load.loads import UNEVEN, Requests, closed_loop_wor
 from swiftspec.scheduler.prefix_cache import Segment
 from swiftspec.validation.published.rows import UnpredictedError, cell_count, cell_number
 
-__all__ = ["INFERENCEX", "stated_requests", "text_requests"]
+__all__ = ["INFERENCEX", "TEMPLATED", "stated_requests", "text_requests"]
 
 # InferenceX draws lengths from 0.8 to 1.0 of those it states, and sends ten times as many prompts as it has clients.
 INFERENCEX: Final = ("InferenceX", "InferenceMAX")  # its names
+TEMPLATED: Final = "random, in a chat template"  # its prompts to targets that draft
 _INFERENCEX_SHARE: Final = 0.8
 _PROMPTS_PER_CLIENT: Final = 10
 _MOST_REQUESTS: Final = 1_000_000  # of a row

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from swiftspec.acceptance.usual import records_without
 from swiftspec.devices import DeviceSpec, registered_device
 from swiftspec.devices.accelerators import DEVICES
 from swiftspec.engines import engine_named
@@ -44,8 +45,8 @@ from swiftspec.validation.published.rows import (
 
 __all__ = ["compare_speeds", "read_speed_rows", "user_speed"]
 
-# Relative standard deviations: what a draft's acceptance and forwards add, and what a figure that its source publishes
-# beside others leaves unsaid (flags, clocks, texts).
+# Relative standard deviations: what a draft's forwards and acceptance as stated add, and what a figure that its source
+# publishes beside others leaves unsaid (flags, clocks, texts).
 _DRAFTED: Final = 0.1
 _UNSAID: Final = 0.15
 _PROMPT, _OUTPUT = 512, 256
@@ -63,7 +64,7 @@ def compare_speeds(
 
     A row's gain is its speed over that of the plain row of its `group`.
     """
-    read = list(read_speed_rows(path, engine=engine))
+    read = list(read_speed_rows(path, engine=engine, leave_out=leave_out))
     rows = compared_rows(path, read, _figures, leave_out=leave_out, done=done)
     rows = [replace(row, overloaded=None) for row in rows]  # clients wait for answers, so no queue grows
     return Comparison(rows=tuple(_with_gains(rows)), leave_out=leave_out)
@@ -75,7 +76,8 @@ def _figures(row: MeasuredRow, found: Prediction) -> Sequence[Figure]:
         "tpot_ms": float(found.run.tpot_s.mean()) * 1e3,
         "total_tok_s": found.run.tok_s,
     }
-    spread = math.hypot(found.spread, _UNSAID, _DRAFTED if row.drafting else 0.0)
+    drafted = (_DRAFTED, row.drafting.spread) if row.drafting else ()
+    spread = math.hypot(found.spread, _UNSAID, *drafted)
     return [
         Figure.within(name, measured=measured, predicted=value, spread=spread)
         for name, value in predicted.items()
@@ -126,11 +128,12 @@ def _with_gains(rows: list[RowComparison]) -> list[RowComparison]:
 
 
 def read_speed_rows(
-    path: Path, *, engine: Engine | None
+    path: Path, *, engine: Engine | None, leave_out: LeaveOut = LeaveOut.NONE
 ) -> Iterator[tuple[dict[str, str], MeasuredRow | UnpredictedError]]:
     """Every row's cells, with what they mean or why they mean nothing here.
 
-    engine: of rows that name none. ValueError, one sentence, if the file cannot be read, or has none of the columns.
+    engine: of rows that name none. leave_out: of acceptance that stands in where a row states none. ValueError, one
+    sentence, if the file cannot be read, or has none of the columns.
     """
     for number, (where, cells) in enumerate(read_table(path)):
         if number == 0:
@@ -138,14 +141,14 @@ def read_speed_rows(
                 if name not in cells:
                     raise ValueError(f"{path}, line 1: column {name} is missing; expected target, gpu and conc")
         try:
-            yield cells, _row(cells, engine)
+            yield cells, _row(cells, engine, leave_out)
         except UnpredictedError as reason:
             yield cells, reason
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 
 
-def _row(cells: Mapping[str, str], engine: Engine | None) -> MeasuredRow:
+def _row(cells: Mapping[str, str], engine: Engine | None, leave_out: LeaveOut) -> MeasuredRow:
     gaps: list[str] = []
     clients = cell_count(cells, "conc", least=1)
     target = _target(cells, gaps)
@@ -155,13 +158,15 @@ def _row(cells: Mapping[str, str], engine: Engine | None) -> MeasuredRow:
     quant = _format(cells, target, gaps)
     prompt_tokens = _count(cells, "isl", _PROMPT, "prompt length", gaps)
     output_tokens = _count(cells, "osl", _OUTPUT, "output length", gaps)
+    source = cells.get("source", "")
+    records = records_without(source) if leave_out is LeaveOut.SOURCE else None
     known = len(gaps)
-    drafting = drafting_of(cells, target, gaps)
+    drafting = drafting_of(cells, target, gaps, records=records)
     num_draft_gaps = len(gaps) - known
     return MeasuredRow(
         cells=cells,
         kind=cells.get("cls") or ("drafted" if drafting else "plain"),
-        source=cells.get("source", ""),
+        source=source,
         engine=served_by,
         device=device,
         degree=degree,

@@ -9,6 +9,7 @@ from swiftspec.planner.search.decision import PUBLISHED_ACCEPTANCE
 from swiftspec.simulator.forward_errors import COMPOSED, ROOFLINE, SPARSE
 from swiftspec.studies.backtest import swiftspec_paper
 from swiftspec.studies.backtest.coverage import Kind, coverage, known_error, source_of
+from swiftspec.studies.backtest.head_acceptance import by_text_rows
 from swiftspec.studies.backtest.rows import Row, Section
 from tests.studies.backtest.conftest import Found
 
@@ -23,7 +24,7 @@ def shipped(
 ) -> list[Row]:
     """All that do not take half a minute: the paper's speeds and the larger files of loads are left out."""
     forwards = swiftspec_paper._forwards()
-    return [*serving.rows, *acceptance[0], *systems, *forwards, *sparse_points.rows, *sparse_systems]
+    return [*serving.rows, *acceptance[0], *systems, *forwards, *sparse_points.rows, *sparse_systems, *by_text_rows()]
 
 
 def test_a_source_is_judged_by_the_errors_of_the_others() -> None:

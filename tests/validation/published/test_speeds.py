@@ -3,11 +3,15 @@ from statistics import median
 
 import pytest
 
+from swiftspec.acceptance import usual_rates
+from swiftspec.acceptance.lengths import unconditional_rates
+from swiftspec.api import compare_kinds
 from swiftspec.engines import engine_named
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.sparse_spec import SparseSpec
+from swiftspec.planner.deployment import Deployment
 from swiftspec.validation.published import DATA
-from swiftspec.validation.published.comparison import Comparison
+from swiftspec.validation.published.comparison import Comparison, LeaveOut
 from swiftspec.validation.published.row_requests import text_requests
 from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError
 from swiftspec.validation.published.speeds import compare_speeds, read_speed_rows, user_speed
@@ -62,6 +66,63 @@ def test_the_layout_of_a_mixture(tmp_path: Path, stated: str, layout: DeviceLayo
         assert isinstance(spec, SparseSpec)
         assert spec.layout == layout
     assert (found.degree, found.gaps) == (8, gaps)
+
+
+def test_acceptance_that_a_row_leaves_open_is_that_of_its_text(tmp_path: Path) -> None:
+    """Of the kind's other drafters on the data set's class; it widens the interval as much as they differ."""
+    found = {}
+    for dataset in ("HumanEval", "ShareGPT", "CNN/DailyMail"):
+        path = tmp_path / "speeds.csv"
+        row = f"EAGLE-3,Llama-3.1-70B,EAGLE-3,3,bf16,H100,8,TP8,vLLM 0.15.1,1,76,256,100,{dataset}"
+        path.write_text(f"cls,target,head,K,quant,gpu,gpus,par,engine,conc,isl,osl,tok_s_user,dataset\n{row}\n")
+        ((_, measured),) = read_speed_rows(path, engine=None)
+        assert isinstance(measured, MeasuredRow)
+        assert measured.drafting is not None
+        usual = usual_rates("eagle3", dataset, 3)
+        assert measured.drafting.survival == pytest.approx(unconditional_rates(usual.rates))
+        assert measured.gaps == ("acceptance",)
+        (compared,) = compare_speeds(path).rows
+        (figure,) = compared.figures
+        found[dataset] = figure.predicted
+        assert figure.high / figure.predicted > 1 + 1.645 * usual.spread
+    assert found["ShareGPT"] < found["CNN/DailyMail"] < found["HumanEval"]
+
+
+def test_a_row_is_not_predicted_from_its_own_source(tmp_path: Path) -> None:
+    path = tmp_path / "speeds.csv"
+    row = "sgl-project/SpecForge issue 339,EAGLE-3,Qwen3-30B-A3B,EAGLE-3,3,bf16,H100,2,TP2,SGLang 0.5.9,1,100,512,160"
+    path.write_text(
+        f"source,cls,target,head,K,quant,gpu,gpus,par,engine,conc,isl,osl,tok_s_user,dataset\n{row},MT-Bench\n"
+    )
+    survival = []
+    for leave_out in (LeaveOut.NONE, LeaveOut.SOURCE):
+        ((_, found),) = read_speed_rows(path, engine=None, leave_out=leave_out)
+        assert isinstance(found, MeasuredRow)
+        assert found.drafting is not None
+        survival.append(found.drafting.survival)
+    # That head is among the worst of its kind.
+    assert survival[0][0] < survival[1][0]
+
+
+def test_the_comparison_of_drafts_says_the_same_of_a_head_and_a_text(tmp_path: Path) -> None:
+    """Rooms agree: prompts of 8,192 tokens count in both, and so does the text."""
+    path = tmp_path / "speeds.csv"
+    head = "cls,target,head,K,quant,gpu,gpus,engine,conc,isl,osl,tok_s_user,dataset"
+    rows = [f"EAGLE-3,qwen3-8b,EAGLE-3,{k},bf16,h100-sxm,1,vLLM 0.15,16,8192,128,1,CNN/DailyMail" for k in (2, 3, 4)]
+    plain = "plain dense,qwen3-8b,,,bf16,h100-sxm,1,vLLM 0.15,16,8192,128,1,CNN/DailyMail"
+    short = plain.replace("8192", "512")
+    path.write_text("\n".join((head, plain, short, *rows)) + "\n")
+    speeds = [row.figures[0].predicted for row in compare_speeds(path).rows]
+    assert speeds[0] < 0.5 * speeds[1]
+    deployment = Deployment(
+        device="h100", num_devices=1, quant="bf16", engine="vllm@0.15", context=8192, output_tokens=128
+    )
+    compared = compare_kinds(
+        "qwen3-8b", deployment=deployment, drafts=["eagle3"], clients=(16,), dataset="CNN/DailyMail", num_jobs=1
+    )
+    none, *_, eagle3 = (kind.points[0] for kind in compared.kinds)
+    assert none.user_tokens_per_s == pytest.approx(speeds[0], rel=0.02)
+    assert eagle3.user_tokens_per_s == pytest.approx(max(speeds[2:]), rel=0.08)
 
 
 def test_a_tree_of_sglang_has_steps_and_rows(tmp_path: Path) -> None:

@@ -1,0 +1,171 @@
+"""Acceptance that a kind of draft usually has on a class of text, from the published records of all its drafters."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import hypot, sqrt
+from statistics import mean, stdev
+from typing import Final
+
+from swiftspec.acceptance.lengths import unconditional_rates
+from swiftspec.acceptance.records import AcceptanceRecord, published_records
+from swiftspec.acceptance.texts import TextClass, class_of, of_text
+from swiftspec.policies import DraftKind
+
+__all__ = ["DRAFT_MODEL", "UsualRates", "family_of", "mean_rates", "records_without", "usual_rates"]
+
+DRAFT_MODEL: Final = "draft model"
+_STAND_INS: Final = {"suffix": "ngram"}  # of which nobody publishes tokens per round, and what is nearest
+_ENOUGH: Final = 3  # drafters, for a spread of their own, and for a single data set to speak for itself
+_CHAIN: Final = 8  # tokens of the chains that tell how much drafters differ in general
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualRates:
+    """What drafters of a kind have on a text.
+
+    Parameters
+    ----------
+    rates : tuple of float
+        By position, the share of rounds that accept the token there, of those that accepted all before it.
+    spread : float
+        Standard deviation of a further drafter's tokens per round, relative.
+    text : str
+        Data set or class of text that the records are of; empty if they are of all texts.
+    records : tuple of AcceptanceRecord
+    """
+
+    rates: tuple[float, ...]
+    spread: float
+    text: str
+    records: tuple[AcceptanceRecord, ...]
+
+    @property
+    def num_drafters(self) -> int:
+        """Heads, draft models or look-ups that the records are of, each with its target."""
+        return len(_by_drafter(self.records))
+
+
+def family_of(drafter: str, kind: DraftKind | None) -> str:
+    """Kind of a drafter by its name, without its publisher and what sets checkpoints of one kind apart."""
+    if kind is DraftKind.SERIAL:
+        return DRAFT_MODEL
+    kinds = re.findall(r"p-?eagle|eagle-?3|dspark|dflash|mtp|pard|eagle|n-?gram|suffix", drafter.lower())
+    return str(kinds[-1]).replace("-", "") if kinds else drafter.lower()
+
+
+def usual_rates(
+    family: str, text: str | None, length: int, *, records: Sequence[AcceptanceRecord] | None = None
+) -> UsualRates:
+    """Mean of all drafters of a family on a text, each of which counts once.
+
+    Parameters
+    ----------
+    family : str
+        As of `family_of`.
+    text : str, optional
+        A data set, of which there need be no record, or a class of text. Without, every class counts alike.
+    length : int
+        Positions.
+    records : sequence of AcceptanceRecord, optional
+        All published ones if not given.
+
+    Raises
+    ------
+    ValueError
+        If nothing is published of such drafters.
+    """
+    known = published_records() if records is None else records
+    families = [family, _STAND_INS.get(family, family)]
+    same = next((some for name in families if (some := [one for one in known if _family(one) == name])), [])
+    if not same:
+        raise ValueError(f"acceptance of {family} is not published anywhere")
+    found, on = _of_text(same, text)
+    classes = [found] if on else _by_class(found)
+    columns = [mean_rates(some, length) for some in classes]
+    rates = tuple(mean(column) for column in zip(*columns, strict=True))
+    return UsualRates(rates=rates, spread=_spread(found, length), text=on, records=tuple(found))
+
+
+def mean_rates(records: Sequence[AcceptanceRecord], length: int) -> tuple[float, ...]:
+    """Mean conditional rate at each position, of those drafters that get so far; beyond all, the last one holds."""
+    drafters = [[_conditional(one) for one in some] for some in _by_drafter(records).values()]
+    rates: list[float] = []
+    for position in range(length):
+        reached = [[known[position] for known in some if len(known) > position] for some in drafters]
+        means = [mean(some) for some in reached if some]
+        rates.append(mean(means) if means else rates[-1])
+    return tuple(rates)
+
+
+def records_without(source: str) -> list[AcceptanceRecord]:
+    """Published records of other sources than this one, as a file of measurements names it."""
+    names = _names(source)
+    return [one for one in published_records() if not names & _names(one.source)]
+
+
+def _names(source: str) -> set[str]:
+    """What tells sources apart: repositories, with and without their owner, and the first word."""
+    text = re.sub(r"https?://|(www\.)?github\.com/", "", source.lower())
+    repositories = re.findall(r"[\w.-]+/[\w.-]+", text)
+    first = re.findall(r"[a-z][\w.-]*", text)[:1]
+    return {*repositories, *(name.partition("/")[2] for name in repositories), *first} - {"model", "page"}
+
+
+def _of_text(records: Sequence[AcceptanceRecord], text: str | None) -> tuple[list[AcceptanceRecord], str]:
+    """Records of a data set if enough drafters ran it, otherwise of its class, otherwise of all classes; and which."""
+    usual = [one for one in records if class_of(one.dataset) not in (None, TextClass.RANDOM)]
+    known = usual or list(records)
+    if not text:
+        return known, ""
+    same = [one for one in records if one.dataset.lower() == text.lower()]
+    if len(_by_drafter(same)) >= _ENOUGH:
+        return same, text
+    wanted = class_of(text)
+    of_class = of_text(records, wanted, lambda one: one.dataset) if wanted else same
+    return (of_class, str(wanted or text)) if of_class else (known, "")
+
+
+def _by_class(records: Sequence[AcceptanceRecord]) -> list[list[AcceptanceRecord]]:
+    classes: dict[TextClass | None, list[AcceptanceRecord]] = {}
+    for one in records:
+        classes.setdefault(class_of(one.dataset), []).append(one)
+    return list(classes.values())
+
+
+def _by_drafter(records: Sequence[AcceptanceRecord]) -> dict[tuple[str, str], list[AcceptanceRecord]]:
+    drafters: dict[tuple[str, str], list[AcceptanceRecord]] = {}
+    for one in records:
+        drafters.setdefault((one.target, one.drafter), []).append(one)
+    return drafters
+
+
+def _spread(records: Sequence[AcceptanceRecord], length: int) -> float:
+    """Of a further drafter: as the known ones differ, and as little as their mean is known."""
+    tokens = [1 + sum(unconditional_rates(mean_rates(some, length))) for some in _by_drafter(records).values()]
+    relative = stdev(tokens) / mean(tokens) if len(tokens) >= _ENOUGH else _usual_spread()
+    return hypot(relative, relative / sqrt(len(tokens)))
+
+
+@cache
+def _usual_spread() -> float:
+    """Root mean square, over kinds and classes of text with enough drafters, of how their tokens per round differ."""
+    groups: dict[tuple[str, TextClass | None], list[AcceptanceRecord]] = {}
+    for one in published_records():
+        groups.setdefault((_family(one), class_of(one.dataset)), []).append(one)
+    squares = []
+    for records in groups.values():
+        tokens = [1 + sum(unconditional_rates(mean_rates(some, _CHAIN))) for some in _by_drafter(records).values()]
+        if len(tokens) >= _ENOUGH:
+            squares.append((stdev(tokens) / mean(tokens)) ** 2)
+    return sqrt(mean(squares))
+
+
+@cache
+def _conditional(record: AcceptanceRecord) -> tuple[float, ...]:
+    return record.conditional
+
+
+def _family(record: AcceptanceRecord) -> str:
+    return family_of(record.drafter, record.kind)
