@@ -11,7 +11,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
 from swiftspec.cli.sections import show
 from swiftspec.models import known_model, model_names
-from swiftspec.planner.deployment import PlannedModel
+from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.policies import Layout, policy_class, policy_names
 from swiftspec.policies.effects import Role
 from swiftspec.reports.formatting import speed

@@ -19,7 +19,8 @@ from swiftspec.cli.sections import show_plan
 from swiftspec.cli.verbs.decide import PlanFlags
 from swiftspec.devices import DEVICES
 from swiftspec.files.writing import write_output
-from swiftspec.planner.deployment import Deployment, PlannedModel
+from swiftspec.planner.deployment import Deployment
+from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.recorded_routing import with_routed_profile
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TypedDict, Unpack
 
-from swiftspec.artifacts.candidate_costs import usual_gather_s
+from swiftspec.artifacts.candidate import usual_gather_s
 from swiftspec.artifacts.load_options import usual_prefill_rows
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.devices.local import TREE_SLOTS, Device, check_device

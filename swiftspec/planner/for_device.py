@@ -16,7 +16,8 @@ from swiftspec.files.document import ModelRef
 from swiftspec.models import NamedModel, known_model, model_names
 from swiftspec.models.names import unknown
 from swiftspec.models.sparse_spec import SparseSpec
-from swiftspec.planner.deployment import Deployment, PlannedModel
+from swiftspec.planner.deployment import Deployment
+from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role

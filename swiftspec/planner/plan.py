@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from swiftspec.artifacts.candidate_costs import candidate_costs
+from swiftspec.artifacts.candidate import candidate_costs
 from swiftspec.artifacts.plan import Acceptance, Basis, Candidate, Goal, Objective, Plan
 from swiftspec.artifacts.profile import Collective, Profile
 from swiftspec.artifacts.trace import AcceptanceTrace

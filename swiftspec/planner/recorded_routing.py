@@ -8,7 +8,8 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.costmodel.measured_routing import measured_routing
 from swiftspec.costmodel.routed_profile import routed_profile
 from swiftspec.costmodel.routing import ASSUMED_ROUTING
-from swiftspec.planner.deployment import Deployment, PlannedModel
+from swiftspec.planner.deployment import Deployment
+from swiftspec.planner.planned_model import PlannedModel
 
 __all__ = ["with_recorded_routing", "with_routed_profile"]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from swiftspec.artifacts.candidate_costs import policy_costs, usual_gather_s
+from swiftspec.artifacts.candidate import policy_costs, usual_gather_s
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.trace import AcceptanceTrace

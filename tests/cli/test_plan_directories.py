@@ -8,7 +8,7 @@ import pytest
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli.app import main
-from swiftspec.planner.deployment import planned_pair
+from swiftspec.planner.planned_model import planned_pair
 from swiftspec.timing.latency import Provenance
 from tests.cli.published_configs import write_config
 

@@ -23,10 +23,11 @@ from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Candidate, Goal, Objective
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.deployment import Deployment, planned_pair
+from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.plan import Search
+from swiftspec.planner.planned_model import planned_pair
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
 from swiftspec.timing.steps import Latencies

@@ -15,8 +15,9 @@ from swiftspec.costmodel.steps import StepWork
 from swiftspec.models import known_model
 from swiftspec.models.drafters import Drafter
 from swiftspec.planner.degrees import AllowedDegrees
-from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
+from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import prepare
+from swiftspec.planner.planned_model import PlannedModel, planned_pair
 from swiftspec.planner.search.option import Option
 from swiftspec.policies import DraftKind
 from swiftspec.policies.chains.parallel_chain import ParallelChain

@@ -4,10 +4,11 @@ import pytest
 
 from swiftspec.api import compare_kinds
 from swiftspec.artifacts.kinds import KindComparison
-from swiftspec.planner.deployment import Deployment, planned_pair
+from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.drafts.break_even import last_gain
 from swiftspec.planner.drafts.named import asked_drafts
 from swiftspec.planner.for_device import prepare
+from swiftspec.planner.planned_model import planned_pair
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.reports.kinds import kind_sections
 

@@ -9,8 +9,9 @@ from swiftspec.acceptance.head_records import published_rates
 from swiftspec.acceptance.lengths import unconditional_rates
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.costmodel.forward import forward_parts
-from swiftspec.planner.deployment import Deployment, PlannedModel
+from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import plan_for
+from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.chains.parallel_chain import ParallelChain
 from swiftspec.policies.effects import Role

@@ -12,8 +12,9 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.app import main
 from swiftspec.costmodel.measured_routing import measured_routing
 from swiftspec.costmodel.routing import ASSUMED_ROUTING
-from swiftspec.planner.deployment import Deployment, PlannedModel
+from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.drafts.compare import compare_kinds
+from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.recorded_routing import with_recorded_routing
 from swiftspec.policies.effects import Role
 from swiftspec.reports.kinds import kind_sections

@@ -6,8 +6,9 @@ from swiftspec.models import known_model
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.degrees import AllowedDegrees
-from swiftspec.planner.deployment import Deployment, planned_pair
+from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.planned_model import planned_pair
 from swiftspec.planner.search.option import Option
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role

@@ -1,10 +1,11 @@
 """The best split per device, of models and devices as people have them, against all splits simulated."""
 
 from swiftspec.artifacts.plan import Goal, Objective
-from swiftspec.planner.deployment import Deployment, planned_pair
+from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import Inputs, prepare
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.plan import Search
+from swiftspec.planner.planned_model import planned_pair
 from swiftspec.planner.search.evaluation import Budget, Evaluator
 from swiftspec.planner.search.space import feasible_options
 from swiftspec.policies import Policy

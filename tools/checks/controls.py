@@ -24,7 +24,7 @@ import numpy as np
 
 from swiftspec.api.inputs import read_texts
 from swiftspec.api.serving import LoadOptions, simulate_load
-from swiftspec.artifacts.candidate_costs import candidate_costs
+from swiftspec.artifacts.candidate import candidate_costs
 from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload

@@ -22,10 +22,11 @@ from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
-from swiftspec.planner.deployment import Deployment, planned_pair
+from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.plan import Hardware, Search, make_plan
+from swiftspec.planner.planned_model import planned_pair
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator

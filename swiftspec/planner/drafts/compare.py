@@ -14,11 +14,12 @@ from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.errors import FieldError
 from swiftspec.planner.degrees import AllowedDegrees
-from swiftspec.planner.deployment import Deployment, PlannedModel
+from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.drafts.break_even import with_gains
 from swiftspec.planner.drafts.named import NONE, SUFFIX, DraftInput, Kind, kinds_of
 from swiftspec.planner.for_device import NUM_NEW_TOKENS, Inputs, check_acceptance, prepare
 from swiftspec.planner.memory import MemoryModel
+from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.recorded_routing import with_recorded_routing
 from swiftspec.planner.search.backends import Workers, uncollected
 from swiftspec.planner.search.bounds import ClosedForms

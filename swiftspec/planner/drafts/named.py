@@ -8,7 +8,7 @@ from swiftspec.errors import FieldError
 from swiftspec.models import known_model, model_names
 from swiftspec.models.drafters import Drafter
 from swiftspec.models.heads import HEADS
-from swiftspec.planner.deployment import PlannedModel
+from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy
 from swiftspec.policies.base import drafts_chain
 from swiftspec.policies.effects import Role

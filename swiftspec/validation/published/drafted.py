@@ -17,7 +17,7 @@ from swiftspec.acceptance.usual import family_of, usual_rates
 from swiftspec.files.reading import parse_foreign_json
 from swiftspec.models.quantisation import draft_format
 from swiftspec.models.sparse_spec import SparseSpec
-from swiftspec.planner.deployment import PlannedModel
+from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.under_load.decoding import Chains
 from swiftspec.planner.under_load.serving_engine import DraftModel, ServingEngine
 

@@ -13,7 +13,7 @@ from swiftspec.engines.description import Engine
 from swiftspec.models import QUANTISATIONS
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.spec import ModelSpec
-from swiftspec.planner.deployment import PlannedModel
+from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.loads import ArrayRun, Requests
 from swiftspec.planner.under_load.serving_engine import ServingEngine

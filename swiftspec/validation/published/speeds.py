@@ -17,7 +17,7 @@ from swiftspec.engines import engine_named
 from swiftspec.engines.description import Engine
 from swiftspec.files.csv_rows import read_table
 from swiftspec.models.device_layout import DeviceLayout
-from swiftspec.planner.deployment import PlannedModel
+from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.under_load.loads import ArrayRun
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress

@@ -10,11 +10,12 @@ from swiftspec.artifacts.distributions import Distribution, Process
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.workload import Workload
 from swiftspec.costmodel.steps import StepWork
-from swiftspec.planner.deployment import Deployment, PlannedModel, planned_pair
+from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.drafts.compare import compare_kinds
 from swiftspec.planner.drafts.named import DraftInput
 from swiftspec.planner.for_device import plan_for, prepare
 from swiftspec.planner.load import Load
+from swiftspec.planner.planned_model import PlannedModel, planned_pair
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.loads import Requests, closed_loop_workload, longest_request

@@ -8,11 +8,12 @@ import pytest
 from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Goal, Plan
-from swiftspec.planner.deployment import Deployment, planned_pair
+from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.drafts.compare import compare_kinds
 from swiftspec.planner.drafts.named import DraftInput, Kind, chain_for
 from swiftspec.planner.for_device import plan_for, prepare
 from swiftspec.planner.load import Load
+from swiftspec.planner.planned_model import planned_pair
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.planner.under_load.loads import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.schedule import draft_schedule

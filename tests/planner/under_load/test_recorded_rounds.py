@@ -14,8 +14,9 @@ from swiftspec.artifacts.load_metrics import EVENTS, RECORDED_ROUNDS
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.deployment import Deployment, planned_pair
+from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import prepare
+from swiftspec.planner.planned_model import planned_pair
 from swiftspec.planner.under_load.loads import Requests, closed_loop_workload
 from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngine, simulate_rounds
 from swiftspec.planner.under_load.predictor import Predictor

@@ -7,7 +7,7 @@ import pytest
 from swiftspec.artifacts.profile import Profile
 from swiftspec.costmodel.published import StandardInt4Kernels
 from swiftspec.planner.deployment import Deployment as Planned
-from swiftspec.planner.deployment import planned_pair
+from swiftspec.planner.planned_model import planned_pair
 from swiftspec.studies.backtest.speeds import Deployment as Backtested
 
 PAIR = ("llama-3-70b", "llama-3.2-3b")
