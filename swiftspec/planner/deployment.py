@@ -265,16 +265,11 @@ class Deployment:
             if quant not in QUANTISATIONS:
                 raise unknown(name, quant, QUANTISATIONS)
         self._check_engine()
-        if self.layout is not None:
-            self._check_layout(self.layout)
-
-    def _check_layout(self, layout: DeviceLayout) -> None:
-        most = min(self.num_devices, self.spec.devices_per_node)
-        if layout.num_devices > most:
-            value = f"{layout}, which takes {layout.num_devices} devices"
-            raise FieldError("layout", value, f"there are {most}{' on a node' if most < self.num_devices else ''}")
-        if (objection := engine_named(self.engine).objection(layout)) is not None:
-            raise FieldError("layout", layout, objection)
+        if (layout := self.layout) is not None:
+            needed, most = layout.num_devices, min(self.num_devices, self.spec.devices_per_node)
+            too_many = f"it takes {needed} devices of one node, which has {most}" if needed > most else None
+            if (objection := too_many or engine_named(self.engine).objection(layout)) is not None:
+                raise FieldError("layout", layout, objection)
 
     def _check_engine(self) -> None:
         if self.host_s is not None and not 0 <= self.host_s < math.inf:
