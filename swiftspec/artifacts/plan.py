@@ -5,19 +5,18 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Annotated, ClassVar, NamedTuple, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from swiftspec.artifacts.candidate import Candidate, Prediction, described, named_group, named_split
 from swiftspec.artifacts.explored import Explored, Sensitivity
 from swiftspec.artifacts.fleet import Fleet
+from swiftspec.artifacts.former import LAYOUT, as_today
 from swiftspec.artifacts.gain import Gain
 from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
 from swiftspec.artifacts.under_load import UnderLoad
-from swiftspec.engines import FORMER_NAMES
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Basis, Document, Facts, ModelRef
-from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
@@ -91,13 +90,6 @@ class Rejection(NamedTuple):
         return sum(self.by_policy.values())
 
 
-def _layout(text: str) -> str:
-    try:
-        return str(DeviceLayout.parse(text)) if text else ""
-    except FieldError as error:
-        raise ValueError(error.expected) from error
-
-
 class Plan(Document):
     """The chosen policy with its shape and devices, and the best of every other policy.
 
@@ -161,9 +153,9 @@ class Plan(Document):
     schema_version: ClassVar[int] = 1
 
     device: str
-    engine: Annotated[str | None, AfterValidator(lambda name: FORMER_NAMES.get(name or "", name))] = None
+    engine: str | None = None
     host_s: float | None = Field(default=None, ge=0, exclude_if=lambda found: found is None)
-    layout: Annotated[str, AfterValidator(_layout)] = Field(default="", exclude_if=lambda found: not found)
+    layout: str = Field(default="", pattern=LAYOUT, exclude_if=lambda found: not found)
     num_devices: int = Field(ge=1, le=MOST_DEVICES)
     target: ModelRef
     draft: ModelRef
@@ -188,20 +180,7 @@ class Plan(Document):
     fleet: Fleet | None = Field(default=None, exclude_if=lambda found: found is None)
     feature_bytes: _Count = Field(default=0, exclude_if=lambda count: not count)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _former(cls, values: object) -> object:
-        """Plans of before layouts said whether experts were whole, of groups of any size: those of the choice now."""
-        if not isinstance(values, dict) or "expert_parallel" not in values:
-            return values
-        found = {name: value for name, value in values.items() if name != "expert_parallel"}
-        if values["expert_parallel"] is not True:
-            return found
-        try:
-            degree = len(found["chosen"]["groups"][Role.TARGET])
-        except (KeyError, TypeError):
-            return found  # whose other errors are told
-        return found | {"layout": f"tp{degree}ep{degree}"}
+    _former = model_validator(mode="before")(as_today)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -110,7 +110,7 @@ def forward_parts(
         degree=degree // ranks,
         rows=fullest,
         context=context,
-        sequences=min(share, fullest),
+        sequences=share if ranks == 1 else min(share, fullest),
         collective=collective,
         kv_dtype=kv_dtype,
         routing=routing,

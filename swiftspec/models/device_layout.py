@@ -1,4 +1,4 @@
-"""How the devices of a group share a model: attention in data parallel or divided, experts by width or whole."""
+"""Layouts of a model on the devices of a group: attention in data parallel or divided, experts by width or whole."""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ class Deployment:
         At most two nodes, since a forward is divided within a node only.
     quant, draft_quant : str, optional
         Weight formats: bf16, fp8, int8, int4, mxfp4 or nvfp4. If not given, the target's is that of its directory, or
-        bf16; the draft's is that of its own directory, or the target's, but bf16 beside mxfp4 and nvfp4.
+        bf16; the draft's is the one given for the target, that of its own directory, or the target's, but bf16 beside
+        mxfp4 and nvfp4.
     engine : str
         The engine that will serve, `NAME` or `NAME@RELEASE`; this package's own if not given.
     settings : mapping of str to str
@@ -100,6 +101,8 @@ class Deployment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", registered_device(self.device, field="device"))
+        if self.quant and not self.draft_quant:
+            object.__setattr__(self, "draft_quant", draft_format(self.quant))
         most = MOST_NODES * self.spec.devices_per_node
         if not 1 <= self.num_devices <= most:
             raise FieldError(
@@ -117,16 +120,11 @@ class Deployment:
             if quant and quant not in QUANTISATIONS:
                 raise unknown(name, quant, QUANTISATIONS)
         self._check_engine()
-        if self.layout is not None:
-            self._check_layout(self.layout)
-
-    def _check_layout(self, layout: DeviceLayout) -> None:
-        most = min(self.num_devices, self.spec.devices_per_node)
-        if layout.num_devices > most:
-            value = f"{layout}, which takes {layout.num_devices} devices"
-            raise FieldError("layout", value, f"there are {most}{' on a node' if most < self.num_devices else ''}")
-        if (objection := engine_named(self.engine).objection(layout)) is not None:
-            raise FieldError("layout", layout, objection)
+        if (layout := self.layout) is not None:
+            needed, most = layout.num_devices, min(self.num_devices, self.spec.devices_per_node)
+            too_many = f"it takes {needed} devices of one node, which has {most}" if needed > most else None
+            if (objection := too_many or engine_named(self.engine).objection(layout)) is not None:
+                raise FieldError("layout", layout, objection)
 
     def _check_engine(self) -> None:
         if self.host_s is not None and not 0 <= self.host_s < math.inf:

@@ -236,11 +236,13 @@ def test_a_format_that_is_not_known_is_refused_where_none_is_given(tmp_path: Pat
     assert Deployment(device="h100", num_devices=1, quant="bf16").as_stored(*pair).quant == "bf16"
 
 
-def test_nvfp4_is_read_and_not_priced(tmp_path: Path) -> None:
+def test_nvfp4_is_read_and_priced_where_devices_have_its_units(tmp_path: Path) -> None:
     stored = {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}
     pair = planned_pair(directory(tmp_path, "nvfp4", quantization_config=stored, num_hidden_layers=32), "eagle3")
-    with pytest.raises(ValueError, match="quant is nvfp4; weights in nvfp4 are not priced"):
-        Deployment(device="b200", num_devices=1).profile(*pair, max_context=64)
+    profile = Deployment(device="b200", num_devices=1).profile(*pair, max_context=64)
+    assert (profile.target.dtype, profile.draft.dtype) == ("nvfp4", "bf16")
+    with pytest.raises(ValueError, match="quant is nvfp4; h100-sxm has no fp4 units, which it needs"):
+        Deployment(device="h100", num_devices=1).profile(*pair, max_context=64)
 
 
 def test_a_block_drafter_is_planned_with_at_most_its_block(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_profile_has_the_degrees_that_hold_the_target_and_says_where_its_routi
 
 
 def test_whole_experts_and_a_given_correlation() -> None:
-    target, head = planned_pair("qwen3-30b-a3b", "mtp", layout=DeviceLayout(tp=2, ep=2))
+    target, head = planned_pair("deepseek-v3", "mtp", layout=DeviceLayout(tp=2, ep=2))
     for model in (target, head):
         assert isinstance(model.spec, SparseSpec)
         assert model.spec.experts is not None
