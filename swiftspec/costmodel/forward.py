@@ -102,15 +102,18 @@ def forward_parts(
     kind = SparseForwardOps if isinstance(spec, SparseSpec) else ForwardOps
     ranks = spec.attention_ranks
     share = -(-sequences // ranks)
-    fullest = of_rank or -(-rows * share // sequences)
+    if of_rank is None:
+        of_rank = -(-rows * share // sequences)
+    elif of_rank < share:
+        share = of_rank
     forward = kind(
         spec=spec,
         kernels=kernels,
         quant=quant,
         degree=degree // ranks,
-        rows=fullest,
+        rows=of_rank,
         context=context,
-        sequences=share if ranks == 1 else min(share, fullest),
+        sequences=share,
         collective=collective,
         kv_dtype=kv_dtype,
         routing=routing,
