@@ -101,18 +101,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
             "simulator",
             "scheduler",
         }
-        | {
-            "acceptance",
-            "artifacts",
-            "costmodel",
-            "devices",
-            "engines",
-            "files",
-            "models",
-            "policies",
-            "progress",
-            "numpy",
-        }
+        | {"acceptance", "artifacts", "costmodel", "devices", "engines", "files", "models", "policies", "progress"}
+        | {"numpy"}
     ),
     "reports": frozenset(
         {"timing", "artifacts", "devices", "engines", "files", "models", "policies", "matplotlib", "numpy"}
