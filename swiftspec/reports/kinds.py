@@ -26,11 +26,11 @@ def kind_sections(compared: KindComparison) -> Sequence[Section]:
 def _load(compared: KindComparison, clients: int) -> Table:
     where = f"{compared.num_devices} {compared.device}"
     return Table(
-        title=f"{count(clients, 'client')} at once on {where}: tokens/s of a user and of a device, tokens per round, "
-        "time",
+        title=f"{count(clients, 'client')} at once on {where}: tokens/s of a user and of a device, times none (90 %), "
+        "tokens per round, time",
         columns=(
             *texts("kind", "policy"),
-            *numbers("K", "a user", "a device", "over none", "90 %", "per round", "draft", "verify"),
+            *numbers("K", "a user", "a device", "over none", "per round", "draft, verify"),
             *texts("acceptance"),
         ),
         rows=[_load_row(kind, point) for kind, point in compared.ranked(clients)],
@@ -38,7 +38,7 @@ def _load(compared: KindComparison, clients: int) -> Table:
 
 
 def _load_row(kind: DraftingKind, point: KindPoint) -> Row:
-    """K draft tokens at most, the gain with its interval, tokens of a round, shares of its time."""
+    """K draft tokens at most, the gain's 90 % interval, tokens of a round, shares of its time."""
     gain = point.gain
     cells = (
         kind.name,
@@ -46,11 +46,9 @@ def _load_row(kind: DraftingKind, point: KindPoint) -> Row:
         str(point.num_draft_tokens or ""),
         speed(point.user_tokens_per_s),
         speed(point.device_tokens_per_s),
-        f"{gain.ratio:.2f}" if gain else "",
         f"{gain.low:.2f} to {gain.high:.2f}" if gain else "",
         f"{point.tokens_per_round:.2f}",
-        f"{point.draft_share:.0%}" if point.draft_share else "",
-        f"{point.verify_share:.0%}",
+        f"{f'{point.draft_share:.0%}, ' if point.draft_share else ''}{point.verify_share:.0%}",
         kind.provenance or "",
     )
     return Row(cells)
@@ -130,10 +128,7 @@ def _to_know(compared: KindComparison) -> str:
         "(--acceptance) decide.",
     ]
     if any(kind.own_devices for kind in compared.kinds):
-        sentences.append(
-            "(own): a draft on its own devices, which computes beside the target; there the rest of the time is also "
-            "waiting."
-        )
+        sentences.append("(own): a draft on its own devices, which computes beside the target.")
     if by_events:
         sentences.append("Clients of (own) are simulated by events, all others by recorded rounds.")
     sentences.append("K is the most tokens drafted for a verification.")
