@@ -164,7 +164,7 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
         (["--split", "2+1"], "--split is 2+1, which takes 3 devices; expected at most 2"),
         (["--output-tokens", "16385"], "--output-tokens is 16385; expected 1 to 16384"),
         (["--output-tokens", "8000"], "--prompt-tokens is 512; with 8000 output tokens that is more than the 8192 "),
-        (["--acceptance", "75"], "--acceptance is 75; expected shares from 0.01 to 0.99"),
+        (["--acceptance", "75"], "--acceptance is 75; expected shares from 0 to 1, or tokens per round"),
         (["--acceptance", "0.9,0.5,0.2"], "--acceptance is 0.9,0.5,0.2; no draft model has such rates, "),
         (["--acceptance", "0.7", "--acceptance", "0.8"], "--acceptance is given 2 times and --draft 1 times; "),
         (["--acceptance", "0.7", "--dataset", "GSM8K"], "--acceptance is 0.7; that of dataset GSM8K is known already"),
