@@ -101,8 +101,6 @@ class Deployment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", registered_device(self.device, field="device"))
-        if self.quant and not self.draft_quant:
-            object.__setattr__(self, "draft_quant", draft_format(self.quant))
         most = MOST_NODES * self.spec.devices_per_node
         if not 1 <= self.num_devices <= most:
             raise FieldError(
@@ -119,6 +117,8 @@ class Deployment:
         for name, quant in (("quant", self.quant), ("draft_quant", self.draft_quant)):
             if quant and quant not in QUANTISATIONS:
                 raise unknown(name, quant, QUANTISATIONS)
+        if self.quant and not self.draft_quant:
+            object.__setattr__(self, "draft_quant", draft_format(self.quant))
         self._check_engine()
         if (layout := self.layout) is not None:
             needed, most = layout.num_devices, min(self.num_devices, self.spec.devices_per_node)

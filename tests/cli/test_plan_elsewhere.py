@@ -127,7 +127,7 @@ def test_plan_cannot_be_run_here(fails: Fails, folder: Path, prompts: Path, argu
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--device", "h80"], "--device is 'h80'; did you mean h800-sxm?"),
+        (["--device", "h80"], "--device is 'h80'; did you mean h20 or h800-sxm or gh200?"),
         (["--device", "abacus"], "--device is 'abacus'; expected one of h100-sxm, h200-sxm, "),
         (["--devices", "0"], "--devices is '0'; expected at least 1"),
         (["--devices", "17"], "--devices is 17; expected 1 to 16, which are 2 nodes of h800-sxm"),

@@ -52,7 +52,18 @@ def test_a_layout_of_a_plan_is_that_of_its_simulations_and_of_its_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], fails: Fails
 ) -> None:
     out = str(tmp_path / "plan.json")
-    pair = ["--target", "qwen3-30b-a3b", "--draft", "mtp", "--dtype", "fp8", "--engine", "vllm", "--layout", "dp2ep2"]
+    pair = [
+        "--target",
+        "qwen3-30b-a3b",
+        "--draft",
+        "eagle3",
+        "--dtype",
+        "fp8",
+        "--engine",
+        "vllm",
+        "--layout",
+        "dp2ep2",
+    ]
     load = ["--load", "closed:8", "--set", "load_requests=16", "--prompt-tokens", "96", "--output-tokens", "32"]
     assert main(["plan", *pair, *ON_TWO, *load, "--out", out]) == 0
     assert "steps of at most 16384 tokens and 2048 requests" in " ".join(capsys.readouterr().out.split())
@@ -83,7 +94,7 @@ def test_a_plan_of_before_layouts_is_read(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (
-            ["--target", "glm-4.5", "--draft", "mtp", "--dtype", "fp8"],
+            ["--target", "glm-4.5", "--draft", "mtp", "--dtype", "int8"],
             "--target is glm-4.5; the op tables of h200-sxm ",
         ),
         (["--target", "mixtral-8x7b", "--draft", "eagle3", "--degrees", "3"], "--degrees is 3; of mixtral-8x7b, its "),
@@ -92,15 +103,15 @@ def test_a_plan_of_before_layouts_is_read(tmp_path: Path) -> None:
             "--layout is tp2ep2; gemma-3-27b has no experts",
         ),
         (
-            ["--target", "qwen3-30b-a3b", "--draft", "mtp", "--layout", "dp2"],
+            ["--target", "qwen3-30b-a3b", "--draft", "eagle3", "--layout", "dp2"],
             "--layout is dp2; swiftspec has no attention in data parallel",
         ),
         (
-            ["--target", "qwen3-30b-a3b", "--draft", "mtp", "--engine", "vllm", "--layout", "dp2tp2"],
+            ["--target", "qwen3-30b-a3b", "--draft", "eagle3", "--engine", "vllm", "--layout", "dp2tp2"],
             "--layout is dp2tp2; it takes 4 devices of one node, which has 2",
         ),
         (
-            ["--target", "qwen3-30b-a3b", "--draft", "mtp", "--engine", "vllm", "--layout", "dp2", "--degrees", "1"],
+            ["--target", "qwen3-30b-a3b", "--draft", "eagle3", "--engine", "vllm", "--layout", "dp2", "--degrees", "1"],
             "--degrees is 1; of qwen3-30b-a3b, the layout dp2 takes 2 devices, not 1",
         ),
         (
@@ -108,7 +119,7 @@ def test_a_plan_of_before_layouts_is_read(tmp_path: Path) -> None:
             "--layout is dp2; llama-3-8b has no experts, so that its ranks would share nothing",
         ),
         (
-            ["--target", "qwen3-30b-a3b", "--draft", "mtp", "--set", "expert_correlation=2"],
+            ["--target", "qwen3-30b-a3b", "--draft", "eagle3", "--set", "expert_correlation=2"],
             "--set expert_correlation is 2; ",
         ),
         (["--target", "deepseek-v3", "--draft", "mtp", "--dtype", "fp8"], "the target in fp8 does not fit on 2 h200"),
