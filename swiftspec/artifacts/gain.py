@@ -9,9 +9,15 @@ from pydantic import Field
 
 from swiftspec.files.document import Facts
 
-__all__ = ["Gain", "Verdict"]
+__all__ = ["Gain", "Verdict", "interval_90"]
 
 _NORMAL_90 = 1.645
+
+
+def interval_90(value: float, spread: float) -> tuple[float, float]:
+    """90 % interval of a value by its relative standard deviation."""
+    factor = math.exp(_NORMAL_90 * spread)
+    return value / factor, value * factor
 
 
 class Verdict(StrEnum):
@@ -45,9 +51,9 @@ class Gain(Facts):
     def within(cls, ratio: float, *, spread: float, acceptance: float = 0.0, policy: str = "") -> Gain:
         """With the interval of relative standard deviations: of times, and of tokens per round."""
         whole = math.hypot(spread, acceptance)
-        factor = math.exp(_NORMAL_90 * whole)
+        low, high = interval_90(ratio, whole)
         share = (acceptance / whole) ** 2 if whole else 0.0
-        return cls(ratio=ratio, low=ratio / factor, high=ratio * factor, policy=policy, acceptance_share=share)
+        return cls(ratio=ratio, low=low, high=high, policy=policy, acceptance_share=share)
 
     @property
     def verdict(self) -> Verdict:

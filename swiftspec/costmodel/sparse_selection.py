@@ -100,7 +100,7 @@ def _entries(rows: Iterable[Record]) -> Iterable[Entry]:
                 framework=str(framework),
                 version=str(version),
                 kernel=str(kernel),
-                shape=ExpertShape(*shape),  # type: ignore[arg-type]  # as the columns of a record are checked to be
+                shape=ExpertShape(*shape),  # type: ignore[arg-type]  # the reader checks each column's type
                 seconds=dict(sorted(times.items())),
             )
 

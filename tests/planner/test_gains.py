@@ -1,21 +1,26 @@
 """What a plan says of drafting: gains, loses or open, by the engine that serves and by what is known of acceptance."""
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import swiftspec
 from swiftspec.acceptance import GivenAcceptance
 from swiftspec.api import compare_kinds
 from swiftspec.artifacts.gain import Verdict
 from swiftspec.artifacts.plan import Plan
+from swiftspec.artifacts.report import Report
 from swiftspec.engines import engine_named
 from swiftspec.export import export_plan
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import plan_for
+from swiftspec.planner.search.decision import gain_error
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.reports.formatting import drafting
 
+PROFILES = Path(swiftspec.__file__).with_name("profiles")
 # Published of an EAGLE-3 head of Qwen3-30B-A3B on SGLang of December 2025: 1.86 tokens a round, 0.72 times plain.
 PAIR = ("qwen3-30b-a3b", "eagle3")
 
@@ -82,3 +87,17 @@ def test_a_comparison_of_drafts_has_the_same_verdicts_as_its_speeds() -> None:
         assert np.log(point.gain.high / point.gain.ratio) / 1.645 == pytest.approx(
             np.hypot(engine_spread, kind.acceptance_spread)
         )
+
+
+def test_a_gain_on_this_packages_engine_is_as_uncertain_as_its_validations_were() -> None:
+    """Gains of policies over plain decoding in the recorded validations, predicted and measured."""
+    errors = []
+    for path in PROFILES.glob("*/report.json"):
+        policies = {policy.policy: policy for policy in Report.load(path).policies}
+        plain = policies.pop("autoregressive")
+        for policy in policies.values():
+            predicted = policy.predicted.tokens_per_s / plain.predicted.tokens_per_s
+            errors.append(np.log(predicted / (policy.measured.tokens_per_s / plain.measured.tokens_per_s)))
+    assert len(errors) == 39
+    assert gain_error(None) == pytest.approx(np.sqrt(np.mean(np.square(errors))), abs=5e-4)
+    assert gain_error("vllm") == engine_named("vllm").constants().gain_spread

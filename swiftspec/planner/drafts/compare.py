@@ -23,7 +23,7 @@ from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.recorded_routing import with_recorded_routing
 from swiftspec.planner.search.backends import Workers, uncollected
 from swiftspec.planner.search.bounds import ClosedForms
-from swiftspec.planner.search.decision import UNKNOWN_ACCEPTANCE, acceptance_error
+from swiftspec.planner.search.decision import UNKNOWN_ACCEPTANCE, acceptance_error, gain_error
 from swiftspec.planner.search.evaluation import warm_up
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.space import feasible_options
@@ -48,7 +48,6 @@ _OUR_TEXT = (
     "no text is given: Python code that the bundled model wrote stands in, which repeats itself; --trace has yours"
 )
 _TREES, _OWN_SHAPES = 2, 2  # simulated for a load: of a tree policy, and on devices of its own
-_OWN_GAINS = 0.05  # relative standard deviation of a gain of this package's engine, by its validations under load
 _MANY = 8  # clients from which trees are not tried: chains have fewer rows
 
 
@@ -134,7 +133,7 @@ def compare_kinds(
     plain = found[0]
     if not plain.points:
         raise FieldError("target", target, f"it cannot be served on {deployment.num_devices} devices: {plain.reason}")
-    spread = deployment.served_by.constants().gain_spread if deployment.served_by else _OWN_GAINS
+    spread = gain_error(deployment.engine if serving else None)
     return KindComparison(
         target=planned.name,
         device=deployment.device,

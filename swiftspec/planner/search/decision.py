@@ -40,6 +40,7 @@ __all__ = [
     "acceptance_error",
     "decide",
     "fewest_devices",
+    "gain_error",
     "known_errors",
     "simulate_outcomes",
 ]
@@ -54,7 +55,10 @@ _ANY_GOAL = Goal()
 # Root mean square over sources of the errors of tokens per round in `swiftspec study backtest`: SwiftSpec's tables,
 # vLLM's chains, SpecInfer's and Sequoia's trees. `studies/backtest/coverage.py` computes it.
 PUBLISHED_ACCEPTANCE: Final = 0.046
-UNKNOWN_ACCEPTANCE: Final = 0.25  # of tokens per round that another pair has
+# Relative standard deviations: of tokens per round by the text alone (root mean square of `Acceptance by text` there),
+# and of this package's own gains over plain decoding (39 policies of the four recorded validations in `profiles`).
+UNKNOWN_ACCEPTANCE: Final = 0.24
+_OWN_GAINS: Final = 0.041
 
 
 class OutOfReachError(ValueError):
@@ -95,14 +99,18 @@ def acceptance_error(acceptance: Acceptance) -> float | None:
     return known.get(acceptance.provenance, acceptance.spread)
 
 
+def gain_error(engine: str | None) -> float:
+    """Relative standard deviation of a gain whose acceptance is known, under an engine; this package's own if None."""
+    return engine_named(engine).constants().gain_spread if engine else _OWN_GAINS
+
+
 def known_errors(profile: Profile, acceptance: Acceptance | None, *, engine: str | None = None) -> KnownErrors:
     """The errors of a plan's inputs; recorded acceptance has none except the spread over its prompts.
 
-    engine: which serves, if not this package's own, so that gains are missed by what was fitted for it.
+    engine: which serves, if not this package's own.
     """
     of_acceptance = acceptance_error(acceptance) if acceptance else 0.0
-    gains = engine_named(engine).constants().gain_spread if engine else 0.0
-    return KnownErrors(forwards=forward_errors(profile), acceptance=of_acceptance, gains=gains)
+    return KnownErrors(forwards=forward_errors(profile), acceptance=of_acceptance, gains=gain_error(engine))
 
 
 class Resampling:

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, Final
 
-from swiftspec.artifacts.gain import Gain, Verdict
+from swiftspec.artifacts.gain import Gain, Verdict, interval_90
 from swiftspec.engines.constants import Constants
 from swiftspec.engines.description import StepLimits
 from swiftspec.planner.under_load.loads import ArrayRun
@@ -34,8 +34,7 @@ __all__ = [
 
 GAIN: Final = "speedup"  # the figure that is a gain over plain decoding
 _FALLS_BEHIND: Final = 0.01  # seconds of wait for a second of arrivals
-_NORMAL_90: Final = 1.645
-# Relative standard deviations that open conditions add. Builds weeks apart differed by 1.6 times on one model.
+# Relative standard deviations that open conditions are taken to add: builds weeks apart differed by 1.6 times.
 _GAP: Final = 0.1
 _BUILD: Final = 0.25
 BUILD: Final = "build"  # the first word of a gap: an engine between two releases
@@ -62,8 +61,8 @@ class Figure:
     @classmethod
     def within(cls, name: str, *, measured: float, predicted: float, spread: float) -> Figure:
         """With the interval of a relative standard deviation."""
-        factor = math.exp(_NORMAL_90 * spread)
-        return cls(name=name, measured=measured, predicted=predicted, low=predicted / factor, high=predicted * factor)
+        low, high = interval_90(predicted, spread)
+        return cls(name=name, measured=measured, predicted=predicted, low=low, high=high)
 
     @property
     def error(self) -> float:

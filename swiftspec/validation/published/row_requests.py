@@ -68,7 +68,7 @@ _DATA_SETS: Final[Mapping[str, int]] = {
     "gsm8k": 1319,
 }
 _STEADY: Final = 20  # prompts per client of a run whose ends hardly count
-_LENGTH_SHAPE: Final = 2.0  # gamma law of answers that end by themselves: a coefficient of variation of 0.7
+_LENGTH_SHAPE: Final = 2.0  # gamma law of answers that end by themselves, assumed: a coefficient of variation of 0.7
 
 
 def text_requests(data_set: str, *, clients: int, prompt_tokens: int, output_tokens: int) -> Requests:

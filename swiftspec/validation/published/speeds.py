@@ -46,7 +46,7 @@ from swiftspec.validation.published.rows import (
 __all__ = ["compare_speeds", "read_speed_rows", "user_speed"]
 
 # Relative standard deviations: what a draft's forwards and acceptance as stated add, and what a figure that its source
-# publishes beside others leaves unsaid (flags, clocks, texts).
+# publishes beside others leaves unsaid (flags, clocks, texts). Both are taken so; docs/log has what intervals hold.
 _DRAFTED: Final = 0.1
 _UNSAID: Final = 0.15
 _PROMPT, _OUTPUT = 512, 256
