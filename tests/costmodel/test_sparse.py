@@ -3,6 +3,7 @@
 from collections import defaultdict
 from dataclasses import replace
 from statistics import mean
+from typing import Any
 
 import pytest
 
@@ -24,12 +25,12 @@ UNLIKE = Routing(correlation=1.0, source="given")
 ALIKE = Routing(correlation=0.0, source="given")
 
 
-def parts_of(name: str, *, rows: int = 1, whole: bool = False, kernels: Kernels = H200, **more: object) -> list[Part]:
+def parts_of(name: str, *, rows: int = 1, whole: bool = False, kernels: Kernels = H200, **more: Any) -> list[Part]:
     spec = known_model(name).spec
     assert isinstance(spec, SparseSpec)
-    arguments = {"quant": "fp8", "degree": 8, "context": 1024, **more}
+    arguments: dict[str, Any] = {"quant": "fp8", "degree": 8, "context": 1024, **more}
     spec = in_layout(spec, DeviceLayout(tp=8, ep=8)) if whole else spec
-    return list(forward_parts(spec, kernels=kernels, rows=rows, **arguments))  # type: ignore[arg-type]
+    return list(forward_parts(spec, kernels=kernels, rows=rows, **arguments))
 
 
 def seconds(parts: list[Part], name: str | None = None) -> float:

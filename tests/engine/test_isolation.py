@@ -77,7 +77,7 @@ FAULTS: dict[str, Break] = {
     "no prompt": lambda _: Prefill(Role.TARGET, ()),
     "prompt": lambda _: Prefill(Role.TARGET, (1, 2, VOCAB_SIZE)),
     "slots": lambda _: KeepKV(Role.TARGET, (99,), 0),
-    "no effect": lambda _: "nothing",  # type: ignore[dict-item, return-value]
+    "no effect": lambda _: "nothing",  # type: ignore[dict-item, return-value]  # a program of anybody's
 }
 
 

@@ -140,8 +140,9 @@ def test_bad_argument_is_named(change: dict[str, Any], message: str) -> None:
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_bad_tiling_is_named(change: dict[str, int], message: str) -> None:
+    tiling: dict[str, Any] = {"block_n": 64, "block_k": 64} | change
     with pytest.raises(ValueError, match=message):
-        TileConfig(**{"block_n": 64, "block_k": 64} | change)  # type: ignore[arg-type]
+        TileConfig(**tiling)
 
 
 @pytest.mark.parametrize("n", [64, 2560, 8192, 12608, 16832, 25280, 128256])

@@ -1,5 +1,7 @@
 """Kinds of drafts side by side: what is compared, and what is said of it."""
 
+from typing import Any
+
 import pytest
 
 from swiftspec.api import compare_kinds
@@ -156,10 +158,10 @@ def test_outputs_of_one_token_have_no_speed() -> None:
         ({"dataset": "none"}, "dataset is 'none'"),
     ],
 )
-def test_wrong_arguments_are_one_sentence(changes: dict[str, object], sentence: str) -> None:
-    arguments = {"drafts": ["eagle3"], "clients": (1,)} | changes
+def test_wrong_arguments_are_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+    arguments: dict[str, Any] = {"drafts": ["eagle3"], "clients": (1,)} | changes
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
-        compare_kinds(TARGET, deployment=DEPLOYMENT, num_jobs=1, **arguments)  # type: ignore[arg-type]
+        compare_kinds(TARGET, deployment=DEPLOYMENT, num_jobs=1, **arguments)
 
 
 def test_suffix_decoding_takes_counted_tokens_per_round() -> None:

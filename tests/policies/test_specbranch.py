@@ -6,7 +6,7 @@ from swiftspec.policies import Request
 from swiftspec.policies.asynchronous.specbranch import SpecBranch
 from swiftspec.policies.effects import Candidates, DraftForward, Role, Send, Subtree, TargetForward
 from tests.policies.fakes import FakeDraft, FakeTarget, Path, drafts, requests
-from tests.policies.scripted import Run, Schedule, drive, schedules
+from tests.policies.scripted import Draft, Run, Schedule, drive, schedules
 
 shapes = st.builds(
     SpecBranch,
@@ -36,7 +36,7 @@ def test_target_verifies_chains_of_at_most_a_window(
         assert {len(path) for path in event.paths} == set(range(len(event.known), len(event.known) + len(event.paths)))
 
 
-def sure_draft(target: FakeTarget, *, unsure_every: int) -> object:
+def sure_draft(target: FakeTarget, *, unsure_every: int) -> Draft:
     """Right with confidence, but now and then right only at its second choice, of two equal ones."""
 
     def answer(path: Path, num_candidates: int) -> Candidates:
@@ -58,7 +58,7 @@ def test_window_ends_before_a_token_the_draft_is_unsure_of_and_the_fork_saves_it
     target = FakeTarget(seed=4)
     draft = sure_draft(target, unsure_every=5)
     shape = SpecBranch(num_draft_tokens=8, branches=4, least_confidence=0.6)
-    run = drive(shape, Request(prompt=(1, 2), max_new_tokens=40), target=target, draft=draft)  # type: ignore[arg-type]
+    run = drive(shape, Request(prompt=(1, 2), max_new_tokens=40), target=target, draft=draft)
     # The draft's first choice is wrong at every fifth token, but no verification is cut short: the fork holds the right
     # one. Each row verified is a token of the output, but for the last verification's beyond the limit.
     rows = [len(event.effect.rows) for event in run.of(TargetForward)]
@@ -67,7 +67,7 @@ def test_window_ends_before_a_token_the_draft_is_unsure_of_and_the_fork_saves_it
         SpecBranch(num_draft_tokens=8, branches=1, least_confidence=0.0),
         Request(prompt=(1, 2), max_new_tokens=40),
         target=target,
-        draft=draft,  # type: ignore[arg-type]
+        draft=draft,
     )
     assert len(rows) < len(plain.of(TargetForward))
     assert any(len(set(window.parents)) < len(window.parents) for window in windows(run)), "some window forks"
@@ -79,7 +79,7 @@ def test_sure_draft_never_forks() -> None:
         SpecBranch(num_draft_tokens=4),
         Request(prompt=(1, 2), max_new_tokens=20),
         target=target,
-        draft=sure_draft(target, unsure_every=10**6),  # type: ignore[arg-type]
+        draft=sure_draft(target, unsure_every=10**6),
     )
     assert all(window.parents == tuple(range(-1, len(window.parents) - 1)) for window in windows(run))
     assert all(len(event.effect.rows) == 1 for event in run.of(DraftForward))

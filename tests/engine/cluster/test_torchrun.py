@@ -141,7 +141,7 @@ def test_a_draft_that_is_killed_costs_no_output(plan: Path, short_folder: Path, 
         for _ in range(2):
             until(lambda: worker_of_rank(running.pid, 1) is not None or running.poll() is not None)
             with suppress(ProcessLookupError, TypeError):  # it may have ended
-                os.kill(worker_of_rank(running.pid, 1), signal.SIGKILL)  # type: ignore[arg-type]
+                os.kill(worker_of_rank(running.pid, 1), signal.SIGKILL)  # type: ignore[arg-type]  # None raises, see above
             time.sleep(0.3)
         _, said = running.communicate(timeout=120)
     assert running.returncode == 0, said
