@@ -18,6 +18,11 @@ _KV_BYTES = {"bf16": 2, "fp8": 1}
 _STATE_BYTES = 4
 
 
+# Rows of a sequence that engines verify over the latent cache itself; more are a prompt's, for which they make keys and
+# values of every head: vLLM and SGLang with FlashMLA, whose decoding kernel takes so many.
+_MOST_ABSORBED = 128
+
+
 class KernelTime(NamedTuple):
     """Seconds of one operation inside a captured graph, and their provenance."""
 
@@ -146,7 +151,27 @@ class RooflineKernels:
         width = part.kv_rank + part.rotary_dim
         reading_s = sequences * (context + rows / sequences) * width * BF16_BYTES / self._bandwidth_Bps
         computing_s = 2.0 * rows * attended * part.num_heads * (width + part.kv_rank) / self._flops("bf16")
-        return self._roofline(max(reading_s, computing_s))
+        absorbed = self._roofline(max(reading_s, computing_s))
+        expanded = self.expanded_attention(part, rows=rows, context=context, sequences=sequences)
+        return min(absorbed, expanded) if expanded else absorbed
+
+    def expanded_attention(
+        self, part: LatentAttention, *, rows: int, context: int, sequences: int
+    ) -> KernelTime | None:
+        """Latent attention as engines read prompts, over keys and values of every head; None for rows that verify.
+
+        To make those of the rows themselves takes what absorbing them into queries and outputs does, which is counted
+        beside attention either way.
+        """
+        if rows <= _MOST_ABSORBED * sequences:
+            return None
+        attended = context + (rows / sequences + 1) / 2
+        head = part.plain_dim + part.rotary_dim + part.value_dim
+        made = part.num_heads * (context + rows / sequences) * sequences
+        moving_s = 2.0 * made * head * BF16_BYTES / self._bandwidth_Bps
+        making = 2.0 * sequences * context * part.num_heads * part.kv_rank * (part.plain_dim + part.value_dim)
+        attending = 2.0 * rows * attended * part.num_heads * head
+        return self._roofline(max(moving_s, (making + attending) / self._flops("bf16")))
 
     def linear_attention(self, part: LinearAttention, *, rows: int, sequences: int) -> KernelTime:
         # A state is read and written; every row updates it, and reads a result from it.

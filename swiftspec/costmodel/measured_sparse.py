@@ -125,18 +125,22 @@ class SparseTables:
         return KernelTime(max(seconds, computing_s), Provenance.MEASURED if measured else known)
 
     def latent_attention(self, part: LatentAttention, *, rows: int, context: int, sequences: int) -> KernelTime:
-        """As the dense attention of `TableKernels`: above the harness floor, but at least what the roofline says."""
-        roofline_s, _ = self._roofline.latent_attention(part, rows=rows, context=context, sequences=sequences)
+        """As the dense attention of `TableKernels`, above the harness floor and at least the roofline; prompts expanded."""
+        roofline = self._roofline.latent_attention(part, rows=rows, context=context, sequences=sequences)
         grid = self._latents()
         if grid is None:
-            return KernelTime(roofline_s, Provenance.ROOFLINE)
+            return roofline
         short_s = grid.at(sequences, _HARNESS_CONTEXT, part.num_heads).value
         growing_s = grid.at(sequences, context + 1, part.num_heads).value - short_s + CONSTANTS["gemm_floor_s"]
         # Rows of one sequence read one cache: what more of them cost is what more sequences cost without any.
         more_s = max(0.0, grid.at(rows, _HARNESS_CONTEXT, part.num_heads).value - short_s)
         seconds = growing_s + more_s
-        known = Provenance.INTERPOLATED if rows == sequences else Provenance.COMPOSED
-        return KernelTime(seconds, known) if seconds >= roofline_s else KernelTime(roofline_s, Provenance.COMPOSED)
+        expanded = self._roofline.expanded_attention(part, rows=rows, context=context, sequences=sequences)
+        if expanded and expanded.seconds < seconds:
+            return KernelTime(expanded.seconds, Provenance.COMPOSED)
+        if seconds < roofline.seconds:
+            return KernelTime(roofline.seconds, Provenance.COMPOSED)
+        return KernelTime(seconds, Provenance.INTERPOLATED if rows == sequences else Provenance.COMPOSED)
 
     def linear_attention(self, part: LinearAttention, *, rows: int, sequences: int) -> KernelTime:
         """Convolution and recurrence: several rows in a chunk, or one after another if that takes less."""

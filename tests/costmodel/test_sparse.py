@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.forward import forward_parts
 from swiftspec.costmodel.kernel_latency import Kernels, RooflineKernels, UnknownShapeError
 from swiftspec.costmodel.measured_sparse import ExpertCurve
@@ -16,7 +17,7 @@ from swiftspec.costmodel.sparse_selection import select_experts
 from swiftspec.devices import named_device
 from swiftspec.models import known_model
 from swiftspec.models.device_layout import DeviceLayout
-from swiftspec.models.layer_parts import GroupedAttention
+from swiftspec.models.layer_parts import GroupedAttention, LatentAttention
 from swiftspec.models.sparse_spec import SparseSpec, in_layout
 from swiftspec.timing.latency import Part, Provenance
 
@@ -136,6 +137,25 @@ def test_a_verification_costs_more_than_a_step_and_less_if_rows_agree() -> None:
     assert {part.name: part.provenance for part in parts_of("deepseek-v3", rows=8, routing=UNLIKE, sequences=8)}[
         "experts"
     ] in (Provenance.MEASURED, Provenance.INTERPOLATED)
+
+
+def test_latent_attention_reads_prompts_over_keys_of_every_head_and_verifies_over_the_latent_cache() -> None:
+    spec = known_model("deepseek-v3").spec
+    assert isinstance(spec, SparseSpec)
+    ((part, _),) = spec.divided(8).attentions.items()
+    assert isinstance(part, LatentAttention)
+    width, head = part.kv_rank + part.rotary_dim, part.plain_dim + part.rotary_dim + part.value_dim
+    flops = named_device("h200-sxm").peak_flops["bf16"] * CONSTANTS["flops_share"]
+    for kernels in (kernels_of("h200-sxm"), RooflineKernels(named_device("h200-sxm"))):
+        prompt = kernels.latent_attention(part, rows=8192, context=0, sequences=1).seconds
+        computing = 8192 * 8193 / 2 * part.num_heads * 2 * head / flops
+        assert prompt == pytest.approx(computing + CONSTANTS["gemm_floor_s"])
+        # Behind a cache its keys are made, too: still less than to multiply over the wide latent vectors.
+        behind = kernels.latent_attention(part, rows=4096, context=4096, sequences=1).seconds
+        absorbed = 4096 * 6144.5 * part.num_heads * 2 * (width + part.kv_rank) / flops
+        assert computing * 0.75 < behind < absorbed / 2
+        verified = kernels.latent_attention(part, rows=8, context=8192, sequences=1).seconds
+        assert verified >= 8 * 8196.5 * part.num_heads * 2 * (width + part.kv_rank) / flops
 
 
 def test_operations_of_the_layers_that_a_model_has() -> None:
