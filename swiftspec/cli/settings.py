@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from swiftspec.models.drafters import Drafter
+
 __all__ = [
     "CONDITIONS",
     "DRAWN",
@@ -114,11 +116,11 @@ CONDITIONS: Final[Mapping[str, Setting]] = {
     "kind": Setting(
         str,
         0,
-        "of drafter: serial, a draft model; parallel, as PARD; head, as EAGLE-3 or MTP; block, as DFlash or DSpark; "
-        "none, as n-grams and suffixes",
-        values=("serial", "parallel", "head", "block", "none"),
+        "of drafter: serial, a draft model; parallel, as pard; head, as eagle3 or mtp; block, as dflash or dspark; "
+        "none, as n-grams and suffixes; the examples are values, too",
+        values=("serial", "parallel", "head", "block", "none", *Drafter),
     ),
-    "num_draft_tokens": Setting(int, 1, "of a chain, or steps of a tree; SGLang does not tell it; of a trace 8"),
+    "num_draft_tokens": Setting(int, 1, "of a chain, or steps of a tree, if the file does not tell; of a trace 8"),
     "top_k": Setting(int, 1, "of a tree"),
     "rows": Setting(int, 2, "that a tree has in a verification, SGLang's number of draft tokens"),
     "dataset": Setting(str, 0, "that was served"),
