@@ -20,8 +20,8 @@ _MOST_BYTES = 64 << 20
 _LEAST_FULL = 0.98  # of the drafts' mean length, relative to the longest
 _ROUNDING = 1.005
 _EXPECTED = (
-    "expected metrics, a log, results of vllm bench serve or answers of vLLM, SGLang or llama.cpp that count drafts, or a "
-    "trace; shares that you know by position need no file, only --acceptance 0.7,0.45"
+    "expected metrics, a log, results of vllm bench serve or answers of vLLM, SGLang or llama.cpp that count drafts, "
+    "or a trace; shares that you know by position need no file, only --acceptance 0.7,0.45"
 )
 
 
@@ -84,8 +84,10 @@ def _of_counts(counts: Counts, path: Path, num_draft_tokens: int | None) -> Meas
     if not counts.drafted:
         raise ValueError(f"{path}: counts 0 drafted tokens; expected those of a server that has speculated")
     longest, mean = len(counts.by_position), counts.drafted / counts.drafts if counts.drafts else 0.0
-    if max((counts.accepted / counts.drafted, *_shares(counts))) > _ROUNDING or (longest and mean > longest * _ROUNDING):
+    if max((counts.accepted / counts.drafted, *_shares(counts))) > _ROUNDING:
         raise ValueError(f"{path}: counts more accepted tokens than drafted ones; expected counts of one server")
+    if longest and mean > longest * _ROUNDING:
+        raise ValueError(f"{path}: counts {mean:.1f} tokens a draft; expected at most its {longest} positions")
     if longest and mean >= _LEAST_FULL * longest:
         if num_draft_tokens not in (None, longest):
             raise ValueError(f"--set num_draft_tokens is {num_draft_tokens}; {path} counts {longest} positions")

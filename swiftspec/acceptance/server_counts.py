@@ -142,9 +142,10 @@ def _counters(text: str, path: Path, server: str) -> list[Counts]:
         known = positions[model]
         if sorted(known) != list(range(len(known))):
             raise ValueError(f"{path}: {prefix}{_PER_POSITION} has positions {shown(sorted(known))}; expected 0, 1, ..")
-        counted = [found[counter] for counter in ("drafts", "draft_tokens", "accepted_tokens")]
-        note = f"{counted[0]:.0f} drafts counted by {_NAMES[server]}"
-        parts.append(Counts(f"{server}-metrics", note, *counted, [known[i] for i in range(len(known))], model))
+        drafts, drafted, accepted = (found[counter] for counter in ("drafts", "draft_tokens", "accepted_tokens"))
+        by_position = [known[position] for position in range(len(known))]
+        note = f"{drafts:.0f} drafts counted by {_NAMES[server]}"
+        parts.append(Counts(f"{server}-metrics", note, drafts, drafted, accepted, by_position, model))
     return parts
 
 
@@ -214,19 +215,19 @@ def _json(text: str, path: Path) -> list[Any]:
 def _of_document(document: Mapping[str, Any], path: Path) -> Counts | None:
     if document.get("spec_decode_num_drafts") is not None:
         names = ("spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens")
-        counted = [_number(document.get(name), name, path) for name in names]
+        drafts, drafted, accepted = (_number(document.get(name), name, path) for name in names)
         shares = _numbers(document, "spec_decode_per_position_acceptance_rates", path)
-        unit = counted[0] / (100 if max(shares, default=0.0) > 1 else 1)  # some write percentages
-        by_position = [share * unit for share in shares]
-        return Counts("vllm-bench", "results of vllm bench serve", *counted, by_position, _text(document, "model_id"))
+        unit = drafts / (100 if max(shares, default=0.0) > 1 else 1)  # some write percentages
+        model, by_position = _text(document, "model_id"), [share * unit for share in shares]
+        return Counts("vllm-bench", "results of vllm bench serve", drafts, drafted, accepted, by_position, model)
     metrics, timings = document.get("metrics"), document.get("timings", document)
     spec = metrics.get("speculative_decoding") if isinstance(metrics, dict) else None
     if isinstance(spec, dict):
         names = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
-        counted = [_number(spec.get(name), name, path) for name in names]
+        drafts, drafted, accepted = (_number(spec.get(name), name, path) for name in names)
         histogram = _numbers(spec, "acceptance_histogram", path)  # by number of accepted tokens, from none on
-        by_position = [*accumulate(histogram[:0:-1])][::-1]
-        return Counts("vllm-answers", "answers of vLLM", *counted, by_position, _text(document, "model"))
+        model, by_position = _text(document, "model"), [*accumulate(histogram[:0:-1])][::-1]
+        return Counts("vllm-answers", "answers of vLLM", drafts, drafted, accepted, by_position, model)
     if isinstance(timings, dict) and timings.get("draft_n") is not None:
         drafted, accepted = (_number(timings.get(name), name, path) for name in ("draft_n", "draft_n_accepted"))
         return Counts("llamacpp-answers", "answers of llama.cpp", 0.0, drafted, accepted, (), _text(document, "model"))

@@ -40,11 +40,7 @@ _LLAMA_STATISTICS = re.compile(
     rf"(?:.*#acc rate/pos = \({_RATES}\))?"
 )
 _SGLANG_LINE = re.compile(rf"Decode batch.*?#running-req: {_NUMBER}.*?accept len: {_NUMBER}")
-_SGLANG_STATED = {
-    "steps": re.compile(r"speculative_num_steps=(\d+)"),
-    "rows": re.compile(r"speculative_num_draft_tokens=(\d+)"),
-    "top_k": re.compile(r"speculative_eagle_topk=(\d+)"),
-}
+_SGLANG_STATED = [re.compile(rf"speculative_{name}=(\d+)") for name in ("num_steps", "num_draft_tokens", "eagle_topk")]
 _ROUNDING: Final = 0.02  # of drafts that follow from rates with three decimals
 
 
@@ -112,9 +108,9 @@ def _sglang(text: str) -> list[Counts]:
     if not weighed:
         return []
     mean = sum(running * length for running, length in weighed) / sum(running for running, _ in weighed)
-    stated = {name: int(match[1]) for name, pattern in _SGLANG_STATED.items() if (match := pattern.search(text))}
+    steps, rows, top_k = (int(match[1]) if (match := name.search(text)) else 0 for name in _SGLANG_STATED)
     note = f"{numbered(len(weighed), 'line')} of SGLang's log, weighed by running requests"
-    return [Counts("sglang-log", note, length=mean, **stated)]
+    return [Counts("sglang-log", note, length=mean, steps=steps, rows=rows, top_k=top_k)]
 
 
 LOGS: Final[Sequence[Callable[[str], list[Counts]]]] = (_bench, _vllm, _llamacpp, _sglang)
