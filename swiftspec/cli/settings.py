@@ -111,6 +111,7 @@ REPLAYED: Final[Mapping[str, Setting]] = {
     "start_s": Setting(float, 0, "where to start, after the first row"),
     "duration_s": Setting(float, 0, "how much to take"),
     "rate": Setting(float, 0, "stretch the time axis to these requests/s"),
+    "time_unit": Setting(str, 0, "of mooncake's stamps, s or ms, where the file does not tell", values=("s", "ms")),
 }
 CONDITIONS: Final[Mapping[str, Setting]] = {
     "kind": Setting(

@@ -31,9 +31,11 @@ VLLM_8 = "SpecDecoding metrics: Draft acceptance rate: 100.0%, Accepted: 66 toke
 # vllm-project/vllm, issue 9539: its first engine, 0.6.3; the line before is made up, of fewer drafts.
 VLLM_6 = """\
 INFO 10-16 19:05:37 metrics.py:367] Speculative metrics: Draft acceptance rate: 0.900, System efficiency: 0.598, \
-Number of speculative tokens: 3, Number of accepted tokens: 90, Number of draft tokens: 100, Number of emitted tokens: 120.
+Number of speculative tokens: 3, Number of accepted tokens: 90, Number of draft tokens: 100, Number of emitted \
+tokens: 120.
 INFO 10-16 19:05:47 metrics.py:367] Speculative metrics: Draft acceptance rate: 0.642, System efficiency: 0.598, \
-Number of speculative tokens: 3, Number of accepted tokens: 8547, Number of draft tokens: 13311, Number of emitted tokens: 10616.
+Number of speculative tokens: 3, Number of accepted tokens: 8547, Number of draft tokens: 13311, Number of emitted \
+tokens: 10616.
 """
 # What vllm/benchmarks/serve.py prints; the figures of vllm-project/vllm, issue 26191: EAGLE-3, 7 tokens.
 BENCH = """\
