@@ -45,7 +45,7 @@ class RopeScaling:
 
 
 def rope_fields(config: ConfigJson) -> tuple[str, Mapping[str, Any]]:
-    """Name and fields of the object about rotary positions: of transformers 4 (`rope_scaling`), or 5 (`rope_parameters`).
+    """Name and fields of the object about positions: `rope_scaling` of transformers 4, or `rope_parameters` of 5.
 
     Of a file that has both the former counts, as for transformers.
     """

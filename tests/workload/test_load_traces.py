@@ -130,6 +130,13 @@ def test_blocks_tell_their_size(rows: Rows, tokens: int, blocks: int, size: int)
     assert (found.block_tokens, len(found.blocks)) == (size, min(blocks, -(-tokens // size)))
 
 
+def test_a_row_with_odd_blocks_does_not_change_their_size(rows: Rows) -> None:
+    line = '{{"timestamp": {}, "input_length": {}, "output_length": 1, "hash_ids": {}}}\n'
+    sizes = ((521, 33), (90, 6), (200, 3))
+    found = rows("mooncake", "".join(line.format(700 * i, n, [*range(k)]) for i, (n, k) in enumerate(sizes)))
+    assert {row.block_tokens for row in found} == {16}
+
+
 def test_adaserve_has_a_class_for_every_limit(rows: Rows) -> None:
     found = rows("adaserve", samples.ADASERVE)
     assert times(found) == pytest.approx([0.0, 7.7995, 8.2095])

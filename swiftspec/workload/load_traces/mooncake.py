@@ -17,7 +17,7 @@ __all__ = ["MOONCAKE", "read_mooncake"]
 
 _TIME, _PROMPT, _OUTPUT = _FIELDS = ("timestamp", "input_length", "output_length")
 _BLOCKS, _CHAT = "hash_ids", "chat_id"
-_BLOCK_TOKENS: Final = (512, 16, 4096, 2048, 1024, 256, 128, 64, 32, 8, 4, 2, 1)  # the first that fits
+_BLOCK_TOKENS: Final = (512, 16, 4096, 2048, 1024, 256, 128, 64, 32, 8, 4, 2, 1)  # the likeliest first
 _UNITS: Final = {"s": 1.0, "ms": 1e-3}
 _LEAST_GAP, _MOST_GAP = 5.0, 10.0  # between rows: more than 200 requests per second, and less than one in 10 s
 _SEEN = 1000  # rows that tell what the file is
@@ -91,14 +91,15 @@ def _unit(rows: Sequence[Mapping[str, Any]], path: Path) -> str:
 
 
 def _block_tokens(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> int:
-    """Tokens of a block: as many as give every prompt its number of blocks, or else Mooncake's."""
+    """Tokens of a block: those that give most prompts their number of blocks; Mooncake's if several do, or none."""
     sizes = [
         (token_count(fields[_PROMPT], _PROMPT, where), len(_blocks(fields[_BLOCKS], where)))
         for where, fields in rows
         if fields.get(_BLOCKS)
     ]
-    fitting = (size for size in _BLOCK_TOKENS if all(-(-tokens // size) == blocks for tokens, blocks in sizes))
-    return next(fitting, _BLOCK_TOKENS[0])
+    fitting = {size: sum(-(-tokens // size) == blocks for tokens, blocks in sizes) for size in _BLOCK_TOKENS}
+    best = max(fitting, key=fitting.__getitem__)
+    return best if 2 * fitting[best] > len(sizes) else _BLOCK_TOKENS[0]
 
 
 def _blocks(value: object, where: str) -> tuple[int, ...]:
