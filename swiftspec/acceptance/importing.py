@@ -49,18 +49,8 @@ def from_server(
 ) -> MeasuredAcceptance:
     """Acceptance that a server counted, in a file whose content says what it is.
 
-    Parameters
-    ----------
-    path : Path
-    target : str
-        Chooses one of several models.
-    num_draft_tokens, top_k, rows : int, optional
-        Shape of the drafts, where the file does not say.
-
-    Raises
-    ------
-    ValueError
-        One sentence naming the file, or the setting that is missing.
+    target: chooses one of several models. num_draft_tokens, top_k, rows: shape of the drafts, where the file does not
+    say. ValueError naming the file, or the setting that is missing.
     """
     try:
         text = read_input(path, most_bytes=_MOST_BYTES, pipes=True).decode()
@@ -73,9 +63,9 @@ def from_server(
     counts = total(parts, target=target, path=path)
     if counts.length:
         return _of_length(counts, path, num_draft_tokens, top_k, rows)
-    for name, value in (("top_k", top_k), ("rows", rows)):
-        if value is not None:
-            raise ValueError(f"--set {name} is {value}; it is of trees, and {path} counts drafts")
+    if top_k or rows:
+        name, value = ("top_k", top_k) if top_k else ("rows", rows)
+        raise ValueError(f"--set {name} is {value}; it is of trees, and {path} counts chains")
     return _of_counts(counts, path, num_draft_tokens)
 
 
@@ -101,8 +91,7 @@ def _of_counts(counts: Counts, path: Path, num_draft_tokens: int | None) -> Meas
     is_varied = mean and abs(mean - length) > (1 - _LEAST_FULL) * length
     varied = f", drafts of {mean:.1f} tokens on average, read as chains of {length}" if is_varied else ""
     tokens = 1 + length * min(1.0, counts.accepted / counts.drafted)
-    note = f"{counts.note}{varied}"
-    return MeasuredAcceptance(Form.LENGTH, True, length, (tokens,), note, counts.source, counts.model)
+    return MeasuredAcceptance(Form.LENGTH, True, length, (tokens,), counts.note + varied, counts.source, counts.model)
 
 
 def _shares(counts: Counts) -> Sequence[float]:
@@ -125,19 +114,10 @@ def _of_length(
         raise ValueError(f"--set top_k is missing; {path} states trees of {length} steps and {rows} rows")
     if not 1 <= counts.length <= length + 1:
         raise ValueError(
-            f"{path}: rounds have {counts.length:g} tokens; expected 1 to {length + 1} for chains of {length}"
+            f"{path}: rounds have {counts.length:g} tokens; expected 1 to {length + 1} of chains of {length}"
         )
-    return MeasuredAcceptance(
-        Form.LENGTH,
-        True,
-        length,
-        (counts.length,),
-        counts.note,
-        counts.source,
-        counts.model,
-        top_k or 1,
-        rows,
-    )
+    facts = ((counts.length,), counts.note, counts.source, counts.model, top_k or 1, rows)
+    return MeasuredAcceptance(Form.LENGTH, True, length, *facts)
 
 
 def from_trace(trace: AcceptanceTrace, *, num_draft_tokens: int) -> MeasuredAcceptance:

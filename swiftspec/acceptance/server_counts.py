@@ -29,22 +29,9 @@ _NAMES: Final = {"vllm": "vLLM", "llamacpp": "llama.cpp"}
 class Counts:
     """What was counted. Zero or empty is what the source does not say.
 
-    Parameters
-    ----------
-    source : str
-        What the file is, such as `vllm-metrics`.
-    note : str
-        A clause about the counts.
-    drafts, drafted, accepted : float
-        Drafts, their tokens, and those of them that were accepted.
-    by_position : sequence of float
-        Accepted tokens by position.
-    model : str
-        The target's name.
-    length : float
-        Mean tokens of a round, the bonus token included, where no drafts are counted.
-    steps, rows, top_k : int
-        Of a draft, as the server states them; rows are those of a verification.
+    source: what the file is, such as `vllm-metrics`. note: a clause. drafts, drafted, accepted: drafts, their tokens, and
+    accepted ones, also by position. model: the target's name. length: where no drafts are counted, mean tokens of a round,
+    the bonus token included. steps, rows, top_k: of a draft, as the server states them, rows being those verified.
     """
 
     source: str
@@ -120,7 +107,7 @@ def _samples(text: str, path: Path) -> Iterator[tuple[str, dict[str, str], float
 def _counters(text: str, path: Path, server: str) -> list[Counts]:
     """Counters of vLLM or llama.cpp, summed over engines and slots."""
     sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    positions: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    positions: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     prefix = f"{server}:spec_decode_num_"
     for name, labels, value in _samples(text, path):
         counter = name.removeprefix(prefix).removesuffix("_total")  # which Prometheus' client adds
@@ -128,7 +115,7 @@ def _counters(text: str, path: Path, server: str) -> list[Counts]:
             continue
         model = labels.get("model_name", "")
         if counter == _PER_POSITION:
-            positions[model][_position(path, prefix, labels)] += value
+            positions[model][labels.get("position", "")] += value
         else:
             sums[model][counter] += value
     for counter in ("drafts", "draft_tokens"):
@@ -140,20 +127,14 @@ def _counters(text: str, path: Path, server: str) -> list[Counts]:
     parts = []
     for model, found in sums.items():
         known = positions[model]
-        if sorted(known) != list(range(len(known))):
+        numbers = [str(number) for number in range(len(known))]
+        if known.keys() != set(numbers):
             raise ValueError(f"{path}: {prefix}{_PER_POSITION} has positions {shown(sorted(known))}; expected 0, 1, ..")
         drafts, drafted, accepted = (found[counter] for counter in ("drafts", "draft_tokens", "accepted_tokens"))
-        by_position = [known[position] for position in range(len(known))]
+        by_position = [known[number] for number in numbers]
         note = f"{drafts:.0f} drafts counted by {_NAMES[server]}"
         parts.append(Counts(f"{server}-metrics", note, drafts, drafted, accepted, by_position, model))
     return parts
-
-
-def _position(path: Path, prefix: str, labels: Mapping[str, str]) -> int:
-    position = labels.get("position", "")
-    if not position.isdecimal():
-        raise ValueError(f"{path}: position of {prefix}{_PER_POSITION} is {position!r}; expected 0, 1, ..")
-    return int(position)
 
 
 def _sglang(text: str, path: Path) -> list[Counts]:

@@ -93,7 +93,7 @@ def test_missing_names_and_other_lengths_are_one_sentence(fails: Fails, metrics:
     sentence = fails(*read, "--target", "t", "--drafter", "d", "--set", "num_draft_tokens=4")
     assert sentence.endswith(f"--set num_draft_tokens is 4; {metrics} counts 3 positions")
     sentence = fails(*read, "--target", "t", "--drafter", "d", "--set", "top_k=4")
-    assert sentence.endswith(f"--set top_k is 4; it is of trees, and {metrics} counts drafts")
+    assert sentence.endswith(f"--set top_k is 4; it is of trees, and {metrics} counts chains")
     assert not (tmp_path / "a.json").exists()
 
 

@@ -102,7 +102,6 @@ def test_stamps_tell_their_unit(rows: Rows, stamps: tuple[float, ...], more: str
             (0.5, 300.25, 610.0),
             r"rises by 305 a row, 3\.28 requests/s if it is in ms and 0\.00328 if in s; expected the",
         ),
-        ((*range(0, 100_200, 100), 100_200.5), r"line 1003: timestamp is 100200 after whole ones; expected the unit"),
     ],
 )
 def test_stamps_that_do_not_tell_need_a_unit(tmp_path: Path, stamps: tuple[float, ...], said: str) -> None:
@@ -132,7 +131,7 @@ def test_blocks_tell_their_size(rows: Rows, tokens: int, blocks: int, size: int)
 
 def test_a_row_with_odd_blocks_does_not_change_their_size(rows: Rows) -> None:
     line = '{{"timestamp": {}, "input_length": {}, "output_length": 1, "hash_ids": {}}}\n'
-    sizes = ((521, 33), (90, 6), (200, 3))
+    sizes = ((521, 33), (90, 6)) * 5 + ((200, 3),)
     found = rows("mooncake", "".join(line.format(700 * i, n, [*range(k)]) for i, (n, k) in enumerate(sizes)))
     assert {row.block_tokens for row in found} == {16}
 

@@ -4,6 +4,7 @@ Mooncake's stamps are milliseconds, and its blocks have 512 tokens; Qwen-Bailian
 have 16 (github.com/alibaba-edu/qwen-bailian-usagetraces-anon).
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice, pairwise
 from operator import attrgetter
@@ -21,6 +22,7 @@ _BLOCK_TOKENS: Final = (512, 16, 4096, 2048, 1024, 256, 128, 64, 32, 8, 4, 2, 1)
 _UNITS: Final = {"s": 1.0, "ms": 1e-3}
 _LEAST_GAP, _MOST_GAP = 5.0, 10.0  # between rows: more than 200 requests per second, and less than one in 10 s
 _SEEN = 1000  # rows that tell what the file is
+_MOST_FIT: Final = 0.9  # of them, for a size of blocks that is not Mooncake's
 _STAMPED_EVERY_S = 3.0
 _MOST_LINE_BYTES = 4 << 20  # hash_ids has a number for every few tokens
 
@@ -37,8 +39,7 @@ def read_mooncake(path: Path, time_unit: str | None = None) -> Iterator[TraceRow
     rows = _objects(path)
     first = [*islice(rows, _SEEN)]
     unit, block_tokens = time_unit or _unit([fields for _, fields in first], path), _block_tokens(first)
-    known = time_unit is not None or unit == "s"
-    yield from _spread(_row(*row, unit, block_tokens, known=known) for row in chain(first, rows))
+    yield from _spread(_row(*row, unit, block_tokens) for row in chain(first, rows))
 
 
 def _objects(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -58,16 +59,11 @@ def _objects(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield where, with_fields(content, _FIELDS, where)
 
 
-def _row(where: str, fields: Mapping[str, Any], unit: str, block_tokens: int, *, known: bool) -> TraceRow:
-    """A row; `known` is whether its stamp may have a fraction."""
-    stamp, prompt_tokens = fields[_TIME], token_count(fields[_PROMPT], _PROMPT, where)
-    if not known and isinstance(stamp, float) and not stamp.is_integer():
-        raise ValueError(
-            f"{where}: {_TIME} is {stamp:g} after whole ones; expected the unit, time_unit=s or time_unit=ms"
-        )
+def _row(where: str, fields: Mapping[str, Any], unit: str, block_tokens: int) -> TraceRow:
+    prompt_tokens = token_count(fields[_PROMPT], _PROMPT, where)
     return TraceRow(
         where=where,
-        time_s=seconds(stamp, _TIME, where, unit_s=_UNITS[unit]),
+        time_s=seconds(fields[_TIME], _TIME, where, unit_s=_UNITS[unit]),
         prompt_tokens=prompt_tokens,
         output_tokens=token_count(fields[_OUTPUT], _OUTPUT, where),
         blocks=_blocks(fields.get(_BLOCKS, []), where)[: -(-prompt_tokens // block_tokens)],
@@ -77,10 +73,10 @@ def _row(where: str, fields: Mapping[str, Any], unit: str, block_tokens: int, *,
 
 def _unit(rows: Sequence[Mapping[str, Any]], path: Path) -> str:
     """Unit of the stamps, as the rows tell it."""
-    stamps = [float(row[_TIME]) for row in rows if type(row[_TIME]) in (int, float)]  # others are refused by name
+    stamps = [row[_TIME] for row in rows if type(row[_TIME]) in (int, float) and 0 <= row[_TIME] < math.inf]
     if any(_CHAT in row for row in rows):
         return "s"
-    has_fractions = not all(stamp.is_integer() for stamp in stamps)
+    has_fractions = any(stamp % 1 for stamp in stamps)
     gap = (stamps[-1] - stamps[0]) / (len(stamps) - 1) if len(stamps) > 1 else 0.0
     if gap > 0 and (gap > _MOST_GAP if has_fractions else gap < _LEAST_GAP):
         raise ValueError(
@@ -99,7 +95,7 @@ def _block_tokens(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> int:
     ]
     fitting = {size: sum(-(-tokens // size) == blocks for tokens, blocks in sizes) for size in _BLOCK_TOKENS}
     best = max(fitting, key=fitting.__getitem__)
-    return best if 2 * fitting[best] > len(sizes) else _BLOCK_TOKENS[0]
+    return best if fitting[best] >= _MOST_FIT * len(sizes) else _BLOCK_TOKENS[0]
 
 
 def _blocks(value: object, where: str) -> tuple[int, ...]:
