@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import StringIO
 from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import Any, Final
@@ -29,9 +30,9 @@ _NAMES: Final = {"vllm": "vLLM", "llamacpp": "llama.cpp"}
 class Counts:
     """What was counted. Zero or empty is what the source does not say.
 
-    source: what the file is, such as `vllm-metrics`. note: a clause. drafts, drafted, accepted: drafts, their tokens, and
-    accepted ones, also by position. model: the target's name. length: where no drafts are counted, mean tokens of a round,
-    the bonus token included. steps, rows, top_k: of a draft, as the server states them, rows being those verified.
+    source: what the file is, such as `vllm-metrics`. note: a clause. drafts, drafted, accepted: drafts, their tokens,
+    and accepted ones, also by position. model: the target's name. length: where no drafts are counted, mean tokens of a
+    round, the bonus token included. steps, rows, top_k: of a draft, as the server states them; rows are verified.
     """
 
     source: str
@@ -91,16 +92,16 @@ def in_metrics(text: str, path: Path) -> list[Counts]:
 
 def _samples(text: str, path: Path) -> Iterator[tuple[str, dict[str, str], float]]:
     """Name, labels and value of every sample in Prometheus' text format."""
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(StringIO(text), start=1):
         if not line.strip() or line.startswith("#"):
             continue
-        match = _SAMPLE.fullmatch(line)
+        match = _SAMPLE.fullmatch(line.strip())
         try:
             value = float(match["value"]) if match else None
         except ValueError:
             value = None
         if match is None or value is None:
-            raise ValueError(f"{path}, line {number}: {shown(line)} is no sample of Prometheus' text format")
+            raise ValueError(f"{path}, line {number}: {shown(line.strip())} is no sample of Prometheus' text format")
         yield match["name"], dict(_LABEL.findall(match["labels"] or "")), value
 
 
@@ -176,21 +177,19 @@ def in_documents(text: str, path: Path) -> list[Counts]:
     return [replace(part, note=f"{part.note}: {len(by_request)}") for part in by_request.values()]
 
 
-def _json(text: str, path: Path) -> list[Any]:
+def _json(text: str, path: Path) -> Iterator[Any]:
     try:
         whole = parse_foreign_json(text)
-    except ValueError:
-        documents = []
+    except ValueError:  # one a line
+        for number, line in enumerate(StringIO(text), start=1):
+            content = line.strip().removeprefix("data:").strip()
+            if content and content != "[DONE]":
+                try:
+                    yield parse_foreign_json(content)
+                except ValueError as error:
+                    raise ValueError(f"{path}, line {number}: {error}") from error
     else:
-        return whole if isinstance(whole, list) else [whole]
-    for number, line in enumerate(text.splitlines(), start=1):
-        content = line.strip().removeprefix("data:").strip()
-        if content and content != "[DONE]":
-            try:
-                documents.append(parse_foreign_json(content))
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: {error}") from error
-    return documents
+        yield from whole if isinstance(whole, list) else [whole]
 
 
 def _of_document(document: Mapping[str, Any], path: Path) -> Counts | None:

@@ -14,8 +14,9 @@ from swiftspec.acceptance.server_counts import Counts, numbered
 __all__ = ["LOGS"]
 
 _NUMBER: Final = r"(\d+(?:\.\d+)?)"
-_RATES: Final = r"((?:\d+\.\d+(?:, ?)?)+)"
-_VLLM_LINE = re.compile(r"(SpecDecoding|Speculative) metrics: (.*)")
+_RATES: Final = r"(\d+\.\d+(?:, ?\d+\.\d+)*)"
+_SOME: Final = ".{0,400}?"  # of a line, which may be long
+_VLLM_LINE = re.compile(r"(SpecDecoding|Speculative) metrics: (.{0,2000})")
 _VLLM_FIELDS = {
     "accepted": re.compile(rf"(?:Accepted|Number of accepted tokens): {_NUMBER}"),
     "drafted": re.compile(rf"(?:Drafted|Number of draft tokens): {_NUMBER}"),
@@ -36,10 +37,10 @@ _LLAMA_LINE = re.compile(
     rf"(?:, mean (?:acceptance length|len) = +{_NUMBER})?(?:, acceptance rate per position = \({_RATES}\))?"
 )
 _LLAMA_STATISTICS = re.compile(
-    rf"statistics +(\S+): .*#gen drafts = +{_NUMBER}, .*#gen tokens = +{_NUMBER}, #acc tokens = +{_NUMBER}"
-    rf"(?:.*#acc rate/pos = \({_RATES}\))?"
+    rf"statistics +(\S+): {_SOME}#gen drafts = +{_NUMBER}, {_SOME}#gen tokens = +{_NUMBER}, #acc tokens = +{_NUMBER}"
+    rf"(?:{_SOME}#acc rate/pos = \({_RATES}\))?"
 )
-_SGLANG_LINE = re.compile(rf"Decode batch.*?#running-req: {_NUMBER}.*?accept len: {_NUMBER}")
+_SGLANG_LINE = re.compile(rf"Decode batch{_SOME}#running-req: {_NUMBER}{_SOME}accept len: {_NUMBER}")
 _SGLANG_STATED = [re.compile(rf"speculative_{name}=(\d+)") for name in ("num_steps", "num_draft_tokens", "eagle_topk")]
 _ROUNDING: Final = 0.02  # of drafts that follow from rates with three decimals
 

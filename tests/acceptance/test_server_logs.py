@@ -249,6 +249,28 @@ def test_what_counts_nothing_is_one_sentence(tmp_path: Path, text: str, sentence
         read(tmp_path, text, num_draft_tokens=3)
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("Decode batch, #running-req: 1, " * 10_000, "counts no drafts of a server"),
+        ("statistics draft: #gen drafts = 1, " * 10_000, "counts no drafts of a server"),
+        ("SpecDecoding metrics: Per-position acceptance rate: " + "0.5, " * 100_000, "tokens; expected at most 64"),
+        ("Acceptance length: 1" + " \n" * 100_000, "counts no drafts of a server"),
+        ("data: {}\n" * 50_000, "counts no drafts of a server"),
+        ("# nothing\n" * 100_000 + "vllm:spec_decode_num_drafts 1\n", "num_draft_tokens is missing"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_lines_without_end_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read(tmp_path, text, num_draft_tokens=3)
+
+
+def test_rates_without_end_are_no_rates(tmp_path: Path) -> None:
+    line = LLAMA_REQUEST.rstrip() + ", acceptance rate per position = (" + "1.11" * 10_000
+    assert of_length(read(tmp_path, line, 3), 3) == pytest.approx(1 + 3 * 149 / 213)
+
+
 def test_a_pasted_log_line_names_the_form_of_its_rates() -> None:
     with pytest.raises(ValueError, match=r"--acceptance is .*shares by position as 0\.8,0\.7,0\.6"):
         GivenAcceptance.parse(VLLM_10, field="--acceptance")
