@@ -63,9 +63,6 @@ def from_server(
     counts = total(parts, target=target, path=path)
     if counts.length:
         return _of_length(counts, path, num_draft_tokens, top_k, rows)
-    if top_k or rows:
-        name, value = ("top_k", top_k) if top_k else ("rows", rows)
-        raise ValueError(f"--set {name} is {value}; it is of trees, and {path} counts chains")
     return _of_counts(counts, path, num_draft_tokens)
 
 

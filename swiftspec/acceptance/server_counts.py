@@ -1,4 +1,4 @@
-"""What servers count of their drafts, in their metrics and in JSON: results of benchmarks, and answers to requests.
+"""Counts of drafts in servers' metrics, and in JSON: in results of benchmarks, and in answers to requests.
 
 Sources: vLLM, `vllm/v1/spec_decode/metrics.py`, `vllm/benchmarks/serve.py` and
 `docs/features/speculative_decoding/acceptance_metrics.md`; SGLang, `srt/observability/metrics_collector.py`; llama.cpp,
@@ -21,9 +21,9 @@ __all__ = ["Counts", "in_documents", "in_metrics", "numbered", "total"]
 
 _SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(\{(?P<labels>.*)\})?\s+(?P<value>\S+)(\s+\d+)?\s*")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_OF_SERVER = re.compile(r"^(vllm|llamacpp|sglang):\w+[{ ]", re.MULTILINE)
+_OF_SERVER = re.compile(r"^(vllm|llamacpp|swiftspec|sglang):\w+[{ ]", re.MULTILINE)
 _PER_POSITION: Final = "accepted_tokens_per_pos"
-_NAMES: Final = {"vllm": "vLLM", "llamacpp": "llama.cpp"}
+_NAMES: Final = {"vllm": "vLLM", "llamacpp": "llama.cpp", "swiftspec": "swiftspec"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,25 +106,21 @@ def _samples(text: str, path: Path) -> Iterator[tuple[str, dict[str, str], float
 
 
 def _counters(text: str, path: Path, server: str) -> list[Counts]:
-    """Counters of vLLM or llama.cpp, summed over engines and slots."""
+    """Counters of vLLM, and of servers that use its names, summed over engines and slots."""
     sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     positions: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     prefix = f"{server}:spec_decode_num_"
     for name, labels, value in _samples(text, path):
-        counter = name.removeprefix(prefix).removesuffix("_total")  # which Prometheus' client adds
-        if name == counter or not name.startswith(prefix):
+        if not name.startswith(prefix):
             continue
+        counter = name.removeprefix(prefix).removesuffix("_total")  # which Prometheus' client adds
         model = labels.get("model_name", "")
         if counter == _PER_POSITION:
             positions[model][labels.get("position", "")] += value
         else:
             sums[model][counter] += value
-    for counter in ("drafts", "draft_tokens"):
-        if not any(found.get(counter) for found in sums.values()):
-            value_text = "0" if any(counter in found for found in sums.values()) else "missing"
-            raise ValueError(
-                f"{path}: {prefix}{counter} is {value_text}; expected metrics of a {_NAMES[server]} that has speculated"
-            )
+    if not any(found["drafts"] for found in sums.values()):
+        raise ValueError(f"{path}: {prefix}drafts is missing or 0; expected a {_NAMES[server]} that has speculated")
     parts = []
     for model, found in sums.items():
         known = positions[model]
@@ -142,7 +138,7 @@ def _sglang(text: str, path: Path) -> list[Counts]:
     """Gauges of SGLang: the mean over ranks that are not idle. Those of the draft's own engine are left out."""
     gauges: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for name, labels, value in _samples(text, path):
-        if name.startswith("sglang:spec_") and labels.get("engine_type") != "draft":
+        if name.startswith("sglang:spec_") and labels.get("engine_type") != "draft" and math.isfinite(value):
             gauges[labels.get("model_name", "")][name.removeprefix("sglang:spec_")].append(value)
     parts = []
     for model, found in gauges.items():
@@ -156,10 +152,7 @@ def _sglang(text: str, path: Path) -> list[Counts]:
             steps, rows = (int(max(found[field], default=0)) for field in ("num_steps", "num_draft_tokens"))
             parts.append(Counts("sglang-metrics", note, model=model, length=mean, steps=steps, rows=rows))
     if not parts:
-        value_text = "0" if any(found["accept_length"] for found in gauges.values()) else "missing"
-        raise ValueError(
-            f"{path}: sglang:spec_accept_length is {value_text}; expected metrics of an SGLang that has speculated"
-        )
+        raise ValueError(f"{path}: sglang:spec_accept_length is missing or 0; expected an SGLang that has speculated")
     return parts
 
 

@@ -22,7 +22,6 @@ _VLLM_FIELDS = {
     "drafted": re.compile(rf"(?:Drafted|Number of draft tokens): {_NUMBER}"),
     "accepted_per_s": re.compile(rf"Accepted throughput: {_NUMBER}"),
     "drafted_per_s": re.compile(rf"Drafted throughput: {_NUMBER}"),
-    "length": re.compile(rf"Mean acceptance length: {_NUMBER}"),
     "steps": re.compile(rf"Number of speculative tokens: {_NUMBER}"),
 }
 _VLLM_RATES = re.compile(rf"Per-position acceptance rate: {_RATES}")
@@ -69,9 +68,8 @@ def _of_vllm_line(line: str, note: str) -> Counts:
     accepted = found.get("accepted", found.get("accepted_per_s", sum(rates)))
     longest = len(rates) or int(found.get("steps", 0))
     drafts = drafted / longest if longest else 0.0
-    accepted_of_draft = sum(rates) or found.get("length", 1.0) - 1
-    if accepted and accepted_of_draft and accepted / accepted_of_draft > (1 + _ROUNDING) * drafts:
-        drafts = accepted / accepted_of_draft  # some drafts have fewer tokens
+    if sum(rates) and accepted / sum(rates) > (1 + _ROUNDING) * drafts:
+        drafts = accepted / sum(rates)  # some drafts have fewer tokens
     return Counts("vllm-log", note, drafts, drafted, accepted, [rate * drafts for rate in rates])
 
 

@@ -64,14 +64,16 @@ def import_files(asked: ImportFlags) -> None:
 
 def _acceptance(source: Path, shape: Mapping[str, int | None], conditions: Conditions) -> AcceptanceRecord:
     """Of a trace, or of what a server counted."""
-    if not _is_trace(source):
-        return _record(from_server(source, target=conditions.target or "", **shape), conditions)
+    if _is_trace(source):
+        trace = AcceptanceTrace.load(source)
+        counted = from_trace(trace, num_draft_tokens=shape["num_draft_tokens"] or _TRACED_TOKENS)
+        conditions = _of_trace(conditions, trace)
+    else:
+        counted = from_server(source, target=conditions.target or "", **shape)
     for name in ("top_k", "rows"):
-        if shape[name] is not None:
-            raise ValueError(f"--set {name} is {shape[name]}; it is of trees, and chains are drawn from a trace")
-    trace = AcceptanceTrace.load(source)
-    counted = from_trace(trace, num_draft_tokens=shape["num_draft_tokens"] or _TRACED_TOKENS)
-    return _record(counted, _of_trace(conditions, trace))
+        if shape[name] is not None and shape[name] != getattr(counted, name):
+            raise ValueError(f"--set {name} is {shape[name]}; it is of trees, and {source} has chains")
+    return _record(counted, conditions)
 
 
 def _is_trace(path: Path) -> bool:
@@ -146,8 +148,8 @@ def _record(counted: MeasuredAcceptance, conditions: Conditions) -> AcceptanceRe
     facts |= {"kind": None if kind == "none" else kind, "target": conditions.target or counted.target}
     for field in ("target", "drafter"):
         if not facts[field]:
-            raise ValueError(f"--{field} is missing; the {counted.source} do not tell it")
-    return AcceptanceRecord.checked(facts, source=f"--{counted.source}")
+            raise ValueError(f"--{field} is missing; the file of --from does not tell it")
+    return AcceptanceRecord.checked(facts, source="--from")
 
 
 def show_record(record: AcceptanceRecord) -> None:

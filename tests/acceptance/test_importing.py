@@ -60,10 +60,11 @@ def test_eight_engines_of_one_server_are_added_up(metrics: Path) -> None:
     assert found.note == "188 drafts counted by vLLM"
 
 
-def test_counters_of_llamacpp_have_the_same_names(metrics: Path) -> None:
-    metrics.write_text(vllm_metrics((40, 80, (30, 20)), (60, 120, (45, 25))).replace("vllm:", "llamacpp:"))
+@pytest.mark.parametrize("server", ["llamacpp", "swiftspec"])
+def test_counters_of_others_have_the_same_names(metrics: Path, server: str) -> None:
+    metrics.write_text(vllm_metrics((40, 80, (30, 20)), (60, 120, (45, 25))).replace("vllm:", f"{server}:"))
     found = from_server(metrics)
-    assert found.source == "llamacpp-metrics"
+    assert found.source == f"{server}-metrics"
     assert found.values == pytest.approx((0.75, 0.45))
 
 
@@ -95,10 +96,11 @@ def test_drafts_of_varying_lengths_are_read_as_their_mean(metrics: Path) -> None
     [
         ("", "counts no drafts of a server; expected metrics, a log, .* --acceptance 0.7,0.45"),
         ("what is this?\n", "counts no drafts of a server; expected metrics, a log"),
-        ("vllm:num_requests_running 1\n", "vllm:spec_decode_num_drafts is missing"),
-        (vllm_metrics((0, 0, (0,))), "vllm:spec_decode_num_drafts is 0"),
+        ("vllm:num_requests_running 1\n", "vllm:spec_decode_num_drafts is missing or 0"),
+        (vllm_metrics((0, 0, (0,))), "vllm:spec_decode_num_drafts is missing or 0"),
         (vllm_metrics((10, 20, (8, 4))).replace('"1"}', '"2"}'), r"per_pos has positions \['0', '2'\]; expected 0, 1"),
         (vllm_metrics((10, 20, (11, 4))), "counts more accepted tokens than drafted ones"),
+        (vllm_metrics((10, 0, (0,))), "counts 0 drafted tokens; expected those of a server that has speculated"),
         (vllm_metrics((10, 30, (8, 4))), "counts 3.0 tokens a draft; expected at most its 2 positions"),
         (vllm_metrics((10, 10, (8,))).replace('"0"}', '"x"}'), r"per_pos has positions \['x'\]; expected 0, 1"),
         ("vllm:spec_decode_num_drafts_total many\n", "line 1: .* is no sample of Prometheus' text format"),
@@ -130,7 +132,7 @@ def test_sglang_has_a_mean_length_only(metrics: Path) -> None:
     with pytest.raises(ValueError, match=r"--set num_draft_tokens is missing; .* does not tell the length of chains"):
         from_server(metrics)
     metrics.write_text("sglang:num_running_reqs 2.0\n")
-    with pytest.raises(ValueError, match="sglang:spec_accept_length is missing"):
+    with pytest.raises(ValueError, match="sglang:spec_accept_length is missing or 0"):
         from_server(metrics, num_draft_tokens=3)
 
 
@@ -139,8 +141,8 @@ def test_an_idle_rank_of_sglang_is_left_out(metrics: Path) -> None:
     found = from_server(metrics, num_draft_tokens=3)
     assert found.values == pytest.approx((3.0,))
     assert found.note.endswith(", mean of 2 ranks that are not idle, of 3")
-    metrics.write_text(sglang_metrics(0.0, 0.0))
-    with pytest.raises(ValueError, match="spec_accept_length is 0; expected metrics of an SGLang that has speculated"):
+    metrics.write_text(sglang_metrics(0.0, 0.0) + "sglang:spec_num_steps +Inf\n")
+    with pytest.raises(ValueError, match="spec_accept_length is missing or 0; expected an SGLang that has speculated"):
         from_server(metrics, num_draft_tokens=3)
 
 
