@@ -117,8 +117,8 @@ CONDITIONS: Final[Mapping[str, Setting]] = {
     "kind": Setting(
         str,
         0,
-        "of drafter: serial, a draft model; parallel, as pard; head, as eagle3 or mtp; block, as dflash or dspark; "
-        "none, as n-grams and suffixes; the examples are values, too",
+        "of drafter: serial, parallel, head, block, or none, as n-grams and suffixes; or what it is, as pard, eagle3, "
+        "mtp, dflash, dspark",
         values=("serial", "parallel", "head", "block", "none", *Drafter),
     ),
     "num_draft_tokens": Setting(int, 1, "of a chain, or steps of a tree, if the file does not tell; of a trace 8"),
