@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from swiftspec.models.drafters import Drafter
-
 __all__ = [
     "CONDITIONS",
     "DRAWN",
@@ -113,13 +111,15 @@ REPLAYED: Final[Mapping[str, Setting]] = {
     "rate": Setting(float, 0, "stretch the time axis to these requests/s"),
     "time_unit": Setting(str, 0, "of mooncake's stamps, s or ms, where the file does not tell", values=("s", "ms")),
 }
+# Those of models.drafters, which help does without.
+_DRAFTERS: Final = ("eagle", "eagle3", "mtp", "p-eagle", "dflash", "dspark", "domino", "pard")
 CONDITIONS: Final[Mapping[str, Setting]] = {
     "kind": Setting(
         str,
         0,
         "of drafter: serial, parallel, head, block, or none, as n-grams and suffixes; or what it is, as pard, eagle3, "
         "mtp, dflash, dspark",
-        values=("serial", "parallel", "head", "block", "none", *Drafter),
+        values=("serial", "parallel", "head", "block", "none", *_DRAFTERS),
     ),
     "num_draft_tokens": Setting(int, 1, "of a chain, or steps of a tree, if the file does not tell; of a trace 8"),
     "top_k": Setting(int, 1, "of a tree"),

@@ -9,6 +9,8 @@ import pytest
 from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.acceptance.records import AcceptanceRecords
 from swiftspec.cli.app import main
+from swiftspec.cli.settings import CONDITIONS
+from swiftspec.models.drafters import Drafter
 from swiftspec.policies import DraftKind
 from tests.acceptance.test_importing import vllm_metrics
 from tests.acceptance.test_server_logs import VLLM
@@ -115,6 +117,10 @@ def test_drafters_are_kinds(metrics: Path, tmp_path: Path, kind: str, found: Dra
     assert main(["import", "--from", str(metrics), *named, "--out", str(out)]) == 0
     (record,) = AcceptanceRecords.load(out).records
     assert (record.drafter, record.kind) == ("own", found)
+
+
+def test_every_drafter_is_a_kind() -> None:
+    assert {*Drafter} < {*CONDITIONS["kind"].values}
 
 
 def test_a_log_is_imported_and_planned_with(tmp_path: Path) -> None:
