@@ -23,9 +23,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "timing": frozenset({"engines", "files", "policies", "numpy", "pydantic"}),
     "artifacts": frozenset({"engines", "timing", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
     "workload": frozenset({"artifacts", "files", "numpy"}),
-    "acceptance": frozenset(
-        {"timing", "artifacts", "engines", "files", "models", "policies", "numpy", "scipy", "pydantic"}
-    ),
+    "acceptance": frozenset({"timing", "artifacts", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
     "costmodel": frozenset(
         {"timing", "artifacts", "devices", "engines", "files", "models", "policies", "numpy", "scipy", "pyarrow"}
     ),

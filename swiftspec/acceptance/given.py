@@ -8,8 +8,8 @@ choice is right; that is solved for, such that serial chains of that length have
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from scipy.optimize import brentq
@@ -17,19 +17,19 @@ from scipy.optimize import brentq
 from swiftspec.acceptance.fitting import Chain, fit_acceptance_model
 from swiftspec.acceptance.lengths import Drafted, unconditional_rates
 from swiftspec.acceptance.model import PRIOR, AcceptanceModel, tree_acceptance
-from swiftspec.acceptance.records import AcceptanceRecords, Form
+from swiftspec.acceptance.records import LONGEST, AcceptanceRecords, Form, smooth_rates
 from swiftspec.errors import FieldError
 
 __all__ = ["GivenAcceptance"]
 
-_LONGEST = 32  # tokens of a chain
 _NEAR = 1e-3  # to 0 and 1, which no acceptance model reaches
 _FARTHEST = 60.0  # nats: logits at which the longest chain still reaches the lowest and the highest rate
 _MOST_MISSED = 0.1  # root mean square over positions
+_NOISE = 0.02  # by which a rate may rise
 _EXAMPLES = (
-    "a share as 0.75, one of chains of 5 tokens as 0.44@5, shares by position as 0.8,0.7,0.6, tokens per round of "
-    "chains of 5 as 2.9@5, of trees of 3 steps, top-k 4 and 8 rows as 3.4@3-4-8, or a file that `swiftspec import` "
-    "wrote, ending in .json"
+    "a share as 0.75 or 75%, one of chains of 5 tokens as 0.44@5, shares by position as 0.8,0.7,0.6, tokens per round "
+    "of chains of 5 as 2.9@5, of trees of 3 steps, top-k 4 and 8 rows as 3.4@3-4-8, or a file that `swiftspec import` "
+    "made of metrics or a log, ending in .json"
 )
 _FORM = re.compile(r"(?P<values>[^@]+)(@(?P<tokens>\d{1,3})(-(?P<top_k>\d{1,3})-(?P<rows>\d{1,4}))?)?")
 
@@ -63,26 +63,20 @@ class GivenAcceptance:
             return cls.load(Path(text))
         match = _FORM.fullmatch(text.strip())
         try:
-            rates = tuple(float(value) for value in match["values"].split(",")) if match else ()
+            rates = tuple(map(_share, match["values"].split(","))) if match else ()
         except ValueError:
             rates = ()
         if match is None or not rates or (len(rates) > 1 and match["tokens"]):
             raise FieldError(field, repr(text), f"expected {_EXAMPLES}")
         length = int(match["tokens"]) if match["tokens"] else len(rates)
-        if not 1 <= length <= _LONGEST:
-            raise FieldError(field, f"{text!r}, of chains of {length} tokens", f"expected 1 to {_LONGEST}")
+        if not 1 <= length <= LONGEST:
+            raise FieldError(field, f"{text!r}, of chains of {length} tokens", f"expected 1 to {LONGEST}")
         if match["tokens"] and (rates[0] > 1 or match["top_k"]):
             return cls._of_length(rates[0], _drafted(match, length, field=field), field=field)
         for rate in rates:
             if not 0 <= rate <= 1:
                 raise FieldError(field, f"{rate:g}", "expected shares from 0 to 1, or tokens per round as 2.9@5")
-        if any(later > earlier for earlier, later in pairwise(rates)):
-            raise FieldError(
-                field,
-                f"{text!r}, which rises",
-                "expected for every position the share of all chains that were accepted up to there, as vLLM logs it",
-            )
-        return cls(rates=rates, num_draft_tokens=length)
+        return cls(rates=_never_rising(rates, f"{field} is {text!r}"), num_draft_tokens=length)
 
     @classmethod
     def _of_length(cls, tokens_per_round: float, drafted: Drafted, *, field: str) -> "GivenAcceptance":
@@ -104,11 +98,13 @@ class GivenAcceptance:
         if len(records) != 1:
             raise ValueError(f"{path}: records has {len(records)} items; expected one")
         (record,) = records
-        length = min(record.num_draft_tokens, _LONGEST)
-        rates = record.rates[:length]
-        if record.quantity is Form.LENGTH:
-            rates = (sum(rates) / length,)
-        return cls(rates=rates, num_draft_tokens=length, source=f"{path.name}, of {record.key}, from {record.basis}")
+        rates: tuple[float, ...] = (sum(record.rates) / len(record.rates),)
+        if record.quantity is not Form.LENGTH:
+            rates = _never_rising(
+                record.raw_rates, f"{path}: values is {','.join(f'{one:g}' for one in record.values)}"
+            )
+        source = f"{path.name}, of {record.key}, from {record.basis}"
+        return cls(rates=rates, num_draft_tokens=record.num_draft_tokens, source=source)
 
     @property
     def survival(self) -> tuple[float, ...]:
@@ -155,6 +151,23 @@ class GivenAcceptance:
 
     def __str__(self) -> str:
         return ",".join(f"{rate:g}" for rate in self.rates)
+
+
+def _share(text: str) -> float:
+    """A number, or a percentage as a number."""
+    number = text.strip().removesuffix("%")
+    return float(number) / (100 if number != text.strip() else 1)
+
+
+def _never_rising(rates: Sequence[float], where: str) -> tuple[float, ...]:
+    """The nearest rates that never rise; `where` begins the ValueError if that is more than noise."""
+    smooth = smooth_rates(rates)
+    if max(abs(one - other) for one, other in zip(smooth, rates, strict=True)) > _NOISE:
+        raise ValueError(
+            f"{where}, which rises; expected for every position the share of all chains that were accepted up to "
+            "there, as vLLM logs it"
+        )
+    return smooth
 
 
 def _drafted(match: re.Match[str], steps: int, *, field: str) -> Drafted:

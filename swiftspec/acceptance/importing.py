@@ -1,8 +1,6 @@
-"""Acceptance by position from servers' metrics and from traces."""
+"""Acceptance by position from what servers count, and from traces."""
 
-import re
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,20 +8,21 @@ import numpy as np
 import numpy.typing as npt
 
 from swiftspec.acceptance.records import LONGEST, Form
+from swiftspec.acceptance.server_counts import Counts, in_documents, in_metrics, total
+from swiftspec.acceptance.server_logs import LOGS
 from swiftspec.artifacts.trace import AcceptanceTrace, TracedPrompt
-from swiftspec.engines.sglang import SGLANG
-from swiftspec.engines.vllm import VLLM
 from swiftspec.errors import FieldError
-from swiftspec.files.reading import read_input, shown
+from swiftspec.files.reading import read_input
 
-__all__ = ["MeasuredAcceptance", "chain_rates", "from_sglang", "from_trace", "from_vllm"]
+__all__ = ["MeasuredAcceptance", "chain_rates", "from_server", "from_trace"]
 
-_MOST_BYTES = 24 << 20
-_SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(\{(?P<labels>.*)\})?\s+(?P<value>\S+)(\s+\d+)?\s*")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_SGLANG_LENGTH = SGLANG.metrics["accepted_length"]
-_PER_POSITION = VLLM.metrics["accepted_by_position"]
-_LEAST_FULL = 0.98  # of the drafted chains' mean length, relative to the longest
+_MOST_BYTES = 64 << 20
+_LEAST_FULL = 0.98  # of the drafts' mean length, relative to the longest
+_ROUNDING = 1.005
+_EXPECTED = (
+    "expected metrics, a log, results of vllm bench serve or answers of vLLM, SGLang or llama.cpp that count drafts, "
+    "or a trace; shares that you know by position need no file, only --acceptance 0.7,0.45"
+)
 
 
 class MeasuredAcceptance(NamedTuple):
@@ -34,60 +33,88 @@ class MeasuredAcceptance(NamedTuple):
     num_draft_tokens: int
     values: tuple[float, ...]
     note: str
+    source: str
+    target: str = ""
+    top_k: int = 1
+    rows: int | None = None
 
 
-class _Sample(NamedTuple):
-    name: str
-    labels: dict[str, str]
-    value: float
+def from_server(
+    path: Path,
+    *,
+    target: str = "",
+    num_draft_tokens: int | None = None,
+    top_k: int | None = None,
+    rows: int | None = None,
+) -> MeasuredAcceptance:
+    """Acceptance that a server counted, in a file whose content says what it is.
 
-
-def from_vllm(path: Path) -> MeasuredAcceptance:
-    """Rates by position from a dump of vLLM's /metrics: accepted tokens of every position, over drafts.
-
-    Raises
-    ------
-    ValueError
-        One sentence naming the file: a counter is missing or zero, several models are served, or the length of drafts
-        varied, since vLLM does not count drafts by length.
+    target: chooses one of several models. num_draft_tokens, top_k, rows: shape of the drafts, where the file does not
+    say. ValueError naming the file, or the setting that is missing.
     """
-    counters = _vllm_counters(path)
-    for name in (VLLM.metrics["drafts"], VLLM.metrics["draft_tokens"]):
-        if not counters.sums.get(name):
-            found = "0" if name in counters.sums else "missing"
-            raise ValueError(f"{path}: {name} is {found}; expected the metrics of a vLLM that has speculated")
-    accepted, drafts = counters.by_position, counters.sums[VLLM.metrics["drafts"]]
-    longest = len(accepted)
-    if not 1 <= longest <= LONGEST or sorted(accepted) != list(range(longest)):
-        raise ValueError(f"{path}: {_PER_POSITION} has positions {shown(sorted(accepted))}; expected 0, 1, ..")
-    mean = counters.sums[VLLM.metrics["draft_tokens"]] / drafts
-    if not _LEAST_FULL * longest <= mean <= longest:
+    try:
+        text = read_input(path, most_bytes=_MOST_BYTES, pipes=True).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: is not text; {_EXPECTED}") from error
+    parts = in_documents(text, path) or in_metrics(text, path)
+    parts = parts or next((found for read in LOGS if (found := read(text))), [])
+    if not parts:
+        raise ValueError(f"{path}: counts no drafts of a server; {_EXPECTED}")
+    counts = total(parts, target=target, path=path)
+    if counts.length:
+        return _of_length(counts, path, num_draft_tokens, top_k, rows)
+    return _of_counts(counts, path, num_draft_tokens)
+
+
+def _of_counts(counts: Counts, path: Path, num_draft_tokens: int | None) -> MeasuredAcceptance:
+    """Rates by position, of drafts of one length. Of others, and without positions, the share that was accepted."""
+    if not counts.drafted:
+        raise ValueError(f"{path}: counts 0 drafted tokens; expected those of a server that has speculated")
+    longest, mean = len(counts.by_position), counts.drafted / counts.drafts if counts.drafts else 0.0
+    if max((counts.accepted / counts.drafted, *_shares(counts))) > _ROUNDING:
+        raise ValueError(f"{path}: counts more accepted tokens than drafted ones; expected counts of one server")
+    if longest and mean > longest * _ROUNDING:
+        raise ValueError(f"{path}: counts {mean:.1f} tokens a draft; expected at most its {longest} positions")
+    if longest and mean >= _LEAST_FULL * longest:
+        if num_draft_tokens not in (None, longest):
+            raise ValueError(f"--set num_draft_tokens is {num_draft_tokens}; {path} counts {longest} positions")
+        if longest > LONGEST:
+            raise ValueError(f"{path}: drafts have {longest} tokens; expected at most {LONGEST}")
+        rates = tuple(min(1.0, share) for share in _shares(counts))
+        return MeasuredAcceptance(Form.RATES, False, longest, rates, counts.note, counts.source, counts.model)
+    length = num_draft_tokens or round(mean)
+    if not length:
+        raise ValueError(f"--set num_draft_tokens is missing; {path} does not tell how many tokens a draft has")
+    is_varied = mean and abs(mean - length) > (1 - _LEAST_FULL) * length
+    varied = f", drafts of {mean:.1f} tokens on average, read as chains of {length}" if is_varied else ""
+    tokens = 1 + length * min(1.0, counts.accepted / counts.drafted)
+    return MeasuredAcceptance(Form.LENGTH, True, length, (tokens,), counts.note + varied, counts.source, counts.model)
+
+
+def _shares(counts: Counts) -> Sequence[float]:
+    return [accepted / counts.drafts for accepted in counts.by_position] if counts.drafts else []
+
+
+def _of_length(
+    counts: Counts, path: Path, num_draft_tokens: int | None, top_k: int | None, rows: int | None
+) -> MeasuredAcceptance:
+    """A mean length of chains, or of trees, as SGLang has it. A block is one step of it, whose rows are its tokens."""
+    is_block = counts.steps == 1 and counts.top_k <= 1
+    stated = counts.rows - 1 if is_block and counts.rows else counts.steps
+    length = num_draft_tokens or stated
+    if not length:
+        raise ValueError(f"--set num_draft_tokens is missing; {path} does not tell the length of chains")
+    if stated and length != stated:
+        raise ValueError(f"--set num_draft_tokens is {length}; {path} states {stated}")
+    rows, top_k = rows or (counts.rows if counts.rows > length + 1 else None), top_k or counts.top_k or None
+    if rows is not None and top_k is None:
+        raise ValueError(f"--set top_k is missing; {path} states trees of {length} steps and {rows} rows")
+    if not 1 <= counts.length <= length + 1:
         raise ValueError(
-            f"{path}: drafts have {mean:.2f} tokens on average and {longest} positions; expected drafts of one length, "
-            "since vLLM does not count drafts by length"
+            f"{path}: rounds have {counts.length:g} tokens; expected 1 to {length + 1} of chains of {length}"
         )
-    rates = tuple(accepted[position] / drafts for position in range(longest))
-    if max(rates) > 1:
-        raise ValueError(f"{path}: position {rates.index(max(rates))} was accepted more often than it was drafted")
-    return MeasuredAcceptance(Form.RATES, False, longest, rates, f"{drafts:.0f} drafts counted by vLLM")
-
-
-def from_sglang(path: Path, *, num_draft_tokens: int) -> MeasuredAcceptance:
-    """A mean length from a dump of SGLang's /metrics, which have nothing by position.
-
-    SGLang counts the bonus token. Several ranks are averaged. ValueError naming the file if the gauge is missing or
-    impossible.
-    """
-    found = [value for name, _, value in _samples(path) if name == _SGLANG_LENGTH]
-    if not found:
-        raise ValueError(f"{path}: {_SGLANG_LENGTH} is missing; expected the metrics of an SGLang that has speculated")
-    length = sum(found) / len(found)
-    if not 1 <= length <= num_draft_tokens + 1:
-        raise ValueError(
-            f"{path}: {_SGLANG_LENGTH} is {length:g}; expected 1 to {num_draft_tokens + 1} "
-            f"for chains of {num_draft_tokens}"
-        )
-    return MeasuredAcceptance(Form.LENGTH, True, num_draft_tokens, (length,), "gauge of SGLang over its last batches")
+    facts = ((counts.length,), counts.note, counts.source, counts.model, top_k or 1, rows)
+    return MeasuredAcceptance(Form.LENGTH, True, length, *facts)
 
 
 def from_trace(trace: AcceptanceTrace, *, num_draft_tokens: int) -> MeasuredAcceptance:
@@ -96,7 +123,8 @@ def from_trace(trace: AcceptanceTrace, *, num_draft_tokens: int) -> MeasuredAcce
     ValueError if no output is as long as a chain.
     """
     rates, num_rounds = chain_rates(trace, num_draft_tokens)
-    return MeasuredAcceptance(Form.RATES, False, num_draft_tokens, rates, f"{num_rounds} rounds of chains on a trace")
+    note = f"{num_rounds} rounds of chains on a trace"
+    return MeasuredAcceptance(Form.RATES, False, num_draft_tokens, rates, note, "trace")
 
 
 def chain_rates(trace: AcceptanceTrace, num_draft_tokens: int) -> tuple[tuple[float, ...], int]:
@@ -133,54 +161,3 @@ def _hits(prompt: TracedPrompt, num_draft_tokens: int) -> npt.NDArray[np.bool_]:
         firsts = np.concatenate([known, ahead[:, farther]], axis=1)
     hits: npt.NDArray[np.bool_] = firsts == prompt.target_tokens[:, None]
     return hits
-
-
-def _samples(path: Path) -> Iterator[_Sample]:
-    """Samples of a file in Prometheus' text format. ValueError with file and line for anything else."""
-    try:
-        text = read_input(path, most_bytes=_MOST_BYTES, pipes=True).decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: is not text; expected the answer of /metrics") from error
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        match = _SAMPLE.fullmatch(line)
-        try:
-            value = float(match["value"]) if match else None
-        except ValueError:
-            value = None
-        if match is None or value is None:
-            raise ValueError(f"{path}, line {number}: {shown(line)} is no sample of Prometheus' text format")
-        yield _Sample(match["name"], dict(_LABEL.findall(match["labels"] or "")), value)
-
-
-class _Counters(NamedTuple):
-    """vLLM's counters: sums over engines by name, and accepted tokens by position."""
-
-    sums: dict[str, float]
-    by_position: dict[int, float]
-
-
-def _vllm_counters(path: Path) -> _Counters:
-    sums: dict[str, float] = defaultdict(float)
-    by_position: dict[int, float] = defaultdict(float)
-    models: set[str] = set()
-    for name, labels, value in _samples(path):
-        counter = name.removesuffix("_total")  # which Prometheus' client adds
-        if counter not in VLLM.metrics.values():
-            continue
-        models.add(labels.get("model_name", ""))
-        if counter == _PER_POSITION:
-            by_position[_position(path, labels)] += value
-        else:
-            sums[counter] += value
-    if len(models) > 1:
-        raise ValueError(f"{path}: has counters of {len(models)} models, {', '.join(sorted(models))}; expected one")
-    return _Counters(sums, by_position)
-
-
-def _position(path: Path, labels: dict[str, str]) -> int:
-    position = labels.get("position", "")
-    if not position.isdecimal():
-        raise ValueError(f"{path}: position of {_PER_POSITION} is {position!r}; expected 0, 1, ..")
-    return int(position)

@@ -27,6 +27,7 @@ __all__ = [
     "AcceptanceRecords",
     "Form",
     "published_records",
+    "smooth_rates",
 ]
 
 _TABLE = Path(__file__).with_name("by_position.json")
@@ -105,7 +106,7 @@ class AcceptanceRecord(Facts):
         """Unconditional rate of every position; never rises."""
         if self.quantity is Form.LENGTH:
             return unconditional_rates([self._mean_rate()] * self.num_draft_tokens)
-        return _smooth(self._raw_rates())
+        return smooth_rates(self.raw_rates)
 
     @property
     def conditional(self) -> tuple[float, ...]:
@@ -129,8 +130,8 @@ class AcceptanceRecord(Facts):
             return (
                 f"one mean length over {self._drafted}, {counted}; assumed: the same conditional rate at every position"
             )
-        raw = self._raw_rates()
-        change = max(abs(smooth - rate) for smooth, rate in zip(_smooth(raw), raw, strict=True))
+        raw = self.raw_rates
+        change = max(abs(smooth - rate) for smooth, rate in zip(smooth_rates(raw), raw, strict=True))
         smoothed = f"; smoothed so that none rises, by at most {change:.2f}" if change > _ROUNDING else ""
         if self.quantity is Form.RATES:
             return f"rates by position{smoothed}"
@@ -148,7 +149,8 @@ class AcceptanceRecord(Facts):
         )
         return ", ".join([f"{self.target} with {self.drafter} ({self.kind or 'looked up'})", *filter(None, conditions)])
 
-    def _raw_rates(self) -> list[float]:
+    @property
+    def raw_rates(self) -> list[float]:
         """Unconditional rates as the source implies them; they may rise, and lengths that fall make them negative."""
         if self.quantity is Form.RATES:
             return list(self.values)
@@ -198,7 +200,7 @@ def _of_chain(published: PublishedAcceptance) -> AcceptanceRecord:
     )
 
 
-def _smooth(rates: Sequence[float]) -> tuple[float, ...]:
+def smooth_rates(rates: Sequence[float]) -> tuple[float, ...]:
     """The nearest rates, by least squares, that never rise and lie between 0 and 1 (isotonic regression)."""
     fitted = isotonic_regression(rates, increasing=False).x
     return tuple(min(1.0, max(0.0, float(rate))) for rate in fitted)

@@ -1,10 +1,11 @@
 """`swiftspec import`: op tables and acceptance by position, from what other tools measured."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from swiftspec.acceptance.importing import MeasuredAcceptance, from_sglang, from_trace, from_vllm
+from swiftspec.acceptance.importing import MeasuredAcceptance, from_server, from_trace
 from swiftspec.acceptance.records import AcceptanceRecord, AcceptanceRecords
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
@@ -16,12 +17,13 @@ from swiftspec.costmodel.op_tables import COLUMNS, OpTables
 from swiftspec.devices import registered_device
 from swiftspec.files.document import Origin
 from swiftspec.files.reading import open_input
+from swiftspec.models.draft_kinds import KIND_OF_DRAFTER
+from swiftspec.models.drafters import Drafter
 
 __all__ = ["PACKAGE", "import_files", "show_record", "show_tables"]
 
 PACKAGE = "aiconfigurator"
 _ZIP = b"PK"  # a trace begins so
-_MOST_BYTES = 24 << 20
 _TRACED_TOKENS = 8  # of a chain on a trace
 
 
@@ -36,59 +38,50 @@ class Conditions:
     temperature: float | None = None
     thinking: bool | None = None
     context: int | None = None
-    top_k: int = 1
-    rows: int | None = None
 
 
 def import_files(asked: ImportFlags) -> None:
     """Read acceptance or op tables, print and save."""
     settings = own_settings(asked.settings, CONDITIONS)
-    num_draft_tokens, context = settings.pop("num_draft_tokens", None), settings.pop("prompt_tokens", None)
+    shape = {name: settings.pop(name, None) for name in ("num_draft_tokens", "top_k", "rows")}
+    context = settings.pop("prompt_tokens", None)
     conditions = Conditions(target=asked.target, drafter=asked.drafter, context=context, **settings)
     if asked.source == PACKAGE or Path(asked.source).is_dir():
-        if conditions != Conditions() or num_draft_tokens is not None:
+        if conditions != Conditions() or any(shape.values()):
             raise ValueError(f"--from is {asked.source}, op tables; --target, --drafter and --set are of acceptance")
         _import_tables(asked.source, asked.device, out=asked.out, json_path=asked.json)
         return
     if asked.device is not None:
         raise ValueError(f"--device is {asked.device}; it is of op tables, and {asked.source} holds acceptance")
-    _import_acceptance(Path(asked.source), num_draft_tokens, conditions=conditions, out=asked.out, json_path=asked.json)
-
-
-def _import_acceptance(
-    source: Path, num_draft_tokens: int | None, *, conditions: Conditions, out: Path, json_path: Path | None
-) -> None:
-    """Read a server's counters or a trace, print and save."""
-    check_outputs(inputs={"--from": source}, out=out, json=json_path)
-    begin = _beginning(source)
-    if begin.startswith(_ZIP):
-        kind = "trace"
-        recorded = AcceptanceTrace.load(source)
-        conditions = _of_trace(conditions, recorded)
-        counted = from_trace(recorded, num_draft_tokens=num_draft_tokens or _TRACED_TOKENS)
-    elif b"sglang:" in begin:
-        kind = "sglang-metrics"
-        if num_draft_tokens is None:
-            raise ValueError("--set num_draft_tokens is missing; SGLang's metrics do not tell the length of chains")
-        counted = from_sglang(source, num_draft_tokens=num_draft_tokens)
-    else:
-        kind = "vllm-metrics"
-        counted = from_vllm(source)
-        if num_draft_tokens not in (None, counted.num_draft_tokens):
-            raise ValueError(
-                f"--set num_draft_tokens is {num_draft_tokens}; vLLM counted {counted.num_draft_tokens} positions"
-            )
-    record = _record(counted, conditions, source=kind)
-    AcceptanceRecords(origin=Origin.here(), records=(record,)).save(out)
+    check_outputs(inputs={"--from": asked.source}, out=asked.out, json=asked.json)
+    record = _acceptance(Path(asked.source), shape, conditions)
+    AcceptanceRecords(origin=Origin.here(), records=(record,)).save(asked.out)
     show_record(record)
-    console.say(f"\n{saved(out)}")
+    console.say(f"\n{saved(asked.out)}")
     derived = {"rates": record.rates, "conditional": record.conditional, "basis": record.basis}
-    write_json(json_path, {"acceptance": str(out), "record": record.model_dump(mode="json"), **derived})
+    write_json(asked.json, {"acceptance": str(asked.out), "record": record.model_dump(mode="json"), **derived})
 
 
-def _beginning(path: Path) -> bytes:
+def _acceptance(source: Path, shape: Mapping[str, int | None], conditions: Conditions) -> AcceptanceRecord:
+    """Of a trace, or of what a server counted."""
+    if _is_trace(source):
+        trace = AcceptanceTrace.load(source)
+        counted = from_trace(trace, num_draft_tokens=shape["num_draft_tokens"] or _TRACED_TOKENS)
+        conditions = _of_trace(conditions, trace)
+    else:
+        counted = from_server(source, target=conditions.target or "", **shape)
+    for name in ("top_k", "rows"):
+        if shape[name] is not None and shape[name] != getattr(counted, name):
+            raise ValueError(f"--set {name} is {shape[name]}; it is of trees, and {source} has chains")
+    return _record(counted, conditions)
+
+
+def _is_trace(path: Path) -> bool:
+    """Whether a file is an archive. A pipe is none: what is read of it is gone."""
+    if not path.is_file():
+        return False
     with os.fdopen(open_input(path), "rb") as file:
-        return file.read(_MOST_BYTES)
+        return file.read(len(_ZIP)) == _ZIP
 
 
 def _import_tables(source: str, device: str | None, *, out: Path, json_path: Path | None) -> None:
@@ -145,13 +138,18 @@ def _of_trace(conditions: Conditions, trace: AcceptanceTrace) -> Conditions:
     )
 
 
-def _record(counted: MeasuredAcceptance, conditions: Conditions, *, source: str) -> AcceptanceRecord:
+def _record(counted: MeasuredAcceptance, conditions: Conditions) -> AcceptanceRecord:
+    """The record of counts under conditions. A kind may be a drafter's, which then needs no other name."""
+    facts = asdict(conditions) | counted._asdict()
+    kind = conditions.kind or "serial"
+    if kind in KIND_OF_DRAFTER:
+        facts["drafter"] = conditions.drafter or kind
+        kind = KIND_OF_DRAFTER[Drafter(kind)]
+    facts |= {"kind": None if kind == "none" else kind, "target": conditions.target or counted.target}
     for field in ("target", "drafter"):
-        if not getattr(conditions, field):
-            raise ValueError(f"--{field} is missing; the {source} do not tell it")
-    kind = None if conditions.kind == "none" else conditions.kind or "serial"
-    facts = asdict(conditions) | counted._asdict() | {"kind": kind, "source": source}
-    return AcceptanceRecord.checked(facts, source=f"--{source}")
+        if not facts[field]:
+            raise ValueError(f"--{field} is missing; the file of --from does not tell it")
+    return AcceptanceRecord.checked(facts, source="--from")
 
 
 def show_record(record: AcceptanceRecord) -> None:

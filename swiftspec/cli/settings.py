@@ -109,16 +109,19 @@ REPLAYED: Final[Mapping[str, Setting]] = {
     "start_s": Setting(float, 0, "where to start, after the first row"),
     "duration_s": Setting(float, 0, "how much to take"),
     "rate": Setting(float, 0, "stretch the time axis to these requests/s"),
+    "time_unit": Setting(str, 0, "of mooncake's stamps, s or ms, where the file does not tell", values=("s", "ms")),
 }
+# Those of models.drafters, which help does without.
+_DRAFTERS: Final = ("eagle", "eagle3", "mtp", "p-eagle", "dflash", "dspark", "domino", "pard")
 CONDITIONS: Final[Mapping[str, Setting]] = {
     "kind": Setting(
         str,
         0,
-        "of drafter: serial, a draft model; parallel, as PARD; head, as EAGLE-3 or MTP; block, as DFlash or DSpark; "
-        "none, as n-grams and suffixes",
-        values=("serial", "parallel", "head", "block", "none"),
+        "of drafter: serial, parallel, head, block, or none, as n-grams and suffixes; or what it is, as pard, eagle3, "
+        "mtp, dflash, dspark",
+        values=("serial", "parallel", "head", "block", "none", *_DRAFTERS),
     ),
-    "num_draft_tokens": Setting(int, 1, "of a chain, or steps of a tree; SGLang does not tell it; of a trace 8"),
+    "num_draft_tokens": Setting(int, 1, "of a chain, or steps of a tree, if the file does not tell; of a trace 8"),
     "top_k": Setting(int, 1, "of a tree"),
     "rows": Setting(int, 2, "that a tree has in a verification, SGLang's number of draft tokens"),
     "dataset": Setting(str, 0, "that was served"),

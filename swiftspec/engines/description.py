@@ -135,8 +135,6 @@ class Engine:
         Imitated acceptance, if it has that.
     command : CommandWords, optional
         The command that starts it; None where a plan itself does.
-    metrics : mapping of str to str
-        Names of its counters and gauges, by what they count.
     source : str
         Where these facts are from.
     """
@@ -177,7 +175,6 @@ class Engine:
     schedule: ScheduleWords | None = None
     imitation: ImitationWords | None = None
     command: CommandWords | None = None
-    metrics: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
 
     @property

@@ -154,6 +154,5 @@ SGLANG: Final = Engine(
             "--max-running-requests": Value.MAX_RUNNING,
         },
     ),
-    metrics={"accepted_length": "sglang:spec_accept_length"},
     source="SGLang 0.5.12: sglang/srt/server_args.py, sglang/srt/managers/scheduler.py",
 )

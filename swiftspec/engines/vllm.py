@@ -156,10 +156,5 @@ VLLM: Final = Engine(
         },
         speculation="--speculative-config",
     ),
-    metrics={
-        "drafts": "vllm:spec_decode_num_drafts",
-        "draft_tokens": "vllm:spec_decode_num_draft_tokens",
-        "accepted_by_position": "vllm:spec_decode_num_accepted_tokens_per_pos",
-    },
     source="vLLM 0.15.1 and 0.32.0: vllm/engine/arg_utils.py, vllm/v1/core/sched/scheduler.py",
 )

@@ -15,17 +15,21 @@ __all__ = ["ADAPTER_WEIGHTS", "Adapter", "is_adapter"]
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 _CONFIG: Final = "adapter_config.json"
 _MOST_RANK: Final = 2**31  # far beyond the width of any model
-# Fields that would change what an adapter computes, and the values with which they change nothing.
+# Values with which a field changes nothing. Other fields may be off only: PEFT's next release may add some.
 _SUPPORTED: Final[dict[str, tuple[Any, ...]]] = {
     "peft_type": ("LORA",),
     "bias": ("none", None),
-    "use_dora": (False, None),
-    "fan_in_fan_out": (False, None),
-    "modules_to_save": (None, []),
-    "rank_pattern": (None, {}),
-    "alpha_pattern": (None, {}),
-    "trainable_token_indices": (None, []),
+    "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),  # others change the base's weights
 }
+_OFF: Final[tuple[Any, ...]] = (None, False, [], {})
+# Read below, told by the weights' names, of training or of the file's origin (peft/tuners/lora/config.py of 0.21).
+_HARMLESS: Final = frozenset(
+    (
+        *("r", "lora_alpha", "use_rslora", "target_modules", "exclude_modules", "layers_to_transform"),
+        *("layers_pattern", "lora_dropout", "eva_config", "qalora_group_size", "megatron_core", "inference_mode"),
+        *("task_type", "auto_mapping", "base_model_name_or_path", "revision", "peft_version"),
+    )
+)
 
 
 def is_adapter(directory: Path) -> bool:
@@ -47,10 +51,11 @@ class Adapter:
         values = read_foreign_json(path)
         if not isinstance(values, dict):
             raise ValueError(f"{path}: expected an object, found {shown(values)}")
-        for field, supported in _SUPPORTED.items():
-            value = values.get(field, supported[-1] if field != "peft_type" else None)
-            if value not in supported:
-                raise ValueError(f"{path}: {field} is {shown(value)}; expected {shown(supported[0])}")
+        for field, value in ({"peft_type": None} | values).items():
+            supported = _SUPPORTED.get(field, _OFF)
+            if field not in _HARMLESS and value not in supported:
+                expected = shown(supported[0]) if field in _SUPPORTED else "null, false or empty, as in plain LoRA"
+                raise ValueError(f"{path}: {field} is {shown(value)}; expected {expected}")
         rank, alpha = (_positive(values, field, path) for field in ("r", "lora_alpha"))
         if rank != int(rank) or rank > _MOST_RANK:
             raise ValueError(f"{path}: r is {shown(rank)}; expected a positive integer of at most {_MOST_RANK}")

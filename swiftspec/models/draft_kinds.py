@@ -12,10 +12,10 @@ from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.vocabulary import check_same_vocabulary
 from swiftspec.policies import DraftKind
 
-__all__ = ["DraftFacts", "check_pair", "draft_facts"]
+__all__ = ["KIND_OF_DRAFTER", "DraftFacts", "check_pair", "draft_facts"]
 
 _MASK_FIELDS = ("pard_token", "ptd_token_id")  # as in the checkpoints of PARD's authors, and in ones for vLLM
-_KINDS = {
+KIND_OF_DRAFTER = {
     Drafter.EAGLE: DraftKind.HEAD,
     Drafter.EAGLE3: DraftKind.HEAD,
     Drafter.MTP: DraftKind.HEAD,
@@ -57,7 +57,7 @@ def draft_facts(model: str | Path, *, runs: bool = True) -> DraftFacts:
     drafter = drafter_of(path.parent, values)
     if drafter is None:
         return DraftFacts()
-    kind, mask_token = _KINDS[drafter], -1
+    kind, mask_token = KIND_OF_DRAFTER[drafter], -1
     if kind is DraftKind.PARALLEL:
         mask_token = _mask_token(path, values)
     elif kind is DraftKind.BLOCK and runs:

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from swiftspec.models.config_json import ConfigJson
 
-__all__ = ["USUAL_THETA", "RopeScaling", "longest_context", "read_rope"]
+__all__ = ["USUAL_THETA", "RopeScaling", "longest_context", "read_rope", "rope_fields"]
 
 USUAL_THETA: Final = 10000.0
 _PLAIN: Final = ("default", "mrope")  # mrope: of images; text has the plain one
 _KINDS: Final = ("linear", "dynamic", "yarn", "llama3", "longrope")
 _SPELLINGS: Final = {"su": "longrope"}  # in Phi-3's first config.json
+_ORIGINAL: Final = "original_max_position_embeddings"
 _MOST_FACTORS: Final = 1024  # one for each pair of a head's values
 
 
@@ -43,16 +44,25 @@ class RopeScaling:
     others: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
 
-def read_rope(config: ConfigJson, usual_theta: float = USUAL_THETA) -> tuple[float, RopeScaling | None]:
-    """Base and scaling, in the layout of transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`)."""
-    field = "rope_parameters" if config.values.get("rope_parameters") is not None else "rope_scaling"
+def rope_fields(config: ConfigJson) -> tuple[str, Mapping[str, Any]]:
+    """Name and fields of the object about positions: `rope_scaling` of transformers 4, or `rope_parameters` of 5.
+
+    Of a file that has both the former counts, as for transformers.
+    """
+    field = "rope_scaling" if config.values.get("rope_scaling") else "rope_parameters"
     rope = config.values.get(field) or {}
     if isinstance(rope, dict) and "full_attention" in rope:  # by kind of layer
         field, rope = f"{field}.full_attention", rope["full_attention"]
     if not isinstance(rope, dict):
         raise config.fail(field, rope, "an object")
-    theta = config.number("rope_theta", usual_theta, source=rope if "rope_theta" in rope else config.values)
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    return field, rope
+
+
+def read_rope(config: ConfigJson, usual_theta: float = USUAL_THETA) -> tuple[float, RopeScaling | None]:
+    """Base and scaling. A null is a field left out."""
+    field, rope = rope_fields(config)
+    theta = config.number("rope_theta", config.number("rope_theta", usual_theta), source=rope)
+    kind = next((rope[name] for name in ("rope_type", "type") if rope.get(name) is not None), "default")
     kind = _SPELLINGS.get(kind, kind) if isinstance(kind, str) else kind
     if kind in _PLAIN:
         return theta, None
@@ -67,7 +77,8 @@ def read_rope(config: ConfigJson, usual_theta: float = USUAL_THETA) -> tuple[flo
             high_freq_factor=config.number("high_freq_factor", source=rope),
             original_max_position=config.integer("original_max_position_embeddings", source=rope),
         )
-    original = config.count("original_max_position_embeddings", source=rope)
+    outer = config.values if kind == "longrope" and config.values.get(_ORIGINAL) is not None else rope  # as of Phi-3
+    original = config.count(_ORIGINAL, source=outer)
     return theta, RopeScaling(kind=kind, factor=factor, original_max_position=original, others=_others(rope))
 
 

@@ -30,6 +30,7 @@ _ACTIVE = ("num_experts_per_tok", "num_experts_per_token")
 _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
 _MOST_LAYERS = 10_000  # a hundred times those of any model
 _MOST_PARAMETERS = 10**15  # hundreds of times the largest
+_TEXT = ("text_config", "llm_config", "language_config")  # InternVL's and DeepSeek-VL2's names are their own
 # Language models that are those of another architecture.
 _SAME_TEXT = {
     "qwen3_vl_text": "qwen3",
@@ -84,8 +85,8 @@ def _spec(values: Mapping[str, Any], source: str) -> ModelSpec:
 
 def _text_part(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Fields of the language model, in a model that reads images as well."""
-    text = values.get("text_config")
-    if not isinstance(text, dict):
+    text = next((values[field] for field in _TEXT if isinstance(values.get(field), dict)), None)
+    if text is None:
         return values
     kind = text.get("model_type")
     shared = {"tie_word_embeddings": values["tie_word_embeddings"]} if "tie_word_embeddings" in values else {}

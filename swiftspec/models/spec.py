@@ -16,7 +16,7 @@ from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.layer_parts import Experts
 from swiftspec.models.names import ARCHITECTURES
 from swiftspec.models.quantisation import Part, StoredWeights
-from swiftspec.models.rotary import USUAL_THETA, RopeScaling, longest_context, read_rope
+from swiftspec.models.rotary import USUAL_THETA, RopeScaling, longest_context, read_rope, rope_fields
 
 __all__ = [
     "PLANNED_ONLY",
@@ -250,12 +250,12 @@ class _Config(ConfigJson):
             raise self.fail("hidden_act", self.values["hidden_act"], "'silu'")
         if self.flag("mlp_bias", False):
             raise self.fail("mlp_bias", True, "false")
+        field, rope = rope_fields(self)
         if scaling is not None and scaling.kind != "llama3":
-            field = "rope_parameters" if self.values.get("rope_parameters") is not None else "rope_scaling"
             raise self.fail(f"{field}.rope_type", scaling.kind, "'default' or 'llama3'")
-        rope = self.values.get("rope_parameters") or self.values.get("rope_scaling") or {}
-        if self.number("partial_rotary_factor", 1.0, source=rope) != 1.0:
-            raise self.fail("partial_rotary_factor", rope["partial_rotary_factor"], "1")
+        for source in (rope, self.values):
+            if self.number("partial_rotary_factor", 1.0, source=source) != 1.0:
+                raise self.fail("partial_rotary_factor", source["partial_rotary_factor"], "1")
         layer_types = self.values.get("layer_types") or []
         if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
             raise self.fail("layer_types", layer_types, "'full_attention' in every layer")
@@ -278,7 +278,8 @@ class _Config(ConfigJson):
         total, active = _DEFAULT_EXPERTS[architecture]
         is_mixtral = architecture == "mixtral"
         # Transformers 5 writes num_local_experts in both.
-        field = "num_experts" if self.values.get("num_experts") is not None else "num_local_experts"
+        names = ("num_experts", "num_local_experts", "n_routed_experts")
+        field = next((name for name in names if self.values.get(name) is not None), "num_experts")
         total, active = self.integer(field, total), self.integer("num_experts_per_tok", active)
         if active > total:
             raise self.fail("num_experts_per_tok", active, f"at most the {total} experts of {field}")

@@ -27,6 +27,7 @@ def replay(
     duration_s: float | None = None,
     num_requests: int | None = None,
     rate: float | None = None,
+    time_unit: str | None = None,
     classes: Sequence[RequestClass] = (),
     seed: int = 0,
 ) -> Workload:
@@ -43,6 +44,8 @@ def replay(
         Requests to take, at most: the first ones.
     rate : float, optional
         Mean requests per second that the time axis is stretched to.
+    time_unit : str, optional
+        Of Mooncake's stamps, `s` or `ms`, where the file does not tell.
     classes : sequence of RequestClass
         For a trace with classes of its own, limits of these, by name; for any other, as for `make_workload`.
     seed : int
@@ -59,7 +62,13 @@ def replay(
     load_format = FORMATS[format_name]
     window = _Window(start_s, duration_s, num_requests)
     window.check()
-    taken = _take(load_format.read(path), window, time_column=load_format.time_column)
+    if time_unit is None:
+        rows = load_format.read(path)
+    elif load_format.read_in is None or time_unit not in ("s", "ms"):
+        raise FieldError("time_unit", shown(time_unit), "expected s or ms, of stamps in the format mooncake")
+    else:
+        rows = load_format.read_in(path, time_unit)
+    taken = _take(rows, window, time_column=load_format.time_column)
     if not taken.rows:
         raise ValueError(f"{path}: no request arrives {window}; expected at least one")
     known, names = _classes(taken.rows, classes, seed, path)
@@ -72,9 +81,7 @@ def replay(
         "classes": known,
         "requests": [
             _request(row, name, shared)
-            for row, name, shared in zip(
-                taken.rows, names, shared_stretches(taken.rows, load_format.block_tokens), strict=True
-            )
+            for row, name, shared in zip(taken.rows, names, shared_stretches(taken.rows), strict=True)
         ],
         "trace": LoadTrace(
             format=format_name,
@@ -174,7 +181,7 @@ def _classes(
     return known, [row.request_class.name for row in rows if row.request_class is not None]
 
 
-def shared_stretches(rows: Sequence[TraceRow], block_tokens: int) -> Iterator[list[SharedText]]:
+def shared_stretches(rows: Sequence[TraceRow]) -> Iterator[list[SharedText]]:
     """What each row's prompt shares with others: its blocks up to the first that nobody else has.
 
     Blocks that as many rows have belong together, since a block's name stands for all the text up to its end.
@@ -187,7 +194,7 @@ def shared_stretches(rows: Sequence[TraceRow], block_tokens: int) -> Iterator[li
             if number == 1 or len(found) == MOST_SHARED:
                 break
             blocks = list(group)
-            tokens = min(left, block_tokens * len(blocks))
+            tokens = min(left, row.block_tokens * len(blocks))
             found.append((f"block-{blocks[0]}", tokens))
             left -= tokens
         yield found

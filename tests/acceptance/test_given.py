@@ -66,7 +66,7 @@ def test_a_rate_depends_on_the_chain_it_was_measured_with() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("much", "--acceptance is 'much'; expected a share as 0.75, "),
+        ("much", "--acceptance is 'much'; expected a share as 0.75 or 75%, "),
         ("", "--acceptance is ''; expected a share"),
         ("0.5,", "--acceptance is '0.5,'; expected a share"),
         ("0.5@x", "--acceptance is '0.5@x'; expected a share"),
@@ -79,8 +79,10 @@ def test_a_rate_depends_on_the_chain_it_was_measured_with() -> None:
         ("nan", "--acceptance is nan; expected shares"),
         ("inf", "--acceptance is inf; expected shares"),
         ("0.6,0.7", "--acceptance is '0.6,0.7', which rises; expected for every position "),
-        ("0.5@0", "--acceptance is '0.5@0', of chains of 0 tokens; expected 1 to 32"),
-        ("0.5@33", "--acceptance is '0.5@33', of chains of 33 tokens; expected 1 to 32"),
+        ("0.5@0", "--acceptance is '0.5@0', of chains of 0 tokens; expected 1 to 64"),
+        ("0.5@65", "--acceptance is '0.5@65', of chains of 65 tokens; expected 1 to 64"),
+        ("%", "--acceptance is '%'; expected a share as 0.75 or 75%"),
+        ("173%", "--acceptance is 1.73; expected shares from 0 to 1"),
     ],
 )
 def test_what_is_no_acceptance_is_one_sentence(text: str, complaint: str) -> None:
@@ -94,11 +96,20 @@ def test_rates_that_no_draft_model_has_are_refused() -> None:
         GivenAcceptance.parse("0.9,0.5,0.2").acceptance_model()
 
 
-@pytest.mark.parametrize("text", ["0", "1", "0@32", "1@32", "0,0,0", "1,1,1", "0.9,0.8,0"])
+@pytest.mark.parametrize("text", ["0", "1", "0@64", "1@64", "0.001@64", "0.999@64", "0,0,0", "1,1,1", "0.9,0.8,0"])
 def test_counts_of_none_and_of_all_can_be_planned_with(text: str) -> None:
     given = GivenAcceptance.parse(text)
     found = tree_acceptance(given.acceptance_model(), (1,) * given.num_draft_tokens)
     assert sum(found) / len(found) == pytest.approx(sum(given.rates) / len(given.rates), abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "same"), [("73.5%", "0.735"), ("44%@5", "0.44@5"), ("80%,70%", "0.8, 0.7"), ("0%", "0")]
+)
+def test_percentages_are_shares(text: str, same: str) -> None:
+    found, expected = GivenAcceptance.parse(text), GivenAcceptance.parse(same)
+    assert found.rates == pytest.approx(expected.rates)
+    assert found.num_draft_tokens == expected.num_draft_tokens
 
 
 def test_tokens_per_round_are_the_share_that_yields_them() -> None:
@@ -147,3 +158,19 @@ def test_a_file_of_several_records_is_refused(tmp_path: Path) -> None:
     path = record_file(tmp_path / "a.json", RECORD, RECORD)
     with pytest.raises(ValueError, match=rf"{path}: records has 2 items; expected one"):
         GivenAcceptance.parse(str(path))
+
+
+@pytest.mark.parametrize("values", [(0.8,), (0.0, 0.0), (1.0, 1.0), (0.7, 0.71, 0.5), (0.99,) * 64])
+def test_what_is_typed_and_what_is_in_a_file_agree(tmp_path: Path, values: tuple[float, ...]) -> None:
+    typed = GivenAcceptance.parse(",".join(map(str, values)))
+    changes = {"values": values, "num_draft_tokens": len(values)}
+    read = GivenAcceptance.load(record_file(tmp_path / "a.json", RECORD.model_copy(update=changes)))
+    assert (read.rates, read.num_draft_tokens) == (typed.rates, typed.num_draft_tokens)
+    assert read.acceptance_model() == typed.acceptance_model()
+
+
+def test_rates_that_rise_are_refused_in_a_file_too(tmp_path: Path) -> None:
+    values = {"values": (0.6, 0.7), "num_draft_tokens": 2}
+    path = record_file(tmp_path / "a.json", RECORD.model_copy(update=values))
+    with pytest.raises(ValueError, match=rf"^{path}: values is 0\.6,0\.7, which rises; expected for every position"):
+        GivenAcceptance.load(path)

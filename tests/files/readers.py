@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from swiftspec.acceptance.importing import from_server
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import read_prompts
@@ -49,6 +50,7 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "header": read_header,
     "tokenizer": lambda path: Tokenizer(path.parent),
     "vocabulary": lambda path: read_vocabulary(path.parent),
+    "counts": from_server,
     "weights": lambda path: load_weights(path.parent, ModelSpec.from_directory(path.parent)),
 }
 

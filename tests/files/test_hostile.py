@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.costmodel.op_tables import OpTables
+from tests.acceptance.test_server_logs import ANSWER
 from tests.artifacts.test_report import MEASURED, PREDICTED, policy_report, report
 from tests.builders import machine_profile
 from tests.cli import samples
@@ -37,7 +38,7 @@ NAMES = {
     "vocabulary": "tokenizer.json",
 }
 # A profile is read as a plan is.
-JSON_READERS = ("plan", "config", "planned config", "adapter", "prompts", "tokenizer", "vocabulary")
+JSON_READERS = ("plan", "config", "planned config", "adapter", "prompts", "tokenizer", "vocabulary", "counts")
 
 Attempt = Callable[[str, Path], Outcome]
 
@@ -89,7 +90,7 @@ def cases(*corpora: Mapping[str, hostile.Make]) -> list[Any]:
 
 
 @pytest.mark.parametrize("make", cases(hostile.PLACES))
-@pytest.mark.parametrize("reader", ["plan", "trace", "prompts", "config", "tokenizer", "vocabulary", "csv"])
+@pytest.mark.parametrize("reader", ["plan", "trace", "prompts", "config", "tokenizer", "vocabulary", "csv", "counts"])
 def test_what_is_no_file_or_far_too_large(
     attempt_elsewhere: Attempt, tmp_path: Path, reader: str, make: hostile.Make
 ) -> None:
@@ -123,6 +124,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     (folder / "prompts.jsonl").write_text('{"id": "a", "prompt": "x"}\n{"turns": ["y"]}\n')
     (folder / "table.csv").write_text(f"{hostile.CSV_HEADER}x,3,0.5\n")
     (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8, "lora_alpha": 16, "bias": "none"}')
+    (folder / "answers.jsonl").write_text(json.dumps(ANSWER))
     (folder / "planned").mkdir()
     (folder / "planned" / "config.json").write_text(json.dumps(hostile.MIXTURE))
     write_checkpoint(folder / "model", "llama-tied")
@@ -142,6 +144,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         "header": folder / "model" / "model.safetensors",
         "tokenizer": folder / "model" / "tokenizer.json",
         "vocabulary": folder / "model" / "tokenizer.json",
+        "counts": folder / "answers.jsonl",
         "weights": folder / "model" / "model.safetensors",
     }
 

@@ -143,8 +143,14 @@ def read_bytes(directory: Path, reader: Reader, content: bytes) -> object:
 
 @pytest.mark.parametrize("text", UNREAD.values(), ids=UNREAD)
 def test_a_field_that_is_not_read_may_hold_anything(tmp_path: Path, reader: Reader, text: str) -> None:
-    expected = read(tmp_path, reader)
-    assert read(tmp_path, reader, {"unread": text, "model_max_length": text}) == expected
+    expected, changes = read(tmp_path, reader), {"unread": text, "model_max_length": text}
+    if reader.content is ADAPTER:  # whose further fields change what it computes
+        with pytest.raises(
+            ValueError, match=r"adapter_config\.json: unread is .*; expected null, false or empty, as in plain LoRA$"
+        ):
+            read(tmp_path, reader, changes)
+    else:
+        assert read(tmp_path, reader, changes) == expected
 
 
 def test_of_equal_fields_the_last_one_counts(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_published_mixtures_have_their_sizes() -> None:
         (QWEN, {"num_experts": None, "num_experts_per_tok": None}, 128, 8, True),
         (QWEN, {"norm_topk_prob": None}, 128, 8, False),
         (QWEN, {"num_experts": None, "num_local_experts": 64}, 64, 8, True),
+        (QWEN, {"num_experts": None, "n_routed_experts": 64}, 64, 8, True),
         (MIXTRAL, {"norm_topk_prob": False}, 8, 2, True),
     ],
 )

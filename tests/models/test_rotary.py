@@ -95,3 +95,43 @@ def test_the_engine_runs_no_scaling_but_that_of_llama_3(kind: str) -> None:
     values = QWEN3 | {"rope_scaling": {"rope_type": kind, "factor": 2.0}}
     with pytest.raises(ValueError, match=f"rope_scaling.rope_type is '{kind}'; expected 'default' or 'llama3'"):
         ModelSpec.from_config(values, source="here")
+
+
+LINEAR = {"type": "linear", "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("layout", "theta", "scaling"),
+    [
+        ({"rope_parameters": {"rope_type": "default"}}, 1e6, None),  # the base at the top, as in transformers 4
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": None}}, 1e6, None),
+        ({"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, 5e5, None),
+        ({"rope_scaling": LINEAR, "rope_parameters": {}}, 1e6, "linear"),
+        ({"rope_scaling": LINEAR, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, 1e6, "linear"),
+        ({"rope_scaling": {}, "rope_parameters": LINEAR | {"rope_theta": 5e5}}, 5e5, "linear"),
+        ({"rope_scaling": LINEAR | {"rope_type": None}}, 1e6, "linear"),
+        ({"rope_scaling": LLAMA3 | {"type": "linear"}}, 1e6, "llama3"),
+    ],
+    ids=str,
+)
+def test_fields_are_read_where_a_release_of_transformers_put_them(
+    layout: dict[str, Any], theta: float, scaling: str | None
+) -> None:
+    # As `LlamaConfig.from_dict(..).rope_parameters` of transformers 5.23 has them, but for the nulls.
+    spec = planned(**layout)
+    assert (spec.rope_theta, spec.rope_scaling and spec.rope_scaling.kind) == (theta, scaling)
+
+
+def test_the_original_context_of_longrope_stands_outside() -> None:
+    # microsoft/Phi-3-mini-128k-instruct, config.json
+    spec = planned(rope_scaling={"type": "su", "short_factor": [1.0]}, original_max_position_embeddings=4096)
+    assert spec.rope_scaling is not None
+    assert spec.rope_scaling.original_max_position == 4096
+
+
+@pytest.mark.parametrize("place", [{}, {"rope_type": "default"}], ids=["transformers 4", "transformers 5"])
+def test_the_engine_turns_whole_heads(place: dict[str, Any]) -> None:
+    part = {"partial_rotary_factor": 0.5}
+    values = QWEN3 | ({"rope_parameters": place | part} if place else part)
+    with pytest.raises(ValueError, match=r"partial_rotary_factor is 0\.5; expected 1"):
+        ModelSpec.from_config(values, source="here")

@@ -224,6 +224,13 @@ def test_a_shared_indexer_has_neither_weights_nor_keys() -> None:
     assert part.num_parameters(64) - shared.num_parameters(64) == 32 * 128 * 2048 + 64 * (128 + 32)
 
 
+@pytest.mark.parametrize("place", ["text_config", "llm_config", "language_config"])
+def test_the_language_model_is_read_where_a_file_has_it(place: str) -> None:
+    # OpenGVLab/InternVL3-8B has it in llm_config, deepseek-ai/deepseek-vl2 in language_config.
+    values = {"model_type": "outer", "hidden_size": 3, place: DENSE}
+    assert spec_from_config(values, source="here") == spec_from_config(DENSE, source="here")
+
+
 def test_the_language_model_of_one_that_reads_images_is_planned() -> None:
     text = {key: value for key, value in DENSE.items() if key != "model_type"} | {"model_type": "qwen3_vl_text"}
     values = {"model_type": "qwen3_vl", "tie_word_embeddings": True, "text_config": text}

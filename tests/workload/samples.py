@@ -42,6 +42,14 @@ MOONCAKE = """{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash
 {"timestamp": 15000, "input_length": 915, "output_length": 355, "hash_ids": [0, 463]}
 """
 
+# The fields of Qwen-Bailian's traces, as their README has them: seconds, and blocks of 16 tokens.
+QWEN = (
+    '{"chat_id": 55, "parent_chat_id": -1, "timestamp": 0.0, "input_length": 60, "output_length": 12, "type": "text", '
+    '"turn": 1, "hash_ids": [0, 1, 2, 3]}\n'
+    '{"chat_id": 159, "parent_chat_id": 55, "timestamp": 61.114, "input_length": 90, "output_length": 132, '
+    '"type": "text", "turn": 2, "hash_ids": [0, 1, 2, 4, 5, 6]}\n'
+)
+
 ADASERVE = """[
   {"emission_time_ms": 0.0, "input_length": 100, "output_length": 128, "prompt": "def f(a, b):\\n", "slo_ratio": 1.2},
   {"emission_time_ms": 7799.5, "input_length": 810, "output_length": 128, "prompt": "Sum up:", "slo_ratio": -150.0},

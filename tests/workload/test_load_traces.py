@@ -7,6 +7,7 @@ import pytest
 
 from swiftspec.artifacts.workload import RequestClass
 from swiftspec.workload.load_traces import FORMATS
+from swiftspec.workload.load_traces.mooncake import read_mooncake
 from swiftspec.workload.load_traces.rows import TraceRow
 from tests.workload import samples
 from tests.workload.samples import written
@@ -70,6 +71,69 @@ def test_mooncakes_own_times_stay(rows: Rows) -> None:
     stamps = (0, 40, 277, 471, 529)
     found = rows("mooncake", "".join(line.format(stamp) for stamp in stamps))
     assert times(found) == pytest.approx([stamp / 1000 for stamp in stamps])
+
+
+LINE = '{{"timestamp": {}, "input_length": 1, "output_length": 1, "hash_ids": []{}}}\n'
+
+
+@pytest.mark.parametrize(
+    ("stamps", "more", "unit_s"),
+    [
+        ((0, 40, 277, 471, 529), "", 1e-3),  # Mooncake
+        ((0.0, 27000.0, 54000.0), "", 1e-3),  # whole, written as floats
+        ((0.0, 0.2, 0.4), "", 1.0),  # vllm-project/guidellm, pull request 948
+        ((0, 61, 70), ', "chat_id": 159', 1.0),  # Qwen-Bailian, by chance without fractions
+        ((7,), "", 1e-3),
+    ],
+)
+def test_stamps_tell_their_unit(rows: Rows, stamps: tuple[float, ...], more: str, unit_s: float) -> None:
+    found = rows("mooncake", "".join(LINE.format(stamp, more) for stamp in stamps))
+    assert times(found) == pytest.approx([stamp * unit_s for stamp in stamps])
+
+
+@pytest.mark.parametrize(
+    ("stamps", "said"),
+    [
+        (
+            (0, 1, 2),
+            r"rises by 1 a row, 1e\+03 requests/s if it is in ms and 1 if in s; expected the unit, time_unit=s",
+        ),
+        (
+            (0.5, 300.25, 610.0),
+            r"rises by 305 a row, 3\.28 requests/s if it is in ms and 0\.00328 if in s; expected the",
+        ),
+    ],
+)
+def test_stamps_that_do_not_tell_need_a_unit(tmp_path: Path, stamps: tuple[float, ...], said: str) -> None:
+    path = written(tmp_path, "f", "".join(LINE.format(stamp, "") for stamp in stamps))
+    with pytest.raises(ValueError, match=said):
+        [*FORMATS["mooncake"].read(path)]
+    for unit, unit_s in (("s", 1.0), ("ms", 1e-3)):
+        assert times([*read_mooncake(path, unit)])[-1] == pytest.approx(stamps[-1] * unit_s)
+
+
+def test_a_turn_after_an_answer_is_refused_truly(rows: Rows) -> None:
+    # ai-dynamo/aiperf: later turns of a session have a delay after the answer before.
+    first = '{"session_id": "session-1", "timestamp": 0, "input_length": 100, "output_length": 40}\n'
+    later = '{"session_id": "session-1", "delay": 500, "input_length": 150, "output_length": 50}\n'
+    with pytest.raises(
+        ValueError, match=r"line 2: timestamp is missing, and delay is 500, of a turn that waits for an"
+    ):
+        rows("mooncake", first + later)
+
+
+@pytest.mark.parametrize(("tokens", "blocks", "size"), [(6758, 14, 512), (521, 33, 16), (100, 4, 32), (521, 400, 512)])
+def test_blocks_tell_their_size(rows: Rows, tokens: int, blocks: int, size: int) -> None:
+    line = f'{{"timestamp": 0, "input_length": {tokens}, "output_length": 1, "hash_ids": {[*range(blocks)]}}}\n'
+    (found,) = rows("mooncake", line)
+    assert (found.block_tokens, len(found.blocks)) == (size, min(blocks, -(-tokens // size)))
+
+
+def test_a_row_with_odd_blocks_does_not_change_their_size(rows: Rows) -> None:
+    line = '{{"timestamp": {}, "input_length": {}, "output_length": 1, "hash_ids": {}}}\n'
+    sizes = ((521, 33), (90, 6)) * 5 + ((200, 3),)
+    found = rows("mooncake", "".join(line.format(700 * i, n, [*range(k)]) for i, (n, k) in enumerate(sizes)))
+    assert {row.block_tokens for row in found} == {16}
 
 
 def test_adaserve_has_a_class_for_every_limit(rows: Rows) -> None:

@@ -10,7 +10,7 @@ from swiftspec.workload import replay
 from swiftspec.workload.load_traces.rows import TraceRow
 from swiftspec.workload.replay import shared_stretches
 from tests.workload import samples
-from tests.workload.samples import MOONCAKE, written
+from tests.workload.samples import MOONCAKE, QWEN, written
 
 HEADER = "Timestamp,Request tokens,Response tokens\n"
 
@@ -188,12 +188,14 @@ def test_arrivals_centuries_later_are_refused(tmp_path: Path) -> None:
 
 
 def row(prompt_tokens: int, *blocks: int) -> TraceRow:
-    return TraceRow(where="here", time_s=0.0, prompt_tokens=prompt_tokens, output_tokens=1, blocks=blocks)
+    return TraceRow(
+        where="here", time_s=0.0, prompt_tokens=prompt_tokens, output_tokens=1, blocks=blocks, block_tokens=512
+    )
 
 
 def test_blocks_that_prompts_share_are_stretches() -> None:
     rows = [row(2000, 0, 1, 2, 3), row(2100, 0, 1, 2, 3, 4), row(1100, 0, 1, 9), row(900, 0, 7), row(700, 5, 6)]
-    assert list(shared_stretches(rows, 512)) == [
+    assert list(shared_stretches(rows)) == [
         [("block-0", 512), ("block-1", 512), ("block-2", 976)],
         [("block-0", 512), ("block-1", 512), ("block-2", 1024)],
         [("block-0", 512), ("block-1", 512)],
@@ -212,3 +214,15 @@ def test_blocks_that_are_none_are_one_sentence(tmp_path: Path) -> None:
     line = '{"timestamp": 0, "input_length": 9, "output_length": 5, "hash_ids": ["a"]}'
     with pytest.raises(ValueError, match=r"line 1: hash_ids is \['a'\]; expected a list of whole numbers"):
         replay("mooncake", written(tmp_path, "m.jsonl", line))
+
+
+def test_qwens_prompts_share_blocks_of_sixteen_tokens(tmp_path: Path) -> None:
+    made = replay("mooncake", written(tmp_path, "q.jsonl", QWEN))
+    assert [request.shared for request in made.requests] == [(("block-0", 48),), (("block-0", 48),)]
+    assert [request.arrival_s for request in made.requests] == pytest.approx([0.0, 61.114])
+
+
+def test_a_unit_that_a_format_does_not_need_is_refused(tmp_path: Path) -> None:
+    for name, unit in (("burstgpt", "s"), ("mooncake", "h")):
+        with pytest.raises(ValueError, match=rf"time_unit is '{unit}'; expected s or ms, of stamps in the format moon"):
+            replay(name, written(tmp_path, "f", MOONCAKE), time_unit=unit)

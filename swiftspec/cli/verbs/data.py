@@ -89,6 +89,7 @@ class ImportFlags:
     Examples:
       swiftspec import --from metrics.txt --target qwen3-32b --drafter qwen3-1.7b \\
           --set dataset=GSM8K,temperature=0 --out acceptance.json
+      swiftspec import --from serve.log --target qwen3-32b --set kind=eagle3 --out acceptance.json
       swiftspec import --from aiconfigurator --device h200-sxm --out h200.npz
     """
 
@@ -97,17 +98,17 @@ class ImportFlags:
         typer.Option(
             "--from",
             metavar="FILE|DIR|aiconfigurator",
-            help="Acceptance: the answer of vLLM's or SGLang's /metrics, or a trace. Op tables: a folder of CSV files, "
-            "or the installed package.",
+            help="Acceptance: metrics, a log or answers of vLLM, SGLang or llama.cpp, results of vllm bench serve, or "
+            "a trace. Op tables: a folder of CSV files, or the installed package.",
         ),
     ]
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write op tables (.npz), or acceptance (.json).")]
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of op tables: the device whose rows to take, e.g. h200-sxm.")
     ] = None
-    target: Annotated[
-        str | None, typer.Option(metavar="M", help="Of acceptance: the target. Default: the trace's.")
-    ] = None
+    target: Annotated[str | None, typer.Option(metavar="M", help="Of acceptance: the target. Default: the file's.")] = (
+        None
+    )
     drafter: Annotated[
         str | None, typer.Option(metavar="M", help="Drafter: a draft model or a head. Default: the trace's.")
     ] = None

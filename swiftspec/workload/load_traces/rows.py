@@ -18,7 +18,8 @@ class TraceRow(NamedTuple):
     """A row of a load trace.
 
     where: file and line. time_s: seconds since any moment that all rows of the file share. request_class: of traces
-    that have classes of their own. blocks: names of the blocks that the prompt begins with, where others may have them.
+    that have classes of their own. blocks: names of the blocks that the prompt begins with, where others may have them,
+    each of block_tokens.
     """
 
     where: str
@@ -28,6 +29,7 @@ class TraceRow(NamedTuple):
     conversation: str | None = None
     request_class: RequestClass | None = None
     blocks: tuple[int, ...] = ()
+    block_tokens: int = 0
 
     @property
     def fault(self) -> str | None:
@@ -49,14 +51,14 @@ class LoadTraceFormat:
         Name that errors of order use.
     licence : str
         Of the published traces in this format, with their source.
-    block_tokens : int
-        Tokens of each of the blocks that its rows name; 0 if they name none.
+    read_in : callable, optional
+        The same with the unit of its stamps, s or ms, where a file may not tell it.
     """
 
     read: Callable[[Path], Iterator[TraceRow]]
     time_column: str
     licence: str
-    block_tokens: int = 0
+    read_in: Callable[[Path, str], Iterator[TraceRow]] | None = None
 
 
 def token_count(value: object, name: str, where: str) -> int:

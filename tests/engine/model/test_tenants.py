@@ -191,7 +191,7 @@ def changed_config(adapter: Path, **changes: object) -> None:
     ("changes", "said"),
     [
         ({"peft_type": "IA3"}, "peft_type is 'IA3'; expected 'LORA'"),
-        ({"use_dora": True}, "use_dora is True; expected False"),
+        ({"use_dora": True}, "use_dora is True; expected null, false or empty, as in plain LoRA"),
         ({"bias": "all"}, "bias is 'all'; expected 'none'"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save is"),
         ({"r": 0}, "r is 0; expected a positive number"),
