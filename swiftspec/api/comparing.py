@@ -24,6 +24,7 @@ def compare_kinds(
     dataset: str | None = None,
     seed: int = 0,
     num_jobs: int = -1,
+    price_per_hour: float | None = None,
     stages: Stages = silent,
 ) -> KindComparison:
     """Lay kinds of drafts side by side on one target, on all devices of a deployment, at several loads.
@@ -50,6 +51,8 @@ def compare_kinds(
         Acceptance on this data set or class of text.
     num_jobs : int
         Processes; 1 stays in this one, -1 starts one per core.
+    price_per_hour : float, optional
+        Of one device, in any currency: a million output tokens are priced.
 
     Raises
     ------
@@ -81,6 +84,7 @@ def compare_kinds(
             dataset=dataset,
             seed=seed,
             num_jobs=num_jobs,
+            price_per_hour=price_per_hour,
             progress=progress,
         )
     return compared.model_copy(update={"host_s": deployment.host_s})

@@ -6,7 +6,7 @@ from swiftspec.artifacts.gain import Gain
 from swiftspec.files.document import Facts
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["DraftingKind", "KindComparison", "KindPoint"]
+__all__ = ["DeviceUse", "DraftMemory", "DraftingKind", "KindComparison", "KindPoint"]
 
 
 class KindPoint(Facts):
@@ -23,7 +23,7 @@ class KindPoint(Facts):
     user_tokens_per_s : float
         What one client sees while it decodes.
     device_tokens_per_s : float
-        All clients' tokens over all devices.
+        Output tokens of all clients over all devices, the time to first tokens included.
     tokens_per_round : float
         Of one client, the bonus token included.
     draft_share, verify_share : float
@@ -33,6 +33,8 @@ class KindPoint(Facts):
         How clients were simulated, as `SimulatedLoad.method` has it.
     gain : Gain, optional
         Of a user's speed over decoding without a draft; None of that itself.
+    pays_above : dict of int to float
+        By draft tokens of each shape that was tried: tokens per round above which it is faster than no draft.
     """
 
     clients: int = Field(ge=1)
@@ -47,6 +49,51 @@ class KindPoint(Facts):
     verify_share: float = Field(ge=0, le=1 + 1e-6)
     method: str
     gain: Gain | None = None
+    pays_above: dict[int, float] = Field(default_factory=dict)
+
+
+class DraftMemory(Facts):
+    """What a kind of draft takes of memory and of the prefix cache, in its shape at the lowest load.
+
+    Parameters
+    ----------
+    draft_bytes : int
+        Weights of the draft on each of its devices.
+    cached_tokens : int
+        Tokens of all requests together that the target's devices have room for.
+    read_again : int
+        Tokens of each matched prefix that are read again, since the draft needs the target's hidden states of them.
+    """
+
+    draft_bytes: int = Field(ge=0)
+    cached_tokens: int = Field(ge=0)
+    read_again: int = Field(ge=0)
+
+
+class DeviceUse(Facts):
+    """The best kind of draft for some clients, on devices divided into equal replicas or left idle.
+
+    Parameters
+    ----------
+    clients : int
+        Of all replicas together.
+    replicas, replica_devices : int
+        Devices beside these are idle.
+    kind, split : str
+        `eagle3`, `1+1` where its draft has devices of its own.
+    num_draft_tokens : int
+    user_tokens_per_s, tokens_per_s : float
+        Of one client, and of all.
+    """
+
+    clients: int = Field(ge=1)
+    replicas: int = Field(ge=1)
+    replica_devices: int = Field(ge=1)
+    kind: str
+    split: str
+    num_draft_tokens: int = Field(ge=0)
+    user_tokens_per_s: float = Field(gt=0)
+    tokens_per_s: float = Field(gt=0)
 
 
 class DraftingKind(Facts):
@@ -68,6 +115,8 @@ class DraftingKind(Facts):
         Relative standard deviation of its tokens per round.
     points : tuple of KindPoint
         By ascending load; empty if it cannot be planned.
+    memory : DraftMemory, optional
+        None if it cannot be planned.
     reason : str
         Why there are none, or no more of them.
     pays_up_to : float, optional
@@ -83,6 +132,7 @@ class DraftingKind(Facts):
     basis: str = ""
     acceptance_spread: float = Field(default=0.0, ge=0)
     points: tuple[KindPoint, ...] = ()
+    memory: DraftMemory | None = None
     reason: str = ""
     pays_up_to: float | None = None
     is_open: bool = False
@@ -106,6 +156,10 @@ class KindComparison(Facts):
         The first one is decoding without a draft.
     engine : str
         The engine that serves and the limits of its steps, a clause.
+    uses : tuple of DeviceUse
+        At every load the devices in one group, as replicas of as few as hold the target, and one of these alone.
+    price_per_hour : float, optional
+        Of one device, in any currency.
     host_s : float, optional
         The user's own host time of a step in seconds; None if it is the engine's.
     routing : str
@@ -121,6 +175,8 @@ class KindComparison(Facts):
     kinds: tuple[DraftingKind, ...]
     engine: str
     routing: str = ""
+    uses: tuple[DeviceUse, ...] = ()
+    price_per_hour: float | None = Field(default=None, gt=0, exclude_if=lambda found: found is None)
     host_s: float | None = Field(default=None, ge=0, exclude_if=lambda found: found is None)
 
     @property

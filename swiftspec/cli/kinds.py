@@ -4,7 +4,7 @@ from swiftspec.api import compare_kinds as lay_out
 from swiftspec.artifacts.kinds import KindComparison
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.cli.plan_flags import compared_clients, deployment_of, parsed_jobs
+from swiftspec.cli.plan_flags import compared_clients, deployment_of, parsed_jobs, price_of
 from swiftspec.cli.sections import show
 from swiftspec.cli.verbs.decide import PlanFlags
 from swiftspec.reports.kinds import kind_sections
@@ -43,6 +43,7 @@ def compare_kinds(asked: PlanFlags, target: str) -> KindComparison:
         dataset=asked.dataset,
         seed=asked.seed,
         num_jobs=parsed_jobs(asked)[0],
+        price_per_hour=price_of(asked),
         stages=console.progress,
     )
     show(kind_sections(compared), headings=True)

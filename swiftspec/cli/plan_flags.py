@@ -17,7 +17,7 @@ from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.options import SearchOptions
 
-__all__ = ["compared_clients", "deployment_of", "parsed_jobs", "search_options"]
+__all__ = ["compared_clients", "deployment_of", "parsed_jobs", "price_of", "search_options"]
 
 _NODE = 8  # devices of most accelerators in a node
 _LENGTHS = (512, 256)  # tokens of the prompts and outputs of a process
@@ -94,7 +94,7 @@ def search_options(asked: PlanFlags) -> SearchOptions:
     num_jobs, backend = parsed_jobs(asked)
     return SearchOptions(
         policy=None if asked.policy == "auto" else asked.policy,
-        goal=_goal(asked, limits, price=settings.get("price_per_hour")),
+        goal=_goal(asked, limits, price=price_of(asked)),
         ranks=settings.get("ranks"),
         degrees=_parse_degrees(asked.degrees),
         seed=asked.seed,
@@ -105,10 +105,16 @@ def search_options(asked: PlanFlags) -> SearchOptions:
     )
 
 
-def _goal(asked: PlanFlags, limits: Mapping[str, float], *, price: float | None) -> Goal:
-    """Objective and limits; a lowest speed without an objective asks for the fewest devices."""
+def price_of(asked: PlanFlags) -> float | None:
+    """The price of a device and hour. ValueError naming the flag."""
+    price: float | None = typed(parse_settings(asked.settings), PLANNER).get("price_per_hour")
     if price is not None and not price:
         raise ValueError(f"--set price_per_hour is {price:g}; expected a positive number")
+    return price
+
+
+def _goal(asked: PlanFlags, limits: Mapping[str, float], *, price: float | None) -> Goal:
+    """Objective and limits; a lowest speed without an objective asks for the fewest devices."""
     speed, tpot_ms, ttft_ms = (limits.get(name) for name in ("speed", "tpot", "ttft"))
     objective = Objective(asked.objective or ("tokens-per-s" if speed is None else "devices"))
     if objective is Objective.COST and price is None:

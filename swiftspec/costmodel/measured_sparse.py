@@ -125,7 +125,7 @@ class SparseTables:
         return KernelTime(max(seconds, computing_s), Provenance.MEASURED if measured else known)
 
     def latent_attention(self, part: LatentAttention, *, rows: int, context: int, sequences: int) -> KernelTime:
-        """As the dense attention of `TableKernels`, above the harness floor and at least the roofline; prompts expanded."""
+        """As dense attention of `TableKernels`: above the harness floor, at least the roofline; prompts expanded."""
         roofline = self._roofline.latent_attention(part, rows=rows, context=context, sequences=sequences)
         grid = self._latents()
         if grid is None:

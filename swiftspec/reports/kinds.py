@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from swiftspec.artifacts.gain import Verdict
-from swiftspec.artifacts.kinds import DraftingKind, KindComparison, KindPoint
+from swiftspec.artifacts.goal import cost_per_million
+from swiftspec.artifacts.kinds import DeviceUse, DraftingKind, KindComparison, KindPoint
 from swiftspec.artifacts.load_metrics import EVENTS
-from swiftspec.reports.formatting import count, milliseconds, speed
+from swiftspec.reports.formatting import count, gigabytes, milliseconds, money, percent, speed
 from swiftspec.reports.model import Row, Section, Table, numbers, texts
 from swiftspec.timing.latency import Provenance
 
@@ -15,9 +16,12 @@ __all__ = ["kind_sections"]
 def kind_sections(compared: KindComparison) -> Sequence[Section]:
     """Every kind at each load, draft tokens by load, the best, where acceptance comes from, and what is left out."""
     tables = [_load(compared, clients) for clients in compared.clients if compared.ranked(clients)]
+    uses = Section(key="devices", title=f"How to use {compared.num_devices} devices", parts=(_uses(compared),))
     return (
         Section(key="kinds", title="Kinds of drafts", parts=(*tables, _lengths(compared))),
         Section(key="best", title="The best for a user", parts=tuple(_best(compared))),
+        *((uses,) if compared.uses else ()),
+        Section(key="costs", title="What a draft takes, and when it pays", parts=tuple(_costs(compared))),
         Section(key="acceptance", title="Where acceptance comes from", parts=tuple(_bases(compared))),
         Section(key="to-know", title="To know", parts=[_to_know(compared)]),
     )
@@ -25,20 +29,32 @@ def kind_sections(compared: KindComparison) -> Sequence[Section]:
 
 def _load(compared: KindComparison, clients: int) -> Table:
     where = f"{compared.num_devices} {compared.device}"
+    last = "time" if compared.price_per_hour is None else "cost of a million output tokens"
     return Table(
         title=f"{count(clients, 'client')} at once on {where}: tokens/s of a user and of a device, times none (90 %), "
-        "tokens per round, time",
+        f"tokens per round, {last}",
         columns=(
             *texts("kind", "policy"),
-            *numbers("K", "a user", "a device", "over none", "per round", "draft, verify"),
+            *numbers("K", "a user", "a device", "over none", "per round"),
+            *numbers(*(_if_priced(compared, "per million") or ("draft, verify",))),
             *texts("acceptance"),
         ),
-        rows=[_load_row(kind, point) for kind, point in compared.ranked(clients)],
+        rows=[_load_row(compared, kind, point) for kind, point in compared.ranked(clients)],
     )
 
 
-def _load_row(kind: DraftingKind, point: KindPoint) -> Row:
-    """K draft tokens at most, the gain's 90 % interval, tokens of a round, shares of its time."""
+def _if_priced(compared: KindComparison, *cells: str) -> tuple[str, ...]:
+    return () if compared.price_per_hour is None else cells
+
+
+def _million(compared: KindComparison, devices: int, tokens_per_s: float) -> tuple[str, ...]:
+    """Cost of a million output tokens of all clients, if devices have a price."""
+    price = compared.price_per_hour
+    return () if price is None else (money(cost_per_million(price, devices, tokens_per_s)),)
+
+
+def _load_row(compared: KindComparison, kind: DraftingKind, point: KindPoint) -> Row:
+    """K draft tokens at most, the gain's 90 % interval, tokens of a round, shares of its time or cost."""
     gain = point.gain
     cells = (
         kind.name,
@@ -48,10 +64,14 @@ def _load_row(kind: DraftingKind, point: KindPoint) -> Row:
         speed(point.device_tokens_per_s),
         f"{gain.low:.2f} to {gain.high:.2f}" if gain else "",
         f"{point.tokens_per_round:.2f}",
-        f"{f'{point.draft_share:.0%}, ' if point.draft_share else ''}{point.verify_share:.0%}",
+        *(_million(compared, 1, point.device_tokens_per_s) or (_shares(point),)),
         kind.provenance or "",
     )
     return Row(cells)
+
+
+def _shares(point: KindPoint) -> str:
+    return f"{f'{point.draft_share:.0%}, ' if point.draft_share else ''}{point.verify_share:.0%}"
 
 
 def _lengths(compared: KindComparison) -> Table:
@@ -105,6 +125,82 @@ def _gain(point: KindPoint) -> str:
         return ""
     is_open = point.gain.verdict is Verdict.OPEN
     return f" ({point.gain.ratio:.2f} times none{f', which is open: {point.gain.closed_by}' if is_open else ''})"
+
+
+def _uses(compared: KindComparison) -> Table:
+    """All devices as one group, with the draft on devices of its own, as replicas, or one of these alone."""
+    rows = []
+    for use in compared.uses:
+        cells = (
+            str(use.clients),
+            _divided(use, compared.num_devices),
+            f"{use.kind}{f' with K={use.num_draft_tokens}' if use.num_draft_tokens else ''}",
+            speed(use.user_tokens_per_s),
+            speed(use.tokens_per_s),
+            *_million(compared, use.replicas * use.replica_devices, use.tokens_per_s),
+        )
+        rows.append(Row(cells))
+    return Table(
+        title="The best for a user when devices are one group, replicas among which clients are divided, or idle",
+        columns=(
+            *numbers("clients"),
+            *texts("devices", "draft"),
+            *numbers("a user", "all users", *_if_priced(compared, "per million")),
+        ),
+        rows=rows,
+        footnote="Drafts from the text count if its acceptance is given or recorded. Idle devices cost nothing here.",
+    )
+
+
+def _divided(use: DeviceUse, num_devices: int) -> str:
+    """`all 2 together`, `1+1, draft apart`, `2 replicas of 1`, `1 alone, 1 idle`."""
+    if use.replica_devices < num_devices:
+        several = f"{use.replicas} replicas of {use.replica_devices}"
+        return several if use.replicas > 1 else f"{use.replica_devices} alone, {num_devices - use.replica_devices} idle"
+    return f"all {num_devices} together" if use.split.isdigit() else f"{use.split}, draft apart"
+
+
+def _costs(compared: KindComparison) -> Iterator[Table]:
+    """Memory and prefix hits of every kind, and tokens per round above which its shapes pay."""
+    held = [(kind, kind.memory) for kind in compared.kinds if kind.memory is not None]
+    plain = compared.plain.memory
+    yield Table(
+        title="Memory: a draft's weights on each of its devices, and tokens of all requests that there is cache for",
+        columns=(*texts("kind"), *numbers("draft, GB", "tokens", "of none's", "read again of a prefix")),
+        rows=[
+            Row(
+                (
+                    kind.name,
+                    gigabytes(memory.draft_bytes) if memory.draft_bytes else "-",
+                    f"{memory.cached_tokens:,}",
+                    percent(memory.cached_tokens / plain.cached_tokens) if plain and plain.cached_tokens else "",
+                    f"{memory.read_again} tokens" if memory.read_again else "-",
+                )
+            )
+            for kind, memory in held
+        ],
+    )
+    drafts = [kind for kind in compared.kinds if kind.draft]
+    points = [point for kind in drafts for point in kind.points]
+    if points:
+        lengths = sorted({1, 2, 3, 5} | {point.num_draft_tokens for point in points})
+        yield Table(
+            title="Tokens per round above which drafting is faster than none, by draft tokens K, whatever it accepts",
+            columns=(*texts("kind"), *numbers("clients", *(f"K={tokens}" for tokens in lengths))),
+            rows=[
+                Row((kind.name, str(point.clients), *(_threshold(point, tokens) for tokens in lengths)))
+                for kind in drafts
+                for point in kind.points
+            ],
+            footnote="- marks more than K + 1, which no draft reaches.",
+        )
+
+
+def _threshold(point: KindPoint, tokens: int) -> str:
+    """What K draft tokens must bring at least; nothing where the shape was not tried."""
+    if (least := point.pays_above.get(tokens)) is None:
+        return ""
+    return "-" if least > tokens + 1 else f"{least:.2f}"
 
 
 def _bases(compared: KindComparison) -> Iterator[str]:

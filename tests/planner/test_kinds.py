@@ -13,6 +13,7 @@ from swiftspec.planner.for_device import prepare
 from swiftspec.planner.planned_model import planned_pair
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.reports.kinds import kind_sections
+from swiftspec.reports.model import Table
 
 TARGET = "qwen3-14b"
 DEPLOYMENT = Deployment(device="h100", num_devices=2, output_tokens=48)
@@ -174,3 +175,71 @@ def test_suffix_decoding_takes_counted_tokens_per_round() -> None:
         assert point.num_draft_tokens == 5
         assert point.tokens_per_round == pytest.approx(1.8, abs=0.05)
         assert 1 < point.user_tokens_per_s / other.user_tokens_per_s < 1.8
+
+
+@pytest.fixture(scope="module")
+def served() -> KindComparison:
+    """On vLLM, with a price."""
+    vllm = Deployment(device="h100", num_devices=2, engine="vllm", output_tokens=48)
+    return compare_kinds(
+        TARGET, deployment=vllm, drafts={"eagle3": RATES}, clients=(1, 8), num_jobs=1, price_per_hour=3.6
+    )
+
+
+def table(compared: KindComparison, key: str, title: str) -> list[list[str]]:
+    """Cells of the table of a section."""
+    (section,) = (section for section in kind_sections(compared) if section.key == key)
+    (found,) = (part for part in section.parts if isinstance(part, Table) and part.title.startswith(title))
+    return [list(map(str, row.cells)) for row in found.rows]
+
+
+def test_a_shape_pays_above_the_tokens_per_round_at_which_it_gains_nothing(served: KindComparison) -> None:
+    (eagle3,) = (kind for kind in served.kinds if kind.name == "eagle3")
+    for point in eagle3.points:
+        assert point.gain is not None
+        least = point.pays_above[point.num_draft_tokens]
+        assert point.tokens_per_round / least == pytest.approx(point.gain.ratio)
+        assert list(point.pays_above)[:5] == [1, 2, 3, 4, 5]
+        assert sorted(point.pays_above.values()) == list(point.pays_above.values())
+    one, many = (point.pays_above for point in eagle3.points)
+    assert all(many[tokens] > one[tokens] > 1 for tokens in one)
+    assert not any(point.pays_above for point in served.plain.points)
+    shown = table(served, "costs", "Tokens per round")
+    assert shown[0][:6] == ["eagle3", "1", *(f"{one[tokens]:.2f}" for tokens in (1, 2, 3, 5))]
+
+
+def test_a_draft_takes_room_and_a_head_the_end_of_cached_prefixes(served: KindComparison) -> None:
+    plain, suffix, eagle3 = (kind.memory or pytest.fail(kind.reason) for kind in served.kinds)
+    assert plain.draft_bytes == suffix.draft_bytes == 0 < eagle3.draft_bytes
+    assert plain.cached_tokens >= suffix.cached_tokens > eagle3.cached_tokens > 0
+    assert (plain.read_again, suffix.read_again, eagle3.read_again) == (0, 0, 16)  # a block of vLLM's
+    assert table(served, "costs", "Memory")[2][-1] == "16 tokens"
+
+
+def test_ways_to_use_devices_are_what_as_many_devices_do(compared: KindComparison, served: KindComparison) -> None:
+    assert [(use.clients, use.replicas, use.replica_devices) for use in served.uses] == [
+        (1, 1, 2),
+        (1, 1, 1),
+        (8, 1, 2),
+        (8, 2, 1),
+        (8, 1, 1),
+    ]
+    vllm = Deployment(device="h100", num_devices=1, engine="vllm", output_tokens=48)
+    alone = compare_kinds(TARGET, deployment=vllm, drafts={"eagle3": RATES}, clients=(4, 8), num_jobs=1)
+    replicas, single = served.uses[3:]
+    for use, load in ((replicas, 4), (single, 8)):
+        point = next(kind for kind in alone.kinds if kind.name == use.kind).at(load)
+        assert point is not None
+        assert use.user_tokens_per_s == point.user_tokens_per_s
+        assert use.tokens_per_s == pytest.approx(use.replicas * point.device_tokens_per_s)
+    assert not alone.uses
+    # A draft of this package's engine has devices of its own, too.
+    assert {use.split for use in compared.uses if use.replica_devices == 2} == {"2", "1+1"}
+
+
+def test_a_price_becomes_that_of_a_million_tokens(compared: KindComparison, served: KindComparison) -> None:
+    point = served.plain.points[0]
+    (row,) = (row for row in table(served, "kinds", "1 client") if row[0] == "none")
+    assert float(row[7]) == pytest.approx(1e3 / point.device_tokens_per_s, rel=0.01)
+    without = table(compared, "devices", "The best")
+    assert {len(row) + 1 for row in without} == {len(row) for row in table(served, "devices", "The best")}

@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import exp, log
 
 from swiftspec.artifacts.gain import Gain
-from swiftspec.artifacts.kinds import DraftingKind
+from swiftspec.artifacts.kinds import DraftingKind, KindPoint
 
 __all__ = ["last_gain", "with_gains"]
 
@@ -22,14 +22,23 @@ def with_gains(kind: DraftingKind, plain: DraftingKind, loads: Sequence[int], *,
     }
     asked = [point for point in kind.points if point.clients in loads]
     points = tuple(
-        point.model_copy(update={"gain": Gain.within(gain, spread=spread, acceptance=kind.acceptance_spread)})
-        if (gain := gains.get(point.clients))
-        else point
+        _compared(point, other, gain=Gain.within(gain, spread=spread, acceptance=kind.acceptance_spread))
+        if (gain := gains.get(point.clients)) and (other := plain.at(point.clients))
+        else point.model_copy(update={"pays_above": {}})
         for point in asked
     )
     pays_up_to = last_gain(list(gains.items()))
     is_open = pays_up_to is not None and pays_up_to == max(gains)
     return kind.model_copy(update={"points": points, "pays_up_to": pays_up_to, "is_open": is_open})
+
+
+def _compared(point: KindPoint, plain: KindPoint, *, gain: Gain) -> KindPoint:
+    """A point with its gain, and with tokens per round at which its shapes' rounds take as long as plain decoding.
+
+    A round takes the same whatever it brings, so these need no acceptance.
+    """
+    pays_above = {tokens: round_s * plain.user_tokens_per_s for tokens, round_s in point.pays_above.items()}
+    return point.model_copy(update={"gain": gain, "pays_above": pays_above})
 
 
 def last_gain(gains: Sequence[tuple[int, float]]) -> float | None:

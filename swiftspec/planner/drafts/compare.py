@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swiftspec.acceptance.given import GivenAcceptance
-from swiftspec.artifacts.kinds import DraftingKind, KindComparison, KindPoint
+from swiftspec.artifacts.kinds import DraftingKind, DraftMemory, KindComparison, KindPoint
 from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.errors import FieldError
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.drafts.break_even import with_gains
+from swiftspec.planner.drafts.device_uses import fewest_devices, replica_loads, uses_of
 from swiftspec.planner.drafts.named import NONE, SUFFIX, DraftInput, Kind, kinds_of
 from swiftspec.planner.for_device import NUM_NEW_TOKENS, Inputs, check_acceptance, prepare
 from swiftspec.planner.memory import MemoryModel
@@ -40,7 +41,6 @@ __all__ = ["compare_kinds"]
 
 _OURS = f"this package's engine with steps of {BatchLimits().max_rows} rows beside those of prompts"
 _MOST_CLIENTS = 256  # of this package's engine, which has no limit of its own
-# More loads, which tell up to which one a kind pays.
 _BETWEEN = (1, 2, 4, 8, 16, 32, 64, 128)
 _UNUSED_DRAFT = "eagle3"  # of policies without a draft: every target can have one
 _TEXT = Path(__file__).parents[2] / "profiles" / "demo-sapphire-rapids-2-cores" / "trace.npz"
@@ -55,7 +55,7 @@ _MANY = 8  # clients from which trees are not tried: chains have fewer rows
 class _Task:
     """Kinds of one draft, or those without a draft, to be compared in a process of their own.
 
-    counted: acceptance of suffix decoding, if the user gave it.
+    counted: acceptance of suffix decoding, if the user gave it. between: loads that tell up to which one a kind pays.
     """
 
     deployment: Deployment
@@ -66,6 +66,12 @@ class _Task:
     clients: tuple[int, ...]
     seed: int
     counted: GivenAcceptance | None = None
+    between: tuple[int, ...] = _BETWEEN
+
+    def on(self, num_devices: int, clients: tuple[int, ...]) -> "_Task":
+        """The same on fewer devices, at these loads alone."""
+        fewer = replace(self.deployment, num_devices=num_devices)
+        return replace(self, deployment=fewer, clients=clients, between=())
 
 
 def compare_kinds(
@@ -78,6 +84,7 @@ def compare_kinds(
     dataset: str | None = None,
     seed: int = 0,
     num_jobs: int = -1,
+    price_per_hour: float | None = None,
     progress: Progress,
 ) -> KindComparison:
     """Every kind of draft at its best shape, for every number of clients that decode together.
@@ -96,6 +103,8 @@ def compare_kinds(
         Acceptance on this data set or class of text.
     seed, num_jobs : int
         As of a plan.
+    price_per_hour : float, optional
+        Of one device, in any currency.
 
     Raises
     ------
@@ -112,7 +121,7 @@ def compare_kinds(
     deployment = with_recorded_routing(deployment, planned, text)
     quant = deployment.as_stored(planned, planned).quant
     serving = deployment.serving(planned, planned)
-    tasks = [
+    whole = [
         _Task(
             deployment=deployment,
             target=target,
@@ -125,11 +134,17 @@ def compare_kinds(
         )
         for asked in (None, *drafts)
     ]
+    devices = deployment.num_devices
+    each = None
+    if deployment.layout is None:
+        each = fewest_devices(planned.spec, quant, num_devices=devices, memory_bytes=deployment.spec.memory_bytes)
+    parts = [] if each is None else [task.on(each, replica_loads(loads, devices // each)) for task in whole]
     found: list[DraftingKind] = []
+    apart: list[DraftingKind] = []
     warm_up(num_jobs)
-    for done, kinds in enumerate(Workers(_compared, num_jobs).map(tasks), start=1):
-        found += kinds
-        progress(done, len(tasks), "kinds of drafts")
+    for done, kinds in enumerate(Workers(_compared, num_jobs).map([*whole, *parts]), start=1):
+        (found if done <= len(whole) else apart).extend(kinds)
+        progress(done, len(whole) + len(parts), "kinds of drafts")
     plain = found[0]
     if not plain.points:
         raise FieldError("target", target, f"it cannot be served on {deployment.num_devices} devices: {plain.reason}")
@@ -144,6 +159,8 @@ def compare_kinds(
         kinds=tuple(with_gains(kind, plain, loads, spread=spread) for kind in found),
         routing=str(deployment.routing) if planned.spec.experts else "",
         engine=serving.described() if serving else _OURS,
+        uses=tuple(uses_of(loads, found, apart, devices=devices, each=each)) if each else (),
+        price_per_hour=price_per_hour,
     )
 
 
@@ -195,7 +212,7 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
         return DraftingKind.model_validate({**named, "reason": str(error)})
     counted = task.counted if kind.name == SUFFIX else None
     shapes = _Shapes(kind=kind, deployment=deployment, models=models, inputs=inputs, seed=task.seed, counted=counted)
-    between = () if kind.own_devices else tuple(load for load in _BETWEEN if load < max(task.clients))
+    between = () if kind.own_devices else tuple(load for load in task.between if load < max(task.clients))
     points = [point for load in sorted({*task.clients, *between}) if (point := shapes.best(load)) is not None]
     stated = {}
     if kind.name != NONE:
@@ -208,7 +225,13 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
     if text == _TEXT:
         stated["basis"] = counted.describe() if counted else _OUR_TEXT
     return DraftingKind.model_validate(
-        {**named, **stated, "points": tuple(points), "reason": shapes.objection(task.clients)}
+        {
+            **named,
+            **stated,
+            "points": tuple(points),
+            "memory": shapes.memory(points[0]) if points else None,
+            "reason": shapes.objection(task.clients),
+        }
     )
 
 
@@ -290,7 +313,23 @@ class _Shapes:
         """The fastest for as many clients; None if nothing has room for them."""
         fitting = [option for option in self._options if self._fits(option, clients)]
         points = [self.point(option, clients) for option in self._plausible(fitting, clients)]
-        return max(points, key=lambda point: point.user_tokens_per_s, default=None)
+        if not points:
+            return None
+        best = max(points, key=lambda point: point.user_tokens_per_s)
+        # Their speed without a draft is not known here: `with_gains` divides by it.
+        rounds = {point.num_draft_tokens: point.tokens_per_round / point.user_tokens_per_s for point in points}
+        return best.model_copy(update={"pays_above": dict(sorted(rounds.items()))})
+
+    def memory(self, point: KindPoint) -> DraftMemory:
+        """What the shape of a point takes."""
+        option = next(option for option in self._options if option.describe() == point.candidate)
+        groups = self._memory.groups(option, context=self._longest)
+        draft_bytes = max(group.weights_bytes.get(Role.DRAFT, 0) for group in groups)
+        return DraftMemory(
+            draft_bytes=draft_bytes,
+            cached_tokens=self._memory.cached_tokens(option, context=self._longest),
+            read_again=self._serving.tokens_read_again if self._serving and draft_bytes else 0,
+        )
 
     def objection(self, clients: Sequence[int]) -> str:
         """Why there is nothing for some loads, a clause; empty if there is something for all."""
@@ -339,6 +378,7 @@ class _Shapes:
             num_blocks=self._memory.num_blocks(option, longest=self._longest),
         )
         speed = 1 / run.metrics.tpot_s.mean
+        tokens_per_s = clients * self._output_tokens / run.metrics.e2el_s.mean
         is_recorded = run.method == RECORDED_ROUNDS
         return KindPoint(
             clients=clients,
@@ -347,7 +387,7 @@ class _Shapes:
             candidate=option.describe(),
             num_draft_tokens=option.policy.target_rows - 1,
             user_tokens_per_s=speed,
-            device_tokens_per_s=clients * speed / self.deployment.num_devices,
+            device_tokens_per_s=tokens_per_s / self.deployment.num_devices,
             tokens_per_round=self._predictor.tokens_per_round(setup) if is_recorded else run.metrics.tokens_per_round,
             draft_share=run.draft_share,
             verify_share=run.verify_share,

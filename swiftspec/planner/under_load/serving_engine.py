@@ -197,6 +197,12 @@ class ServingEngine:
             method=draft.method,
         )
 
+    @property
+    def tokens_read_again(self) -> int:
+        """Tokens of each matched prefix that are read again for the draft."""
+        reads_target = self.draft is not None and self.draft.reads_target
+        return self.engine.blocks_given_up * self.limits.prefix_block if reads_target else 0
+
     def recorded_chains(self, rounds: Sequence[Round]) -> Chains | None:
         """Drafting in lockstep, as recorded rounds have it; None for plain decoding."""
         rows = round(fmean(one.verify_rows for one in rounds))
