@@ -7,7 +7,7 @@ from typing import Final
 
 from swiftspec.errors import FieldError
 
-__all__ = ["ARCHITECTURES", "out_of_scope", "resolve", "unknown"]
+__all__ = ["ARCHITECTURES", "PLANNED_ONLY", "out_of_scope", "resolve", "unknown"]
 
 # Words that tell neither size nor architecture: publishers, and fine-tuning of the same shape.
 _NO_MATTER = frozenset({"meta", "nvidia", "instruct", "it", "chat", "hf", "base"})
@@ -19,6 +19,48 @@ _MIXTURE = (
 )
 _HEAD = "is a head of a kind that is not supported; as a draft, those named eagle3, mtp, p-eagle, dflash and dspark are"
 ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")  # that the engine runs
+# That can be planned for only, since the engine does not have their layers: see families.py.
+PLANNED_ONLY: Final = (
+    "cohere",
+    "cohere2",
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "ernie4_5",
+    "ernie4_5_moe",
+    "gemma2",
+    "gemma3_text",
+    "gemma4_text",
+    "glm",
+    "glm4",
+    "glm4_moe",
+    "glm4_moe_lite",
+    "glm_moe_dsa",
+    "gpt_oss",
+    "granite",
+    "granitemoe",
+    "granitemoehybrid",
+    "granitemoeshared",
+    "hunyuan_v1_dense",
+    "hunyuan_v1_moe",
+    "kimi_k2",
+    "kimi_linear",
+    "llama4_text",
+    "mimo",
+    "minimax_m2",
+    "ministral3",
+    "nemotron-nas",
+    "olmo2",
+    "olmo3",
+    "olmoe",
+    "phi3",
+    "qwen2_moe",
+    "qwen3_5_moe_text",
+    "qwen3_5_text",
+    "qwen3_next",
+    "seed_oss",
+    "smollm3",
+)
 _OTHER = f"is of an architecture that is not supported; those of {', '.join(ARCHITECTURES)} are"
 # Patterns of lower-case names, and why such a model cannot be planned for. The first match counts.
 _OUT_OF_SCOPE = (
@@ -68,13 +110,18 @@ def out_of_scope(name: str) -> str | None:
     return next((reason for pattern, reason in _OUT_OF_SCOPE if re.search(pattern, lower)), None)
 
 
-def unknown(field: str, name: str, known: Iterable[str], *, otherwise: str | None = None) -> FieldError:
+def unknown(
+    field: str, name: str, known: Iterable[str], *, otherwise: str | None = None, same_numbers: bool = False
+) -> FieldError:
     """Error naming the field, the value and the closest known names; all of them if none is close.
 
-    otherwise: text instead of all names, if there are many.
+    otherwise: text instead of all names, if there are many. same_numbers: whether a name with another number is that of
+    another thing, however close: a100 and a10g, 70b and 405b.
     """
     known = list(known)
     close = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    if same_numbers:
+        close = [one for one in close if _numbers(name) <= _numbers(one)]
     others = otherwise or f"expected one of {', '.join(known)}"
     return FieldError(field, repr(name), f"did you mean {' or '.join(close)}?" if close else others)
 
@@ -84,6 +131,10 @@ def _words(name: str) -> tuple[str, ...]:
     pieces = re.split(r"[-_\s]+", name.lower().rpartition("/")[2])
     words = (word for piece in pieces for word in re.split(r"(?<=[a-z]{2})(?=\d)", piece))
     return tuple(word for word in words if word and word not in _NO_MATTER)
+
+
+def _numbers(name: str) -> set[str]:
+    return {word for word in _words(name) if any(map(str.isdecimal, word))}
 
 
 def _is_short_for(given: tuple[str, ...], words: tuple[str, ...]) -> bool:

@@ -29,8 +29,8 @@ __all__ = [
 ]
 
 NOT_LISTED = (
-    "`swiftspec list models` lists those that are known by name; another model of the same architectures can be named "
-    "by a directory with its config.json"
+    "`swiftspec list models` lists those that are known by name; another model can be given as a directory with its "
+    "config.json"
 )
 _TABLES = tuple(Path(__file__).with_name(name) for name in ("published.json", "published_sparse.json"))
 # Vocabularies whose sizes differ by no more are taken as the same one with different padding, as Qwen2's of 151,936 and
@@ -84,7 +84,7 @@ def registered_name(name: str, *, field: str = "model") -> str | None:
 def known_model(name: str) -> NamedModel:
     """The model of this name. ValueError with the closest names if there is none."""
     if name not in _table():
-        raise unknown("model", name, _table(), otherwise=NOT_LISTED)
+        raise unknown("model", name, _table(), otherwise=NOT_LISTED, same_numbers=True)
     entry = _table()[name]
     spec = spec_from_config(entry["config"], source=name)
     return NamedModel(name=name, spec=spec, vocabulary=entry["vocabulary"], source=entry["source"])

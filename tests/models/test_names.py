@@ -98,7 +98,7 @@ def test_an_error_does_not_list_dozens_of_names() -> None:
     with pytest.raises(ValueError, match="model is 'zzz'") as raised:
         known_model("zzz")
     assert str(raised.value) == (
-        "model is 'zzz'; `swiftspec list models` lists those that are known by name; another model of the same "
-        "architectures can be named by a directory with its config.json"
+        "model is 'zzz'; `swiftspec list models` lists those that are known by name; another model can be "
+        "given as a directory with its config.json"
     )
     assert str(unknown("--quant", "zzz", ("bf16", "fp8"))) == "--quant is 'zzz'; expected one of bf16, fp8"
