@@ -30,6 +30,7 @@ _MOST_LAYERS = 10_000  # a hundred times those of any model
 _TIED: Mapping[str, Any] = {"tie_word_embeddings": True}
 LEFT_OUT: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(("cohere", "cohere2", "gemma2", "gemma4_text", "ernie4_5", "ernie4_5_moe", "smollm3"), _TIED),
+    "hunyuan_v1_moe": {"num_shared_expert": 1},
     "gemma3_text": {
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
@@ -93,8 +94,12 @@ class LayerConfig(ConfigJson):
         """Every layer's fields."""
         count, shared = self.integer("num_hidden_layers", most=_MOST_LAYERS), dict(self.values)
         lists = {name: item for name in _BY_LAYER if isinstance(item := shared.get(name), list) and len(item) >= count}
+        stated = shared.get("per_layer_config") or {}  # by transformers 5, for layers unlike the others
+        if not isinstance(stated, dict) or any(not isinstance(item, dict) for item in stated.values()):
+            raise self.fail("per_layer_config", stated, "an object for each of some layers")
         for index in range(count):
-            yield LayerConfig(self.directory, ChainMap({name: item[index] for name, item in lists.items()}, shared))
+            own = {name: item[index] for name, item in lists.items()} | stated.get(str(index), {})
+            yield LayerConfig(self.directory, ChainMap(own, shared))
 
     def refuse_unplanned(self) -> None:
         """ValueError for layers whose cost is not known, by what they have."""
@@ -285,15 +290,15 @@ def _dense(config: LayerConfig, index: int) -> DenseNetwork:
     return DenseNetwork(size=config.integer("intermediate_size"))
 
 
-def _mixture(size: str, *, has_biases: bool = False) -> Callable[[LayerConfig, int], FeedForward]:
-    """Experts whose width is the field `size`, in layers that the file does not say are dense."""
+def _mixture(*sizes: str, has_biases: bool = False) -> Callable[[LayerConfig, int], FeedForward]:
+    """Experts whose width is the first of the fields that is there, in layers that the file does not say are dense."""
 
     def feed_forward(config: LayerConfig, index: int) -> FeedForward:
         first = config.count("first_k_dense_replace") or config.count("moe_layer_start_index")
         if index < first or config.values.get("mlp_layer_types") == "dense" or config.values.get("moe_layer_freq") == 0:
             return _dense(config, index)
         config.require_experts_everywhere()
-        width = config.integer(size)
+        width = config.integer(config.present(sizes))
         active, total = (config.integer(config.present(fields)) for fields in (_ACTIVE, _EXPERTS))
         if active > total:
             raise config.fail(
@@ -342,7 +347,7 @@ _DENSE_KINDS = (
     "smollm3",
 )
 _LATENT_MIXTURES = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "kimi_k2")
-_OWN_WIDTH = ("ernie4_5_moe", "glm4_moe", "hunyuan_v1_moe", "qwen2_moe")
+_OWN_WIDTH = ("ernie4_5_moe", "glm4_moe", "qwen2_moe")
 FAMILIES: Mapping[str, tuple[_AttentionReader, _FeedForwardReader]] = {
     **dict.fromkeys(_DENSE_KINDS, (_grouped, _dense)),
     **dict.fromkeys(_LATENT_MIXTURES, (_latent, _mixture("moe_intermediate_size"))),
@@ -350,6 +355,7 @@ FAMILIES: Mapping[str, tuple[_AttentionReader, _FeedForwardReader]] = {
     **dict.fromkeys(("granitemoe", "minimax_m2", "olmoe"), (_grouped, _mixture("intermediate_size"))),
     "gemma4_text": (_gemma4, _gemma4_network),
     "gpt_oss": (_grouped, _mixture("intermediate_size", has_biases=True)),
+    "hunyuan_v1_moe": (_grouped, _mixture("moe_intermediate_size", "intermediate_size")),
     "granitemoehybrid": (_grouped, _granite_network),
     "granitemoeshared": (_grouped, _granite_network),
     "kimi_linear": (_kimi_hybrid, _mixture("moe_intermediate_size")),

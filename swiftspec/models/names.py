@@ -13,10 +13,6 @@ __all__ = ["ARCHITECTURES", "PLANNED_ONLY", "out_of_scope", "resolve", "unknown"
 _NO_MATTER = frozenset({"meta", "nvidia", "instruct", "it", "chat", "hf", "base"})
 _MOST_CHOICES = 8
 
-_MIXTURE = (
-    "is a mixture of experts that is not known by name; `swiftspec list models` lists those that are, and a directory "
-    "with its config.json can be named instead"
-)
 _HEAD = "is a head of a kind that is not supported; as a draft, those named eagle3, mtp, p-eagle, dflash and dspark are"
 ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")  # that the engine runs
 # That can be planned for only, since the engine does not have their layers: see families.py.
@@ -61,13 +57,17 @@ PLANNED_ONLY: Final = (
     "seed_oss",
     "smollm3",
 )
-_OTHER = f"is of an architecture that is not supported; those of {', '.join(ARCHITECTURES)} are"
+_MIXTURE = "is a mixture of experts that is not known by name; give a directory with its config.json"
+_OTHER = "is of an architecture that is not supported; `swiftspec list models` has those that are at its end"
+_MAMBA = "has Mamba layers, which cannot be planned"
 # Patterns of lower-case names, and why such a model cannot be planned for. The first match counts.
 _OUT_OF_SCOPE = (
     (r"eagle|medusa|hydra|\bmtp\b", _HEAD),
+    (r"mamba|jamba|nemotron-(h\b|3-|nano-\d+b-v2)|granite-4\.\d-h|falcon-h", _MAMBA),
+    (r"gemma-?(3n|4-e\d)", "has embeddings of every layer, which cannot be planned"),
+    (r"falcon|gpt-?2|gpt-neo|\bopt-|bloom|grok|dbrx|rwkv|\bphi-[12]\b|step-?3|minimax-m3|deepseek-v4|mimo-v2", _OTHER),
     (r"mixtral|gpt-?oss|\bmoe\b|-a\d+(\.\d+)?b\b|\d+x\d+b|deepseek-(coder-)?(v[2-9]|r1(?!.*distill))", _MIXTURE),
-    (r"llama-?4(?!\d)|kimi-k2|dbrx|grok|jamba", _MIXTURE),
-    (r"gemma|\bphi\b|phi-\d|falcon|gpt-?2|gpt-neo|\bopt-|bloom|command-r|mamba", _OTHER),
+    (r"llama-?4(?!\d)|kimi-k2", _MIXTURE),
 )
 
 
