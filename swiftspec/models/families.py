@@ -269,7 +269,11 @@ def _kimi_hybrid(config: LayerConfig, index: int) -> Attention:
     """Kimi delta attention, and latent attention in the layers that are listed, counted from 1."""
     linear = config.values.get("linear_attn_config")
     listed = linear.get("full_attn_layers") if isinstance(linear, dict) else None
-    if not isinstance(linear, dict) or not isinstance(listed, list) or len(listed) > config.integer("num_hidden_layers"):
+    if (
+        not isinstance(linear, dict)
+        or not isinstance(listed, list)
+        or len(listed) > config.integer("num_hidden_layers")
+    ):
         raise config.fail("linear_attn_config", linear, "an object with full_attn_layers, at most all of them")
     if index + 1 in listed:
         return _latent(config, index)

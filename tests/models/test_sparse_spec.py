@@ -8,10 +8,10 @@ import pytest
 
 from swiftspec.models import known_model, sharded, weight_bytes
 from swiftspec.models.device_layout import DeviceLayout
+from swiftspec.models.families import FAMILIES
 from swiftspec.models.layer_parts import DenseNetwork, Experts, GroupedAttention, LatentAttention, LinearAttention
 from swiftspec.models.names import PLANNED_ONLY
 from swiftspec.models.quantisation import draft_format
-from swiftspec.models.families import FAMILIES
 from swiftspec.models.sparse_config import read_spec, spec_from_config
 from swiftspec.models.sparse_spec import SparseSpec, in_layout
 from swiftspec.models.spec import ModelSpec
@@ -196,6 +196,67 @@ def test_gemma_has_the_sizes_that_its_config_leaves_out() -> None:
     assert spec.num_parameters == pytest.approx(3.884e9, rel=0.01)
     assert windows(spec)[:6] == [1024] * 5 + [0]
     assert (spec.tie_word_embeddings, spec.max_position) == (True, 131072)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"model_type": "nemotron_h", "mamba_num_heads": 64},
+            "mamba_num_heads is 64; expected none, since Mamba layers",
+        ),
+        (
+            {"model_type": "granitemoehybrid", "mamba_d_conv": 4, "layer_types": ["mamba", "attention"]},
+            "mamba_d_conv is 4; expected none, since Mamba layers cannot be planned",
+        ),
+        ({"model_type": "deepseek_v4", "compress_ratios": [4, 128]}, "since attention to compressed tokens cannot be"),
+        ({"model_type": "minimax_m3", "sparse_attention_config": {"sparse_topk_blocks": 16}}, "since attention to sel"),
+        (
+            {"model_type": "gemma4_text", "hidden_size_per_layer_input": 256},
+            "since embeddings of every layer cannot be",
+        ),
+        (
+            {"model_type": "mimo_v2_flash", "swa_v_head_dim": 128},
+            "since values of another width than keys cannot be pl",
+        ),
+    ],
+)
+def test_layers_without_a_cost_are_refused_by_what_they_have(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=r"here: config\.json .* is .*; expected none, since ") as raised:
+        spec_from_config(MIXTRAL | changes, source="here")
+    assert sentence in str(raised.value)
+
+
+def test_a_hybrid_whose_layers_all_have_attention_is_planned() -> None:
+    hybrid = {"model_type": "granitemoehybrid", "mamba_d_conv": 4, "layer_types": ["attention"] * 2}
+    spec = spec_from_config(DENSE | hybrid | {"num_hidden_layers": 2, "shared_intermediate_size": 96}, source="here")
+    assert type(spec) is ModelSpec
+    assert spec.intermediate_size == 96
+
+
+def test_layers_may_lack_attention_or_a_network() -> None:
+    kept = {"attention": {"n_heads_in_group": 4}, "ffn": {"ffn_mult": 3.0}}
+    left_out = {"attention": {"no_op": True}, "ffn": {"no_op": True}}
+    blocks = [kept, {**kept, "attention": left_out["attention"]}, {**kept, "ffn": left_out["ffn"]}, left_out]
+    spec = spec_from_config(DENSE | {"model_type": "nemotron-nas", "block_configs": blocks}, source="here")
+    assert isinstance(spec, SparseSpec)
+    assert spec.kv_bytes_per_token("bf16") == 2 * 2 * 2 * 8 * 2  # two layers, two heads of eight values
+    assert spec.feed_forwards == {DenseNetwork(size=256): 2}  # 3 / 1.5 of 64, in 256s
+    assert sharded(spec, 2).kv_bytes_per_token("bf16") == spec.kv_bytes_per_token("bf16") // 2
+    linear = DENSE | {
+        "model_type": "nemotron-nas",
+        "block_configs": [{**kept, "ffn": {"replace_with_linear": True}}] * 4,
+    }
+    with pytest.raises(
+        ValueError, match=r"block_configs\.ffn is \{'replace_with_linear': True\}; expected the attention"
+    ):
+        spec_from_config(linear, source="here")
+
+
+def test_a_family_with_the_layers_of_llama_is_as_dense_as_llama() -> None:
+    llama = spec_from_config(DENSE | {"model_type": "llama"}, source="here")
+    for kind in ("granite", "seed_oss", "glm4", "mimo"):
+        assert spec_from_config(DENSE | {"model_type": kind}, source="here") == replace(llama, architecture=kind)
 
 
 def test_llama_4_has_experts_in_every_second_layer_and_chunks_in_three_of_four() -> None:
