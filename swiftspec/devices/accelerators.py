@@ -106,8 +106,8 @@ def _shipped() -> Iterator[DeviceSpec]:
     """The devices of accelerators.json, each figure with its source."""
     for entry in json.loads(_FILE.read_text(encoding="utf-8"))["devices"]:
         memory_bytes = entry.pop("memory_MiB") * _MiB
-        lists = {name: tuple(entry.pop(name, ())) for name in ("aliases", "engines")}
-        yield DeviceSpec(memory_bytes=memory_bytes, **lists, **entry)
+        aliases, engines = (tuple(entry.pop(name, ())) for name in ("aliases", "engines"))
+        yield DeviceSpec(memory_bytes=memory_bytes, aliases=aliases, engines=engines, **entry)
 
 
 DEVICES: dict[str, DeviceSpec] = {device.name: device for device in _shipped()}

@@ -243,13 +243,9 @@ def test_layers_may_lack_attention_or_a_network() -> None:
     assert spec.kv_bytes_per_token("bf16") == 2 * 2 * 2 * 8 * 2  # two layers, two heads of eight values
     assert spec.feed_forwards == {DenseNetwork(size=256): 2}  # 3 / 1.5 of 64, in 256s
     assert sharded(spec, 2).kv_bytes_per_token("bf16") == spec.kv_bytes_per_token("bf16") // 2
-    linear = DENSE | {
-        "model_type": "nemotron-nas",
-        "block_configs": [{**kept, "ffn": {"replace_with_linear": True}}] * 4,
-    }
-    with pytest.raises(
-        ValueError, match=r"block_configs\.ffn is \{'replace_with_linear': True\}; expected the attention"
-    ):
+    block = {**kept, "ffn": {"replace_with_linear": True}}
+    linear = DENSE | {"model_type": "nemotron-nas", "block_configs": [block] * 4}
+    with pytest.raises(ValueError, match=r"block_configs\.ffn is \{'replace_with_linear': True\}; expected the att"):
         spec_from_config(linear, source="here")
 
 
