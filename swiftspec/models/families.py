@@ -17,6 +17,7 @@ from swiftspec.models.layer_parts import (
     Layer,
     LinearAttention,
 )
+from swiftspec.models.names import PLANNED_DENSE
 
 __all__ = ["FAMILIES", "LEFT_OUT", "LayerConfig"]
 
@@ -332,28 +333,10 @@ def _granite_network(config: LayerConfig, index: int) -> FeedForward:
 
 _AttentionReader = Callable[[LayerConfig, int], Attention | None]
 _FeedForwardReader = Callable[[LayerConfig, int], FeedForward | None]
-_DENSE_KINDS = (
-    "cohere",
-    "cohere2",
-    "ernie4_5",
-    "gemma2",
-    "gemma3_text",
-    "glm",
-    "glm4",
-    "granite",
-    "hunyuan_v1_dense",
-    "mimo",
-    "ministral3",
-    "olmo2",
-    "olmo3",
-    "phi3",
-    "seed_oss",
-    "smollm3",
-)
 _LATENT_MIXTURES = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "kimi_k2")
 _OWN_WIDTH = ("ernie4_5_moe", "glm4_moe", "qwen2_moe")
 FAMILIES: Mapping[str, tuple[_AttentionReader, _FeedForwardReader]] = {
-    **dict.fromkeys(_DENSE_KINDS, (_grouped, _dense)),
+    **dict.fromkeys(PLANNED_DENSE, (_grouped, _dense)),
     **dict.fromkeys(_LATENT_MIXTURES, (_latent, _mixture("moe_intermediate_size"))),
     **dict.fromkeys(_OWN_WIDTH, (_grouped, _mixture("moe_intermediate_size"))),
     **dict.fromkeys(("granitemoe", "minimax_m2", "olmoe"), (_grouped, _mixture("intermediate_size"))),

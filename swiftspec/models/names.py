@@ -7,7 +7,7 @@ from typing import Final
 
 from swiftspec.errors import FieldError
 
-__all__ = ["ARCHITECTURES", "PLANNED_ONLY", "out_of_scope", "resolve", "unknown"]
+__all__ = ["ARCHITECTURES", "PLANNED_DENSE", "PLANNED_ONLY", "out_of_scope", "resolve", "unknown"]
 
 # Words that tell neither size nor architecture: publishers, and fine-tuning of the same shape.
 _NO_MATTER = frozenset({"meta", "nvidia", "instruct", "it", "chat", "hf", "base"})
@@ -16,46 +16,49 @@ _MOST_CHOICES = 8
 _HEAD = "is a head of a kind that is not supported; as a draft, those named eagle3, mtp, p-eagle, dflash and dspark are"
 ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")  # that the engine runs
 # That can be planned for only, since the engine does not have their layers: see families.py.
-PLANNED_ONLY: Final = (
+PLANNED_DENSE: Final = (
     "cohere",
     "cohere2",
+    "ernie4_5",
+    "gemma2",
+    "gemma3_text",
+    "glm",
+    "glm4",
+    "granite",
+    "hunyuan_v1_dense",
+    "mimo",
+    "ministral3",
+    "olmo2",
+    "olmo3",
+    "phi3",
+    "seed_oss",
+    "smollm3",
+)
+PLANNED_ONLY: Final = (
+    *PLANNED_DENSE,
     "deepseek_v2",
     "deepseek_v3",
     "deepseek_v32",
-    "ernie4_5",
     "ernie4_5_moe",
-    "gemma2",
-    "gemma3_text",
     "gemma4_text",
-    "glm",
-    "glm4",
     "glm4_moe",
     "glm4_moe_lite",
     "glm_moe_dsa",
     "gpt_oss",
-    "granite",
     "granitemoe",
     "granitemoehybrid",
     "granitemoeshared",
-    "hunyuan_v1_dense",
     "hunyuan_v1_moe",
     "kimi_k2",
     "kimi_linear",
     "llama4_text",
-    "mimo",
     "minimax_m2",
-    "ministral3",
     "nemotron-nas",
-    "olmo2",
-    "olmo3",
     "olmoe",
-    "phi3",
     "qwen2_moe",
     "qwen3_5_moe_text",
     "qwen3_5_text",
     "qwen3_next",
-    "seed_oss",
-    "smollm3",
 )
 _MIXTURE = "is a mixture of experts that is not known by name; give a directory with its config.json"
 _OTHER = "is of an architecture that is not supported; `swiftspec list models` has those that are at its end"
@@ -134,7 +137,7 @@ def _words(name: str) -> tuple[str, ...]:
 
 
 def _numbers(name: str) -> set[str]:
-    return {word for word in _words(name) if any(map(str.isdecimal, word))}
+    return {word.removesuffix("b") for word in _words(name) if any(map(str.isdecimal, word))}
 
 
 def _is_short_for(given: tuple[str, ...], words: tuple[str, ...]) -> bool:
