@@ -15,6 +15,9 @@ from swiftspec.models.quantisation import draft_format
 from swiftspec.models.sparse_config import read_spec, spec_from_config
 from swiftspec.models.sparse_spec import SparseSpec, in_layout
 from swiftspec.models.spec import ModelSpec
+from swiftspec.models.weights import dense_format
+from swiftspec.planner.planned_model import PlannedModel
+from swiftspec.policies.effects import Role
 
 MIXTRAL = {
     "model_type": "mixtral",
@@ -103,6 +106,14 @@ def test_of_a_mixture_the_experts_alone_have_fp4(quant: str, bits: float) -> Non
     rest = dense.num_parameters - dense.matrix_parameters
     assert weight_bytes(dense, quant) == round(dense.matrix_parameters * bits / 8) + 2 * rest
     assert draft_format(quant) == "bf16"
+
+
+def test_of_a_model_by_name_int4_is_the_format_of_its_checkpoint() -> None:
+    """Files of 595 GB (moonshotai/Kimi-K2.5), whose experts alone are in int4, in groups of 32."""
+    spec = known_model("kimi-k2.5").spec
+    assert dense_format("int4", spec) == "bf16"
+    assert weight_bytes(spec, "int4") == pytest.approx(595e9, rel=0.01)
+    assert PlannedModel.of(Role.TARGET, "kimi-k2.5").stored_format == "int4"
 
 
 def test_a_mixture_in_nvfp4_is_as_large_as_its_checkpoint() -> None:
