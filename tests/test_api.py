@@ -79,8 +79,8 @@ def test_a_mistake_is_one_sentence_naming_the_field(sentence: str, arguments: di
 
 
 def test_devices_that_are_unknown_are_named() -> None:
-    with pytest.raises(ValueError, match=r"^device is 'h900'; did you mean"):
-        swiftspec.Deployment(device="h900", num_devices=2)
+    with pytest.raises(ValueError, match=r"^device is 'h100-sxn'; did you mean h100-sxm\?"):
+        swiftspec.Deployment(device="h100-sxn", num_devices=2)
 
 
 def test_a_pair_is_profiled_traced_planned_and_validated_in_eight_lines(

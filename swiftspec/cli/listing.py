@@ -9,7 +9,7 @@ from swiftspec.cli.verbs.data import ListFlags
 from swiftspec.devices import DEVICES, DeviceSpec
 from swiftspec.engines import ENGINES, Engine
 from swiftspec.models import known_model, model_names
-from swiftspec.models.names import ARCHITECTURES
+from swiftspec.models.names import ARCHITECTURES, PLANNED_ONLY
 from swiftspec.policies import POLICIES, Policy
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.registry import offers
@@ -48,8 +48,8 @@ def list_models() -> dict[str, Any]:
     console.table("Models known by name", columns, rows, num_text_columns=2, last_is_text=True)
     console.paragraph()
     console.paragraph(
-        "For other models of the same architectures, give a directory with a config.json; what is none of "
-        f"{', '.join(ARCHITECTURES)} can be planned for, but not run. "
+        "For another model, give a directory with its config.json, whose model_type tells whether it is known: "
+        f"{', '.join(ARCHITECTURES)} run and can be planned; {', '.join(PLANNED_ONLY)} can be planned only. "
         "A draft needs the vocabulary of its target. A pair without published acceptance is planned with that of the "
         "most similar pair, or with `swiftspec plan --acceptance`."
     )
@@ -85,7 +85,8 @@ def list_devices() -> dict[str, Any]:
             f"{device['memory_bandwidth_Bps'] / 1e12:.2f}",
             f"{device['link_bandwidth_Bps'] / 1e9:.0f}",
             str(device["devices_per_node"]),
-            ", ".join(device["engines"]) + (f" (on {device['op_tables']})" if device["op_tables"] else ""),
+            (", ".join(device["engines"]) or "none: rooflines")
+            + (f" (on {device['op_tables']})" if device["op_tables"] else ""),
         )
         for device in listed
     ]

@@ -87,13 +87,21 @@ class ForwardOps:
         )
 
     def grouped_attention(
-        self, count: float, *, heads: int, kv_heads: int, head_dim: int, context: int | None = None, gated: bool = False
+        self,
+        count: float,
+        *,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        context: int | None = None,
+        gated: bool = False,
+        takes_keys: bool = False,
     ) -> Iterable[OpTime]:
-        """The same of any heads. context: if it is not this forward's. gated: by a product as wide as the queries."""
+        """The same of any heads. context: if it is not this forward's. gated, takes_keys: as `GroupedAttention` has."""
         spec, kernels, rows = self.spec, self.kernels, self.rows
         width, kv_width = heads * head_dim, 2 * kv_heads * head_dim
         yield "norm", self.norm(), count
-        yield "qkv", self.gemm((1 + gated) * width + kv_width, spec.hidden_size), count
+        yield "qkv", self.gemm((1 + gated) * width + kv_width // (1 + takes_keys), spec.hidden_size), count
         yield "rope_kv", kernels.elementwise(num_bytes=2 * rows * (width + kv_width) * BF16_BYTES), count
         attention = kernels.attention(
             rows=rows,

@@ -45,7 +45,7 @@ class SparseForwardOps(ForwardOps):
         for network, count in shard.feed_forwards.items():
             yield "norm", self.norm(), count
             yield from self._network(network, count)
-        yield from self.exchanges(2 * self.spec.num_layers)
+        yield from self.exchanges(shard.attentions.total() + shard.feed_forwards.total())
 
     def _attention(self, part: Attention, count: int) -> Iterable[OpTime]:
         if isinstance(part, GroupedAttention):
@@ -59,6 +59,7 @@ class SparseForwardOps(ForwardOps):
                 head_dim=part.head_dim,
                 context=context,
                 gated=part.is_gated,
+                takes_keys=part.takes_keys,
             )
         elif isinstance(part, LatentAttention):
             yield from self._latent_attention(part, count)
@@ -77,9 +78,11 @@ class SparseForwardOps(ForwardOps):
         hidden, rows, kernels = self.spec.hidden_size, self.rows, self.kernels
         cached = part.kv_rank + part.rotary_dim
         yield "norm", self.norm(), count
-        yield "qkv", self.gemm(part.query_rank + cached, hidden), count
+        first = part.query_rank or part.query_size
+        yield "qkv", self.gemm(first + cached, hidden), count
         yield "norm", kernels.elementwise(num_bytes=2 * rows * (part.query_rank + cached) * BF16_BYTES), count
-        yield "qkv", self.gemm(part.query_size, part.query_rank), count
+        if part.query_rank:
+            yield "qkv", self.gemm(part.query_size, part.query_rank), count
         yield "absorbed", self._batched(part.num_heads * part.plain_dim, part.kv_rank), count
         rotated = part.num_heads * cached + cached
         yield "rope_kv", kernels.elementwise(num_bytes=2 * rows * rotated * BF16_BYTES), count

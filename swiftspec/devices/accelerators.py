@@ -1,6 +1,7 @@
 """Accelerators by name: datasheet figures, dense (without sparsity), and the memory that drivers report."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,10 @@ class DeviceSpec:
     memory_source : str
         A public output of `nvidia-smi` on such a device.
     op_tables : str
-        Device whose op tables it stands on, scaled to its own bandwidth and compute; empty for one with its own.
+        Device whose op tables it stands on, scaled to its own bandwidth and compute; empty for one with its own, or
+        with rooflines only.
+    engines : tuple of str
+        Those that run on it; empty if all do.
     aliases : tuple of str
         Shorter names that mean this one of several, such as `h100`.
     """
@@ -50,6 +54,7 @@ class DeviceSpec:
     source: str
     memory_source: str
     op_tables: str = ""
+    engines: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
 
     def is_as_fast_as(self, other: "DeviceSpec") -> bool:
@@ -101,10 +106,12 @@ def _shipped() -> Iterator[DeviceSpec]:
     """The devices of accelerators.json, each figure with its source."""
     for entry in json.loads(_FILE.read_text(encoding="utf-8"))["devices"]:
         memory_bytes = entry.pop("memory_MiB") * _MiB
-        yield DeviceSpec(memory_bytes=memory_bytes, aliases=tuple(entry.pop("aliases", ())), **entry)
+        aliases, engines = (tuple(entry.pop(name, ())) for name in ("aliases", "engines"))
+        yield DeviceSpec(memory_bytes=memory_bytes, aliases=aliases, engines=engines, **entry)
 
 
 DEVICES: dict[str, DeviceSpec] = {device.name: device for device in _shipped()}
+_WITHOUT_BF16 = {"v100", "t4", "p100"}  # of compute capability below 8.0 (github.com/vllm-project/vllm/issues/1400)
 # Of data centres, for which trtllm-gen's kernels are written; other Blackwell devices do not have these.
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
 
@@ -112,7 +119,7 @@ BLACKWELL = ("b200", "b300", "gb200", "gb300")
 def named_device(name: str) -> DeviceSpec:
     """The device of exactly this name. ValueError with the closest names if there is none."""
     if name not in DEVICES:
-        raise unknown("device", name, DEVICES)
+        raise unknown("device", name, DEVICES, same_numbers=True)
     return DEVICES[name]
 
 
@@ -126,5 +133,7 @@ def registered_device(name: str, *, field: str = "device") -> str:
     """
     found = resolve(field, name, {known: device.aliases for known, device in DEVICES.items()})
     if found is None:
-        raise unknown(field, name, DEVICES)
+        if _WITHOUT_BF16 & set(re.split(r"[^a-z0-9]", name.lower())):
+            raise FieldError(field, repr(name), "it has no bf16, which every plan needs")
+        raise unknown(field, name, DEVICES, same_numbers=True)
     return found

@@ -130,11 +130,14 @@ def _modules(spec: ModelSpec) -> Iterator[tuple[Part, str, int]]:
     """Matrices as `layers.0.self_attn.q_proj`, with the number of their weights; experts of a layer as one."""
     for index, layer in enumerate(_layers(spec)):
         is_gdn = isinstance(layer.attention, LinearAttention) and layer.attention.kind == "gdn"
-        for name, count in layer.attention.matrices(spec.hidden_size).items():
+        for name, count in layer.attention.matrices(spec.hidden_size).items() if layer.attention else ():
             yield Part.ATTENTION, f"layers.{index}.{'linear' if is_gdn else 'self'}_attn.{name}", count
-        for name, count in layer.feed_forward.matrices(spec.hidden_size).items():
+        for name, count in layer.feed_forward.matrices(spec.hidden_size).items() if layer.feed_forward else ():
             part = Part.EXPERTS if name.startswith("experts.") else Part.NETWORKS
-            yield part, f"layers.{index}.mlp.{name}", count
+            module = f"layers.{index}.mlp.{name}"
+            if spec.architecture == "gemma4_text":  # whose experts are beside the dense network
+                module = module.replace("mlp.experts.", "experts.").replace("mlp.shared_expert.", "mlp.")
+            yield part, module, count
     if not spec.tie_word_embeddings:
         yield Part.HEAD, "lm_head", spec.vocab_size * spec.hidden_size
 

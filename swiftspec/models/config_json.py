@@ -73,7 +73,7 @@ class ConfigJson:
 
     def require_experts_everywhere(self) -> None:
         """Refuse experts in some layers only, unless all after the first few: they would be counted wrongly."""
-        for field in ("decoder_sparse_step", "moe_layer_freq"):
+        for field in ("decoder_sparse_step", "moe_layer_freq", "moe_layer_interval"):
             if self.values.get(field, 1) != 1:
                 raise self.fail(field, self.values[field], "1")
         if self.values.get("mlp_only_layers"):

@@ -17,9 +17,9 @@ from swiftspec.files.reading import read_foreign_json, shown
 from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.drafters import Drafter, drafter_of
 from swiftspec.models.inflation import Inflation
-from swiftspec.models.names import ARCHITECTURES
+from swiftspec.models.names import ARCHITECTURES, PLANNED_ONLY
 from swiftspec.models.sparse_config import spec_from_config
-from swiftspec.models.spec import PLANNED_ONLY, ModelSpec
+from swiftspec.models.spec import ModelSpec
 
 __all__ = ["HeadSpec", "check_equal", "drafter_layers", "inflated_layers"]
 

@@ -38,6 +38,8 @@ class GroupedAttention:
         Whether a product as wide as the queries gates its output.
     norms_heads_together : bool
         Whether queries and keys are normed over all their heads at once, so that devices have to add their squares.
+    takes_keys : bool
+        Whether its values are the keys before their rotation, without a product of their own.
     """
 
     num_heads: int
@@ -46,6 +48,7 @@ class GroupedAttention:
     window: int = 0
     is_gated: bool = False
     norms_heads_together: bool = False
+    takes_keys: bool = False
 
     @property
     def query_size(self) -> int:
@@ -64,7 +67,8 @@ class GroupedAttention:
         """Weights of its matrices, by their names in a checkpoint."""
         keys = hidden_size * self.num_kv_heads * self.head_dim
         queries = hidden_size * self.query_size
-        return {"q_proj": queries * (1 + self.is_gated), "k_proj": keys, "v_proj": keys, "o_proj": queries}
+        values = {} if self.takes_keys else {"v_proj": keys}
+        return {"q_proj": queries * (1 + self.is_gated), "k_proj": keys, **values, "o_proj": queries}
 
     def num_parameters(self, hidden_size: int) -> int:
         return sum(self.matrices(hidden_size).values())
@@ -101,7 +105,7 @@ class LatentAttention:
     ----------
     num_heads : int
     query_rank, kv_rank : int
-        Widths of the compressed queries, and of the compressed keys and values.
+        Widths of the compressed queries, 0 where they are not compressed, and of the compressed keys and values.
     plain_dim, rotary_dim, value_dim : int
         Of a head: parts of its keys without and with position, and its values.
     indexer : Indexer, optional
@@ -131,9 +135,11 @@ class LatentAttention:
 
     def matrices(self, hidden_size: int) -> dict[str, int]:
         """Weights of its matrices, by their names in a checkpoint."""
-        found = {
-            "q_a_proj": hidden_size * self.query_rank,
-            "q_b_proj": self.query_rank * self.query_size,
+        if self.query_rank:
+            queries = {"q_a_proj": hidden_size * self.query_rank, "q_b_proj": self.query_rank * self.query_size}
+        else:
+            queries = {"q_proj": hidden_size * self.query_size}
+        found = queries | {
             "kv_a_proj_with_mqa": hidden_size * (self.kv_rank + self.rotary_dim),
             "kv_b_proj": self.kv_rank * self.num_heads * (self.plain_dim + self.value_dim),
             "o_proj": hidden_size * self.num_heads * self.value_dim,
@@ -309,10 +315,10 @@ FeedForward = DenseNetwork | Experts
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:
-    """One decoder layer."""
+    """One decoder layer, in which a part may be left out."""
 
-    attention: Attention
-    feed_forward: FeedForward
+    attention: Attention | None
+    feed_forward: FeedForward | None
 
 
 def _columns(size: int, degree: int) -> int:

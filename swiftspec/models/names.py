@@ -7,25 +7,70 @@ from typing import Final
 
 from swiftspec.errors import FieldError
 
-__all__ = ["ARCHITECTURES", "out_of_scope", "resolve", "unknown"]
+__all__ = ["ARCHITECTURES", "PLANNED_DENSE", "PLANNED_ONLY", "out_of_scope", "resolve", "unknown"]
 
 # Words that tell neither size nor architecture: publishers, and fine-tuning of the same shape.
 _NO_MATTER = frozenset({"meta", "nvidia", "instruct", "it", "chat", "hf", "base"})
 _MOST_CHOICES = 8
 
-_MIXTURE = (
-    "is a mixture of experts that is not known by name; `swiftspec list models` lists those that are, and a directory "
-    "with its config.json can be named instead"
-)
 _HEAD = "is a head of a kind that is not supported; as a draft, those named eagle3, mtp, p-eagle, dflash and dspark are"
 ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")  # that the engine runs
-_OTHER = f"is of an architecture that is not supported; those of {', '.join(ARCHITECTURES)} are"
+# That can be planned for only, since the engine does not have their layers: see families.py.
+PLANNED_DENSE: Final = (
+    "cohere",
+    "cohere2",
+    "ernie4_5",
+    "gemma2",
+    "gemma3_text",
+    "glm",
+    "glm4",
+    "granite",
+    "hunyuan_v1_dense",
+    "mimo",
+    "ministral3",
+    "olmo2",
+    "olmo3",
+    "phi3",
+    "seed_oss",
+    "smollm3",
+)
+PLANNED_ONLY: Final = (
+    *PLANNED_DENSE,
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "ernie4_5_moe",
+    "gemma4_text",
+    "glm4_moe",
+    "glm4_moe_lite",
+    "glm_moe_dsa",
+    "gpt_oss",
+    "granitemoe",
+    "granitemoehybrid",
+    "granitemoeshared",
+    "hunyuan_v1_moe",
+    "kimi_k2",
+    "kimi_linear",
+    "llama4_text",
+    "minimax_m2",
+    "nemotron-nas",
+    "olmoe",
+    "qwen2_moe",
+    "qwen3_5_moe_text",
+    "qwen3_5_text",
+    "qwen3_next",
+)
+_MIXTURE = "is a mixture of experts that is not known by name; give a directory with its config.json"
+_OTHER = "is of an architecture that is not supported; `swiftspec list models` has those that are at its end"
+_MAMBA = "has Mamba layers, which cannot be planned"
 # Patterns of lower-case names, and why such a model cannot be planned for. The first match counts.
 _OUT_OF_SCOPE = (
     (r"eagle|medusa|hydra|\bmtp\b", _HEAD),
+    (r"mamba|jamba|nemotron-(h\b|3-|nano-\d+b-v2)|granite-4\.\d-h|falcon-h", _MAMBA),
+    (r"gemma-?(3n|4-e\d)", "has embeddings of every layer, which cannot be planned"),
+    (r"falcon|gpt-?2|gpt-neo|\bopt-|bloom|grok|dbrx|rwkv|\bphi-[12]\b|step-?3|minimax-m3|deepseek-v4|mimo-v2", _OTHER),
     (r"mixtral|gpt-?oss|\bmoe\b|-a\d+(\.\d+)?b\b|\d+x\d+b|deepseek-(coder-)?(v[2-9]|r1(?!.*distill))", _MIXTURE),
-    (r"llama-?4(?!\d)|kimi-k2|dbrx|grok|jamba", _MIXTURE),
-    (r"gemma|\bphi\b|phi-\d|falcon|gpt-?2|gpt-neo|\bopt-|bloom|command-r|mamba", _OTHER),
+    (r"llama-?4(?!\d)|kimi-k2", _MIXTURE),
 )
 
 
@@ -68,13 +113,18 @@ def out_of_scope(name: str) -> str | None:
     return next((reason for pattern, reason in _OUT_OF_SCOPE if re.search(pattern, lower)), None)
 
 
-def unknown(field: str, name: str, known: Iterable[str], *, otherwise: str | None = None) -> FieldError:
+def unknown(
+    field: str, name: str, known: Iterable[str], *, otherwise: str | None = None, same_numbers: bool = False
+) -> FieldError:
     """Error naming the field, the value and the closest known names; all of them if none is close.
 
-    otherwise: text instead of all names, if there are many.
+    otherwise: text instead of all names, if there are many. same_numbers: whether a name with another number is that of
+    another thing, however close: a100 and a10g, 70b and 405b.
     """
     known = list(known)
     close = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    if same_numbers:
+        close = [one for one in close if _numbers(name) <= _numbers(one)]
     others = otherwise or f"expected one of {', '.join(known)}"
     return FieldError(field, repr(name), f"did you mean {' or '.join(close)}?" if close else others)
 
@@ -84,6 +134,10 @@ def _words(name: str) -> tuple[str, ...]:
     pieces = re.split(r"[-_\s]+", name.lower().rpartition("/")[2])
     words = (word for piece in pieces for word in re.split(r"(?<=[a-z]{2})(?=\d)", piece))
     return tuple(word for word in words if word and word not in _NO_MATTER)
+
+
+def _numbers(name: str) -> set[str]:
+    return {word.removesuffix("b") for word in _words(name) if any(map(str.isdecimal, word))}
 
 
 def _is_short_for(given: tuple[str, ...], words: tuple[str, ...]) -> bool:

@@ -3,9 +3,10 @@
 `published.json` holds everything that sizes and costs depend on (nothing of rotary embeddings or norms' eps), the
 repository of the shape and others of the same one, its number of parameters, and the vocabulary: drafts need their
 target's. The same of models that can be planned for, but not run, with the rounded number of parameters on their cards,
-is `published_sparse.json`.
+is `published_sparse.json`; a model whose only checkpoint is quantised has its format there.
 """
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from swiftspec.errors import FieldError
+from swiftspec.models.checkpoint_format import stored_weights
 from swiftspec.models.heads import Product
 from swiftspec.models.names import out_of_scope, resolve, unknown
 from swiftspec.models.sparse_config import spec_from_config
@@ -29,8 +31,8 @@ __all__ = [
 ]
 
 NOT_LISTED = (
-    "`swiftspec list models` lists those that are known by name; another model of the same architectures can be named "
-    "by a directory with its config.json"
+    "`swiftspec list models` lists those that are known by name; another model can be given as a directory with its "
+    "config.json"
 )
 _TABLES = tuple(Path(__file__).with_name(name) for name in ("published.json", "published_sparse.json"))
 # Vocabularies whose sizes differ by no more are taken as the same one with different padding, as Qwen2's of 151,936 and
@@ -84,9 +86,11 @@ def registered_name(name: str, *, field: str = "model") -> str | None:
 def known_model(name: str) -> NamedModel:
     """The model of this name. ValueError with the closest names if there is none."""
     if name not in _table():
-        raise unknown("model", name, _table(), otherwise=NOT_LISTED)
+        raise unknown("model", name, _table(), otherwise=NOT_LISTED, same_numbers=True)
     entry = _table()[name]
     spec = spec_from_config(entry["config"], source=name)
+    if "quantization_config" in entry["config"]:
+        spec = dataclasses.replace(spec, stored=stored_weights(Path(name), entry["config"], spec))
     return NamedModel(name=name, spec=spec, vocabulary=entry["vocabulary"], source=entry["source"])
 
 

@@ -13,7 +13,7 @@ __all__ = ["USUAL_THETA", "RopeScaling", "longest_context", "read_rope", "rope_f
 
 USUAL_THETA: Final = 10000.0
 _PLAIN: Final = ("default", "mrope")  # mrope: of images; text has the plain one
-_KINDS: Final = ("linear", "dynamic", "yarn", "llama3", "longrope")
+_KINDS: Final = ("linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
 _SPELLINGS: Final = {"su": "longrope"}  # in Phi-3's first config.json
 _ORIGINAL: Final = "original_max_position_embeddings"
 _MOST_FACTORS: Final = 1024  # one for each pair of a head's values
@@ -26,7 +26,7 @@ class RopeScaling:
     Parameters
     ----------
     kind : str
-        linear, dynamic, yarn, llama3 or longrope.
+        linear, dynamic, yarn, llama3, longrope or proportional (of a part of the wavelengths, in Gemma 4).
     factor : float
     original_max_position : int
         Tokens of the original context; 0 if it is not stated.
@@ -68,7 +68,7 @@ def read_rope(config: ConfigJson, usual_theta: float = USUAL_THETA) -> tuple[flo
         return theta, None
     if kind not in _KINDS:
         raise config.fail(f"{field}.rope_type", kind, f"one of {', '.join((*_PLAIN, *_KINDS))}")
-    factor = config.number("factor", 1.0 if kind == "longrope" else None, source=rope)
+    factor = config.number("factor", 1.0 if kind in ("longrope", "proportional") else None, source=rope)
     if kind == "llama3":
         return theta, RopeScaling(
             kind=kind,

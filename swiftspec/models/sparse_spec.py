@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from swiftspec.models.device_layout import DeviceLayout
@@ -49,28 +49,33 @@ class SparseSpec(ModelSpec):
         """
         network = spec.experts or DenseNetwork(size=spec.intermediate_size)
         attention = GroupedAttention(num_heads=spec.num_heads, num_kv_heads=spec.num_kv_heads, head_dim=spec.head_dim)
-        shared = {field.name: getattr(spec, field.name) for field in dataclasses.fields(ModelSpec)}
         if spec.experts is not None:
-            shared["intermediate_size"] = spec.experts.num_active * spec.experts.size
+            active = spec.experts.num_active * spec.experts.size
+            spec = dataclasses.replace(spec, intermediate_size=active)
         layers = (
             Layer(attention=dataclasses.replace(attention, window=window), feed_forward=network)
             for window in windows or [0] * spec.num_layers
         )
-        return cls(**shared, layers=tuple(layers))
+        return cls.with_layers(spec, tuple(layers))
+
+    @classmethod
+    def with_layers(cls, spec: ModelSpec, layers: tuple[Layer, ...]) -> SparseSpec:
+        """A model of these layers, and else as `spec`."""
+        return cls(**{field.name: getattr(spec, field.name) for field in dataclasses.fields(ModelSpec)}, layers=layers)
 
     @property
     def attention_ranks(self) -> int:
         return self.layout.dp if self.layout else 1
 
     @property
-    def attentions(self) -> Mapping[Attention, int]:
+    def attentions(self) -> Counter[Attention]:
         """Kinds of attention, and the number of layers with each."""
-        return Counter(layer.attention for layer in self.layers)
+        return Counter(layer.attention for layer in self.layers if layer.attention)
 
     @property
-    def feed_forwards(self) -> Mapping[FeedForward, int]:
+    def feed_forwards(self) -> Counter[FeedForward]:
         """Kinds of feed-forward networks, and the number of layers with each."""
-        return Counter(layer.feed_forward for layer in self.layers)
+        return Counter(layer.feed_forward for layer in self.layers if layer.feed_forward)
 
     @property
     def is_recurrent(self) -> bool:
@@ -165,7 +170,10 @@ class SparseSpec(ModelSpec):
     ) -> SparseSpec:
         """The same with other parts in place of each."""
         changed = {  # a model has many layers of few kinds
-            layer: Layer(attention=attention(layer.attention), feed_forward=feed_forward(layer.feed_forward))
+            layer: Layer(
+                attention=layer.attention and attention(layer.attention),
+                feed_forward=layer.feed_forward and feed_forward(layer.feed_forward),
+            )
             for layer in frozenset(self.layers)
         }
         layers = tuple(changed[layer] for layer in self.layers)

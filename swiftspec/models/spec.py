@@ -14,12 +14,11 @@ from typing import Any, Final
 from swiftspec.errors import FieldError
 from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.layer_parts import Experts
-from swiftspec.models.names import ARCHITECTURES
+from swiftspec.models.names import ARCHITECTURES, PLANNED_ONLY
 from swiftspec.models.quantisation import Part, StoredWeights
 from swiftspec.models.rotary import USUAL_THETA, RopeScaling, longest_context, read_rope, rope_fields
 
 __all__ = [
-    "PLANNED_ONLY",
     "ModelSpec",
     "dtype_bytes",
     "is_model_directory",
@@ -27,22 +26,6 @@ __all__ = [
 ]
 
 _DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "int8": 1}
-# Architectures whose layers the engine does not have: see sparse_config.
-PLANNED_ONLY: Final = (
-    "glm4_moe",
-    "gpt_oss",
-    "minimax_m2",
-    "deepseek_v3",
-    "deepseek_v32",
-    "kimi_k2",
-    "glm_moe_dsa",
-    "kimi_linear",
-    "qwen3_next",
-    "qwen3_5_moe_text",
-    "qwen3_5_text",
-    "gemma3_text",
-    "llama4_text",
-)
 # Transformers' defaults for fields that a config.json leaves out.
 _DEFAULT_MAX_POSITION: Final = {"llama": 2048, "mistral": 131072, "mixtral": 131072}
 _USUAL_MAX_POSITION: Final = 32768
@@ -240,8 +223,8 @@ class _Config(ConfigJson):
             expected = f"one of {', '.join(ARCHITECTURES)}: its layers can be planned for, but not run"
             raise self.fail("model_type", model_type, expected)
         if model_type not in ARCHITECTURES:
-            known = ARCHITECTURES if runs else (*ARCHITECTURES, *PLANNED_ONLY)
-            raise self.fail("model_type", model_type, f"one of {', '.join(known)}")
+            known = ", ".join(ARCHITECTURES) if runs else "those that `swiftspec list models` has at its end"
+            raise self.fail("model_type", model_type, f"one of {known}")
         return str(model_type)
 
     def require_runnable(self, architecture: str, scaling: RopeScaling | None) -> None:

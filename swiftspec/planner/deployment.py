@@ -130,6 +130,9 @@ class Deployment:
         if self.host_s is not None and not 0 <= self.host_s < math.inf:
             raise FieldError("host_s", f"{self.host_s:g}", "expected a finite number, 0 or more")
         if (engine := self.served_by) is not None:
+            if self.spec.engines and engine.name not in self.spec.engines:
+                expected = f"one of {', '.join(self.spec.engines)}, which run on {self.device}"
+                raise FieldError("engine", engine.name, f"expected {expected}")
             engine.limits(self.spec, self.settings)  # raises for one that it does not have
         elif self.settings:
             word, value = next(iter(self.settings.items()))

@@ -66,7 +66,7 @@ class PlannedModel:
         if name.startswith((".", "/")) and not Path(name).is_dir():
             raise FieldError(role, repr(name), "there is no such directory")
         if not is_path:
-            raise unknown(role, name, model_names(), otherwise=NOT_LISTED)
+            raise unknown(role, name, model_names(), otherwise=NOT_LISTED, same_numbers=True)
         directory = model_directory(name)
         facts = draft_facts(directory, runs=False) if role is Role.DRAFT else DraftFacts()
         spec = drafter_layers(directory) if facts.kind.reads_target else read_spec(directory)

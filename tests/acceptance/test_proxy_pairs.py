@@ -206,8 +206,8 @@ def test_without_a_published_pair_of_its_vocabulary_the_family_of_the_stand_in_d
 
 
 def test_unknown_names_are_errors() -> None:
-    with pytest.raises(ValueError, match="model is 'llama-3-71b'; did you mean llama-3-70b"):
-        acceptance_for("llama-3-71b", "llama-3.2-3b")
+    with pytest.raises(ValueError, match="model is 'lama-3-70b'; did you mean llama-3-70b"):
+        acceptance_for("lama-3-70b", "llama-3.2-3b")
     with pytest.raises(
         ValueError, match=r"draft is 'qwen2-1.5b', whose vocabulary is qwen2; llama-3-70b needs one of llama-3"
     ):

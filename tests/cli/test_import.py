@@ -65,7 +65,7 @@ def test_a_malformed_row_is_one_sentence_with_file_and_line(
 
 
 @pytest.mark.parametrize(
-    ("device", "sentence"), [("h2000-sxm", "did you mean h200-sxm"), ("l40s", "no row has system 'l40s'")]
+    ("device", "sentence"), [("h200-sxn", "did you mean h200-sxm"), ("l40s", "no row has system 'l40s'")]
 )
 def test_a_device_that_is_not_there_is_named(
     folder: Path, tmp_path: Path, fails: Callable[..., str], device: str, sentence: str

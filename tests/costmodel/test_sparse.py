@@ -173,6 +173,32 @@ def test_whole_experts_are_looked_up_as_such_and_exchange_as_much() -> None:
     assert seconds(by_width, "experts") != seconds(whole, "experts")
 
 
+def test_parts_that_are_left_out_cost_nothing() -> None:
+    whole = SparseSpec.of_alike(known_model("llama-3.1-8b").spec)
+    half = [replace(layer, attention=None) if index % 2 else layer for index, layer in enumerate(whole.layers)]
+
+    def parts(spec: SparseSpec) -> list[Part]:
+        return list(forward_parts(spec, kernels=H200, quant="bf16", degree=2, rows=4, context=2048))
+
+    before, after = parts(whole), parts(replace(whole, layers=tuple(half)))
+    for name, share in (("attention", 1 / 2), ("o", 1 / 2), ("down", 1), ("all_reduce", (24 + 24 + 1) / (32 + 32 + 1))):
+        assert seconds(after, name) == pytest.approx(share * seconds(before, name)), name
+
+
+def test_values_that_are_keys_and_queries_that_are_not_compressed_change_one_product() -> None:
+    whole = SparseSpec.of_alike(known_model("llama-3.1-8b").spec)
+    (attention,) = whole.attentions
+    assert isinstance(attention, GroupedAttention)
+    taken = replace(
+        whole, layers=tuple(replace(layer, attention=replace(attention, takes_keys=True)) for layer in whole.layers)
+    )
+    lite = known_model("deepseek-v2-lite").spec
+    for spec, width, inputs in ((whole, 6144, 4096), (taken, 5120, 4096), (lite, 16 * 192 + 576, 2048)):
+        parts = list(forward_parts(spec, kernels=H200, quant="bf16", degree=1, rows=4, context=2048))
+        product = H200.gemm(rows=4, n=width, k=inputs, quant="bf16")
+        assert seconds(parts, "qkv") == pytest.approx(spec.num_layers * product.seconds)
+
+
 def test_norms_over_all_heads_are_two_kernels_and_an_exchange_in_every_layer() -> None:
     spec = known_model("minimax-m2.5").spec
     assert isinstance(spec, SparseSpec)

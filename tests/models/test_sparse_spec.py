@@ -8,11 +8,16 @@ import pytest
 
 from swiftspec.models import known_model, sharded, weight_bytes
 from swiftspec.models.device_layout import DeviceLayout
+from swiftspec.models.families import FAMILIES
 from swiftspec.models.layer_parts import DenseNetwork, Experts, GroupedAttention, LatentAttention, LinearAttention
+from swiftspec.models.names import PLANNED_ONLY
 from swiftspec.models.quantisation import draft_format
-from swiftspec.models.sparse_config import _FAMILIES, read_spec, spec_from_config
+from swiftspec.models.sparse_config import read_spec, spec_from_config
 from swiftspec.models.sparse_spec import SparseSpec, in_layout
-from swiftspec.models.spec import PLANNED_ONLY, ModelSpec
+from swiftspec.models.spec import ModelSpec
+from swiftspec.models.weights import dense_format
+from swiftspec.planner.planned_model import PlannedModel
+from swiftspec.policies.effects import Role
 
 MIXTRAL = {
     "model_type": "mixtral",
@@ -103,6 +108,14 @@ def test_of_a_mixture_the_experts_alone_have_fp4(quant: str, bits: float) -> Non
     assert draft_format(quant) == "bf16"
 
 
+def test_of_a_model_by_name_int4_is_the_format_of_its_checkpoint() -> None:
+    """Files of 595 GB (moonshotai/Kimi-K2.5), whose experts alone are in int4, in groups of 32."""
+    spec = known_model("kimi-k2.5").spec
+    assert dense_format("int4", spec) == "bf16"
+    assert weight_bytes(spec, "int4") == pytest.approx(595e9, rel=0.01)
+    assert PlannedModel.of(Role.TARGET, "kimi-k2.5").stored_format == "int4"
+
+
 def test_a_mixture_in_nvfp4_is_as_large_as_its_checkpoint() -> None:
     """MiniMax-M2.5-NVFP4 has files of 126 GiB in all, experts in nvfp4 and the rest in bf16 (its model card)."""
     assert weight_bytes(sparse("minimax-m2.5"), "nvfp4") / 2**30 == pytest.approx(126, rel=0.01)
@@ -128,7 +141,7 @@ def test_layers_alone_and_a_dense_one_beside_them() -> None:
         ({"decoder_sparse_step": 2}, "decoder_sparse_step is 2; expected 1"),
         ({"mlp_only_layers": [1]}, "mlp_only_layers is [1]; expected none"),
         ({"hidden_size": "big"}, "hidden_size is 'big'; expected a positive integer"),
-        ({"model_type": "rwkv"}, "model_type is 'rwkv'; expected one of llama, mistral, qwen2, qwen3"),
+        ({"model_type": "rwkv"}, "model_type is 'rwkv'; expected one of those that `swiftspec list models` has"),
     ],
 )
 def test_a_config_that_does_not_fit(tmp_path: Path, changes: dict[str, object], sentence: str) -> None:
@@ -142,7 +155,7 @@ def test_the_engine_refuses_what_can_only_be_planned_for(tmp_path: Path) -> None
     (tmp_path / "config.json").write_text(json.dumps(MIXTRAL | {"model_type": "gpt_oss"}))
     with pytest.raises(ValueError, match="can be planned for, but not run"):
         ModelSpec.from_directory(tmp_path)
-    assert set(PLANNED_ONLY) == set(_FAMILIES)
+    assert set(PLANNED_ONLY) == set(FAMILIES)
 
 
 def windows(spec: ModelSpec) -> list[int]:
@@ -196,6 +209,63 @@ def test_gemma_has_the_sizes_that_its_config_leaves_out() -> None:
     assert (spec.tie_word_embeddings, spec.max_position) == (True, 131072)
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"model_type": "nemotron_h", "mamba_num_heads": 64},
+            "mamba_num_heads is 64; expected none, since Mamba layers",
+        ),
+        (
+            {"model_type": "granitemoehybrid", "mamba_d_conv": 4, "layer_types": ["mamba", "attention"]},
+            "mamba_d_conv is 4; expected none, since Mamba layers cannot be planned",
+        ),
+        ({"model_type": "deepseek_v4", "compress_ratios": [4, 128]}, "since attention to compressed tokens cannot be"),
+        ({"model_type": "minimax_m3", "sparse_attention_config": {"sparse_topk_blocks": 16}}, "since attention to sel"),
+        (
+            {"model_type": "gemma4_text", "hidden_size_per_layer_input": 256},
+            "since embeddings of every layer cannot be",
+        ),
+        (
+            {"model_type": "mimo_v2_flash", "swa_v_head_dim": 128},
+            "since values of another width than keys cannot be pl",
+        ),
+    ],
+)
+def test_layers_without_a_cost_are_refused_by_what_they_have(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=r"here: config\.json .* is .*; expected none, since ") as raised:
+        spec_from_config(MIXTRAL | changes, source="here")
+    assert sentence in str(raised.value)
+
+
+def test_a_hybrid_whose_layers_all_have_attention_is_planned() -> None:
+    hybrid = {"model_type": "granitemoehybrid", "mamba_d_conv": 4, "layer_types": ["attention"] * 2}
+    spec = spec_from_config(DENSE | hybrid | {"num_hidden_layers": 2, "shared_intermediate_size": 96}, source="here")
+    assert type(spec) is ModelSpec
+    assert spec.intermediate_size == 96
+
+
+def test_layers_may_lack_attention_or_a_network() -> None:
+    kept = {"attention": {"n_heads_in_group": 4}, "ffn": {"ffn_mult": 3.0}}
+    left_out = {"attention": {"no_op": True}, "ffn": {"no_op": True}}
+    blocks = [kept, {**kept, "attention": left_out["attention"]}, {**kept, "ffn": left_out["ffn"]}, left_out]
+    spec = spec_from_config(DENSE | {"model_type": "nemotron-nas", "block_configs": blocks}, source="here")
+    assert isinstance(spec, SparseSpec)
+    assert spec.kv_bytes_per_token("bf16") == 2 * 2 * 2 * 8 * 2  # two layers, two heads of eight values
+    assert spec.feed_forwards == {DenseNetwork(size=256): 2}  # 3 / 1.5 of 64, in 256s
+    assert sharded(spec, 2).kv_bytes_per_token("bf16") == spec.kv_bytes_per_token("bf16") // 2
+    block = {**kept, "ffn": {"replace_with_linear": True}}
+    linear = DENSE | {"model_type": "nemotron-nas", "block_configs": [block] * 4}
+    with pytest.raises(ValueError, match=r"block_configs\.ffn is \{'replace_with_linear': True\}; expected the att"):
+        spec_from_config(linear, source="here")
+
+
+def test_a_family_with_the_layers_of_llama_is_as_dense_as_llama() -> None:
+    llama = spec_from_config(DENSE | {"model_type": "llama"}, source="here")
+    for kind in ("granite", "seed_oss", "glm4", "mimo"):
+        assert spec_from_config(DENSE | {"model_type": kind}, source="here") == replace(llama, architecture=kind)
+
+
 def test_llama_4_has_experts_in_every_second_layer_and_chunks_in_three_of_four() -> None:
     text = {
         "model_type": "llama4_text",
@@ -236,5 +306,5 @@ def test_the_language_model_of_one_that_reads_images_is_planned() -> None:
     values = {"model_type": "qwen3_vl", "tie_word_embeddings": True, "text_config": text}
     spec = spec_from_config(values, source="here")
     assert (spec.architecture, spec.tie_word_embeddings) == ("qwen3", True)
-    with pytest.raises(ValueError, match=r"model_type is 'gemma4_text'; expected one of llama, .*, llama4_text"):
-        spec_from_config({"text_config": text | {"model_type": "gemma4_text"}}, source="here")
+    with pytest.raises(ValueError, match=r"model_type is 'rwkv_text'; expected one of those that `swiftspec list mod"):
+        spec_from_config({"text_config": text | {"model_type": "rwkv_text"}}, source="here")

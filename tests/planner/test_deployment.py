@@ -75,8 +75,8 @@ def test_models_are_known_by_name_repository_and_directory(tmp_path: Path) -> No
     ("name", "complaint"),
     [
         ("/nowhere", "draft is '/nowhere'; there is no such directory"),
-        ("Llama-3.2-4B", "draft is 'Llama-3.2-4B'; did you mean llama-3.2-3b"),
-        ("grok-1", "draft is 'grok-1'; that is a mixture of experts"),
+        ("Lama-3.2-3B", "draft is 'Lama-3.2-3B'; did you mean llama-3.2-3b"),
+        ("grok-1", "draft is 'grok-1'; that is of an architecture that"),
         ("llama-3.2", "draft is 'llama-3.2', which may be llama-3.2-1b or llama-3.2-3b; name one of them"),
         ("demo/none", "model 'demo/none': there is no directory "),
     ],
@@ -267,3 +267,11 @@ def test_a_block_drafter_is_planned_with_at_most_its_block(tmp_path: Path) -> No
 def test_a_small_model_with_layers_for_multi_token_prediction_is_a_model(tmp_path: Path) -> None:
     draft = directory(tmp_path, "small", num_nextn_predict_layers=1)
     assert planned_pair("llama-3-8b", draft)[1].kind is DraftKind.SERIAL
+
+
+def test_an_engine_that_does_not_run_on_a_device_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="engine is trtllm; expected one of swiftspec, vllm, sglang, llamacpp, which run"
+    ):
+        Deployment(device="mi300x", num_devices=8, engine="trtllm")
+    assert Deployment(device="mi300x", num_devices=8, engine="vllm").device == "mi300x"

@@ -149,7 +149,7 @@ def test_what_a_row_leaves_open_is_named(tmp_path: Path) -> None:
     [
         (("vLLM 0.15.1", "TGI 3"), "engine is 'TGI 3', which is not described"),
         (("vLLM 0.15.1", ""), "engine is missing"),
-        (("H100", "MI300X"), "device is 'MI300X', which is not registered"),
+        (("H100", "MI325X"), "device is 'MI325X', which is not registered"),
         (("Qwen3-32B", "Nobody-9B"), "target is 'Nobody-9B', which is not known by name"),
         (("TP1", "DP8+EP8"), "its 8 ranks of attention in data parallel do not divide its devices, 1"),
         ((",8,76", ",,76"), "conc is missing"),
