@@ -1,4 +1,4 @@
-"""Bodies of requests to the server, as OpenAI's API and vLLM name their fields; `fields` has those that mean nothing."""
+"""Bodies of requests to the server, as OpenAI's API and vLLM name their fields."""
 
 import secrets
 from collections.abc import Mapping
@@ -104,7 +104,7 @@ class GenerationBody(Body):
         """Likeliest tokens to tell beside each of the output; None if no log-probs are wanted."""
         return None
 
-    def sampling(self, defaults: Mapping[str, float]) -> Sampling:
+    def sampling(self, defaults: Mapping[str, float]) -> "Sampling":
         """How its tokens are drawn, with the model's defaults or OpenAI's for what it does not say."""
 
         def chosen(name: str, usual: float) -> Any:
@@ -114,7 +114,7 @@ class GenerationBody(Body):
         return {
             "temperature": chosen("temperature", 1.0),
             "top_p": chosen("top_p", 1.0),
-            "top_k": max(0, chosen("top_k", 0)),
+            "top_k": max(0, int(chosen("top_k", 0))),
             "min_p": chosen("min_p", 0.0),
             "logit_bias": self.logit_bias,
             "num_log_probs": self.num_log_probs,
@@ -242,5 +242,5 @@ def _refusal(error: ValidationError) -> RequestError:
     reason = first["msg"].removeprefix("Value error, ")
     field = ".".join(str(part) for part in first["loc"][:2])
     if not field:
-        field, _, reason = reason.rpartition(": ")
+        field, _, reason = reason.partition(": ")
     return RequestError(f"{field}: {reason}" if field else reason, param=field or None)

@@ -139,7 +139,7 @@ def _compiled(environment: Environment, source: str, where: str) -> Template:
 
 
 def _up_to_tag(text: str, final: str) -> str:
-    """A conversation's text up to the end of its last message, as transformers cuts it. ValueError if that is not in it."""
+    """A conversation's text up to the end of its last message, cut as transformers does. ValueError without it."""
     before, tag, after = text.rpartition(_TAG.strip())
     if not tag or final.strip() not in before:
         raise ValueError("messages: the chat template leaves out or changes the last one, so it cannot be continued")

@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swiftspec.models.generation_config import GenerationConfig
 from swiftspec.server.answer import Answer
 from swiftspec.server.bodies import ChatBody, CompletionBody, ScoringBody, TokenizeBody
 from swiftspec.server.chat_template import TemplateSource
@@ -19,7 +20,7 @@ from swiftspec.server.metrics import Metrics
 from swiftspec.server.renderer import Renderer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from swiftspec.engine.api import EngineState, ScoredToken
     from swiftspec.engine.async_api import AsyncEngine, AsyncStream
@@ -52,6 +53,8 @@ class ServingOptions:
         Longest time of a request, from its arrival to its last token.
     chat_template : Path or None
         Template instead of the model's.
+    generation_config : bool
+        Take what requests do not say of sampling from each model's generation_config.json.
     keep_timelines : int
         Requests whose timelines can be asked for, the last ones.
     """
@@ -59,6 +62,7 @@ class ServingOptions:
     model: str
     request_timeout_s: float | None = None
     chat_template: Path | None = None
+    generation_config: bool = True
     keep_timelines: int = 0
 
 
@@ -87,7 +91,7 @@ class Serving:
         self._options = options
         self._engine: AsyncEngine | None = None
         self._tenants: dict[str, str | None] = {options.model: None}  # what the engine calls each served model
-        self._defaults: dict[str, Mapping[str, float]] = {options.model: {}}  # of each served model's sampling
+        self._defaults: dict[str, Mapping[str, float]] = {}  # of each served model's sampling
         self._templates: dict[str, int] = {}  # number of each served model's, if it has one
         self._renderer = Renderer(())
         self._num_begun = 0
@@ -97,6 +101,11 @@ class Serving:
     async def open(self, engine: AsyncEngine) -> None:
         """Accept requests. ValueError if a chat template is none."""
         base, *tenants = engine.tenants
+        if self._options.generation_config:
+            own_defaults = GenerationConfig.read(base.directory).sampling
+            self._defaults = {self.model: own_defaults} | {
+                tenant.name: GenerationConfig.read(tenant.directory).sampling or own_defaults for tenant in tenants
+            }
         self._tenants |= {tenant.name: tenant.name for tenant in tenants}
         own = TemplateSource.of(base.directory, self._options.chat_template)
         sources = {self.model: own}
@@ -188,7 +197,7 @@ class Serving:
         most = self._most_tokens(body, len(tokens), engine.max_context)
         if body.min_tokens > most:
             raise RequestError(f"min_tokens is {body.min_tokens}; expected {most} at most", param="min_tokens")
-        sampling = body.sampling(self._defaults[body.model or self.model])
+        sampling = body.sampling(self._defaults_of(body))
         answers: list[Answer] = []
         try:
             for index in range(body.n):
@@ -272,7 +281,8 @@ class Serving:
 
     def _most_tokens(self, body: CompletionBody | ChatBody, num_prompt_tokens: int, max_context: int) -> int:
         room = max_context - num_prompt_tokens
-        most = body.most_tokens or (room if isinstance(body, ChatBody) else min(_COMPLETION_TOKENS, room))
+        usual = int(self._defaults_of(body).get("max_new_tokens", room))
+        most = body.most_tokens or min(room, usual if isinstance(body, ChatBody) else min(_COMPLETION_TOKENS, usual))
         if room < max(1, most):
             raise RequestError(
                 f"the maximum context length is {max_context} tokens; the prompt has {num_prompt_tokens}, and "
@@ -281,6 +291,9 @@ class Serving:
                 code="context_length_exceeded",
             )
         return most
+
+    def _defaults_of(self, body: CompletionBody | ChatBody) -> Mapping[str, float]:
+        return self._defaults.get(body.model or self.model, {})
 
     def too_busy(self) -> RequestError:
         """What a request is told that finds no place."""

@@ -61,7 +61,7 @@ def template_of(directory: Path, file: Path | None = None) -> ChatTemplate | Non
 
 
 def compiled(source: str) -> ChatTemplate:
-    return ChatTemplate(TemplateSource(source=source, special_tokens={}, where="file"))
+    return ChatTemplate(TemplateSource(named={"default": source}, special_tokens={}, where="file"))
 
 
 @pytest.mark.parametrize("talk", TALKS)
@@ -128,4 +128,4 @@ def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
 
 def test_what_is_no_template_is_a_sentence_with_the_file() -> None:
     with pytest.raises(ValueError, match=r"some/file: not a chat template \(line 1"):
-        ChatTemplate(TemplateSource(source="{% for %}", special_tokens={}, where="some/file"))
+        ChatTemplate(TemplateSource(named={"default": "{% for %}"}, special_tokens={}, where="some/file"))

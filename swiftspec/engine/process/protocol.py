@@ -177,7 +177,7 @@ class CommitReport:
 
 @dataclass(frozen=True, slots=True)
 class ScoreReport:
-    """Log-probs of the next tokens of a prompt, or of those that are committed next, and the likeliest in their places."""
+    """Log-probs of the next tokens of a prompt, or of the next commit, and the likeliest tokens in their places."""
 
     number: int
     log_probs: tuple[float, ...]

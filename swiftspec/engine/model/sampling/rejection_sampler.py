@@ -169,4 +169,3 @@ class RejectionSampler:
                     accepted[index] = token
         drawn = self._sampler.draw(scores, [row.position for row in rows])
         return tuple(accepted.get(index, token) for index, token in enumerate(drawn))
-

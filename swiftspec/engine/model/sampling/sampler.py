@@ -79,7 +79,7 @@ class Sampler:
     logit_bias : tuple of (int, float)
         Token ids, and what is added to the target's logit of each.
     barred : tuple of int
-        Token ids that the target cannot choose at rows before `barred_before`: the ends of an output with a least length.
+        Token ids that the target cannot choose at rows before `barred_before`: ends of an output with a least length.
     barred_before : int
         Position of the first row at which it can.
     num_log_probs : int or None
@@ -109,7 +109,9 @@ class Sampler:
         if not 0.0 <= self.min_p <= 1.0:
             raise ValueError(f"min_p is {self.min_p}; expected 0 (all tokens) to 1")
         if not all(abs(bias) <= _MOST_BIAS for _, bias in self.logit_bias):
-            raise ValueError(f"logit_bias is {dict(self.logit_bias)}; expected numbers from {-_MOST_BIAS} to {_MOST_BIAS}")
+            raise ValueError(
+                f"logit_bias is {dict(self.logit_bias)}; expected numbers from {-_MOST_BIAS} to {_MOST_BIAS}"
+            )
         if self.num_log_probs is not None and self.num_log_probs < 0:
             raise ValueError(f"num_log_probs is {self.num_log_probs}; expected 0 or more")
         if not 0 <= self.seed < 2**64:
@@ -144,10 +146,11 @@ class Sampler:
         if not self.logit_bias and not early:
             return logits
         logits = logits.clone()
-        for token, bias in self.logit_bias:
-            logits[:, token] += bias
-        for token in self.barred:
-            logits[early, token] = -np.inf
+        if self.logit_bias:
+            tokens, biases = zip(*self.logit_bias, strict=True)
+            logits[:, list(tokens)] += logits.new_tensor(biases)
+        for row in early:
+            logits[row, list(self.barred)] = -np.inf
         return logits
 
     def scores(self, logits: Tensor) -> Tensor:
