@@ -214,7 +214,7 @@ class Engine:
         cancelled : threading.Event, optional
             Another thread may set it to end the request, even while the request waits for a token.
         **sampling : Sampling
-            `temperature` (0 is greedy, and the default); `top_p`, `top_k` and `min_p`, which keep the most likely tokens;
+            `temperature` (0 is greedy, and the default); `top_p`, `top_k` and `min_p`, which keep the likeliest tokens;
             `seed`, which gives the same text with every policy, and is drawn if not given (`Generation` has it);
             `logit_bias`, a number for each token id that is added to its logit; and `num_log_probs`, to be told the
             log-prob of each token before all of these, and so many of the likeliest tokens in its place.

@@ -2,16 +2,13 @@
 
 import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from swiftspec.server.conversation import Conversation, Messages
 from swiftspec.server.errors import RequestError
 from swiftspec.server.fields import Body, Name
-
-if TYPE_CHECKING:
-    from swiftspec.engine.model.sampling.sampler import Sampling
 
 __all__ = [
     "ChatBody",
@@ -104,7 +101,7 @@ class GenerationBody(Body):
         """Likeliest tokens to tell beside each of the output; None if no log-probs are wanted."""
         return None
 
-    def sampling(self, defaults: Mapping[str, float]) -> "Sampling":
+    def sampling(self, defaults: Mapping[str, float]) -> dict[str, Any]:
         """How its tokens are drawn, with the model's defaults or OpenAI's for what it does not say."""
 
         def chosen(name: str, usual: float) -> Any:

@@ -115,6 +115,8 @@ class ChatTemplate:
         if name not in self._templates:
             raise ValueError(f"messages: the model has chat templates {', '.join(self._templates)}; expected a default")
         said = list(messages)
+        if continue_final_message and not said:
+            raise ValueError("messages: there is none to continue; expected one")
         if continue_final_message:
             said[-1] = {**said[-1], "content": f"{said[-1]['content']}{_TAG}"}
         known = {**self._special_tokens, **(arguments or {})}
@@ -233,4 +235,4 @@ def _answer(asked: dict[str, Any], templates: list[ChatTemplate]) -> dict[str, s
         return {"error": str(error)}
     if len(text) > _MOST_CHARACTERS:
         return {"error": f"messages: the chat template makes {len(text)} characters of them, over {_MOST_CHARACTERS}"}
-    return {"text": text}
+    return {"text": _whole(text)}

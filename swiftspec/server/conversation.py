@@ -1,13 +1,12 @@
 """Conversations: messages as clients send them, and what a chat template is told of them."""
 
-import json
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from swiftspec.files.reading import shown
+from swiftspec.files.reading import parse_foreign_json, shown
 from swiftspec.server.fields import Body, Json, Name
 
 __all__ = ["Conversation", "Message", "Messages"]
@@ -58,7 +57,7 @@ def _with_arguments(call: Json) -> Json:
         raise ValueError(f"messages: tool_calls has {shown(call)}; expected a function in each")
     arguments = function.get("arguments") or {}
     with suppress(ValueError):
-        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+        arguments = parse_foreign_json(arguments) if isinstance(arguments, str) else arguments
     if not isinstance(arguments, dict):
         raise ValueError(f"messages: arguments of a tool call are {shown(arguments)}; expected a JSON object")
     return {**call, "function": {**function, "arguments": arguments}}

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from swiftspec.models.generation_config import GenerationConfig
 from swiftspec.server.answer import Answer
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from swiftspec.engine.api import EngineState, ScoredToken
     from swiftspec.engine.async_api import AsyncEngine, AsyncStream
-    from swiftspec.engine.model.sampling.sampler import Sampling
     from swiftspec.timing.timeline import Timeline
 
 __all__ = ["ServerPhase", "Serving", "ServingOptions"]
@@ -102,10 +101,10 @@ class Serving:
         """Accept requests. ValueError if a chat template is none."""
         base, *tenants = engine.tenants
         if self._options.generation_config:
-            own_defaults = GenerationConfig.read(base.directory).sampling
-            self._defaults = {self.model: own_defaults} | {
-                tenant.name: GenerationConfig.read(tenant.directory).sampling or own_defaults for tenant in tenants
-            }
+            defaults = GenerationConfig.read(base.directory).sampling
+            self._defaults = {self.model: defaults}
+            for tenant in tenants:
+                self._defaults[tenant.name] = GenerationConfig.read(tenant.directory).sampling or defaults
         self._tenants |= {tenant.name: tenant.name for tenant in tenants}
         own = TemplateSource.of(base.directory, self._options.chat_template)
         sources = {self.model: own}
@@ -202,7 +201,7 @@ class Serving:
         try:
             for index in range(body.n):
                 name = f"{request_id}-{index}" if index else request_id
-                own: Sampling = {**sampling, "seed": ((sampling["seed"] or 0) + index) % 2**64}
+                own = sampling | {"seed": (sampling["seed"] + index) % 2**64}
                 stream = await self._submit(body, tokens, most, own, name, client)
                 answers.append(self._answer(stream, body, tokens, arrival_s, sampling, index))
         except BaseException as error:
@@ -218,7 +217,7 @@ class Serving:
         body: CompletionBody | ChatBody,
         tokens: tuple[int, ...],
         most: int,
-        sampling: Sampling,
+        sampling: Mapping[str, Any],
         request_id: str,
         client: str,
     ) -> AsyncStream:
@@ -251,7 +250,7 @@ class Serving:
         body: CompletionBody | ChatBody,
         tokens: tuple[int, ...],
         arrival_s: float,
-        sampling: Sampling,
+        sampling: Mapping[str, Any],
         index: int,
     ) -> Answer:
         by_tokens = body.stop or body.include_stop_str_in_output or body.num_log_probs is not None

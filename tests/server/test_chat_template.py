@@ -136,6 +136,8 @@ def test_a_template_that_hides_the_last_message_cannot_continue_it() -> None:
         compiled("{{ messages | length }}").render(TALKS[0], continue_final_message=True)
     with pytest.raises(ValueError, match="cannot be continued"):
         compiled("{{ messages[0].content | upper }}").render(TALKS[0], continue_final_message=True)
+    with pytest.raises(ValueError, match="none to continue"):
+        compiled(LLAMA).render([], continue_final_message=True)
 
 
 @pytest.mark.parametrize("tools", [None, [{"type": "function", "function": {"name": "f"}}]])

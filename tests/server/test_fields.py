@@ -43,8 +43,8 @@ def parsed(path: str, body: dict[str, Any]) -> Body:
 @pytest.mark.parametrize(("path", "server"), [(path, server) for path in OTHERS for server in OTHERS[path]])
 def test_a_client_that_sends_every_default_is_served(path: str, server: str) -> None:
     defaults = OTHERS[path][server]
-    assert parsed(path, defaults)
-    assert parsed(path, dict.fromkeys(defaults))  # and null is as good as no field
+    parsed(path, defaults)
+    parsed(path, dict.fromkeys(defaults))  # and null is as good as no field
 
 
 @pytest.mark.parametrize(("path", "server", "field", "default"), CASES)
@@ -67,7 +67,7 @@ def test_no_field_that_nobody_knows_is_ignored(path: str, field: str) -> None:
     with pytest.raises(RequestError, match=f"^{field}: not supported; expected nothing$") as refused:
         parsed(path, {field: 1})
     assert refused.value.param == field
-    assert parsed(path, {field: None})
+    parsed(path, {field: None})
 
 
 @pytest.mark.parametrize(
@@ -95,5 +95,5 @@ def test_fields_inside_of_fields_are_named_too(body: dict[str, Any], sentence: s
 
 def test_what_a_client_has_got_from_another_server_can_be_sent_back() -> None:
     """A message as the `openai` package writes it, with all that it has no value for."""
-    answer = {"role": "assistant", "content": "a", "refusal": None, "annotations": [], "audio": None}
-    assert parsed("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}, answer]})
+    answer: dict[str, Any] = {"role": "assistant", "content": "a", "refusal": None, "annotations": [], "audio": None}
+    parsed("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}, answer]})

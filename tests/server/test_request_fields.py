@@ -141,7 +141,7 @@ def test_each_of_several_answers_is_what_its_seed_gives_alone(server: Running) -
     assert [[token for part in each for token in part["token_ids"]] for each in parts] == alone
     assert [each[-1]["finish_reason"] for each in parts] == ["length"] * 3
     without = server.json("/v1/completions", {**GREEDY, "temperature": 1.2, "n": 2})[1]
-    again = answered(server, **GREEDY | {"temperature": 1.2, "seed": without["seed"] + 1})
+    again = answered(server, **(GREEDY | {"temperature": 1.2, "seed": without["seed"] + 1}))
     assert without["choices"][1]["text"] == again[0]["text"]
 
 
@@ -202,6 +202,12 @@ def test_conversations_reach_the_template_whole(chatty: Running, fields: dict[st
     assert said["choices"][0]["prompt_token_ids"] == tokenized["tokens"]
 
 
+def test_half_a_character_in_a_call_is_no_fault_of_the_servers(chatty: Running) -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": '{"x": "\\ud800"}'}}
+    talk = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    assert chatty.json("/v1/chat/completions", {"messages": talk, "max_tokens": 2})[0] == 200
+
+
 def test_log_probs_of_a_chat(chatty: Running) -> None:
     fields = {"messages": TALK, "max_tokens": 6, "temperature": 0, "logprobs": True, "top_logprobs": 2}
     (choice,) = answered(chatty, "/v1/chat/completions", **fields)
@@ -225,7 +231,7 @@ def test_a_call_without_an_object_is_refused(chatty: Running, arguments: str) ->
 
 def test_the_models_generation_config_has_the_defaults(chatty: Running) -> None:
     """Sampled, among five tokens at most, with an end of its own; an explicit value comes first."""
-    body = {"prompt": PROMPT, "return_token_ids": True}
+    body: dict[str, Any] = {"prompt": PROMPT, "return_token_ids": True}
     said = chatty.json("/v1/completions", body)[1]
     assert said["usage"]["completion_tokens"] <= 9
     seed = said["seed"]  # it was sampled

@@ -3,11 +3,9 @@
 Forwards are the exception: a part says what its forward adds to a batch, and makes the answer from the batch's result.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Model, Rows
 from swiftspec.engine.model.sampling.output_scores import OutputScores
@@ -32,9 +30,6 @@ from swiftspec.policies.effects import (
     TargetForward,
 )
 from swiftspec.timing.timeline import Phase, Span
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["Form", "PeerChannel", "RequestPart"]
 
@@ -84,8 +79,8 @@ class RequestPart:
     prompt : tuple of int
         The request's, if log-probs of the output are wanted.
     score : callable
-        Takes log-probs of prompt tokens, or of the tokens that are committed next, and the likeliest tokens in the place
-        of each, if they are wanted.
+        Takes log-probs of prompt tokens, or of tokens that are committed next, and the likeliest tokens in the place of
+        each, if they are wanted.
 
     Attributes
     ----------
@@ -197,12 +192,11 @@ class RequestPart:
             case DraftForward() | TargetExit():
                 return _first(result.candidates[index], form.num_candidates)
             case TargetForward(rows) if self._residual:
-                logits = result.logits[index]
-                return self._noted(rows, self._residual.choose(rows, logits), logits)
+                return self._noted(rows, self._residual.choose(rows, result.logits[index]), result, index)
             case TargetForward(rows):
-                return self._choices(rows, result.logits[index])
+                return self._choices(rows, result, index)
             case TargetFinish():
-                return self._choices(self._halfway, result.logits[index])
+                return self._choices(self._halfway, result, index)
 
     def _prefilled(self, effect: Prefill, result: BatchResult, index: int) -> int | None:
         if self._residual:
@@ -215,13 +209,14 @@ class RequestPart:
             self._scores.prefill(effect.tokens, effect.position, choice, logits)
         return choice
 
-    def _choices(self, rows: Sequence[Row], logits: Tensor) -> tuple[int, ...]:
-        return self._noted(rows, tuple(self._sampler.choose(logits, [row.position for row in rows])), logits)
+    def _choices(self, rows: Sequence[Row], result: BatchResult, index: int) -> tuple[int, ...]:
+        choices = self._sampler.choose(result.logits[index], [row.position for row in rows])
+        return self._noted(rows, tuple(choices), result, index)
 
-    def _noted(self, rows: Sequence[Row], choices: tuple[int, ...], logits: Tensor) -> tuple[int, ...]:
+    def _noted(self, rows: Sequence[Row], choices: tuple[int, ...], result: BatchResult, index: int) -> tuple[int, ...]:
         """The target's choices, with their log-probs kept if they are wanted."""
         if self._scores:
-            self._scores.forward(rows, choices, logits)
+            self._scores.forward(rows, choices, result.logits[index])
         return choices
 
     def _keep_kv(self, effect: KeepKV) -> None:

@@ -42,7 +42,7 @@ class OutputScores:
         self._choices: dict[Path, _Choice] = {}
 
     def prefill(self, tokens: Sequence[int], position: int, choice: int, logits: Tensor) -> None:
-        """Enter prompt tokens from a position on, and what the target chooses after the last one by its logits [1, V]."""
+        """Enter prompt tokens from a position on, and what the target chooses after the last by its logits [1, V]."""
         self._cache.prefill(tokens)
         self._enter([self._cache.prefix], [position + len(tokens) - 1], [choice], logits)
 
