@@ -81,7 +81,7 @@ class Reply:
         for choice, piece in zip(choices, pieces, strict=True):
             said = {"message": {"role": "assistant", "content": piece.text}} if self.is_chat else {"text": piece.text}
             told.append(self._choice(choice, said, piece))
-        return self._wrapped(told, "") | {"usage": Usage.of(choices).as_json()}
+        return self._wrapped(told, "") | self._prompt(choices[0]) | {"usage": Usage.of(choices).as_json()}
 
     def scored(self, tokens: Sequence[ScoredToken], *, usage: Usage) -> dict[str, Any]:
         """The prompt as an answer, with the log-probs of its tokens; the first one follows nothing, and has none."""
@@ -105,7 +105,8 @@ class Reply:
         said: dict[str, Any] = {"text": piece.text}
         if self.is_chat:
             said = {"delta": {"content": piece.text} if piece.text or piece.finish is None else {}}
-        return self._event([self._choice(choice, said, piece)], usage, is_last=piece.finish is not None)
+        prompt = self._prompt(choice) if piece.is_first else {}
+        return self._event([self._choice(choice, said, piece)], usage, is_last=piece.finish is not None, **prompt)
 
     @cached_property
     def _around(self) -> tuple[bytes, bytes]:
@@ -126,13 +127,19 @@ class Reply:
             told["stop_reason"] = choice.stop_reason
         if choice.body.return_token_ids:
             told["token_ids"] = piece.token_ids
-            if piece.is_first:
+            if piece.is_first and not self.is_chat:
                 told["prompt_token_ids"] = choice.prompt
         return told
 
-    def _event(self, choices: Sequence[Mapping[str, Any]], usage: Usage | None, *, is_last: bool = False) -> bytes:
+    def _prompt(self, choice: Answer) -> dict[str, Any]:
+        """Ids of a chat's prompt, which vLLM tells beside the choices."""
+        return {"prompt_token_ids": choice.prompt} if self.is_chat and choice.body.return_token_ids else {}
+
+    def _event(
+        self, choices: Sequence[Mapping[str, Any]], usage: Usage | None, *, is_last: bool = False, **more: Any
+    ) -> bytes:
         told = {} if usage is None else {"usage": usage.as_json()}
-        return event(self._wrapped(choices, ".chunk", is_last=is_last) | told)
+        return event(self._wrapped(choices, ".chunk", is_last=is_last) | more | told)
 
     def _wrapped(self, choices: Sequence[Mapping[str, Any]], part: str, *, is_last: bool = True) -> dict[str, Any]:
         seed = {"seed": self.seed} if is_last and self.seed is not None else {}

@@ -127,6 +127,9 @@ def joined(parts: list[Answer]) -> Answer:
     found = [choice for part in parts for choice in part["choices"]]
     text = "".join(each.get("text") or (each.get("delta") or {}).get("content") or "" for each in found)
     whole: Answer = {"text": text, "finish_reason": found[-1]["finish_reason"]}
+    whole["stop_reason"] = found[-1].get("stop_reason")
+    firsts = [each.get("prompt_token_ids") for each in (*found, *parts)]
+    whole["prompt_token_ids"] = next((tokens for tokens in firsts if tokens), None)
     whole["token_ids"] = [token for each in found for token in each.get("token_ids") or ()]
     told = [each["logprobs"] for each in found if each.get("logprobs")]
     if told:
@@ -143,12 +146,13 @@ def difference(ours: Answer, theirs: Answer) -> str:
     """How two answers differ; nothing if they say the same."""
     if "refused" in ours or "refused" in theirs:
         return "" if ours.get("refused") == theirs.get("refused") else f"{ours.get('refused')}, {theirs.get('refused')}"
-    found = [ours["choices"][0], theirs["choices"][0]]
+    # Of a chat the prompt's ids stand beside the choices.
+    found = [{**whole, **whole["choices"][0]} for whole in (ours, theirs)]
     for name in ("text", "message", "finish_reason", "stop_reason", "token_ids", "prompt_token_ids"):
-        values = [each.get(name) for each in found]
-        if name == "message":
-            values = [each and each["content"] for each in values]
-        if None not in values and values[0] != values[1]:
+        if not all(name in each for each in found):
+            continue  # a stream, or what vLLM does not tell of a refusal
+        values = [each[name]["content"] if name == "message" else each[name] for each in found]
+        if values[0] != values[1]:
             return f"{name}: {values[0]!r}, {values[1]!r}"
     told = [each.get("logprobs") or {} for each in found]
     if any(
