@@ -1,13 +1,14 @@
 """Fields of a request that change what the target says: with every policy it says the same, and why it says so."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from swiftspec.engine.launcher import Generation, Launcher
-from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.engine.model.sampling.sampler import Sampler, sampler_of
 from swiftspec.files.document import ModelRef
 from swiftspec.models.spec import model_directory
 from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, make_policy
@@ -94,6 +95,20 @@ def test_every_policy_obeys_biases_and_a_least_length_and_tells_log_probs(
     assert drawn.tokens == sampled.tokens
     assert 9 not in drawn.tokens
     assert drawn.log_probs == pytest.approx(sampled.log_probs, abs=MOST_ROUNDING)
+
+
+def test_a_misspelt_parameter_of_the_engine_is_an_error() -> None:
+    with pytest.raises(TypeError, match="temprature"):
+        sampler_of({"temprature": 1.0})  # type: ignore[typeddict-unknown-key]  # what a caller without types does
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("logit_bias", {1: 101.0}), ("logit_bias", {1: float("nan")}), ("min_p", 1.5), ("num_log_probs", -1)],
+)
+def test_parameters_out_of_range_are_named(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{field} is .*; expected "):
+        sampler_of({field: value})  # type: ignore[misc]  # one of several
 
 
 def test_residual_acceptance_keeps_biases_and_the_least_length(colocated: Launcher) -> None:

@@ -184,19 +184,10 @@ def drawn_seed(seed: int | None) -> int:
 def sampler_of(
     sampling: Sampling, acceptance: AcceptanceMethod = "follow", *, barred: Iterable[int] = (), barred_before: int = 0
 ) -> Sampler:
-    """A sampler as a caller describes it, with a random seed if there is none."""
-    return Sampler(
-        temperature=sampling.get("temperature", 0.0),
-        top_p=sampling.get("top_p", 1.0),
-        top_k=sampling.get("top_k", 0),
-        min_p=sampling.get("min_p", 0.0),
-        seed=drawn_seed(sampling.get("seed")),
-        acceptance=acceptance,
-        logit_bias=tuple(sampling.get("logit_bias", {}).items()),
-        barred=tuple(barred),
-        barred_before=barred_before,
-        num_log_probs=sampling.get("num_log_probs"),
-    )
+    """A sampler as a caller describes it, with a random seed if there is none. TypeError for an unknown keyword."""
+    given: dict[str, Any] = {**sampling, "seed": drawn_seed(sampling.get("seed"))}
+    given["logit_bias"] = tuple(sampling.get("logit_bias", {}).items())
+    return Sampler(**given, acceptance=acceptance, barred=tuple(barred), barred_before=barred_before)
 
 
 def stream(seed: int, position: int, *, use: int = 0) -> np.random.Generator:
