@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+CLIENTS_ARGS ?=
 SOAK_FAULTS ?= 200
 SOAK_PROMPTS ?= 500
 SOAK_REQUESTS ?= 2000
@@ -26,7 +27,7 @@ help:
 	@echo "make bench   plan for this machine, then measure: tests/benchmarks"
 	@echo "make soak    SOAK_FAULTS=200 prompts with a fault in each, then SOAK_PROMPTS=500 of varied lengths, then SOAK_REQUESTS=2000 at once"
 	@echo "make campaign    faults of every kind and process, then faults and 10,000 odd requests at loaded servers"
-	@echo "make clients    real clients (openai, GuideLLM, AIPerf, lm-eval) against the server, each in an environment of its own"
+	@echo "make clients    real clients (openai, GuideLLM, AIPerf, lm-eval; CLIENTS_ARGS="--vllm PYTHON" compares with vLLM) against the server, each in an environment of its own"
 	@echo "make clean   remove caches and build outputs; $(VENV) stays"
 
 demo: $(INSTALLED)
@@ -37,7 +38,7 @@ serve: $(INSTALLED)
 	$(BIN)/swiftspec serve --plan swiftspec-demo/plan.json
 
 clients: $(INSTALLED)
-	$(BIN)/python -m tests.clients.run
+	$(BIN)/python -m tests.clients.run $(CLIENTS_ARGS)
 
 docs: $(INSTALLED)
 	$(BIN)/python -m tests.api_reference build/api

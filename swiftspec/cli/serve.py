@@ -19,6 +19,8 @@ from swiftspec.engine.checks import check_devices
 from swiftspec.engine.requests import Tenant
 from swiftspec.errors import check_extra
 from swiftspec.files.reading import read_input
+from swiftspec.models.generation_config import GenerationConfig
+from swiftspec.models.spec import model_directory
 from swiftspec.reports.formatting import count
 
 __all__ = ["serve"]
@@ -58,6 +60,8 @@ def serve(asked: ServeFlags) -> None:
         console.note(
             f"the last {most} outputs are proposed to every client; by its own speed each can tell what was among them"
         )
+    if chosen["generation_config"]:
+        _note_defaults(GenerationConfig.read(model_directory(made.target.model)))
     shown = settings.get("control") or candidate.control
     console.say(f"Loading {made.target} for {candidate.describe()}{f', control {shown}' if shown else ''}")
 
@@ -75,6 +79,7 @@ def serve(asked: ServeFlags) -> None:
                     model=name,
                     request_timeout_s=chosen["request_timeout_s"],
                     chat_template=asked.chat_template,
+                    generation_config=chosen["generation_config"],
                     keep_timelines=chosen["keep_timelines"],
                 ),
                 http=HttpOptions(
@@ -90,6 +95,19 @@ def serve(asked: ServeFlags) -> None:
         )
     console.say(f"The server is down; it answered {count(stats.requests, 'request')} with {stats.tokens} tokens")
     write_json(asked.json, {"model": name, "policy": candidate.policy, "url": url, **asdict(stats)})
+
+
+def _note_defaults(config: GenerationConfig) -> None:
+    """Say how the model's own file has requests sampled that do not say so."""
+    if config.sampling:
+        listed = ", ".join(f"{name}={value:g}" for name, value in config.sampling.items())
+        console.note(
+            f"requests that do not say otherwise have {listed}, from the model's generation_config.json; "
+            "--set generation_config=false has OpenAI's defaults instead"
+        )
+    if config.left_out:
+        listed = ", ".join(f"{name}={value:g}" for name, value in config.left_out.items())
+        console.note(f"the model's generation_config.json has {listed}, which this server cannot apply")
 
 
 def _tenants(named: Sequence[str], *, model: str) -> dict[str, str]:

@@ -81,6 +81,9 @@ SERVER: Final[Mapping[str, Setting]] = {
     "kv_blocks": _BLOCKS,
     "control": _CONTROL,
     "earlier_outputs": _EARLIER,
+    "generation_config": Setting(
+        bool, 0, "whether the model's generation_config.json has the defaults of sampling", True
+    ),
     "keep_timelines": Setting(int, 0, "of the last N requests, for `validate --url`; no text", 0),
     "max_restarts": Setting(int, 0, "of a draft that died, within an hour", 3),
     "request_timeout_s": Setting(float, 0.001, "longest time of a request"),

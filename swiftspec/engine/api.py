@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, ProcessInfo
     from swiftspec.engine.model.sampling.sampler import AcceptanceMethod, Sampler, Sampling
     from swiftspec.engine.process.placement import Executor
+    from swiftspec.engine.process.protocol import ScoreReport
     from swiftspec.engine.running import RequestEvent
 
 __all__ = ["Chunk", "Engine", "EngineState", "Finish", "Generation", "ScoredToken", "Stats"]
@@ -174,17 +175,16 @@ class Engine:
         prompt: str | Sequence[int],
         *,
         max_new_tokens: int | None = None,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int | None = None,
+        min_new_tokens: int = 0,
         acceptance_method: AcceptanceMethod = "follow",
         ignore_eos: bool = False,
+        stop_token_ids: Sequence[int] = (),
         request_id: str | None = None,
         client: str = "",
         tpot_s: float | None = None,
         tenant: str | None = None,
         cancelled: Event | None = None,
+        **sampling: Unpack[Sampling],
     ) -> Generator[Chunk, None, Generation]:
         """Continue a prompt: a chunk for every commit. Closing the generator ends the request.
 
@@ -194,19 +194,15 @@ class Engine:
             A text, or token ids.
         max_new_tokens : int, optional
             Output tokens at most; the plan's number if not given.
-        temperature : float
-            0 is greedy; otherwise tokens are drawn with this temperature.
-        top_p : float
-            Draw among the most likely tokens that together reach this probability; 1 is all.
-        top_k : int
-            Draw among the `top_k` most likely tokens; 0 is all.
-        seed : int, optional
-            The same seed gives the same text with every policy. A random one if not given; `Generation` has it.
+        min_new_tokens : int
+            Output tokens before which no end of sequence and none of `stop_token_ids` is chosen.
         acceptance_method : str
             Accept a draft token when the target draws the same (`follow`), or by both models' probabilities
             (`residual`, which disaggregated policies do not support).
         ignore_eos : bool
             Continue after an end of sequence.
+        stop_token_ids : sequence of int
+            Tokens that end the output as well.
         request_id : str, optional
             Name of the request in its timeline; its number if not given.
         client : str
@@ -217,6 +213,11 @@ class Engine:
             One of the engine's tenants; the target itself if not given.
         cancelled : threading.Event, optional
             Another thread may set it to end the request, even while the request waits for a token.
+        **sampling : Sampling
+            `temperature` (0 is greedy, and the default); `top_p`, `top_k` and `min_p`, which keep the likeliest tokens;
+            `seed`, which gives the same text with every policy, and is drawn if not given (`Generation` has it);
+            `logit_bias`, a number for each token id that is added to its logit; and `num_log_probs`, to be told the
+            log-prob of each token before all of these, and so many of the likeliest tokens in its place.
 
         Yields
         ------
@@ -235,11 +236,10 @@ class Engine:
             If the target died; the chunks before it are what it had committed. EngineBusyError, at the first chunk, if
             `max_waiting` requests are waiting.
         """
-        from swiftspec.engine.model.sampling.sampler import sampler_of
-
-        drawn: Sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed}
-        sampler = sampler_of(drawn, acceptance_method)
-        task = self._requests.task(prompt, max_new_tokens, request_id, tenant=tenant, ignore_eos=ignore_eos)
+        task = self._requests.task(
+            prompt, max_new_tokens, request_id, tenant=tenant, ignore_eos=ignore_eos, stop_token_ids=stop_token_ids
+        )
+        sampler = self._requests.sampler(task, sampling, acceptance_method, min_new_tokens)
         return self._chunks(task, sampler, client, tpot_s, cancelled or Event())
 
     def submit(
@@ -248,8 +248,10 @@ class Engine:
         deliver: Deliver,
         *,
         max_new_tokens: int | None = None,
+        min_new_tokens: int = 0,
         acceptance_method: AcceptanceMethod = "follow",
         ignore_eos: bool = False,
+        stop_token_ids: Sequence[int] = (),
         request_id: str | None = None,
         client: str = "",
         tpot_s: float | None = None,
@@ -260,12 +262,10 @@ class Engine:
 
         Parameters
         ----------
-        prompt, max_new_tokens, acceptance_method, ignore_eos, request_id, client, tpot_s, tenant
-            Arguments of `generate`.
+        prompt, max_new_tokens, min_new_tokens, acceptance_method, ignore_eos, stop_token_ids, **sampling
+            Arguments of `generate`, as `request_id`, `client`, `tpot_s` and `tenant`.
         deliver : callable
             Takes chunks, and at the end a `Generation` or an exception; in another thread, which it must not hold up.
-        **sampling : Sampling
-            `temperature`, `top_p`, `top_k` and `seed` of `generate`.
 
         Returns
         -------
@@ -277,11 +277,12 @@ class Engine:
         ValueError
             For the reasons of `generate`.
         """
-        from swiftspec.engine.model.sampling.sampler import sampler_of
-
-        sampler = sampler_of(sampling, acceptance_method)
-        task = self._requests.task(prompt, max_new_tokens, request_id, tenant=tenant, ignore_eos=ignore_eos)
-        chunks = Chunks(task.request, self._requests.tokenizer)
+        task = self._requests.task(
+            prompt, max_new_tokens, request_id, tenant=tenant, ignore_eos=ignore_eos, stop_token_ids=stop_token_ids
+        )
+        sampler = self._requests.sampler(task, sampling, acceptance_method, min_new_tokens)
+        scores: list[ScoreReport] = []
+        chunks = Chunks(task.request, self._requests.tokenizer, scores)
 
         def take(event: RequestEvent) -> None:
             if isinstance(event, tuple):
@@ -298,6 +299,7 @@ class Engine:
             sampler=sampler,
             options=RequestOptions(client=client, tpot_s=tpot_s, tenant=task.tenant),
             deliver=take,
+            scores=scores,
         )
         return partial(self._launcher.cancel, running)
 
@@ -352,6 +354,7 @@ class Engine:
     def _chunks(
         self, task: Task, sampler: Sampler, client: str, tpot_s: float | None, cancelled: Event
     ) -> Generator[Chunk, None, Generation]:
+        scores: list[ScoreReport] = []
         commits = self._launcher.stream(
             self._policy,
             task.request,
@@ -359,9 +362,10 @@ class Engine:
             sampler=sampler,
             options=RequestOptions(client=client, tpot_s=tpot_s, tenant=task.tenant),
             interrupted=cancelled,
+            scores=scores,
         )
         with closing(commits):
-            generation = yield from Chunks(task.request, self._requests.tokenizer).follow(commits)
+            generation = yield from Chunks(task.request, self._requests.tokenizer, scores).follow(commits)
         self._note(task, generation)
         return generation
 

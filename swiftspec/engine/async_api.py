@@ -242,8 +242,7 @@ class AsyncStream:
     def _take(self, chunks: tuple[Chunk, ...], end: Generation | Exception | None) -> None:
         for chunk in chunks:
             if len(self._chunks) >= _MOST_CHUNKS:
-                last = self._chunks.pop()
-                chunk = Chunk(last.token_ids + chunk.token_ids, last.text + chunk.text, chunk.finish)
+                chunk = self._chunks.pop().joined(chunk)
             self._chunks.append(chunk)
         if isinstance(end, Exception):
             self._failure, self._has_ended = end, True

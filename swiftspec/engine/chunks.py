@@ -1,15 +1,17 @@
 """Chunks: the committed tokens of a request with the text that they complete."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from swiftspec.errors import EngineError
 from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.policies import Request
+from swiftspec.policies.effects import Candidates
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation
+    from swiftspec.engine.process.protocol import ScoreReport
 
 __all__ = ["Chunk", "Chunks", "Finish"]
 
@@ -26,31 +28,50 @@ class Chunk(NamedTuple):
     text : str
         The text that these tokens complete; empty while a character is incomplete.
     finish : "stop", "length" or None
-        Why the output ends here: with an end of sequence, or at its longest. None if it goes on.
+        Why the output ends here: with an end of sequence, which has no text, or at its longest. None if it goes on.
+    log_probs : tuple of float
+        Of each token, if they were wanted.
+    candidates : tuple of Candidates
+        The likeliest tokens in the place of each, if they were wanted.
     """
 
     token_ids: tuple[int, ...]
     text: str
     finish: Finish | None = None
+    log_probs: tuple[float, ...] = ()
+    candidates: tuple[Candidates, ...] = ()
+
+    def joined(self, later: "Chunk") -> "Chunk":
+        """This chunk with the one after it."""
+        return Chunk(
+            self.token_ids + later.token_ids,
+            self.text + later.text,
+            later.finish,
+            self.log_probs + later.log_probs,
+            self.candidates + later.candidates,
+        )
 
 
 class Chunks:
-    """Makes the chunks of one request."""
+    """Makes the chunks of one request. scores: log-probs of its tokens, which are there before their commit is."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+    def __init__(self, request: Request, tokenizer: Tokenizer, scores: "Sequence[ScoreReport]" = ()) -> None:
         self._request = request
         self._text = tokenizer.stream()
         self._num_tokens = 0
+        self._scores = iter(scores)
 
     def of(self, tokens: tuple[int, ...]) -> Chunk:
         """The chunk of the next commit."""
         _, is_last = self._request.clip(tokens, num_generated=self._num_tokens)
         self._num_tokens += len(tokens)
-        text = self._text.push(tokens)
-        if not is_last:
-            return Chunk(tokens, text)
-        is_stopped = tokens[-1] in self._request.eos_token_ids
-        return Chunk(tokens, text + self._text.flush(), "stop" if is_stopped else "length")
+        is_stopped = is_last and tokens[-1] in self._request.eos_token_ids
+        text = self._text.push(tokens[:-1] if is_stopped else tokens)
+        finish: Finish | None = None
+        if is_last:
+            text, finish = text + self._text.flush(), "stop" if is_stopped else "length"
+        told = next(self._scores, None)  # of the same commit
+        return Chunk(tokens, text, finish, *((told.log_probs, told.candidates) if told else ()))
 
     def rest(self) -> tuple[Chunk, ...]:
         """A chunk of the text that is left if the output ends here, if there is any."""

@@ -215,8 +215,9 @@ class Dispatcher:
         """Start the programs of a request, for what is left of it."""
         drafts = running.policy.layout is Layout.DISAGGREGATED
         has_draft = self._draft is not None and self._draft.is_responsive
-        if drafts and not has_draft and running.policy.target_groups > 1:
-            # The draft holds their text, and nothing continues without it.
+        wants_scores = running.sampler.num_log_probs is not None
+        if drafts and running.policy.target_groups > 1 and (wants_scores or not has_draft):
+            # The draft holds their text, and nothing continues without it. It commits, and knows no log-probs.
             running.policy, drafts = self._recovery.fallback, False
         command = Generate(
             number=next(self._numbers),

@@ -17,7 +17,7 @@ from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.interrupts import interrupts_noted
 from swiftspec.engine.process.placement import Executor, LocalExecutor, Placement, WorkerSpec
-from swiftspec.engine.process.protocol import Setup
+from swiftspec.engine.process.protocol import ScoreReport, Setup
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.timeouts import DraftRecovery, Silence
 from swiftspec.engine.process.worker_group import ProcessInfo, WorkerGroup
@@ -299,6 +299,7 @@ class Launcher:
         sampler: Sampler,
         options: RequestOptions = _PLAIN,
         interrupted: threading.Event | None = None,
+        scores: list[ScoreReport] | None = None,
     ) -> Generator[tuple[int, ...], None, Generation]:
         """Tokens of one request as they are committed; closing the generator, or setting `interrupted`, ends it early.
 
@@ -312,7 +313,7 @@ class Launcher:
         """
         events = Events()
         running = self.submit(
-            policy, request, request_id=request_id, sampler=sampler, options=options, deliver=events.put
+            policy, request, request_id=request_id, sampler=sampler, options=options, deliver=events.put, scores=scores
         )
         is_over = is_cancelled = False
         try:
@@ -344,15 +345,23 @@ class Launcher:
         sampler: Sampler,
         deliver: Deliver,
         options: RequestOptions = _PLAIN,
+        scores: list[ScoreReport] | None = None,
     ) -> RunningRequest:
         """Begin a request, or queue it; thread-safe. `deliver` takes its events, in a thread of the launcher's.
 
-        Events are commits, and at last a `Generation`, or an exception as of `stream`. ValueError as there.
+        Events are commits, and at last a `Generation`, or an exception as of `stream`. Log-probs that are wanted are
+        added to `scores` before their commit is delivered. ValueError as of `stream`.
         """
         self._check(policy, request, sampler)
         request = replace(request, mask_token=self.draft_facts.mask_token)
         running = RunningRequest(
-            name=request_id, policy=policy, request=request, sampler=sampler, options=options, deliver=deliver
+            name=request_id,
+            policy=policy,
+            request=request,
+            sampler=sampler,
+            options=options,
+            deliver=deliver,
+            scores=[] if scores is None else scores,
         )
         self._dispatcher.submit(running)
         return running

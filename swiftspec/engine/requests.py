@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 from itertools import count
 from math import inf
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from swiftspec.errors import FieldError
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tenants import tenant_spec
 from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.policies import Request
+
+if TYPE_CHECKING:
+    from swiftspec.engine.model.sampling.sampler import AcceptanceMethod, Sampler, Sampling
 
 __all__ = ["RequestMaker", "RequestOptions", "Task", "Tenant", "Tenants"]
 
@@ -148,11 +152,12 @@ class RequestMaker:
         """Token ids of a text, which is cut if it is much too long for a request."""
         return self.tokenizer.encode(text, most=self._max_context, special_tokens=special_tokens)
 
-    def known(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """Token ids. ValueError if one is none of the vocabulary."""
+    def known(self, tokens: Iterable[int], field: str = "prompt") -> tuple[int, ...]:
+        """Token ids of a field. ValueError if one is none of the vocabulary."""
+        tokens = tuple(tokens)
         if wrong := [token for token in tokens if not 0 <= token < self._vocab_size]:
-            raise ValueError(f"prompt has token {wrong[0]}; expected 0 to {self._vocab_size - 1}")
-        return tuple(tokens)
+            raise ValueError(f"{field} has token {wrong[0]}; expected 0 to {self._vocab_size - 1}")
+        return tokens
 
     def task(
         self,
@@ -162,12 +167,29 @@ class RequestMaker:
         *,
         tenant: str | None = None,
         ignore_eos: bool = False,
+        stop_token_ids: Sequence[int] = (),
     ) -> Task:
         """A request with its name and its tenant's number. ValueError if a token or the tenant is unknown."""
         asked = self.tenants.named(tenant)
+        stops = frozenset(self.known(stop_token_ids, "stop_token_ids"))
         request = Request(
             prompt=self.tokenize(prompt) if isinstance(prompt, str) else self.known(prompt),
             max_new_tokens=self._max_new_tokens if max_new_tokens is None else max_new_tokens,
-            eos_token_ids=frozenset() if ignore_eos else asked.eos_token_ids,
+            eos_token_ids=stops if ignore_eos else stops | asked.eos_token_ids,
         )
         return Task(prompt_id=request_id or str(next(self._numbers)), request=request, tenant=asked.number)
+
+    def sampler(
+        self, task: Task, sampling: Sampling, acceptance_method: AcceptanceMethod, min_new_tokens: int
+    ) -> Sampler:
+        """How the tokens of a task are drawn. ValueError if a parameter is out of range, or a token unknown."""
+        from swiftspec.engine.model.sampling.sampler import sampler_of
+
+        request = task.request
+        if not 0 <= min_new_tokens <= request.max_new_tokens:
+            raise FieldError("min_new_tokens", min_new_tokens, f"expected 0 to {request.max_new_tokens}, its most")
+        self.known(sampling.get("logit_bias", ()), "logit_bias")
+        # Those that would end an output are not wanted before its least length, whether or not they end this one.
+        barred = request.eos_token_ids | self.tenants.every[task.tenant].eos_token_ids if min_new_tokens else ()
+        first = request.root_position
+        return sampler_of(sampling, acceptance_method, barred=barred, barred_before=first + min_new_tokens)

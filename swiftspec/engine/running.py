@@ -48,7 +48,7 @@ class Generation:
     seed : int
         Seed by which its tokens were drawn, unless it was greedy.
     log_probs : tuple of float
-        Log-probs of a prompt that was scored, from its second token on.
+        Log-probs of the tokens, if they were wanted; or of a prompt that was scored, from its second token on.
     candidates : tuple of Candidates
         The likeliest tokens in the place of each of these, if they were wanted.
     """
@@ -119,6 +119,8 @@ class RunningRequest:
         Whether it begins again as soon as its programs have ended.
     begun_s : float or None
         When it was admitted first.
+    scores : list of ScoreReport
+        Log-probs, if they are wanted; those of tokens are there before the tokens are delivered.
     """
 
     name: str
@@ -149,7 +151,8 @@ class RunningRequest:
         """Note that its programs are begun, perhaps not for the first time."""
         self.command, self.is_due, self.deadline_s, self.ending = command, False, None, None
         self.targets_left = set(targets)
-        self.scores.clear()
+        if not self.tokens:  # what is told of tokens that are out stays
+            self.scores.clear()
         if self.begun_s is None:
             self.begun_s = time.perf_counter()
 

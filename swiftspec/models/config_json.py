@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from swiftspec.files.reading import read_foreign_json, shown
+from swiftspec.models.generation_config import GenerationConfig, token_ids
 
 __all__ = ["ConfigJson"]
 
@@ -80,8 +81,8 @@ class ConfigJson:
             raise self.fail("mlp_only_layers", self.values["mlp_only_layers"], "none")
 
     def eos_token_ids(self) -> tuple[int, ...]:
+        """Ends of an output: its own and those of generation_config.json, which has some that this one lacks."""
         value = self.values.get("eos_token_id")
-        ids = [] if value is None else value if isinstance(value, list) else [value]
-        if any(not isinstance(token, int) or isinstance(token, bool) or not 0 <= token <= _MOST for token in ids):
+        if (own := token_ids(value)) is None:
             raise self.fail("eos_token_id", value, "a token id or a list of them")
-        return tuple(ids)
+        return tuple(dict.fromkeys((*own, *GenerationConfig.read(self.directory).eos_token_ids)))

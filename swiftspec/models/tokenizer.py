@@ -59,9 +59,9 @@ class Tokenizer:
         ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)[0].ids
         return ids
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of token ids; special tokens are left out."""
-        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+    def decode(self, tokens: Sequence[int], *, special_tokens: bool = False) -> str:
+        """The text of token ids; special tokens are left out, unless they are wanted."""
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=not special_tokens)
 
     def stream(self) -> "TextStream":
         """A decoder for tokens that arrive in pieces."""
@@ -106,6 +106,10 @@ class TextStream:
         before, after = self._texts()
         self._start = self._given = len(self._tokens)
         return after[len(before) :]
+
+    def name(self, token: int) -> str:
+        """A token by itself: its text, or that by which a special one is written."""
+        return self._tokenizer.decode((token,), special_tokens=True)
 
     def _texts(self) -> tuple[str, str]:
         given, everything = self._tokens[self._start : self._given], self._tokens[self._start :]

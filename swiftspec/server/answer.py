@@ -6,10 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
+from swiftspec.engine.scoring import ScoredToken
 from swiftspec.errors import EngineBusyError, EngineError
-from swiftspec.server.replies import Usage
 
 if TYPE_CHECKING:
     from swiftspec.engine.api import Chunk, Finish, Generation
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from swiftspec.models.tokenizer import TextStream
     from swiftspec.server.bodies import GenerationBody
 
-__all__ = ["Answer", "StopScanner"]
+__all__ = ["Answer", "Piece", "StopScanner", "Usage", "merged"]
 
 _log = logging.getLogger("swiftspec.server")
 
@@ -32,22 +34,34 @@ class StopScanner:
     ----------
     stops : sequence of str
         None of them empty.
+    include : bool
+        Give out the stop text, too.
+
+    Attributes
+    ----------
+    stopped : str or None
+        The stop text that has come.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         self._stops = stops
+        self._include = include
         self._held = ""
-        self.has_stopped = False
+        self.stopped: str | None = None
 
-    def push(self, piece: str) -> str:
-        """The text that can be given out after a token's piece; nothing more after a stop text."""
-        if self.has_stopped:
+    def push(self, piece: str, *, may_stop: bool = True) -> str:
+        """The text that can be given out after a token's piece; nothing more after a stop text.
+
+        may_stop: whether a stop text that this piece completes counts: not where the output is too short to end.
+        """
+        if self.stopped is not None:
             return ""
         text = self._held + piece
-        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
-        if found:
-            self.has_stopped, self._held = True, ""
-            return text[: min(found)]
+        found = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if found and may_stop:
+            at, self.stopped = min(found, key=lambda each: each[0])
+            self._held = ""
+            return text[: at + len(self.stopped)] if self._include else text[:at]
         kept = max((_overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - kept :]
         return text[: len(text) - kept]
@@ -58,13 +72,85 @@ class StopScanner:
         return held
 
 
+async def merged(answers: Sequence[Answer]) -> AsyncIterator[tuple[Answer, Piece]]:
+    """The pieces of several answers, as they come."""
+    if len(answers) == 1:
+        async for piece in answers[0]:
+            yield answers[0], piece
+        return
+    pieces = {answer.index: aiter(answer) for answer in answers}
+    coming = {asyncio.ensure_future(anext(pieces[answer.index])): answer for answer in answers}
+    try:
+        while coming:
+            done, _ = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                answer = coming.pop(each)
+                with suppress(StopAsyncIteration):
+                    yield answer, each.result()
+                    coming[asyncio.ensure_future(anext(pieces[answer.index]))] = answer
+    finally:
+        for each in coming:
+            each.cancel()
+
+
 def _overlap(text: str, stop: str) -> int:
     """Length of the longest end of the text that `stop` begins with, shorter than `stop`."""
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
+@dataclass(slots=True)
+class Usage:
+    """Tokens of a request so far."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer]) -> Usage:
+        """That of several answers to one prompt, which counts once."""
+        return cls(answers[0].usage.prompt_tokens, sum(each.usage.completion_tokens for each in answers))
+
+    def as_json(self) -> dict[str, int]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+
+
+class Piece(NamedTuple):
+    """A part of an answer.
+
+    Attributes
+    ----------
+    text : str
+    finish : "stop", "length" or None
+        Why it is the last, if it is.
+    token_ids : tuple of int
+        Its tokens, which may have text in a later part.
+    scored : tuple of ScoredToken
+        They with their log-probs, if those are wanted.
+    offset : int
+        Characters of the tokens before them.
+    is_first : bool
+        Whether nothing came before it.
+    """
+
+    text: str
+    finish: Finish | None
+    token_ids: tuple[int, ...]
+    scored: tuple[ScoredToken, ...] = ()
+    offset: int = 0
+    is_first: bool = False
+
+    def joined(self, later: Piece) -> Piece:
+        """This part with the one after it."""
+        tokens, scored = self.token_ids + later.token_ids, self.scored + later.scored
+        return Piece(self.text + later.text, later.finish, tokens, scored, self.offset, self.is_first)
+
+
 class Answer:
-    """Output of a request as text: an asynchronous iterator over its pieces, each with the reason if it is the last.
+    """Output of a request as text: an asynchronous iterator over its pieces.
 
     Parameters
     ----------
@@ -77,12 +163,14 @@ class Answer:
     seed : int or None
         By which it is sampled; None if it is greedy.
     text : TextStream or None
-        Makes text of tokens one by one, if there are stop texts: output ends with the token that completes one, however
-        many tokens came with it.
+        Makes text of tokens one by one, if that is needed. Where there are stop texts, output ends with the token that
+        completes one, however many tokens came with it.
     timeout_s : float or None
         Longest time until its last token.
     ended : callable
         Called with it at its end.
+    index : int
+        Its place among several answers to one request.
 
     Attributes
     ----------
@@ -90,6 +178,8 @@ class Answer:
         So far.
     finish : "stop", "length" or None
         Why it has ended.
+    stop_reason : str, int or None
+        The stop text, or the token of `stop_token_ids`, with which it has ended.
     commits_s : list of float
         When its commits so far were there for the client.
     generation : Generation or None
@@ -107,10 +197,12 @@ class Answer:
         text: TextStream | None,
         timeout_s: float | None,
         ended: Callable[[Answer], None],
+        index: int = 0,
     ) -> None:
         self.body = body
         self.prompt = prompt
         self.seed = seed
+        self.index = index
         self.usage = Usage(len(prompt))
         self.finish: Finish | None = None
         self.number = 0
@@ -118,7 +210,9 @@ class Answer:
         self.commits_s: list[float] = []
         self._stream = stream
         self._text = text
-        self._stops = StopScanner(body.stop)
+        self._stops = StopScanner(body.stop, include=body.include_stop_str_in_output)
+        self._offset = 0
+        self.stop_reason: str | int | None = None
         self._ended = ended
         self._cut_off = ""
         self._closing: asyncio.Future[None] | None = None
@@ -157,7 +251,7 @@ class Answer:
             _log.error("%s", error)
             raise EngineError("the engine failed while this request ran; the server's log says why") from error
 
-    async def __aiter__(self) -> AsyncIterator[tuple[str, Finish | None]]:
+    async def __aiter__(self) -> AsyncIterator[Piece]:
         while self.finish is None:
             await self.start()
             if not self._stream.has_more_now:  # it was ended early
@@ -166,23 +260,45 @@ class Answer:
             self.commits_s.append(time.perf_counter())
             if self._text is None:
                 self.usage.completion_tokens += len(chunk.token_ids)
-                text, self.finish = chunk.text, chunk.finish
+                piece = Piece(chunk.text, chunk.finish, chunk.token_ids)
             else:
-                text = self._until_stop(chunk, self._text)
-            yield text, self.finish
+                piece = self._by_tokens(chunk, self._text)
+            self.finish = piece.finish
+            if self.finish == "stop" and self.stop_reason is None and piece.token_ids[-1] in self.body.stop_token_ids:
+                self.stop_reason = piece.token_ids[-1]
+            yield piece._replace(is_first=len(self.commits_s) == 1)
 
-    def _until_stop(self, chunk: Chunk, stream: TextStream) -> str:
-        """The text of a chunk up to a stop text, which is looked for after every token."""
-        pieces: list[str] = []
-        for token in chunk.token_ids:
+    def _by_tokens(self, chunk: Chunk, stream: TextStream) -> Piece:
+        """A chunk up to a stop text, which is looked for after every token; with what is wanted of each token."""
+        texts: list[str] = []
+        given: list[str] = []
+        is_ended = chunk.finish == "stop" and not self.body.include_stop_str_in_output
+        for number, token in enumerate(chunk.token_ids, start=1):
             self.usage.completion_tokens += 1
-            pieces.append(self._stops.push(stream.push((token,))))
-            if self._stops.has_stopped:
+            texts.append("" if is_ended and number == len(chunk.token_ids) else stream.push((token,)))
+            given.append(self._stops.push(texts[-1], may_stop=self.usage.completion_tokens > self.body.min_tokens))
+            if self._stops.stopped is not None:
                 break
-        if chunk.finish is not None and not self._stops.has_stopped:
-            pieces.append(self._stops.push(stream.flush()) + self._stops.flush())
-        self.finish = "stop" if self._stops.has_stopped else chunk.finish
-        return "".join(pieces)
+        self.stop_reason, finish = self._stops.stopped, chunk.finish
+        if self.stop_reason is not None:
+            finish = "stop"
+        elif finish is not None:
+            rest = stream.flush()
+            given.append(self._stops.push(rest) + self._stops.flush())
+            if texts:
+                texts[-1] += rest
+
+        def named(candidate: int, score: float) -> tuple[str, float]:
+            return stream.name(candidate), score
+
+        told = zip(chunk.token_ids, texts, chunk.log_probs, chunk.candidates, strict=False)  # perhaps of no token
+        scored = tuple(
+            ScoredToken(token, text or stream.name(token), log_prob, tuple(map(named, *likely)))
+            for token, text, log_prob, likely in told
+        )
+        piece = Piece("".join(given), finish, chunk.token_ids[: len(texts)], scored, self._offset)
+        self._offset += sum(map(len, texts))
+        return piece
 
     def scores(self) -> Generation:
         """The record of a prompt that was scored, which ends the answer. EngineError if it was ended early."""

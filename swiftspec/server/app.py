@@ -183,10 +183,12 @@ class _Views:
 
     async def tokenize(self, request: Request) -> Response:
         body = parse(TokenizeBody, await request.body())
+        self._serving.check_model(body.model)
         if body.messages is not None:
-            tokens = await self._serving.tokens_of_chat(body.messages, {})
+            tokens = await self._serving.tokens_of_chat(body, body.messages)
         else:
-            tokens = await self._serving.check_open().tokenize(body.prompt or "")
+            special = body.add_special_tokens is not False
+            tokens = await self._serving.check_open().tokenize(body.prompt or "", special_tokens=special)
         return JSONResponse({"count": len(tokens), "max_model_len": self._serving.max_context, "tokens": tokens})
 
     async def detokenize(self, request: Request) -> Response:

@@ -1,123 +1,83 @@
-"""Bodies of requests to the server, as OpenAI's API and vLLM name their fields.
+"""Bodies of requests to the server, as OpenAI's API and vLLM name their fields."""
 
-Fields that nobody here knows are ignored, as the other servers do. Fields that would change the output and are not
-supported are refused by name, unless they have the value that changes nothing: load tools send those always.
-"""
-
+import secrets
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from swiftspec.files.document import FailFastModel
+from swiftspec.server.conversation import Conversation, Messages
 from swiftspec.server.errors import RequestError
+from swiftspec.server.fields import Body, Name
 
 __all__ = [
     "ChatBody",
     "CompletionBody",
     "DetokenizeBody",
     "GenerationBody",
-    "Message",
     "ScoringBody",
     "TokenizeBody",
     "parse",
     "parse_completion",
 ]
 
-_HARMLESS: Mapping[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "echo": (False,),
-    "frequency_penalty": (0,),
-    "functions": ([],),
-    "logit_bias": ({},),
-    "logprobs": (False, 0),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "modalities": (["text"],),
-    "n": (1,),
-    "presence_penalty": (0,),
-    "prompt_logprobs": (0,),
-    "repetition_penalty": (1,),
-    "response_format": ({"type": "text"},),
-    "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "top_logprobs": (0,),
-    "use_beam_search": (False,),
-}
 _MOST_STOPS = 4
-_MOST_LOGPROBS = 5  # as of OpenAI's API
+_MOST_LOGPROBS = 20  # as of OpenAI's chats and vLLM
+_MOST_CHOICES = 128
+_MOST_BIAS, _MOST_BIASES = 100, 1024
 _MOST_STOP_CHARACTERS = 256
-_MOST_NAME_CHARACTERS = 256  # of what is kept as long as a request, or longer
-_MOST_MESSAGES = 10_000
 _MOST_DETOKENIZED = 1 << 17
 _MOST_VALUES = 1 << 18  # of a body: parsing takes a second for some millions, and nothing else runs meanwhile
+_SEED_BITS = 48
 _LEAST_LIMIT_MS = 1e-3
 
 _Count = Annotated[int, Field(ge=1)]
-_TokenIds = list[Annotated[int, Field(ge=0, strict=True)]]
-_Name = Annotated[str, Field(max_length=_MOST_NAME_CHARACTERS)]
+_TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+_TokenIds = list[Annotated[_TokenId, Field(strict=True)]]
+_Share = Annotated[float, Field(gt=0, le=1)]
+_Bias = Annotated[float, Field(ge=-_MOST_BIAS, le=_MOST_BIAS)]
 _LimitMs = Annotated[float, Field(ge=_LEAST_LIMIT_MS, allow_inf_nan=False)]
 
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
-class _Body(FailFastModel):
-    """A body; only a list's first wrong item is found: describing a million takes half a minute, and a gigabyte."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class StreamOptions(_Body):
+class StreamOptions(Body):
     """What a stream tells beside the text."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
-class ServiceLevel(_Body):
+class ServiceLevel(Body):
     """Latency limits of a request, in milliseconds: they are counted as met or missed."""
 
     ttft_ms: _LimitMs | None = None
     tpot_ms: _LimitMs | None = None
 
 
-class GenerationBody(_Body):
+class GenerationBody(Body):
     """What completions and chat completions have in common."""
 
-    harmless: ClassVar[Mapping[str, tuple[Any, ...]]] = _HARMLESS  # values of fields that are not supported
-
-    model: _Name | None = None
+    model: Name | None = None
     max_tokens: _Count | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=-1)] = 0
+    min_tokens: Annotated[int, Field(ge=0)] = 0
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: _Share | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    logit_bias: Annotated[dict[_TokenId, _Bias], Field(max_length=_MOST_BIASES)] = Field(default_factory=dict)
     seed: int | None = None
+    n: Annotated[int, Field(ge=1, le=_MOST_CHOICES)] = 1
     stop: Annotated[tuple[str, ...], Field(max_length=_MOST_STOPS)] = ()
+    stop_token_ids: _TokenIds = Field(default_factory=list)
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    ignore_eos: bool = False
-    user: _Name = ""
+    return_token_ids: bool = False
+    user: Name = ""
     slo: ServiceLevel | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unsupported(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            for field, harmless in cls.harmless.items():
-                if data.get(field) is not None and data[field] not in harmless:
-                    raise ValueError(f"{field}: not supported; expected {harmless[0]!r}, or nothing")
-            # null is as good as no field
-            return {field: value for field, value in data.items() if value is not None}
-        return data
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -137,15 +97,39 @@ class GenerationBody(_Body):
         return self.max_tokens
 
     @property
-    def given_seed(self) -> int | None:
-        """The seed as a number from 0 to 2**64 - 1; None if the request does not say."""
-        return None if self.seed is None else self.seed % 2**64
+    def num_log_probs(self) -> int | None:
+        """Likeliest tokens to tell beside each of the output; None if no log-probs are wanted."""
+        return None
+
+    def sampling(self, defaults: Mapping[str, float]) -> dict[str, Any]:
+        """How its tokens are drawn, with the model's defaults or OpenAI's for what it does not say."""
+
+        def chosen(name: str, usual: float) -> Any:
+            given = getattr(self, name)
+            return defaults.get(name, usual) if given is None else given
+
+        return {
+            "temperature": chosen("temperature", 1.0),
+            "top_p": chosen("top_p", 1.0),
+            "top_k": max(0, int(chosen("top_k", 0))),
+            "min_p": chosen("min_p", 0.0),
+            "logit_bias": self.logit_bias,
+            "num_log_probs": self.num_log_probs,
+            # Without one a random one is drawn, of as many bits as are exact in every client's reader of JSON.
+            "seed": secrets.randbits(_SEED_BITS) if self.seed is None else self.seed % 2**64,
+        }
 
 
 class CompletionBody(GenerationBody):
     """Body of `/v1/completions`."""
 
     prompt: str | _TokenIds | list[str] | list[_TokenIds]
+    add_special_tokens: bool = True
+    logprobs: Annotated[int, Field(ge=0, le=_MOST_LOGPROBS, strict=True)] | None = None
+
+    @property
+    def num_log_probs(self) -> int | None:
+        return self.logprobs
 
     @property
     def one_prompt(self) -> str | tuple[int, ...]:
@@ -161,18 +145,17 @@ class CompletionBody(GenerationBody):
 class ScoringBody(CompletionBody):
     """Body of `/v1/completions` that asks for the prompt's log-probs: `echo`, with the next token at most as output."""
 
-    harmless: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **{field: values for field, values in _HARMLESS.items() if field not in ("echo", "logprobs")},
-        "stop": ([], ""),
-        "stream": (False,),
-    }
-
+    echo: bool
     max_tokens: Annotated[int, Field(ge=0, le=1)] = 0
     logprobs: Annotated[int, Field(ge=0, le=_MOST_LOGPROBS, strict=True)]
 
     @model_validator(mode="after")
-    def _greedy(self) -> Self:
-        if self.max_tokens and self.temperature:
+    def _only_scored(self) -> Self:
+        fresh = type(self).model_construct()
+        for field in ("n", "stop", "stop_token_ids", "min_tokens", "logit_bias", "stream", "return_token_ids"):
+            if (given := getattr(self, field)) != getattr(fresh, field):
+                raise ValueError(f"{field}: {given!r} is not supported with echo; expected nothing")
+        if self.max_tokens and self.temperature != 0:
             raise ValueError(f"temperature is {self.temperature}; expected 0 with echo, for the likeliest token")
         return self
 
@@ -181,46 +164,35 @@ class ScoringBody(CompletionBody):
         return self.max_tokens
 
 
-class _TextPart(_Body):
-    type: Literal["text"]
-    text: str
-
-
-class Message(_Body):
-    """A message of a conversation; its text may come in parts."""
-
-    role: _Name
-    content: str | tuple[_TextPart, ...] = ""
-    name: _Name | None = None
-
-    @field_validator("content", mode="before")
-    @classmethod
-    def _nothing_is_empty(cls, content: Any) -> Any:
-        return "" if content is None else content
-
-    @property
-    def text(self) -> str:
-        """The whole text."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-
-
-class ChatBody(GenerationBody):
+class ChatBody(GenerationBody, Conversation):
     """Body of `/v1/chat/completions`."""
 
-    messages: Annotated[tuple[Message, ...], Field(min_length=1, max_length=_MOST_MESSAGES)]
+    messages: Annotated[Messages, Field(min_length=1)]
     max_completion_tokens: _Count | None = None
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=_MOST_LOGPROBS)] = 0
+
+    @model_validator(mode="after")
+    def _told(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError(f"top_logprobs: {self.top_logprobs} without logprobs; expected logprobs to be true")
+        return self
+
+    @property
+    def num_log_probs(self) -> int | None:
+        return self.top_logprobs if self.logprobs else None
 
     @property
     def most_tokens(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
-class TokenizeBody(_Body):
+class TokenizeBody(Conversation):
     """Body of `/tokenize`: a text, or a conversation."""
 
+    model: Name | None = None
     prompt: str | None = None
-    messages: Annotated[tuple[Message, ...], Field(max_length=_MOST_MESSAGES)] | None = None
+    messages: Messages | None = None
 
     @model_validator(mode="after")
     def _either(self) -> Self:
@@ -229,13 +201,14 @@ class TokenizeBody(_Body):
         return self
 
 
-class DetokenizeBody(_Body):
+class DetokenizeBody(Body):
     """Body of `/detokenize`."""
 
+    model: Name | None = None
     tokens: Annotated[_TokenIds, Field(max_length=_MOST_DETOKENIZED)]
 
 
-class _EchoFields(_Body):
+class _EchoFields(BaseModel):
     echo: Any = False
     max_tokens: Any = None
 
@@ -266,5 +239,5 @@ def _refusal(error: ValidationError) -> RequestError:
     reason = first["msg"].removeprefix("Value error, ")
     field = ".".join(str(part) for part in first["loc"][:2])
     if not field:
-        field, _, reason = reason.rpartition(": ")
+        field, _, reason = reason.partition(": ")
     return RequestError(f"{field}: {reason}" if field else reason, param=field or None)

@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import reduce
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from swiftspec.errors import EngineBusyError, EngineError
-from swiftspec.server.answer import Answer
+from swiftspec.server.answer import Answer, Piece, Usage, merged
 from swiftspec.server.bodies import ChatBody, CompletionBody, ScoringBody
 from swiftspec.server.errors import INTERNAL, RequestError, error_body
 from swiftspec.server.guards import state_of
 from swiftspec.server.replies import DONE, Reply, event
 from swiftspec.server.serving import Serving
-
-if TYPE_CHECKING:
-    from swiftspec.engine.api import Finish
 
 __all__ = ["ClientGoneError", "Generations", "unless_gone"]
 
@@ -91,61 +89,70 @@ class Generations:
 
     async def _answer(self, scope: Scope, content: bytes, send: Send, arrival_s: float) -> None:
         body, state = self._parse(content), state_of(scope)
-        answer = await self._serving.begin(
+        answers = await self._serving.begin(
             body, request_id=state["request_id"], client=state.get("client") or body.user, arrival_s=arrival_s
         )
-        model = body.model or self._serving.model
-        reply = Reply(request_id=state["request_id"], model=model, is_chat=isinstance(body, ChatBody), seed=answer.seed)
+        reply = Reply(
+            request_id=state["request_id"],
+            model=body.model or self._serving.model,
+            is_chat=isinstance(body, ChatBody),
+            seed=answers[0].seed,
+        )
         try:
-            try:
-                await answer.start()
-            except EngineBusyError as error:
-                raise self._serving.too_busy() from error
-            except ValueError as error:  # found when it was admitted
-                raise RequestError(str(error), param="prompt") from error
-            except (EngineError, TimeoutError) as error:
-                raise _failure(error) from error
+            for answer in answers:
+                await self._start(answer)
             if body.stream:
-                await _stream(answer, reply, send)
+                await _stream(answers, reply, send)
             else:
-                await self._whole(answer, reply, send)
+                await self._whole(answers, reply, send)
         finally:
-            await answer.close()
+            await asyncio.gather(*(answer.close() for answer in answers))
 
-    async def _whole(self, answer: Answer, reply: Reply, send: Send) -> None:
+    async def _start(self, answer: Answer) -> None:
         try:
-            said = await self._said(answer, reply)
+            await answer.start()
+        except EngineBusyError as error:
+            raise self._serving.too_busy() from error
+        except ValueError as error:  # found when it was admitted
+            raise RequestError(str(error), param="prompt") from error
+        except (EngineError, TimeoutError) as error:
+            raise _failure(error) from error
+
+    async def _whole(self, answers: Sequence[Answer], reply: Reply, send: Send) -> None:
+        try:
+            said = await self._said(answers, reply)
         except (EngineError, TimeoutError) as error:
             raise _failure(error) from error
         content = JSONResponse(said)
         await send({"type": "http.response.start", "status": 200, "headers": content.raw_headers})
         await send({"type": "http.response.body", "body": content.body})
 
-    async def _said(self, answer: Answer, reply: Reply) -> dict[str, Any]:
-        if isinstance(answer.body, ScoringBody):
-            return reply.scored(await self._serving.scored(answer), usage=answer.usage)
-        text = "".join([piece async for piece, _ in answer])
-        assert answer.finish is not None
-        return reply.whole(text, finish=answer.finish, usage=answer.usage)
+    async def _said(self, answers: Sequence[Answer], reply: Reply) -> dict[str, Any]:
+        if isinstance(answers[0].body, ScoringBody):
+            return reply.scored(await self._serving.scored(answers[0]), usage=answers[0].usage)
+        pieces: list[list[Piece]] = [[] for _ in answers]
+        async for answer, piece in merged(answers):
+            pieces[answer.index].append(piece)
+        return reply.whole(answers, [reduce(Piece.joined, said) for said in pieces])
 
 
-async def _stream(answer: Answer, reply: Reply, send: Send) -> None:
+async def _stream(answers: Sequence[Answer], reply: Reply, send: Send) -> None:
     """One event for every commit; those that have come while the client was slow are sent together."""
-    options = answer.body.stream_options
+    options = answers[0].body.stream_options
 
     async def give(content: bytes, *, more: bool = True) -> None:
         if content or not more:
             await send({"type": "http.response.body", "body": content, "more_body": more})
 
-    def piece(text: str, finish: Finish | None) -> bytes:
-        return reply.piece(text, finish=finish, usage=answer.usage if options.continuous_usage_stats else None)
+    def usage() -> Usage | None:
+        return Usage.of(answers) if options.continuous_usage_stats else None
 
     await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
-    await give(reply.opening(answer.usage if options.continuous_usage_stats else None))
+    await give(reply.opening(answers, usage()))
     ready: list[bytes] = []
     try:
-        async for text, finish in answer:
-            ready.append(piece(text, finish))
+        async for answer, piece in merged(answers):
+            ready.append(reply.piece(answer, piece, usage()))
             if not answer.has_more_now:
                 await give(b"".join(ready))
                 ready.clear()
@@ -156,7 +163,7 @@ async def _stream(answer: Answer, reply: Reply, send: Send) -> None:
         raise
     else:
         if options.include_usage:
-            ready.append(reply.closing(answer.usage))
+            ready.append(reply.closing(Usage.of(answers)))
     await give(b"".join([*ready, DONE]), more=False)
 
 

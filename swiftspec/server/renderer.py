@@ -37,11 +37,12 @@ class Renderer:
         async with self._turn:
             await self._running()
 
-    async def render(
-        self, number: int, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any] | None = None
-    ) -> str:
-        """The text of a conversation. ValueError, one sentence, if the template refuses it or does not end in time."""
-        asked = {"number": number, "messages": messages, "arguments": arguments or {}}
+    async def render(self, number: int, conversation: Mapping[str, Any]) -> str:
+        """The text of a conversation, arguments of `ChatTemplate.render`.
+
+        ValueError, one sentence, if the template refuses it or does not end in time.
+        """
+        asked = {"number": number, "conversation": conversation}
         # A caller who goes away would leave an answer that the next one would take for its own.
         return await asyncio.shield(asyncio.ensure_future(self._in_turn(asked)))
 

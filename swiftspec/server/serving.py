@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import math
-import secrets
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from swiftspec.models.generation_config import GenerationConfig
 from swiftspec.server.answer import Answer
-from swiftspec.server.bodies import ChatBody, CompletionBody, Message, ScoringBody
+from swiftspec.server.bodies import ChatBody, CompletionBody, ScoringBody, TokenizeBody
 from swiftspec.server.chat_template import TemplateSource
+from swiftspec.server.conversation import Message
 from swiftspec.server.errors import RequestError
 from swiftspec.server.metrics import Metrics
 from swiftspec.server.renderer import Renderer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from swiftspec.engine.api import EngineState, ScoredToken
-    from swiftspec.engine.async_api import AsyncEngine
+    from swiftspec.engine.async_api import AsyncEngine, AsyncStream
     from swiftspec.timing.timeline import Timeline
 
 __all__ = ["ServerPhase", "Serving", "ServingOptions"]
 
 _COMPLETION_TOKENS = 16  # of completions that do not say, as of OpenAI's API
-_SEED_BITS = 48  # exact in every client's reader of JSON
 
 
 class ServerPhase(StrEnum):
@@ -52,6 +52,8 @@ class ServingOptions:
         Longest time of a request, from its arrival to its last token.
     chat_template : Path or None
         Template instead of the model's.
+    generation_config : bool
+        Take what requests do not say of sampling from each model's generation_config.json.
     keep_timelines : int
         Requests whose timelines can be asked for, the last ones.
     """
@@ -59,6 +61,7 @@ class ServingOptions:
     model: str
     request_timeout_s: float | None = None
     chat_template: Path | None = None
+    generation_config: bool = True
     keep_timelines: int = 0
 
 
@@ -87,6 +90,7 @@ class Serving:
         self._options = options
         self._engine: AsyncEngine | None = None
         self._tenants: dict[str, str | None] = {options.model: None}  # what the engine calls each served model
+        self._defaults: dict[str, Mapping[str, float]] = {}  # of each served model's sampling
         self._templates: dict[str, int] = {}  # number of each served model's, if it has one
         self._renderer = Renderer(())
         self._num_begun = 0
@@ -96,6 +100,11 @@ class Serving:
     async def open(self, engine: AsyncEngine) -> None:
         """Accept requests. ValueError if a chat template is none."""
         base, *tenants = engine.tenants
+        if self._options.generation_config:
+            defaults = GenerationConfig.read(base.directory).sampling
+            self._defaults = {self.model: defaults}
+            for tenant in tenants:
+                self._defaults[tenant.name] = GenerationConfig.read(tenant.directory).sampling or defaults
         self._tenants |= {tenant.name: tenant.name for tenant in tenants}
         own = TemplateSource.of(base.directory, self._options.chat_template)
         sources = {self.model: own}
@@ -155,69 +164,106 @@ class Serving:
     async def tokens_of(self, body: CompletionBody | ChatBody) -> tuple[int, ...]:
         """Token ids of a request's prompt. RequestError if it has none, or the model knows no conversations."""
         if isinstance(body, ChatBody):
-            return await self.tokens_of_chat(body.messages, body.chat_template_kwargs, model=body.model)
-        prompt = body.one_prompt
-        return await self.check_open().tokenize(prompt) if isinstance(prompt, str) else prompt
+            return await self.tokens_of_chat(body, body.messages)
+        prompt, engine = body.one_prompt, self.check_open()
+        if not isinstance(prompt, str):
+            return prompt
+        return await engine.tokenize(prompt, special_tokens=body.add_special_tokens)
 
-    async def tokens_of_chat(
-        self, messages: Sequence[Message], arguments: dict[str, object], *, model: str | None = None
-    ) -> tuple[int, ...]:
+    async def tokens_of_chat(self, body: ChatBody | TokenizeBody, messages: Sequence[Message]) -> tuple[int, ...]:
         """Token ids of a conversation. RequestError without a chat template, or if that refuses it."""
-        engine, name = self.check_open(), model or self.model
+        engine, name = self.check_open(), body.model or self.model
         if (template := self._templates.get(name)) is None:
             raise RequestError(
                 f"{name} has no chat template; expected /v1/completions, or a server with --chat-template"
             )
-        said = [{"role": each.role, "content": each.text} for each in messages]
         try:
-            text = await self._renderer.render(template, said, arguments)
+            text = await self._renderer.render(template, body.conversation(messages))
         except ValueError as error:
             raise RequestError(str(error), param="messages") from error
-        return await engine.tokenize(text, special_tokens=False)
+        return await engine.tokenize(text, special_tokens=bool(body.add_special_tokens))
 
-    async def begin(self, body: CompletionBody | ChatBody, *, request_id: str, client: str, arrival_s: float) -> Answer:
-        """Give a request, which came at `arrival_s`, to the engine. RequestError if it is not possible."""
+    async def begin(
+        self, body: CompletionBody | ChatBody, *, request_id: str, client: str, arrival_s: float
+    ) -> list[Answer]:
+        """Give a request, which came at `arrival_s`, to the engine: as many answers as it wants.
+
+        RequestError if it is not possible.
+        """
         engine = self.check_open()
         self.check_model(body.model)
         tokens = await self.tokens_of(body)
-        tenant = self._tenants[body.model or self.model]
         most = self._most_tokens(body, len(tokens), engine.max_context)
-        seed = secrets.randbits(_SEED_BITS) if body.given_seed is None else body.given_seed
+        if body.min_tokens > most:
+            raise RequestError(f"min_tokens is {body.min_tokens}; expected {most} at most", param="min_tokens")
+        sampling = body.sampling(self._defaults_of(body))
+        answers: list[Answer] = []
         try:
-            if isinstance(body, ScoringBody):
-                stream = await engine.submit_scoring(
-                    tokens,
-                    num_candidates=max(body.logprobs, body.most_tokens),
-                    with_next=body.most_tokens > 0,
-                    request_id=request_id,
-                    client=client,
-                    tenant=tenant,
-                )
-            else:
-                stream = await engine.submit(
-                    tokens,
-                    max_new_tokens=most,
-                    temperature=body.temperature,
-                    top_p=body.top_p,
-                    top_k=max(0, body.top_k),
-                    ignore_eos=body.ignore_eos,
-                    request_id=request_id,
-                    client=client,
-                    tpot_s=body.slo.tpot_ms / 1e3 if body.slo and body.slo.tpot_ms else None,
-                    tenant=tenant,
-                    seed=seed,
-                )
-        except ValueError as error:
-            raise RequestError(str(error), param=str(error).partition(" ")[0]) from error
+            for index in range(body.n):
+                name = f"{request_id}-{index}" if index else request_id
+                own = sampling | {"seed": (sampling["seed"] + index) % 2**64}
+                stream = await self._submit(body, tokens, most, own, name, client)
+                answers.append(self._answer(stream, body, tokens, arrival_s, sampling, index))
+        except BaseException as error:
+            for answer in answers:
+                await answer.close()
+            if isinstance(error, ValueError):
+                raise RequestError(str(error), param=str(error).partition(" ")[0]) from error
+            raise
+        return answers
+
+    async def _submit(
+        self,
+        body: CompletionBody | ChatBody,
+        tokens: tuple[int, ...],
+        most: int,
+        sampling: Mapping[str, Any],
+        request_id: str,
+        client: str,
+    ) -> AsyncStream:
+        engine, tenant = self.check_open(), self._tenants[body.model or self.model]
+        if isinstance(body, ScoringBody):
+            return await engine.submit_scoring(
+                tokens,
+                num_candidates=max(body.logprobs, body.most_tokens),
+                with_next=body.most_tokens > 0,
+                request_id=request_id,
+                client=client,
+                tenant=tenant,
+            )
+        return await engine.submit(
+            tokens,
+            max_new_tokens=most,
+            min_new_tokens=body.min_tokens,
+            ignore_eos=body.ignore_eos,
+            stop_token_ids=body.stop_token_ids,
+            request_id=request_id,
+            client=client,
+            tpot_s=body.slo.tpot_ms / 1e3 if body.slo and body.slo.tpot_ms else None,
+            tenant=tenant,
+            **sampling,
+        )
+
+    def _answer(
+        self,
+        stream: AsyncStream,
+        body: CompletionBody | ChatBody,
+        tokens: tuple[int, ...],
+        arrival_s: float,
+        sampling: Mapping[str, Any],
+        index: int,
+    ) -> Answer:
+        by_tokens = body.stop or body.include_stop_str_in_output or body.num_log_probs is not None
         answer = Answer(
             stream,
             body,
             prompt=tokens,
             arrival_s=arrival_s,
-            seed=seed if body.temperature > 0 else None,
-            text=engine.text_stream() if body.stop else None,
+            seed=sampling["seed"] if sampling["temperature"] > 0 else None,
+            text=self.check_open().text_stream() if by_tokens else None,
             timeout_s=self._options.request_timeout_s,
             ended=self._ended,
+            index=index,
         )
         self._num_begun += 1
         answer.number = self._num_begun
@@ -234,7 +280,8 @@ class Serving:
 
     def _most_tokens(self, body: CompletionBody | ChatBody, num_prompt_tokens: int, max_context: int) -> int:
         room = max_context - num_prompt_tokens
-        most = body.most_tokens or (room if isinstance(body, ChatBody) else min(_COMPLETION_TOKENS, room))
+        usual = int(self._defaults_of(body).get("max_new_tokens", room))
+        most = body.most_tokens or min(room, usual if isinstance(body, ChatBody) else min(_COMPLETION_TOKENS, usual))
         if room < max(1, most):
             raise RequestError(
                 f"the maximum context length is {max_context} tokens; the prompt has {num_prompt_tokens}, and "
@@ -243,6 +290,9 @@ class Serving:
                 code="context_length_exceeded",
             )
         return most
+
+    def _defaults_of(self, body: CompletionBody | ChatBody) -> Mapping[str, float]:
+        return self._defaults.get(body.model or self.model, {})
 
     def too_busy(self) -> RequestError:
         """What a request is told that finds no place."""

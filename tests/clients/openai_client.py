@@ -67,7 +67,7 @@ async def concurrently(url: str, model: str, expected: str) -> None:
 def refused(client: OpenAI, model: str) -> None:
     for kind, options in (
         (NotFoundError, {"model": "another"}),
-        (BadRequestError, {"model": model, "n": 3}),
+        (BadRequestError, {"model": model, "suffix": "end"}),
         (BadRequestError, {"model": model, "max_tokens": 10**9}),
     ):
         try:

@@ -3,14 +3,20 @@
 Takes some minutes, most of them for installing; needs pip's index, and the plan that `make demo` made, or another one
 (`--plan`). For every client: what it measured beside what the server counted (`/metrics`) meanwhile. Exit code 1 if
 they differ by more than 2 %, or, for TTFT, 5 ms: the way to the server and back is not in its own figures. lm-eval
-measures no time: its log-likelihoods have to be those of the prompts as the server scores them one by one.
+measures no time: its log-likelihoods have to be those of the prompts as the server scores them one by one. With
+`--vllm PYTHON`, of an environment that has vLLM for CPUs, its answers are compared with those of vLLM, field by field.
 """
 
 import argparse
 import json
+import os
+import shutil
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -18,6 +24,7 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.prompts import read_prompts
 from swiftspec.cli import console
 from swiftspec.models.spec import model_directory
+from swiftspec.models.tokenizer import Tokenizer
 from tests.clients.lm_eval_client import run_lm_eval
 from tools.served import served
 
@@ -29,6 +36,13 @@ REQUIREMENTS = {
     "aiperf": ["aiperf==0.13.0"],
     "lm-eval": ["lm-eval[api]==0.4.13", "transformers==5.23.0"],  # transformers for its tokenizers: without torch
 }
+TEMPLATE = (
+    "{% for m in messages %}# {{ m.role }} {{ m.name or '' }}: {{ m.content or '' }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}"
+    "{{ m.tool_call_id or '' }}{% generation %}{% endgeneration %}\n{% endfor %}"
+    "{% if tools %}{{ tools | tojson(indent=1) }}{% endif %}{{ documents or '' }}"
+    "{% if add_generation_prompt %}def {% endif %}{{ extra or '' }}"
+)
 NUM_REQUESTS, NUM_CLIENTS = 40, 4
 PROMPT_TOKENS, PROMPT_CHARACTERS, OUTPUT_TOKENS = 48, 160, 64
 WITHIN, WITHIN_S = 0.02, 5e-3
@@ -40,7 +54,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", type=Path, default=ROOT / "swiftspec-demo/plan.json")
     parser.add_argument("--work", type=Path, default=ROOT / "build/clients", help="environments and logs")
-    parser.add_argument("--only", choices=REQUIREMENTS, help="one client")
+    parser.add_argument("--only", choices=[*REQUIREMENTS, "vllm"], help="one client")
+    parser.add_argument("--vllm", type=Path, help="Python of an environment with vLLM; without it vLLM is skipped")
+    parser.add_argument("--policy", help="of the plan, against vLLM")
     chosen = parser.parse_args()
     chosen.work.mkdir(parents=True, exist_ok=True)
     tokenizer = model_directory(Plan.load(chosen.plan).target.model)
@@ -53,14 +69,58 @@ def main() -> int:
         "lm-eval": run_lm_eval,
     }
     held = True
-    for name in [chosen.only] if chosen.only else REQUIREMENTS:
+    for name in REQUIREMENTS if chosen.only is None else {chosen.only} & set(REQUIREMENTS):
         python = environment(chosen.work / name, REQUIREMENTS[name])
         log = chosen.work / f"{name}.server.log"
         with served(chosen.plan, "--chat-template", str(template), log=log) as (_, url):
             before = counted(url)
             measured = runs[name](python, url, tokenizer)
             held &= agree(name, measured, between(before, counted(url)))
+    if chosen.only in (None, "vllm"):
+        held &= compare_with_vllm(chosen.vllm, chosen.plan, chosen.work / "vllm", chosen.policy)
     return 0 if held else 1
+
+
+def compare_with_vllm(python: Path | None, plan: Path, folder: Path, policy: str | None) -> bool:
+    """Ask both the same, of a copy of the target with ends and sampling of its own; whether the answers are alike."""
+    if python is None:
+        console.say("vllm: skipped; --vllm PYTHON names an environment that has it")
+        return True
+    made = Plan.load(plan)
+    model, template = folder / "model", folder / "template.jinja"
+    shutil.copytree(model_directory(made.target.model), model, dirs_exist_ok=True)
+    (end,) = Tokenizer(model).encode("\n\n\n", special_tokens=False)
+    generation = {"eos_token_id": [0, end], "temperature": 0.0, "repetition_penalty": 1.0}
+    (model / "generation_config.json").write_text(json.dumps(generation))
+    template.write_text(TEMPLATE)
+    target = made.target.model_copy(update={"model": str(model)})
+    made.model_copy(update={"target": target}).save(folder / "plan.json")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    # Not its `vllm`: that of the package for CPUs looks for its own version under another package's name.
+    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port", str(port)]
+    command += ["--dtype", "float32", "--enforce-eager", "--chat-template", str(template), "--max-model-len", "512"]
+    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    with (folder / "vllm.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | settings)
+    try:
+        wait_for(f"http://127.0.0.1:{port}/health", process)
+        ours = ["--chat-template", str(template), *(["--policy", policy] if policy else [])]
+        with served(folder / "plan.json", *ours, log=folder / "server.log") as (_, url):
+            asking = [str(python), str(HERE / "vllm_client.py"), url, f"http://127.0.0.1:{port}"]
+            return subprocess.run(asking, check=False).returncode == 0
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a server is healthy; RuntimeError if it ends instead."""
+    while process.poll() is None:
+        with suppress(OSError), urlopen(url):
+            return
+        time.sleep(1.0)
+    raise RuntimeError(f"the server of {url} has ended")
 
 
 def environment(folder: Path, requirements: list[str]) -> Path:

@@ -26,7 +26,9 @@ FIELDS = (
     "prompt", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p",
     "top_k", "seed", "stop", "stream",
     "stream_options", "ignore_eos", "user", "slo", "model", "echo", "logprobs", "n", "tools", "chat_template_kwargs",
-    "response_format", "suffix", "logit_bias", "tokens", "unknown",
+    "response_format", "suffix", "logit_bias", "tokens", "unknown", "min_tokens", "stop_token_ids", "min_p",
+    "include_stop_str_in_output", "return_token_ids", "top_logprobs", "documents", "continue_final_message",
+    "add_generation_prompt", "add_special_tokens", "seed",
 )  # fmt: skip
 PATHS = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
 RAW = (

@@ -88,7 +88,7 @@ def given_out(
             timeout_s=None,
             ended=lambda _: None,
         )
-        text = "".join([piece async for piece, _ in answer])
+        text = "".join([piece.text async for piece in answer])
         return text, answer.finish, answer.usage.completion_tokens
 
     return asyncio.run(answered())

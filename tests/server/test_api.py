@@ -151,7 +151,7 @@ def test_harmless_values_of_unsupported_fields_pass(server: Running) -> None:
         "repetition_penalty": 1.0,
         "best_of": 1,
         "logit_bias": {},
-        "unknown": 5,
+        "metadata": {"of": "mine"},
     }
     assert server.json("/v1/completions", {**GREEDY, **harmless})[0] == 200
 
@@ -159,11 +159,17 @@ def test_harmless_values_of_unsupported_fields_pass(server: Running) -> None:
 @pytest.mark.parametrize(
     ("change", "param"),
     [
-        ({"n": 2}, "n"),
-        ({"logprobs": 5}, "logprobs"),
+        ({"n": 129}, "n"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"unknown": 5}, "unknown"),
+        ({"max_completion_tokens": 5}, "max_completion_tokens"),
+        ({"min_tokens": 25}, "min_tokens"),
+        ({"stop_token_ids": [99999]}, "stop_token_ids"),
+        ({"logit_bias": {"99999": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias.5"),
         ({"echo": True}, "echo"),
         ({"echo": True, "max_tokens": 0}, "logprobs"),
-        ({"echo": True, "max_tokens": 0, "logprobs": 6}, "logprobs"),
+        ({"echo": True, "max_tokens": 0, "logprobs": 21}, "logprobs"),
         ({"echo": True, "max_tokens": 0, "logprobs": 0, "stream": True}, "stream"),
         ({"echo": True, "max_tokens": 0, "logprobs": 0, "n": 2}, "n"),
         ({"echo": True, "max_tokens": 0, "logprobs": 0, "prompt": "x" * 5000}, "prompt"),

@@ -44,7 +44,23 @@ GEMMA = """{{ bos_token }}{%- set ns = namespace(system='') -%}
 {% endif %}"""
 TOOLS = """{% for message in messages %}{{ message | tojson }}{{ '\\n' }}{% endfor %}
 {{ {'umlaut': 'ä<b>'} | tojson(indent=2) }}"""
-FAMILIES = {"llama": LLAMA, "chatml": CHATML, "mistral": MISTRAL, "gemma": GEMMA, "json": TOOLS}
+MARKED = """{% for message in messages %}{% if message.role == 'assistant' %}
+{% generation %}{% set said = message.content %}{{ said }}{{ eos_token }}{% endgeneration %}{{ said }}
+{% elif loop.last %}{% break %}{% else %}{{ pad_token }}{{ message.content }}{% endif %}
+{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"""
+OPTIONS = """{% set value = {'z': 'ä<b>', 'a': [1, none]} %}{{ value | tojson }}
+{{ value | tojson(true) }} {{ value | tojson(indent='\\t') }} {{ value | tojson(ensure_ascii=True, sort_keys=True) }}
+{{ value | tojson(separators=(',', ':'), indent=1) }}
+{{ strftime_now('%Y') }} {{ documents | tojson }} {{ tools | tojson }} {{ cls_token }} {{ own_token }}"""
+FAMILIES = {
+    "llama": LLAMA,
+    "chatml": CHATML,
+    "mistral": MISTRAL,
+    "gemma": GEMMA,
+    "json": TOOLS,
+    "marked": MARKED,
+    "options": OPTIONS,
+}
 TALKS: list[list[dict[str, str]]] = [
     [{"role": "user", "content": "hello"}],
     [
@@ -61,7 +77,7 @@ def template_of(directory: Path, file: Path | None = None) -> ChatTemplate | Non
 
 
 def compiled(source: str) -> ChatTemplate:
-    return ChatTemplate(TemplateSource(source=source, special_tokens={}, where="file"))
+    return ChatTemplate(TemplateSource(named={"default": source}, special_tokens={}, where="file"))
 
 
 @pytest.mark.parametrize("talk", TALKS)
@@ -69,15 +85,17 @@ def compiled(source: str) -> ChatTemplate:
 def test_the_text_is_that_of_transformers(family: str, talk: list[dict[str, str]], tmp_path: Path) -> None:
     directory = model_directory(tmp_path, {"chat_template": FAMILIES[family]})
     tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
-    expected = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
+    known: dict[str, Any] = {"tools": [{"type": "function"}], "documents": [{"title": "t", "text": "ü"}]}
+    expected = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True, own_token=3, **known)
     template = template_of(directory)
     assert template is not None
-    assert template.render(talk) == expected
+    assert template.render(talk, {"own_token": 3}, **known) == expected
 
 
 def model_directory(folder: Path, config: dict[str, Any]) -> Path:
     write_printable_tokenizer(folder)
-    special = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<p>", "cls_token": "<c>"}
+    special["tokenizer_class"] = "PreTrainedTokenizerFast"
     (folder / "tokenizer_config.json").write_text(json.dumps(special | config))
     return folder
 
@@ -97,6 +115,56 @@ def test_a_file_comes_before_the_models_own_and_a_list_has_a_default(tmp_path: P
     of_given = template_of(directory, given)
     assert of_given is not None
     assert of_given.render(TALKS[1]) == "given 3"
+
+
+@pytest.mark.parametrize("family", ["llama", "chatml", "gemma", "marked"])
+@pytest.mark.parametrize("final", ["Sure, ", " the sum is", "4\n\n", "ä {{ 7 }}", "x"])
+def test_the_last_message_is_continued_as_transformers_does(family: str, final: str, tmp_path: Path) -> None:
+    talk = [*TALKS[1][:1], {"role": "assistant", "content": final}]
+    directory = model_directory(tmp_path, {"chat_template": FAMILIES[family]})
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
+    expected = tokenizer.apply_chat_template(talk, tokenize=False, continue_final_message=True)
+    template = template_of(directory)
+    assert template is not None
+    said = template.render(talk, add_generation_prompt=False, continue_final_message=True)
+    assert said == expected
+    assert final.strip() in said
+
+
+def test_a_template_that_hides_the_last_message_cannot_continue_it() -> None:
+    with pytest.raises(ValueError, match="cannot be continued"):
+        compiled("{{ messages | length }}").render(TALKS[0], continue_final_message=True)
+    with pytest.raises(ValueError, match="cannot be continued"):
+        compiled("{{ messages[0].content | upper }}").render(TALKS[0], continue_final_message=True)
+    with pytest.raises(ValueError, match="none to continue"):
+        compiled(LLAMA).render([], continue_final_message=True)
+
+
+@pytest.mark.parametrize("tools", [None, [{"type": "function", "function": {"name": "f"}}]])
+@pytest.mark.parametrize("names", [("default",), ("default", "tool_use"), ("tool_use", "rag", "default")])
+def test_a_list_of_templates_and_a_folder_of_them_are_chosen_from_as_transformers_does(
+    names: tuple[str, ...], tools: list[dict[str, Any]] | None, tmp_path: Path
+) -> None:
+    texts = {name: f"{name} {{{{ messages[0].content }}}} {{{{ tools | tojson }}}}" for name in names}
+    listed = [{"name": name, "template": text} for name, text in texts.items()]
+    (tmp_path / "list").mkdir()
+    directory = model_directory(tmp_path / "list", {"chat_template": listed})
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
+    expected = tokenizer.apply_chat_template(TALKS[0], tools=tools, tokenize=False)
+    tokenizer.save_pretrained(tmp_path / "saved")  # the default in chat_template.jinja, others in a folder
+    for each in (directory, tmp_path / "saved"):
+        template = template_of(each)
+        assert template is not None
+        assert template.render(TALKS[0], tools=tools) == expected
+
+
+def test_a_list_without_a_default_says_so(tmp_path: Path) -> None:
+    named = [{"name": "rag", "template": "a"}, {"name": "tool_use", "template": "b"}]
+    template = template_of(model_directory(tmp_path, {"chat_template": named}))
+    assert template is not None
+    with pytest.raises(ValueError, match="has chat templates rag, tool_use; expected a default"):
+        template.render(TALKS[0])
+    assert template.render(TALKS[0], tools=[{}]) == "b"
 
 
 def test_a_model_without_one_has_none(tmp_path: Path) -> None:
@@ -128,4 +196,4 @@ def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
 
 def test_what_is_no_template_is_a_sentence_with_the_file() -> None:
     with pytest.raises(ValueError, match=r"some/file: not a chat template \(line 1"):
-        ChatTemplate(TemplateSource(source="{% for %}", special_tokens={}, where="some/file"))
+        ChatTemplate(TemplateSource(named={"default": "{% for %}"}, special_tokens={}, where="some/file"))

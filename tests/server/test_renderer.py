@@ -16,7 +16,7 @@ ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% 
 
 
 def source(text: str) -> TemplateSource:
-    return TemplateSource(source=text, special_tokens={}, where="some/file")
+    return TemplateSource(named={"default": text}, special_tokens={}, where="some/file")
 
 
 def run(templates: list[str], work: Callable[[Renderer], Awaitable[Any]]) -> Any:
@@ -46,9 +46,9 @@ def run(templates: list[str], work: Callable[[Renderer], Awaitable[Any]]) -> Any
 def test_what_a_template_computes_harms_nobody_else(template: str, says: str) -> None:
     async def work(renderer: Renderer) -> None:
         with pytest.raises(ValueError, match=says) as refused:
-            await renderer.render(1, TALK)
+            await renderer.render(1, {"messages": TALK})
         assert len(str(refused.value)) < 400
-        assert await renderer.render(0, TALK) == "user: hello"
+        assert await renderer.render(0, {"messages": TALK}) == "user: hello"
 
     run([PLAIN, template], work)
 
@@ -64,12 +64,12 @@ def test_what_is_no_template_is_a_sentence_at_the_start(template: str) -> None:
 
 def test_a_caller_who_leaves_does_not_get_the_next_ones_answer() -> None:
     async def work(renderer: Renderer) -> list[str]:
-        leaving = [asyncio.create_task(renderer.render(0, TALK * (1 + number))) for number in range(20)]
+        leaving = [asyncio.create_task(renderer.render(0, {"messages": TALK * (1 + number)})) for number in range(20)]
         await asyncio.sleep(0)
         for each in leaving[::2]:
             each.cancel()
         texts = [await each for each in leaving[1::2]]
-        assert await renderer.render(0, TALK) == "user: hello"
+        assert await renderer.render(0, {"messages": TALK}) == "user: hello"
         return texts
 
     assert [text.count("user") for text in run([PLAIN], work)] == list(range(2, 21, 2))
@@ -81,8 +81,8 @@ def test_a_process_that_is_gone_is_replaced() -> None:
         renderer._process.kill()
         await renderer._process.wait()
         with suppress(ValueError):  # the one that finds it gone
-            await renderer.render(0, TALK)
-        assert await renderer.render(0, TALK) == "user: hello"
+            await renderer.render(0, {"messages": TALK})
+        assert await renderer.render(0, {"messages": TALK}) == "user: hello"
 
     run([PLAIN], work)
 
@@ -90,7 +90,7 @@ def test_a_process_that_is_gone_is_replaced() -> None:
 def test_odd_texts_and_arguments_come_through() -> None:
     async def work(renderer: Renderer) -> str:
         talk = [{"role": "user", "content": "\u00e4\u20ac\U0001f600\x00\ud83d"}]
-        return str(await renderer.render(0, talk, {"n": 10**30, "x": [1.5, None, True]}))
+        return str(await renderer.render(0, {"messages": talk, "arguments": {"n": 10**30, "x": [1.5, None, True]}}))
 
     assert run(["{{ messages[0].content }}|{{ n }}|{{ x }}"], work).endswith(
         "|1000000000000000000000000000000|[1.5, None, True]"

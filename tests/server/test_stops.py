@@ -12,7 +12,7 @@ STOPS = st.lists(st.text(alphabet="ab", min_size=1, max_size=5), max_size=3)
 def given_out(pieces: list[str], stops: list[str]) -> tuple[str, bool]:
     scanner = StopScanner(stops)
     text = "".join(map(scanner.push, pieces))
-    return text + ("" if scanner.has_stopped else scanner.flush()), scanner.has_stopped
+    return text + ("" if scanner.stopped else scanner.flush()), scanner.stopped is not None
 
 
 @given(pieces=st.lists(TEXT, max_size=6), stops=STOPS)
@@ -37,5 +37,5 @@ def test_characters_one_by_one_give_the_same_beginning(text: str, stops: list[st
 def test_what_may_be_the_beginning_of_a_stop_is_held_back() -> None:
     scanner = StopScanner(["END"])
     assert [scanner.push(piece) for piece in ("text E", "N", "ough EN", "D more")] == ["text ", "", "ENough ", ""]
-    assert scanner.has_stopped
+    assert scanner.stopped == "END"
     assert scanner.push("after") == ""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Model, Rows
+from swiftspec.engine.model.sampling.output_scores import OutputScores
 from swiftspec.engine.model.sampling.rejection_sampler import RejectionSampler
 from swiftspec.engine.model.sampling.sampler import Sampler, log_probs
 from swiftspec.policies.effects import (
@@ -75,8 +76,11 @@ class RequestPart:
         Takes committed tokens.
     sampler : Sampler
         Draws the target's choices, and the draft's candidates if the policy needs their probabilities.
+    prompt : tuple of int
+        The request's, if log-probs of the output are wanted.
     score : callable
-        Takes log-probs of prompt tokens, and the likeliest tokens in the place of each, if they are wanted.
+        Takes log-probs of prompt tokens, or of tokens that are committed next, and the likeliest tokens in the place of
+        each, if they are wanted.
 
     Attributes
     ----------
@@ -95,6 +99,7 @@ class RequestPart:
         peers: Sequence[PeerChannel],
         commit: Callable[[tuple[int, ...]], None],
         sampler: Sampler,
+        prompt: tuple[int, ...] = (),
         score: Callable[[tuple[float, ...], tuple[Candidates, ...]], None] = lambda *_: None,
     ) -> None:
         self.spans: list[Span] = []
@@ -108,6 +113,9 @@ class RequestPart:
         self._score = score
         self._halfway: tuple[Row, ...] = ()  # rows of an exit until its finish
         self._residual = RejectionSampler(sampler) if sampler.needs_draft_probabilities else None
+        self._scores: OutputScores | None = None
+        if sampler.num_log_probs is not None and role is Role.TARGET:
+            self._scores = OutputScores(prompt, sampler.num_log_probs)
         self._perform: dict[type[Effect], Callable[[Any], Any]] = {
             KeepKV: self._keep_kv,
             Send: self._send,
@@ -184,7 +192,7 @@ class RequestPart:
             case DraftForward() | TargetExit():
                 return _first(result.candidates[index], form.num_candidates)
             case TargetForward(rows) if self._residual:
-                return self._residual.choose(rows, result.logits[index])
+                return self._noted(rows, self._residual.choose(rows, result.logits[index]), result, index)
             case TargetForward(rows):
                 return self._choices(rows, result, index)
             case TargetFinish():
@@ -195,16 +203,29 @@ class RequestPart:
             self._residual.prefill(effect.role, effect.tokens)
         if effect.role is Role.DRAFT:
             return None
-        return self._sampler.choose(result.logits[index], [effect.position + len(effect.tokens) - 1])[0]
+        logits = result.logits[index]
+        choice = self._sampler.choose(logits, [effect.position + len(effect.tokens) - 1])[0]
+        if self._scores:
+            self._scores.prefill(effect.tokens, effect.position, choice, logits)
+        return choice
 
     def _choices(self, rows: Sequence[Row], result: BatchResult, index: int) -> tuple[int, ...]:
-        return tuple(self._sampler.choose(result.logits[index], [row.position for row in rows]))
+        choices = self._sampler.choose(result.logits[index], [row.position for row in rows])
+        return self._noted(rows, tuple(choices), result, index)
+
+    def _noted(self, rows: Sequence[Row], choices: tuple[int, ...], result: BatchResult, index: int) -> tuple[int, ...]:
+        """The target's choices, with their log-probs kept if they are wanted."""
+        if self._scores:
+            self._scores.forward(rows, choices, result.logits[index])
+        return choices
 
     def _keep_kv(self, effect: KeepKV) -> None:
         start_s = time.perf_counter()
         self._models[effect.role].keep(self.sequence, effect.slots, effect.num_verified)
         if self._residual:
             self._residual.keep(effect.role, effect.slots, effect.num_verified)
+        if self._scores and effect.role is Role.TARGET:
+            self._scores.keep(effect.slots, effect.num_verified)
         self._note(Phase.COMPACT, effect.role, start_s, rows=len(effect.slots))
 
     def _send(self, effect: Send) -> None:
@@ -221,6 +242,8 @@ class RequestPart:
 
     def _commit_tokens(self, effect: Commit) -> None:
         start_s = time.perf_counter()
+        if self._scores:
+            self._score(*self._scores.take(effect.tokens))
         self._commit(effect.tokens)
         self._note(Phase.COMMIT, self._role, start_s, tokens=len(effect.tokens))
 

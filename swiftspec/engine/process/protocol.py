@@ -177,7 +177,7 @@ class CommitReport:
 
 @dataclass(frozen=True, slots=True)
 class ScoreReport:
-    """Log-probs of the next tokens of a prompt, and the likeliest tokens in the place of each, if they were wanted."""
+    """Log-probs of the next tokens of a prompt, or of the next commit, and the likeliest tokens in their places."""
 
     number: int
     log_probs: tuple[float, ...]

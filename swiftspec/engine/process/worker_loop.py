@@ -123,6 +123,7 @@ class WorkerLoop:
             peers=[channel.open(number, self._payload(command, sequence)) for channel in self._channels],
             commit=partial(self._report_commit, number),
             sampler=command.sampler,
+            prompt=command.request.prompt,
             score=partial(self._report_scores, number),
         )
         program = self._program(command)

@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from swiftspec.engine.model.sampling.paths import CachedPaths, Path, parent_slot
 from swiftspec.engine.model.sampling.sampler import Floats, Sampler, gumbel, stream
 from swiftspec.policies.effects import Candidates, Role, Row
 
@@ -38,8 +38,6 @@ __all__ = ["Proposal", "ProposalsBySlot", "RejectionSampler", "accept", "draw"]
 _COINS, _CANDIDATES = 1, 2
 # A policy's slots must suffice for two rounds from an empty tree; serial_tree's do, and no other policy keeps a tree.
 _MOST_ROUNDS_KEPT = 1
-
-_Path = bytes  # digest of a token and all before it, so that its size does not grow with the output
 
 
 class Proposal(NamedTuple):
@@ -86,36 +84,12 @@ def accept(
     return None, left
 
 
-class _Cache:
-    """Paths in a role's cache: of its prefix, and of each tree slot."""
-
-    def __init__(self) -> None:
-        self.prefix: _Path = b""
-        self.tree: list[_Path] = []
-
-    def prefill(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self.prefix = _after(self.prefix, token)
-
-    def forward(self, rows: Sequence[Row]) -> list[_Path]:
-        first = len(self.tree)
-        for row in rows:
-            above = self.tree[_parent_slot(row)] if row.ancestors else self.prefix
-            self.tree.append(_after(above, row.token))
-        return self.tree[first:]
-
-    def keep(self, slots: Sequence[int], num_verified: int) -> None:
-        kept = [self.tree[slot] for slot in slots]
-        self.prefix = kept[num_verified - 1] if num_verified else self.prefix
-        self.tree = kept[num_verified:]
-
-
 class ProposalsBySlot:
     """Proposals by path, from the draft's forward until its cache drops the row."""
 
     def __init__(self) -> None:
-        self._caches = {role: _Cache() for role in Role}
-        self._proposals: dict[_Path, Proposal] = {}
+        self._caches = {role: CachedPaths() for role in Role}
+        self._proposals: dict[Path, Proposal] = {}
         self._rounds_kept = 0
 
     def __len__(self) -> int:
@@ -138,7 +112,7 @@ class ProposalsBySlot:
         children = defaultdict[int, set[int]](set)
         for row in rows:
             if row.ancestors:
-                children[_parent_slot(row) - first].add(row.token)
+                children[parent_slot(row) - first].add(row.token)
         known = self._proposals if self._rounds_kept <= _MOST_ROUNDS_KEPT else {}
         return [(known.get(path), frozenset(children[index])) for index, path in enumerate(paths)]
 
@@ -183,7 +157,7 @@ class RejectionSampler:
 
     def choose(self, rows: Sequence[Row], logits: Tensor) -> tuple[int, ...]:
         """The target's token of each row: an accepted child, or a draw."""
-        scores = self._sampler.scores(logits)
+        scores = self._sampler.scores(self._sampler.changed(logits, [row.position for row in rows]))
         accepted: dict[int, int] = {}
         for index, (proposal, children) in enumerate(self._book.look_up(rows)):
             if proposal and children:
@@ -195,12 +169,3 @@ class RejectionSampler:
                     accepted[index] = token
         drawn = self._sampler.draw(scores, [row.position for row in rows])
         return tuple(accepted.get(index, token) for index, token in enumerate(drawn))
-
-
-def _parent_slot(row: Row) -> int:
-    """Slot of the row's parent: the highest ancestor, since slots ascend along a path."""
-    return row.ancestors.bit_length() - 1
-
-
-def _after(path: _Path, token: int) -> _Path:
-    return blake2b(path + token.to_bytes(8, "little"), digest_size=16).digest()

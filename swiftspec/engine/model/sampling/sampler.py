@@ -6,8 +6,9 @@ R rows, V vocabulary.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import numpy as np
@@ -33,6 +34,7 @@ __all__ = [
 
 GREEDY_BELOW = 1e-5  # as vLLM: logits over a temperature of 1e-38 are infinite, and over 1e-7 the noise is rounded away
 _NUCLEUS_GUESS = 256
+_MOST_BIAS = 100.0  # as of OpenAI's API
 _SEED_BITS = 48  # exact in every JSON reader
 
 AcceptanceMethod = Literal["follow", "residual"]
@@ -45,7 +47,10 @@ class Sampling(TypedDict, total=False):
     temperature: float
     top_p: float
     top_k: int
+    min_p: float
     seed: int | None
+    logit_bias: Mapping[int, float]
+    num_log_probs: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,18 +69,33 @@ class Sampler:
         1 (1 = all).
     top_k : int
         Keep the `top_k` most likely tokens and ties with the last of them (0 = all). Applied before `top_p`.
+    min_p : float
+        Keep the tokens that are at least this share as likely as the likeliest one; 0 to 1 (0 = all). Applied first.
     seed : int
         0 or more.
     acceptance : "follow" or "residual"
         Accept a draft token when the target draws the same (`follow`), or by both models' probabilities (`residual`,
         see `rejection_sampler`). Equivalent at temperature 0.
+    logit_bias : tuple of (int, float)
+        Token ids, and what is added to the target's logit of each.
+    barred : tuple of int
+        Token ids that the target cannot choose at rows before `barred_before`: ends of an output with a least length.
+    barred_before : int
+        Position of the first row at which it can.
+    num_log_probs : int or None
+        Likeliest tokens that are told beside each token of the output, with its own log-prob; None: no log-probs.
     """
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
     seed: int = 0
     acceptance: AcceptanceMethod = "follow"
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    barred: tuple[int, ...] = ()
+    barred_before: int = 0
+    num_log_probs: int | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature < float("inf"):
@@ -86,6 +106,14 @@ class Sampler:
             raise ValueError(f"top_p is {self.top_p}; expected a number above 0 and up to 1")
         if self.top_k < 0:
             raise ValueError(f"top_k is {self.top_k}; expected 0 (all tokens) or a positive integer")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise ValueError(f"min_p is {self.min_p}; expected 0 (all tokens) to 1")
+        if not all(abs(bias) <= _MOST_BIAS for _, bias in self.logit_bias):
+            raise ValueError(
+                f"logit_bias is {dict(self.logit_bias)}; expected numbers from {-_MOST_BIAS} to {_MOST_BIAS}"
+            )
+        if self.num_log_probs is not None and self.num_log_probs < 0:
+            raise ValueError(f"num_log_probs is {self.num_log_probs}; expected 0 or more")
         if not 0 <= self.seed < 2**64:
             raise ValueError(f"seed is {self.seed}; expected 0 to 2**64 - 1")
         if self.acceptance not in get_args(AcceptanceMethod):
@@ -104,12 +132,26 @@ class Sampler:
         """Token of each row, given logits [R, V] in fp32 and the position of each row."""
         if logits.shape[0] != len(positions):
             raise ValueError(f"positions are {len(positions)}; expected one for each of {logits.shape[0]} rows")
+        logits = self.changed(logits, positions)
         if self.temperature > 0.0:
             return self.draw(self.scores(logits), positions)
         if logits.device.type != "cpu":
             chosen: list[int] = logits.argmax(dim=-1).tolist()
             return chosen
         return _likeliest(logits.numpy())
+
+    def changed(self, logits: Tensor, positions: Sequence[int]) -> Tensor:
+        """The target's logits [R, V] with the biases, and without the tokens that are barred at a row's position."""
+        early = [row for row, position in enumerate(positions) if position < self.barred_before] if self.barred else []
+        if not self.logit_bias and not early:
+            return logits
+        logits = logits.clone()
+        if self.logit_bias:
+            tokens, biases = zip(*self.logit_bias, strict=True)
+            logits[:, list(tokens)] += logits.new_tensor(biases)
+        for row in early:
+            logits[row, list(self.barred)] = -np.inf
+        return logits
 
     def scores(self, logits: Tensor) -> Tensor:
         """Log-probs [R, V], up to a constant per row, that a positive temperature draws from; on the host."""
@@ -122,7 +164,9 @@ class Sampler:
         return _likeliest(scores.numpy() + np.stack([noise[position] for position in positions]))
 
     def _filtered(self, scores: Tensor) -> Tensor:
-        """Scores with the tokens that top-k and then top-p exclude at minus infinity."""
+        """Scores with the tokens that min-p, top-k and then top-p exclude at minus infinity."""
+        if self.min_p > 0.0:
+            scores = scores.masked_fill(scores < scores.amax(dim=-1, keepdim=True) + log(self.min_p), -np.inf)
         if 0 < self.top_k < scores.shape[1]:
             last_kept = scores.topk(self.top_k, dim=-1).values[:, -1:]
             scores = scores.masked_fill(scores < last_kept, -np.inf)
@@ -137,15 +181,13 @@ def drawn_seed(seed: int | None) -> int:
     return secrets.randbits(_SEED_BITS) if seed is None else seed
 
 
-def sampler_of(sampling: Sampling, acceptance: AcceptanceMethod = "follow") -> Sampler:
-    """A sampler as a caller describes it, with a random seed if there is none."""
-    return Sampler(
-        temperature=sampling.get("temperature", 0.0),
-        top_p=sampling.get("top_p", 1.0),
-        top_k=sampling.get("top_k", 0),
-        seed=drawn_seed(sampling.get("seed")),
-        acceptance=acceptance,
-    )
+def sampler_of(
+    sampling: Sampling, acceptance: AcceptanceMethod = "follow", *, barred: Iterable[int] = (), barred_before: int = 0
+) -> Sampler:
+    """A sampler as a caller describes it, with a random seed if there is none. TypeError for an unknown keyword."""
+    given: dict[str, Any] = {**sampling, "seed": drawn_seed(sampling.get("seed"))}
+    given["logit_bias"] = tuple(sampling.get("logit_bias", {}).items())
+    return Sampler(**given, acceptance=acceptance, barred=tuple(barred), barred_before=barred_before)
 
 
 def stream(seed: int, position: int, *, use: int = 0) -> np.random.Generator:

@@ -1,0 +1,72 @@
+"""Log-probs of the output: the target's own of every token that it gives the user, whichever policy had it verified."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from swiftspec.engine.model.forward_batch import as_candidates
+from swiftspec.engine.model.sampling.paths import CachedPaths, Path, after
+from swiftspec.engine.model.sampling.sampler import log_probs, top_candidates
+from swiftspec.policies.effects import Candidates, Row
+
+__all__ = ["OutputScores"]
+
+_NONE = Candidates((), ())
+
+
+class _Choice(NamedTuple):
+    position: int
+    log_prob: float
+    likeliest: Candidates
+
+
+class OutputScores:
+    """Log-probs of the target's choices, from the forward that made them until they are committed.
+
+    A row is found again by its path: slots change, and most rows of a tree come to nothing.
+
+    Parameters
+    ----------
+    prompt : sequence of int
+    num_candidates : int
+        Likeliest tokens to tell beside each token.
+    """
+
+    def __init__(self, prompt: Sequence[int], num_candidates: int) -> None:
+        self._num_candidates = num_candidates
+        self._end, self._length = after(b"", prompt), len(prompt)  # of the text so far
+        self._cache = CachedPaths()
+        self._choices: dict[Path, _Choice] = {}
+
+    def prefill(self, tokens: Sequence[int], position: int, choice: int, logits: Tensor) -> None:
+        """Enter prompt tokens from a position on, and what the target chooses after the last by its logits [1, V]."""
+        self._cache.prefill(tokens)
+        self._enter([self._cache.prefix], [position + len(tokens) - 1], [choice], logits)
+
+    def forward(self, rows: Sequence[Row], choices: Sequence[int], logits: Tensor) -> None:
+        """Enter rows, and what the target chooses after each by its logits [R, V]."""
+        self._enter(self._cache.forward(rows), [row.position for row in rows], choices, logits)
+
+    def _enter(self, paths: Sequence[Path], positions: Sequence[int], choices: Sequence[int], logits: Tensor) -> None:
+        likeliest = (_NONE,) * len(paths)
+        if self._num_candidates:
+            likeliest = as_candidates(*top_candidates(logits, self._num_candidates))
+        found = map(_Choice, positions, log_probs(logits, choices), likeliest)
+        self._choices |= zip(paths, found, strict=True)
+
+    def keep(self, slots: Sequence[int], num_verified: int) -> None:
+        """Compact the rows, as `KeepKV`."""
+        self._cache.keep(slots, num_verified)
+
+    def take(self, tokens: Sequence[int]) -> tuple[tuple[float, ...], tuple[Candidates, ...]]:
+        """Log-probs of committed tokens, and the likeliest tokens in the place of each; what is older is forgotten."""
+        taken: list[_Choice] = []
+        for token in tokens:
+            taken.append(self._choices[self._end])
+            self._end = after(self._end, (token,))
+        self._length += len(tokens)
+        self._choices = {path: each for path, each in self._choices.items() if each.position >= self._length - 1}
+        return tuple(each.log_prob for each in taken), tuple(each.likeliest for each in taken)
