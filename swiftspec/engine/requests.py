@@ -9,7 +9,6 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from swiftspec.errors import FieldError
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tenants import tenant_spec
 from swiftspec.models.tokenizer import Tokenizer
@@ -187,7 +186,7 @@ class RequestMaker:
 
         request = task.request
         if not 0 <= min_new_tokens <= request.max_new_tokens:
-            raise FieldError("min_new_tokens", min_new_tokens, f"expected 0 to {request.max_new_tokens}, its most")
+            raise ValueError(f"min_new_tokens is {min_new_tokens}; expected 0 to {request.max_new_tokens}, its most")
         self.known(sampling.get("logit_bias", ()), "logit_bias")
         # Those that would end an output are not wanted before its least length, whether or not they end this one.
         barred = request.eos_token_ids | self.tenants.every[task.tenant].eos_token_ids if min_new_tokens else ()
