@@ -41,6 +41,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
             "costmodel",
             "acceptance",
             "artifacts",
+            "export",  # what an engine can run
             "devices",
             "models",
             "policies",

@@ -93,7 +93,7 @@ def plan_for(
         longest=load.longest_context if load else 0,
     )
     specs = dict(zip(Role, (model.spec for model in models), strict=True))
-    if load is not None and options.fleet is None:
+    if load is not None:
         load = load.under(deployment.serving(*models))
     plan = make_plan(
         inputs.profile,
@@ -108,7 +108,8 @@ def plan_for(
             degrees=AllowedDegrees(
                 sizes=sizes,
                 engine=deployment.served_by,
-                chains_only=load is not None and load.serving is not None,
+                drafter=models[1].method,
+                chains_only=load is not None,
                 specs=specs,
                 block_tokens=models[1].block_tokens,
             ),

@@ -263,6 +263,8 @@ class _Shapes:
             degrees=AllowedDegrees(
                 sizes=deployment.sizes,
                 engine=deployment.served_by,
+                drafter=self.models[1].method,
+                chains_only=True,
                 specs=specs,
                 block_tokens=self.models[1].block_tokens,
             ),
