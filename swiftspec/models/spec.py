@@ -26,7 +26,7 @@ __all__ = [
     "model_directory",
 ]
 
-_DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "int8": 1}
+_DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "int8": 1, "fp8": 1}
 # Architectures whose layers the engine does not have: see sparse_config.
 PLANNED_ONLY: Final = (
     "glm4_moe",

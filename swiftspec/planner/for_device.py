@@ -73,7 +73,6 @@ def plan_for(
         load.check_context(shortest.spec.max_position, shortest.name)
     from swiftspec.planner.degrees import AllowedDegrees
     from swiftspec.planner.fleet.replica import planned_workload
-    from swiftspec.planner.memory import MemoryModel
     from swiftspec.planner.plan import Hardware, Search, make_plan
     from swiftspec.planner.recorded_routing import with_recorded_routing
     from swiftspec.planner.search.evaluation import warm_up
@@ -100,11 +99,7 @@ def plan_for(
         inputs.trace,
         Hardware(
             num_devices=deployment.num_devices,
-            memory=MemoryModel(
-                device=deployment.spec,
-                specs=specs,
-                quantisation=dict(zip(Role, (deployment.quant, deployment.draft_quant), strict=True)),
-            ),
+            memory=deployment.memory(*models),
             degrees=AllowedDegrees(
                 sizes=sizes,
                 engine=deployment.served_by,
@@ -124,7 +119,16 @@ def plan_for(
             with_independent_routing=_independently_routed(inputs.profile, deployment, *models),
         ),
     )
-    plan = plan.model_copy(update={"layout": str(deployment.layout or ""), "host_s": deployment.host_s})
+    longest = load.longest_context if load else deployment.context + _num_new_tokens(deployment)
+    plan = plan.model_copy(
+        update={
+            "layout": str(deployment.layout or ""),
+            "host_s": deployment.host_s,
+            "engine_settings": dict(deployment.settings),
+            "kv_dtype": deployment.kv_dtype if deployment.served_by else "",
+            "longest_request": longest,
+        }
+    )
     workload, workload_path = planned_workload(load, plan)
     return Planned(
         plan=plan,

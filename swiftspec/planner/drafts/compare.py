@@ -18,7 +18,6 @@ from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.drafts.break_even import with_gains
 from swiftspec.planner.drafts.named import NONE, SUFFIX, DraftInput, Kind, kinds_of
 from swiftspec.planner.for_device import NUM_NEW_TOKENS, Inputs, check_acceptance, prepare
-from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.recorded_routing import with_recorded_routing
 from swiftspec.planner.search.backends import Workers, uncollected
@@ -245,11 +244,7 @@ class _Shapes:
     def __post_init__(self) -> None:
         deployment, count = self.deployment, self.deployment.num_devices
         specs = dict(zip(Role, (model.spec for model in self.models), strict=True))
-        self._memory = MemoryModel(
-            device=deployment.spec,
-            specs=specs,
-            quantisation=dict(zip(Role, (deployment.quant, deployment.draft_quant), strict=True)),
-        )
+        self._memory = deployment.memory(*self.models)
         self._output_tokens = deployment.output_tokens or NUM_NEW_TOKENS
         self._longest = _longest_text(deployment)
         self._mean_context = deployment.context + self._output_tokens // 2

@@ -31,7 +31,8 @@ _EFFORT_OF_DRAFTS = 4.0
 class Task(NamedTuple):
     """A candidate, and the load of one replica.
 
-    rate: requests per second, or clients of a closed loop. num_requests: how many are simulated. num_blocks: cache blocks of each target.
+    rate: requests per second, or clients of a closed loop. num_requests: how many are simulated. num_blocks: cache
+    blocks of each target.
     """
 
     candidate: Candidate
@@ -88,9 +89,7 @@ class ShareServer:
         served = self.serve(task)
         clients = math.ceil(task.rate) if self.load.workload.is_closed else None
         return Simulation(
-            steady_point(
-                served, rate=task.rate, output_tokens=output_tokens, goal=self.load.goal, clients=clients
-            ),
+            steady_point(served, rate=task.rate, output_tokens=output_tokens, goal=self.load.goal, clients=clients),
             LoadPrediction.of(
                 served,
                 candidate=task.candidate.describe(),

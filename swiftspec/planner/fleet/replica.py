@@ -6,7 +6,6 @@ Of a closed loop, each replica has its share of the clients.
 """
 
 import math
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
