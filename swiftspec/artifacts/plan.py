@@ -17,6 +17,7 @@ from swiftspec.artifacts.profile import MOST_DEVICES, Collective
 from swiftspec.artifacts.under_load import UnderLoad
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Basis, Document, Facts, ModelRef
+from swiftspec.policies import Layout
 from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
@@ -209,6 +210,12 @@ class Plan(Document):
         if self.fleet is not None and self.fleet.chosen.candidate != self.chosen.describe():
             raise ValueError(f"fleet.kinds begins with {self.fleet.chosen.candidate}; expected the plan's choice")
         return self
+
+    @property
+    def models(self) -> str:
+        """`llama-3-70b in fp8 (lossy) with eagle3 in bf16`; the target alone if no candidate has a draft."""
+        is_drafted = any(candidate.build().layout is not Layout.TARGET_ONLY for candidate in self.candidates.values())
+        return f"{self.target} with {self.draft}" if is_drafted else str(self.target)
 
     def __repr__(self) -> str:
         return f"Plan({self.summary}; {len(self.alternatives)} alternatives)"

@@ -202,9 +202,7 @@ class SparseTables:
     def _linear_grid(self, kind: str) -> Grid | None:
         return self._grid("linear_attention", ("sequences", "rows", "value_heads"), {"kind": kind})
 
-    def _grid(
-        self, table: str, axes: Sequence[str], wanted: Mapping[str, str], *, otherwise: str = ""
-    ) -> Grid | None:
+    def _grid(self, table: str, axes: Sequence[str], wanted: Mapping[str, str], *, otherwise: str = "") -> Grid | None:
         columns = self._tables.rows(table, **wanted)
         libraries = sorted(set(columns["framework"].tolist()))
         if not libraries:

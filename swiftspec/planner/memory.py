@@ -129,13 +129,18 @@ class MemoryModel:
                 },
             )
 
-    def too_big(self, smallest: Option, *, context: int) -> str:
-        """One sentence: why not even `smallest` fits, how much memory is missing, and what would help."""
+    def too_big(self, smallest: Option, *, context: int, num_devices: int = 1) -> str:
+        """One sentence: why not even `smallest` fits, how much memory is missing, and what would help.
+
+        num_devices: that there are.
+        """
         missing = self.deficit(smallest, context=context)
         (group,) = self.groups(smallest, context=context)
         held = f"{gigabytes(group.used_bytes)} of weights, KV and workspace on each device"
         count = len(group.devices)
         where = f"{count} {self.device.name}" if count > 1 else f"one {self.device.name}"
+        if num_devices > self.device.devices_per_node:
+            where += " of a node, and stages on several nodes (pipeline parallelism) are not planned"
         helpful = " or ".join(self._helpful(smallest, context=context)) or "another device"
         return (
             f"the target in {self.quantisation[Role.TARGET]} does not fit on {where}: {held} are "

@@ -275,6 +275,6 @@ def _search(plan: Plan) -> Section:
     return Section(
         key="rejected",
         title="Simulated and rejected options",
-        parts=(table if rows else f"{simulated}.", f"{based_on} {plan.target} with {plan.draft}."),
+        parts=(table if rows else f"{simulated}.", f"{based_on} {plan.models}."),
         sources=(Source.SIMULATION,),
     )

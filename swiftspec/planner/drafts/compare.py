@@ -34,6 +34,7 @@ from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.progress import Progress
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.latency import LatencyTable
+from swiftspec.timing.latency import Provenance
 
 __all__ = ["compare_kinds"]
 
@@ -54,7 +55,7 @@ _MANY = 8  # clients from which trees are not tried: chains have fewer rows
 class _Task:
     """Kinds of one draft, or those without a draft, to be compared in a process of their own.
 
-    counted: acceptance of suffix decoding, if the user gave it.
+    counted: acceptance of suffix decoding, if the user gave it. names_suffix: whether the user asked for it.
     """
 
     deployment: Deployment
@@ -65,6 +66,7 @@ class _Task:
     clients: tuple[int, ...]
     seed: int
     counted: GivenAcceptance | None = None
+    names_suffix: bool = False
 
 
 def compare_kinds(
@@ -103,6 +105,7 @@ def compare_kinds(
     """
     loads = _checked(clients, deployment)
     counted = next((asked.acceptance for asked in drafts if asked.draft == SUFFIX), None)
+    names_suffix = any(asked.draft == SUFFIX for asked in drafts)
     drafts = [asked for asked in drafts if asked.draft != SUFFIX]
     for asked in drafts:
         deployment.pair(target, asked.draft)
@@ -121,6 +124,7 @@ def compare_kinds(
             clients=loads,
             seed=seed,
             counted=counted,
+            names_suffix=names_suffix,
         )
         for asked in (None, *drafts)
     ]
@@ -202,10 +206,15 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
         stated = {
             "provenance": inputs.acceptance.provenance,
             "basis": inputs.acceptance.basis,
+            "warning": inputs.acceptance.warning,
             "acceptance_spread": UNKNOWN_ACCEPTANCE if known is None else known,
         }
-    if text == _TEXT:
-        stated["basis"] = counted.describe() if counted else _OUR_TEXT
+    if kind.name == SUFFIX and counted:
+        stated |= {"basis": counted.describe(), "provenance": Provenance.GIVEN}
+    elif kind.name == SUFFIX and text == _TEXT:
+        stated |= {"basis": _OUR_TEXT, "is_bundled": not task.names_suffix}
+    elif kind.name == SUFFIX and inputs.acceptance.provenance is Provenance.ASSUMED:
+        stated["provenance"] = Provenance.GIVEN  # only the target's text matters, whatever drafted it
     return DraftingKind.model_validate(
         {**named, **stated, "points": tuple(points), "reason": shapes.objection(task.clients)}
     )
