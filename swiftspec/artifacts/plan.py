@@ -214,8 +214,12 @@ class Plan(Document):
     @property
     def models(self) -> str:
         """`llama-3-70b in fp8 (lossy) with eagle3 in bf16`; the target alone if no candidate has a draft."""
-        is_drafted = any(candidate.build().layout is not Layout.TARGET_ONLY for candidate in self.candidates.values())
-        return f"{self.target} with {self.draft}" if is_drafted else str(self.target)
+        return f"{self.target} with {self.draft}" if self.is_drafted else str(self.target)
+
+    @property
+    def is_drafted(self) -> bool:
+        """Whether any candidate has a draft."""
+        return any(candidate.build().layout is not Layout.TARGET_ONLY for candidate in self.candidates.values())
 
     def __repr__(self) -> str:
         return f"Plan({self.summary}; {len(self.alternatives)} alternatives)"

@@ -12,6 +12,7 @@ from swiftspec.engines.constants import Constants, constants_of
 from swiftspec.engines.words import CommandWords, ImitationWords, Method, MethodWords, ScheduleWords
 from swiftspec.errors import FieldError
 from swiftspec.models.device_layout import DeviceLayout
+from swiftspec.models.layer_parts import LatentAttention
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.scheduler.step_rules import StepRule
@@ -247,6 +248,17 @@ class Engine:
     def kv_dtype(self, device: DeviceSpec, quant: str, settings: Mapping[str, str] | None = None) -> str:
         """Format of keys and values beside weights in a format: the user's, or what the engine takes by itself."""
         own = "fp8" if {quant, f"{device.name}:{quant}"} & self.fp8_cache else "bf16"
+        return self.limits(device, settings).kv_dtype or own
+
+    def read_dtype(
+        self, device: DeviceSpec, quant: str, spec: ModelSpec, settings: Mapping[str, str] | None = None
+    ) -> str:
+        """Format of keys and values as attention kernels are timed.
+
+        The constants were fitted to engines that chose the format of latents themselves with times in bf16.
+        """
+        is_latent = isinstance(spec, SparseSpec) and any(isinstance(part, LatentAttention) for part in spec.attentions)
+        own = "bf16" if is_latent else self.kv_dtype(device, quant)
         return self.limits(device, settings).kv_dtype or own
 
     def drafts_ahead(self, method: Method) -> bool:

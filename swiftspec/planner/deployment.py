@@ -203,6 +203,11 @@ class Deployment:
         engine = self.served_by
         return "bf16" if engine is None else engine.kv_dtype(self.spec, self.quant or _QUANT, self.settings)
 
+    def _read_dtype(self, model: PlannedModel) -> str:
+        """As `kv_dtype`, for the times of a model's forwards."""
+        engine = self.served_by
+        return "bf16" if engine is None else engine.read_dtype(self.spec, self.quant, model.spec, self.settings)
+
     def memory(self, target: PlannedModel, draft: PlannedModel) -> "MemoryModel":
         """Memory of a device with parts of both models."""
         from swiftspec.planner.memory import MemoryModel
@@ -277,14 +282,14 @@ class Deployment:
             RoleModel(
                 model=target,
                 quant=formats.quant,
-                kv_dtype=formats.kv_dtype,
+                kv_dtype=formats._read_dtype(target),
                 host=host_of(engine.constants(), late_s=late_s) if engine else own,
                 round_s=round_s,
             ),
             RoleModel(
                 model=draft,
                 quant=formats.draft_quant,
-                kv_dtype=formats.kv_dtype,
+                kv_dtype=formats._read_dtype(draft),
                 host=draft_host_of(engine.constants()) if engine else own,
                 kv_budget=self.draft_kv_budget,
                 feature_bytes=draft.feature_bytes,

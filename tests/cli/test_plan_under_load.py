@@ -1,6 +1,7 @@
 """`plan --load`: files, printed figures, and the same figures when the plan is simulated."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -245,6 +246,10 @@ def test_a_fleet_is_planned_saved_and_printed(folder: Path, tmp_path: Path, caps
     assert "Fleet for 40 requests/s" in said or "No fleet of 6" in said
     assert "Pareto front within the limits" in said
     text = page.read_text()
+    top = text[: text.index("Kinds of replicas")]
+    assert re.search(r"<h1>[^<]*replicas? of swiftspec [^<]* serves? 40 requests/s: [0-9.]+ tokens/s for a user", top)
+    assert "Limits: TTFT 900 ms and TPOT 9.00 ms" in top
+    assert "drafting gains (90 %)" in top
     assert "Users&#x27; speed against tokens per device" in text or "Users' speed against tokens per device" in text
     assert "Attainment by class" in text
 

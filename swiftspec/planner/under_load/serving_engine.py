@@ -119,9 +119,8 @@ class ServingEngine:
         """The devices' part of a model's steps."""
         engine, device = self.engine, self.device.name
         experts = engine.own_experts.get(f"{device}:{self.quant}")
-        return _composed(
-            device, engine.op_tables, experts, engine.collective, spec, quant, self.degree, self.kv_dtype, products
-        )
+        read = engine.read_dtype(self.device, self.quant, spec, self.settings)
+        return _composed(device, engine.op_tables, experts, engine.collective, spec, quant, self.degree, read, products)
 
     @property
     def kv_dtype(self) -> str:
