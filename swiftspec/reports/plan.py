@@ -110,6 +110,8 @@ def _answer_under_load(plan: Plan, load: UnderLoad) -> Section:
             f"{count(fleet.num_replicas, 'replica')} of {fleet.chosen.name} serve{each} {fleet.rate:g} {fleet.unit}: "
             f"{speed(fleet.point.user_tokens_per_s)} tokens/s for a user"
         )
+        if not fleet.is_enough:
+            title = f"No fleet keeps the limits of {fleet.rate:g} {fleet.unit}: {fleet.chosen.name} comes nearest"
         where = f"on {fleet.num_devices} of {fleet.most_devices} devices"
     figures = {
         "in limits": percent(fleet.point.attained if fleet else predicted.attained),
@@ -120,7 +122,8 @@ def _answer_under_load(plan: Plan, load: UnderLoad) -> Section:
     if plan.gain is not None:
         figures["drafting gains (90 %)"] = f"{plan.gain.low:.2f} to {plan.gain.high:.2f} times"
     shape = shape_text(chosen.describe())
-    caption = "; ".join(filter(None, (f"with {shape}" if shape else "", where, stated_limits(load))))
+    what = ", ".join(filter(None, (f"with {shape}" if shape else "", where)))
+    caption = ". ".join(filter(None, (what, stated_limits(load))))
     return Section(
         key="answer",
         title=title,

@@ -16,6 +16,7 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.cli.app import main
 from swiftspec.files.document import file_sha256
 from swiftspec.planner.load import Load
+from swiftspec.reports.formatting import engine
 from swiftspec.reports.under_load import choice
 from swiftspec.workload import Arrivals, Lengths, make_workload
 from tests.test_architecture import ROOT
@@ -247,7 +248,8 @@ def test_a_fleet_is_planned_saved_and_printed(folder: Path, tmp_path: Path, caps
     assert "Pareto front within the limits" in said
     text = page.read_text()
     top = text[: text.index("Kinds of replicas")]
-    assert re.search(r"<h1>[^<]*replicas? of swiftspec [^<]* serves? 40 requests/s: [0-9.]+ tokens/s for a user", top)
+    serves = r"replicas? of swiftspec [^<]* serves? 40 requests/s: [0-9.]+ tokens/s for a user"
+    assert re.search(serves if made.fleet.is_enough else "No fleet keeps the limits of 40 requests/s", top)
     assert "Limits: TTFT 900 ms and TPOT 9.00 ms" in top
     assert "drafting gains (90 %)" in top
     assert "Users&#x27; speed against tokens per device" in text or "Users' speed against tokens per device" in text
@@ -326,6 +328,12 @@ def test_a_fleets_command_says_what_the_plan_assumed_and_how_many_to_start(
     if engine == "trtllm":
         lines = exported["files"]["trtllm.yaml"].splitlines()
         assert {'  dtype: "fp8"', "  enable_block_reuse: true"} <= set(lines)
+
+
+def test_a_plan_says_that_its_cache_is_in_fp8(served_elsewhere: Path) -> None:
+    planned = Plan.load(served_elsewhere)
+    assert (planned.kv_dtype, planned.longest_request) == ("fp8", 144)
+    assert "keys and values are in fp8 (lossy)" in engine(planned)
 
 
 def test_a_saved_plans_settings_are_those_of_its_simulations(served_elsewhere: Path) -> None:
