@@ -27,7 +27,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "costmodel": frozenset(
         {"timing", "artifacts", "devices", "engines", "files", "models", "policies", "numpy", "scipy", "pyarrow"}
     ),
-    "export": frozenset({"acceptance", "artifacts", "engines", "files", "models", "policies", "pydantic"}),
+    "export": frozenset({"acceptance", "artifacts", "devices", "engines", "files", "models", "policies", "pydantic"}),
     "simulator": frozenset({"timing", "artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
         {
@@ -39,6 +39,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
             "costmodel",
             "acceptance",
             "artifacts",
+            "export",  # what an engine can run
             "devices",
             "models",
             "policies",

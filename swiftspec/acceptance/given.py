@@ -141,13 +141,13 @@ class GivenAcceptance:
     def describe(self) -> str:
         """A sentence without its full stop, for a plan."""
         if self.source:
-            return f"given by {self.source}"
+            return self.source
         if len(self.rates) > 1:
-            return f"given: serial chains of {self.num_draft_tokens} tokens are accepted up to each with {self}"
+            return f"serial chains of {self.num_draft_tokens} tokens are accepted up to each with {self}"
         what = (
             "single draft tokens" if self.num_draft_tokens == 1 else f"tokens of {self.num_draft_tokens}-token chains"
         )
-        return f"given: {100 * self.rates[0]:g} % of {what} are accepted"
+        return f"{100 * self.rates[0]:g} % of {what} are accepted"
 
     def __str__(self) -> str:
         return ",".join(f"{rate:g}" for rate in self.rates)

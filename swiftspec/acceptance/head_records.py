@@ -32,7 +32,7 @@ class PositionRates(NamedTuple):
 
 def given_rates(given: GivenAcceptance) -> PositionRates:
     """What a user gave: shares of rounds by position; or a mean share, from the same conditional rate everywhere."""
-    return PositionRates(conditional_rates(given.survival), given.describe(), Provenance.ASSUMED)
+    return PositionRates(conditional_rates(given.survival), given.describe(), Provenance.GIVEN)
 
 
 def published_rates(

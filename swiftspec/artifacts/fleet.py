@@ -6,6 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from swiftspec.artifacts.distributions import Process
 from swiftspec.artifacts.goal import Goal, cost_per_million
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.files.document import Basis, Facts
@@ -33,7 +34,7 @@ class LoadPoint(Facts):
     Parameters
     ----------
     rate : float
-        Requests per second of one replica.
+        Requests per second of one replica, or its clients in a closed loop.
     num_requests : int
         Requests that were counted.
     attained : float
@@ -73,7 +74,7 @@ class LoadPoint(Facts):
 
 
 class BreakEven(Facts):
-    """Loads at which a kind of replica is the better choice, in requests per second and device.
+    """Loads at which a kind of replica is the better choice, in requests per second or clients, by device.
 
     Parameters
     ----------
@@ -167,7 +168,7 @@ class ReplicaKind(Facts):
 
     @property
     def capacity(self) -> float:
-        """Highest simulated load of one replica within the limits, in requests per second; 0 if there is none."""
+        """Highest simulated load of one replica within the limits, in the fleet's unit; 0 if there is none."""
         return max((point.rate for point in self.within), default=0.0)
 
     @property
@@ -204,7 +205,7 @@ class Fleet(Facts):
         The whole load; the plan's `under_load` is for one replica's share of it.
     arrivals : str
     rate : float
-        Requests per second.
+        Requests per second, or clients of a closed loop.
     num_requests : int
     prompt_tokens, output_tokens : float
         Means over requests.
@@ -256,6 +257,11 @@ class Fleet(Facts):
         if self.num_devices > self.most_devices:
             raise ValueError(f"num_replicas is {self.num_replicas}; there are {self.most_devices} devices")
         return self
+
+    @property
+    def unit(self) -> str:
+        """Of loads: `requests/s`, or `clients` of a closed loop."""
+        return "clients" if self.arrivals.startswith(Process.CLOSED) else "requests/s"
 
     @property
     def chosen(self) -> ReplicaKind:

@@ -111,6 +111,10 @@ class DraftingKind(Facts):
         Of its acceptance; None without a draft.
     basis : str
         Where its acceptance comes from, a clause.
+    warning : str
+        What to know of it, a clause; empty for nothing.
+    is_bundled : bool
+        Whether it is that of the bundled text, which nobody asked for.
     acceptance_spread : float
         Relative standard deviation of its tokens per round.
     points : tuple of KindPoint
@@ -130,6 +134,8 @@ class DraftingKind(Facts):
     own_devices: bool = False
     provenance: Provenance | None = None
     basis: str = ""
+    warning: str = Field(default="", exclude_if=lambda warning: not warning)
+    is_bundled: bool = Field(default=False, exclude_if=lambda is_bundled: not is_bundled)
     acceptance_spread: float = Field(default=0.0, ge=0)
     points: tuple[KindPoint, ...] = ()
     memory: DraftMemory | None = None
@@ -185,6 +191,6 @@ class KindComparison(Facts):
         return self.kinds[0]
 
     def ranked(self, clients: int) -> list[tuple[DraftingKind, KindPoint]]:
-        """Kinds that serve so many clients, the fastest for a user first."""
+        """Kinds that serve so many clients, the fastest for a user first; one by the bundled text stands last."""
         found = [(kind, point) for kind in self.kinds if (point := kind.at(clients)) is not None]
-        return sorted(found, key=lambda pair: pair[1].user_tokens_per_s, reverse=True)
+        return sorted(found, key=lambda pair: (pair[0].is_bundled, -pair[1].user_tokens_per_s))

@@ -17,6 +17,7 @@ from swiftspec.artifacts.profile import MOST_DEVICES, Collective
 from swiftspec.artifacts.under_load import UnderLoad
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Basis, Document, Facts, ModelRef
+from swiftspec.policies import Layout
 from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
@@ -76,7 +77,12 @@ class GroupMemory(Facts):
 
     @property
     def used_bytes(self) -> int:
-        return sum(self.weights_bytes.values()) + sum(self.kv_bytes.values()) + self.reserve_bytes
+        return self.loaded_bytes + sum(self.kv_bytes.values())
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Of all but keys and values."""
+        return sum(self.weights_bytes.values()) + self.reserve_bytes
 
 
 class Rejection(NamedTuple):
@@ -103,6 +109,12 @@ class Plan(Document):
         Engine that will serve, whose forwards were composed; None if they were measured with this project's engine.
     host_s : float, optional
         The user's own host time of a step in seconds; None if it is the engine's.
+    engine_settings : dict of str to str
+        The user's limits of that engine, by its own words.
+    kv_dtype : str
+        Format of keys and values in another engine than this package's, bf16 or fp8.
+    longest_request : int
+        Tokens of the longest request that was planned for, output included; 0 in a plan of measured devices.
     layout : str
         How the devices of a group share the target, `dp8ep8`; empty if they divide all of it.
     target, draft : ModelRef
@@ -155,6 +167,9 @@ class Plan(Document):
     device: str
     engine: str | None = None
     host_s: float | None = Field(default=None, ge=0, exclude_if=lambda found: found is None)
+    engine_settings: dict[str, str] = Field(default_factory=dict, exclude_if=lambda found: not found)
+    kv_dtype: str = Field(default="", pattern="^(|bf16|fp8)$", exclude_if=lambda found: not found)
+    longest_request: _Count = Field(default=0, exclude_if=lambda count: not count)
     layout: str = Field(default="", pattern=LAYOUT, exclude_if=lambda found: not found)
     num_devices: int = Field(ge=1, le=MOST_DEVICES)
     target: ModelRef
@@ -195,6 +210,16 @@ class Plan(Document):
         if self.fleet is not None and self.fleet.chosen.candidate != self.chosen.describe():
             raise ValueError(f"fleet.kinds begins with {self.fleet.chosen.candidate}; expected the plan's choice")
         return self
+
+    @property
+    def models(self) -> str:
+        """`llama-3-70b in fp8 (lossy) with eagle3 in bf16`; the target alone if no candidate has a draft."""
+        return f"{self.target} with {self.draft}" if self.is_drafted else str(self.target)
+
+    @property
+    def is_drafted(self) -> bool:
+        """Whether any candidate has a draft."""
+        return any(candidate.build().layout is not Layout.TARGET_ONLY for candidate in self.candidates.values())
 
     def __repr__(self) -> str:
         return f"Plan({self.summary}; {len(self.alternatives)} alternatives)"

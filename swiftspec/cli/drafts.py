@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
-from swiftspec.cli import console
 from swiftspec.cli.sections import show
 from swiftspec.models import known_model, model_names
 from swiftspec.planner.planned_model import PlannedModel
@@ -41,7 +40,7 @@ Drafts = Mapping[str, Planned | ValueError]
 
 
 def named_drafts(target: str, drafts: Sequence[str], acceptance: Sequence[str], policy: str | None) -> list[Draft]:
-    """Drafts that flags name; without any, the smallest one, for policies that do not use a draft.
+    """Drafts that flags name; without any, the smallest one, for policies that do not use it.
 
     Raises
     ------
@@ -50,7 +49,6 @@ def named_drafts(target: str, drafts: Sequence[str], acceptance: Sequence[str], 
     """
     if not drafts:
         drafts = [_unused_draft(target, policy)]
-        console.note(f"--draft is not given; using {drafts[0]} as a placeholder, since {policy} needs no draft")
     planned = PlannedModel.of(Role.TARGET, target)
     taken = [planned.draft(draft).name for draft in drafts]
     if twice := next((name for name in taken if taken.count(name) > 1), None):

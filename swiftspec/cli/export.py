@@ -81,7 +81,8 @@ class _Lengths:
 
 def _show(exported: Export) -> None:
     title = f"{exported.full_name} {exported.version}"
-    console.paragraph(f"{exported.candidate} for {title}: {_predicted(exported.tokens_per_s)}")
+    several = f"{exported.num_replicas} servers of " if exported.num_replicas > 1 else ""
+    console.paragraph(f"{several}{exported.candidate} for {title}: {_predicted(exported.tokens_per_s)}")
     if exported.is_other_plan:
         planned = _predicted(exported.planned_tokens_per_s)
         console.paragraph(f"{exported.basis} The plan's own is {exported.planned}: {planned}.")

@@ -26,7 +26,7 @@ _LENGTHS = (512, 256)  # tokens of the prompts and outputs of a process
 def compared_clients(asked: PlanFlags) -> tuple[int, ...]:
     """Loads at which drafts are compared, of `closed:1,4,16`, or of `closed:8` without a draft; otherwise empty."""
     process, _, text = (asked.load or "").partition(":")
-    is_open_question = not asked.draft and asked.policy == "auto"
+    is_open_question = not asked.draft and asked.policy == "auto" and asked.fleet is None
     if process != Process.CLOSED or not ("," in text or is_open_question):
         return ()
     parts = [part.strip() for part in text.rstrip(",").split(",")]

@@ -68,6 +68,8 @@ class RoleModel:
         Bytes of a token's features, if a draft reads any. With devices of its own it gets them over a device's links.
     round_s : float
         What a forward that verifies drafted rows takes longer, by the engine.
+    kv_dtype : str
+        Format of its keys and values, bf16 or fp8.
     """
 
     model: Named
@@ -76,6 +78,7 @@ class RoleModel:
     kv_budget: int | None = None
     feature_bytes: int = 0
     round_s: float = 0.0
+    kv_dtype: str = "bf16"
 
 
 def compose_profile(
@@ -235,7 +238,7 @@ class _ModelGroup:
         on one device, and half as much on each of four.
         """
         # Ranks of attention in data parallel read the caches of their own requests at the same time.
-        slot_bytes = sharded(self.spec, self.degree).kv_bytes_per_token("bf16") / self.spec.attention_ranks
+        slot_bytes = sharded(self.spec, self.degree).kv_bytes_per_token(self.model.kv_dtype) / self.spec.attention_ranks
         return SharingCost(
             role=self.role,
             degree=self.degree,
@@ -303,6 +306,7 @@ class _ModelGroup:
             answers=answers,
             sequences=sequences,
             host=host,
+            kv_dtype=self.model.kv_dtype,
             products=self.model.model.products,
             routing=self.routing,
         )
@@ -316,6 +320,7 @@ class _ModelGroup:
             rows=rows,
             context=context,
             collective=self.collective,
+            kv_dtype=self.model.kv_dtype,
             host=self.model.host,
         )
 

@@ -136,6 +136,7 @@ def fuzzy_parts(
     rows: int,
     context: int,
     collective: str | None = None,
+    kv_dtype: str = "bf16",
     host: Host | None = None,
 ) -> tuple[Part, ...]:
     """As `forward_parts`, with layers in groups of up to four: every device computes whole attention blocks.
@@ -152,7 +153,7 @@ def fuzzy_parts(
         context=context,
         sequences=1,
         collective=collective,
-        kv_dtype="bf16",
+        kv_dtype=kv_dtype,
     )
     alone = dataclasses.replace(forward, degree=1)
     sizes = [len(group) for group in layer_groups(range(spec.num_layers))]

@@ -79,7 +79,9 @@ class Kernels(Protocol):
         """
         ...
 
-    def latent_attention(self, part: LatentAttention, *, rows: int, context: int, sequences: int) -> KernelTime:
+    def latent_attention(
+        self, part: LatentAttention, *, rows: int, context: int, sequences: int, kv_dtype: str = "bf16"
+    ) -> KernelTime:
         """Latent attention as `attention`, without its projections."""
         ...
 
@@ -146,10 +148,12 @@ class RooflineKernels:
         computed = part.num_active / part.num_experts * part.routed_parameters(hidden_size)
         return 2.0 * rows * computed / self._flops(quant)
 
-    def latent_attention(self, part: LatentAttention, *, rows: int, context: int, sequences: int) -> KernelTime:
+    def latent_attention(
+        self, part: LatentAttention, *, rows: int, context: int, sequences: int, kv_dtype: str = "bf16"
+    ) -> KernelTime:
         attended = context + (rows / sequences + 1) / 2
         width = part.kv_rank + part.rotary_dim
-        reading_s = sequences * (context + rows / sequences) * width * BF16_BYTES / self._bandwidth_Bps
+        reading_s = sequences * (context + rows / sequences) * width * _KV_BYTES[kv_dtype] / self._bandwidth_Bps
         computing_s = 2.0 * rows * attended * part.num_heads * (width + part.kv_rank) / self._flops("bf16")
         absorbed = self._roofline(max(reading_s, computing_s))
         expanded = self.expanded_attention(part, rows=rows, context=context, sequences=sequences)

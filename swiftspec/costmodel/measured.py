@@ -161,8 +161,10 @@ class TableKernels:
     def experts(self, part: Experts, *, rows: int, touched: float, hidden_size: int, quant: str) -> KernelTime:
         return self._sparse.experts(part, rows=rows, touched=touched, hidden_size=hidden_size, quant=quant)
 
-    def latent_attention(self, part: LatentAttention, *, rows: int, context: int, sequences: int) -> KernelTime:
-        return self._sparse.latent_attention(part, rows=rows, context=context, sequences=sequences)
+    def latent_attention(
+        self, part: LatentAttention, *, rows: int, context: int, sequences: int, kv_dtype: str = "bf16"
+    ) -> KernelTime:
+        return self._sparse.latent_attention(part, rows=rows, context=context, sequences=sequences, kv_dtype=kv_dtype)
 
     def linear_attention(self, part: LinearAttention, *, rows: int, sequences: int) -> KernelTime:
         return self._sparse.linear_attention(part, rows=rows, sequences=sequences)

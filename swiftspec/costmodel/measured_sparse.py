@@ -124,10 +124,14 @@ class SparseTables:
         measured = own and shape in self._curves() and rows in curve.rows and seconds == curve.at(rows)
         return KernelTime(max(seconds, computing_s), Provenance.MEASURED if measured else known)
 
-    def latent_attention(self, part: LatentAttention, *, rows: int, context: int, sequences: int) -> KernelTime:
+    def latent_attention(
+        self, part: LatentAttention, *, rows: int, context: int, sequences: int, kv_dtype: str = "bf16"
+    ) -> KernelTime:
         """As dense attention of `TableKernels`: above the harness floor, at least the roofline; prompts expanded."""
-        roofline = self._roofline.latent_attention(part, rows=rows, context=context, sequences=sequences)
-        grid = self._latents()
+        roofline = self._roofline.latent_attention(
+            part, rows=rows, context=context, sequences=sequences, kv_dtype=kv_dtype
+        )
+        grid = self._latents(kv_dtype)
         if grid is None:
             return roofline
         short_s = grid.at(sequences, _HARNESS_CONTEXT, part.num_heads).value
@@ -193,18 +197,21 @@ class SparseTables:
                 )
         return curves
 
-    def _latent_grid(self) -> Grid | None:
-        return self._grid("latent_attention", ("sequences", "context", "heads"), {"kv_dtype": "bf16"})
+    def _latent_grid(self, kv_dtype: str) -> Grid | None:
+        axes = ("sequences", "context", "heads")
+        # Of an engine without rows of its own. SGLang's kernel for fp8 on Hopper converts the cache as it reads it, and
+        # takes up to seven times as long as TensorRT-LLM's.
+        return self._grid("latent_attention", axes, {"kv_dtype": kv_dtype}, otherwise="trtllm" * (kv_dtype == "fp8"))
 
     def _linear_grid(self, kind: str) -> Grid | None:
         return self._grid("linear_attention", ("sequences", "rows", "value_heads"), {"kind": kind})
 
-    def _grid(self, table: str, axes: Sequence[str], wanted: Mapping[str, str]) -> Grid | None:
+    def _grid(self, table: str, axes: Sequence[str], wanted: Mapping[str, str], *, otherwise: str = "") -> Grid | None:
         columns = self._tables.rows(table, **wanted)
         libraries = sorted(set(columns["framework"].tolist()))
         if not libraries:
             return None
-        library = self._framework if self._framework in libraries else libraries[0]
+        library = next(name for name in (self._framework, otherwise, libraries[0]) if name in libraries)
         chosen = columns["framework"] == library
         points: npt.NDArray[np.float64] = np.stack([columns[name][chosen] for name in axes], axis=1).astype(float)
         return Grid(points, columns["latency_s"][chosen], smooth_axis=0)

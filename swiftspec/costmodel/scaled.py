@@ -74,9 +74,13 @@ class ScaledKernels:
             lambda kernels: kernels.experts(part, rows=rows, touched=touched, hidden_size=hidden_size, quant=quant)
         )
 
-    def latent_attention(self, part: LatentAttention, *, rows: int, context: int, sequences: int) -> KernelTime:
+    def latent_attention(
+        self, part: LatentAttention, *, rows: int, context: int, sequences: int, kv_dtype: str = "bf16"
+    ) -> KernelTime:
         return self._scaled(
-            lambda kernels: kernels.latent_attention(part, rows=rows, context=context, sequences=sequences)
+            lambda kernels: kernels.latent_attention(
+                part, rows=rows, context=context, sequences=sequences, kv_dtype=kv_dtype
+            )
         )
 
     def linear_attention(self, part: LinearAttention, *, rows: int, sequences: int) -> KernelTime:

@@ -91,7 +91,9 @@ class SparseForwardOps(ForwardOps):
             if not part.indexer.is_shared:
                 yield from self._indexing(part, count)
             context = min(context, part.indexer.num_tokens)
-        attention = kernels.latent_attention(part, rows=rows, context=context, sequences=self.sequences)
+        attention = kernels.latent_attention(
+            part, rows=rows, context=context, sequences=self.sequences, kv_dtype=self.kv_dtype
+        )
         yield "attention", attention, count
         yield "absorbed", self._batched(part.num_heads * part.value_dim, part.kv_rank), count
         yield "o", self.gemm(hidden, part.num_heads * part.value_dim), count

@@ -12,14 +12,23 @@ from swiftspec.engines.constants import Constants, constants_of
 from swiftspec.engines.words import CommandWords, ImitationWords, Method, MethodWords, ScheduleWords
 from swiftspec.errors import FieldError
 from swiftspec.models.device_layout import DeviceLayout
+from swiftspec.models.layer_parts import LatentAttention
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.scheduler.step_rules import StepRule
 
-__all__ = ["Engine", "Release", "StepLimits"]
+__all__ = ["USABLE_SHARE", "Engine", "Release", "StepLimits"]
 
 Release = tuple[int, ...]
 _GIB: Final = 2**30
+# vLLM's default (gpu_memory_utilization; 0.9 before it counted captured graphs, as is done here). The rest is for the
+# driver's context, collectives' buffers and fragments, none of which is measured here.
+USABLE_SHARE: Final = 0.92
+_KV_DTYPES: Final[Mapping[Literal["", "bf16", "fp8"], tuple[str, ...]]] = {
+    "": ("auto",),
+    "bf16": ("bf16", "bfloat16"),
+    "fp8": ("fp8", "fp8_e4m3", "fp8_e5m2"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +49,10 @@ class StepLimits:
         Largest step that runs as a recorded graph; larger ones are launched kernel by kernel. 0: none does.
     prompt_wait : int
         Steps that prompts wait, at most, until there is one for every rank of attention in data parallel.
+    kv_dtype : str
+        Format of keys and values, bf16 or fp8; the engine's own choice if empty.
+    memory_share : float
+        Share of a device's memory that weights, cache and workspace may take.
     """
 
     step_tokens: int
@@ -48,6 +61,8 @@ class StepLimits:
     runs_ahead: bool = True
     captured_tokens: int = 512
     prompt_wait: int = 0
+    kv_dtype: Literal["", "bf16", "fp8"] = ""
+    memory_share: float = USABLE_SHARE
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -227,6 +242,22 @@ class Engine:
             return f"{self.full_name} has each rank of attention in data parallel on one device"
         return None
 
+    def kv_dtype(self, device: DeviceSpec, quant: str, settings: Mapping[str, str] | None = None) -> str:
+        """Format of keys and values beside weights in a format: the user's, or what the engine takes by itself."""
+        own = "fp8" if {quant, f"{device.name}:{quant}"} & self.fp8_cache else "bf16"
+        return self.limits(device, settings).kv_dtype or own
+
+    def read_dtype(
+        self, device: DeviceSpec, quant: str, spec: ModelSpec, settings: Mapping[str, str] | None = None
+    ) -> str:
+        """Format of keys and values as attention kernels are timed.
+
+        The constants were fitted to engines that chose the format of latents themselves with times in bf16.
+        """
+        is_latent = isinstance(spec, SparseSpec) and any(isinstance(part, LatentAttention) for part in spec.attentions)
+        own = "bf16" if is_latent else self.kv_dtype(device, quant)
+        return self.limits(device, settings).kv_dtype or own
+
     def drafts_ahead(self, method: Method) -> bool:
         """Whether steps of a drafting method are formed while one runs, if those without a draft are."""
         since = self.methods[method].ahead_since if method in self.methods else ()
@@ -260,6 +291,10 @@ class Engine:
                 f"expected one of {', '.join(self.words)}",
             )
         name = self.words[word]
+        if name == "kv_dtype":
+            return replace(limits, kv_dtype=_kv_dtype(word, value))
+        if name == "memory_share":
+            return replace(limits, memory_share=_share(word, value))
         number = _number(word, value)
         if name == "no_prefix_cache":
             return replace(limits, prefix_block=0) if number else limits
@@ -282,6 +317,23 @@ def parse_release(engine: str, text: str) -> Release:
     if found is None:
         raise ValueError(f"engine {engine}@{text} names no release; expected one such as {engine}@0.15")
     return tuple(int(part) for part in found[1].split("."))
+
+
+def _kv_dtype(word: str, value: str) -> Literal["", "bf16", "fp8"]:
+    for name, spellings in _KV_DTYPES.items():
+        if value.strip().lower() in spellings:
+            return name
+    raise FieldError(f"set {word}", value, "expected auto, bfloat16 or fp8")
+
+
+def _share(word: str, value: str) -> float:
+    try:
+        share = float(value)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise FieldError(f"set {word}", value, "expected more than 0 and at most 1")
+    return share
 
 
 def _number(word: str, value: str) -> int:

@@ -95,6 +95,7 @@ SGLANG: Final = Engine(
         "disable_radix_cache": "no_prefix_cache",
         "disable_overlap_schedule": "runs_step_by_step",
         "cuda_graph_max_bs": "captured_tokens",
+        "kv_cache_dtype": "kv_dtype",
     },
     ahead_since=(0, 4),
     # Pull request 20547 measured 9,688 tokens/s with the first worker and 12,360 with the second: Qwen3-8B with DFlash
@@ -143,6 +144,7 @@ SGLANG: Final = Engine(
     ),
     command=CommandWords(
         release="0.5.23",
+        fp8_cache="fp8_e4m3",
         program=("python3", "-m", "sglang.launch_server"),
         options={
             "--model-path": Value.TARGET,
@@ -152,6 +154,14 @@ SGLANG: Final = Engine(
             "--dtype": Value.DTYPE,
             "--quantization": Value.TARGET_FP8,
             "--max-running-requests": Value.MAX_RUNNING,
+            "--chunked-prefill-size": Value.STEP_TOKENS,
+            "--context-length": Value.MAX_CONTEXT,
+            "--mem-fraction-static": Value.STATIC_SHARE,
+            "--kv-cache-dtype": Value.KV_DTYPE,
+            "--disable-radix-cache": Value.NO_PREFIX_CACHE,
+            "--page-size": Value.BLOCK,
+            "--cuda-graph-max-bs": Value.CAPTURED,
+            "--disable-overlap-schedule": Value.STEP_BY_STEP,
         },
     ),
     source="SGLang 0.5.12: sglang/srt/server_args.py, sglang/srt/managers/scheduler.py",

@@ -66,6 +66,7 @@ TRTLLM: Final = Engine(
         "tokens_per_block": "prefix_block",
         "enable_block_reuse": "prefix_cache",
         "disable_overlap_scheduler": "runs_step_by_step",
+        "kv_cache_dtype": "kv_dtype",  # of kv_cache_config its dtype
         "timeout_iters": "prompt_wait",  # of attention_dp_config with enable_balance, which is off by default
     },
     ahead_since=(0, 20),
@@ -103,12 +104,26 @@ TRTLLM: Final = Engine(
     command=CommandWords(
         release="1.4.0rc1",
         program=("trtllm-serve", Value.TARGET),
-        options={"--tp_size": Value.DEGREE, "--max_batch_size": Value.MAX_RUNNING_OF_RANK, "--config": Value.FILE},
+        options={
+            "--tp_size": Value.DEGREE,
+            "--max_batch_size": Value.MAX_RUNNING_OF_RANK,
+            "--max_num_tokens": Value.STEP_TOKENS,
+            "--max_seq_len": Value.MAX_CONTEXT,
+            "--config": Value.FILE,
+        },
         file="trtllm.yaml",
         settings={
             "dtype": Value.DTYPE,
             "enable_attention_dp": Value.HAS_RANKS,
             "moe_expert_parallel_size": Value.EXPERT_DEGREE,
+            "disable_overlap_scheduler": Value.STEP_BY_STEP,
+            "kv_cache_config": {
+                "dtype": Value.KV_DTYPE,
+                "enable_block_reuse": Value.REUSES_BLOCKS,
+                "free_gpu_memory_fraction": Value.FREE_SHARE,
+                "tokens_per_block": Value.BLOCK,
+            },
+            "attention_dp_config": {"enable_balance": Value.WAITS, "timeout_iters": Value.PROMPT_WAIT},
         },
         speculation="speculative_config",
         quantises=False,

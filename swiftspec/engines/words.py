@@ -1,7 +1,7 @@
 """An engine's own words for what a plan says: its command's options, its methods of drafting and what goes with them.
 
-Words are options or keys, each with a constant or a `Value` that the plan fills in. A word whose value is None is left
-out, and `True` is a flag without a value.
+Words are options or keys, each with a constant, a `Value` that the plan fills in, or further words. A word whose value
+is None, or that has no further words left, is left out, and `True` is a flag without a value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -70,6 +70,20 @@ class Value(StrEnum):
     OTHER_DRAFT_FORMAT = "other_draft_format"
     MAX_RUNNING = "max_running"
     MAX_RUNNING_OF_RANK = "max_running_of_rank"
+    STEP_TOKENS = "step_tokens"
+    MAX_CONTEXT = "max_context"
+    KV_DTYPE = "kv_dtype"
+    MEMORY_SHARE = "memory_share"
+    STATIC_SHARE = "static_share"
+    FREE_SHARE = "free_share"
+    PREFIX_CACHE = "prefix_cache"
+    NO_PREFIX_CACHE = "no_prefix_cache"
+    REUSES_BLOCKS = "reuses_blocks"
+    BLOCK = "changed.prefix_block"
+    CAPTURED = "changed.captured_tokens"
+    PROMPT_WAIT = "changed.prompt_wait"
+    WAITS = "waits"
+    STEP_BY_STEP = "step_by_step"
     DRAFT_TOKENS = "num_draft_tokens"
     VERIFIED_ROWS = "policy.target_rows"
     LEVELS = "levels"
@@ -150,7 +164,7 @@ class CommandWords:
     release: that these words are of, `1.4.0rc1`. program: words before the options. file, settings: name of a YAML
     file that the options name, and its content. speculation: option whose value is the speculation as JSON, or its
     key in the file; its words are options if empty. quantises: whether it converts weights to fp8; otherwise they
-    are as in the checkpoint. remark: a sentence.
+    are as in the checkpoint. fp8_cache: its word for keys and values in fp8. remark: a sentence.
     """
 
     release: str
@@ -160,4 +174,5 @@ class CommandWords:
     settings: Words = field(default_factory=dict)
     speculation: str = ""
     quantises: bool = True
+    fp8_cache: str = "fp8"
     remark: str = ""

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from typing import Any
 
 from swiftspec.acceptance.importing import chain_rates
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.devices import DEVICES
 from swiftspec.engines import Engine
 from swiftspec.engines.words import LengthRange, Method
 from swiftspec.errors import FieldError
@@ -117,6 +119,7 @@ def export_plan(
     found = nearest(plan, planned, engine, no_trees=imitated is not None)
     drafts = found.policy.layout is Layout.COLOCATED
     method = method_of(found.policy, drafter_of(plan.draft.model))
+    asked = max_running
     if max_running is None and plan.under_load is not None:
         max_running = plan.under_load.options.max_running
     wanted = _schedule(plan, found, lengths, max_running)
@@ -138,6 +141,7 @@ def export_plan(
         schedule=schedule,
         max_running=max_running,
     )
+    served = replace(served, **_assumed(plan, found, engine, served, max_running=asked))
     if imitated is not None:
         served = _imitating(served, imitated)
     command = written(engine, engine.command, served)
@@ -149,6 +153,7 @@ def export_plan(
         planned_tokens_per_s=_speed(planned),
         candidate=found.describe(),
         tokens_per_s=found.tokens_per_s,
+        num_replicas=plan.fleet.num_replicas if plan.fleet else 1,
         basis=found.basis,
         arguments=command.arguments,
         environment=dict(command.environment),
@@ -175,6 +180,35 @@ def _schedule(plan: Plan, found: Runnable, lengths: Lengths | None, max_running:
         best = lengths(found.num_devices, found.degree if plan.device == "cpu" else 1, max_running)
     ranges = length_ranges(best, max_running)
     return ranges if ranges and ranges[0].num_draft_tokens else ()
+
+
+def _assumed(
+    plan: Plan, found: Runnable, engine: Engine, served: ServerSettings, *, max_running: int | None
+) -> dict[str, Any]:
+    """What the plan assumed of a server: its limits, cache and memory. Nothing of measured devices.
+
+    max_running: requests at once that the user asks for, of all ranks together.
+    """
+    if plan.device not in DEVICES or engine.command is None:
+        return {}
+    device, is_own = DEVICES[plan.device], plan.engine == engine.name
+    settings = {word: value for word, value in plan.engine_settings.items() if word in engine.words}
+    limits = engine.limits(device, settings)
+    kv_dtype = plan.kv_dtype or engine.kv_dtype(device, plan.quantisation.get(Role.TARGET, plan.target.dtype), settings)
+    assumed: dict[str, Any] = {
+        "limits": limits,
+        "usual": engine.limits(device),
+        "is_loaded": is_own and plan.under_load is not None,
+        "kv_dtype": engine.command.fp8_cache if kv_dtype == "fp8" else "auto",
+        "max_context": plan.longest_request or None,
+        "device_bytes": device.memory_bytes,
+        "memory": plan.memory[0] if len(plan.memory) == 1 and not found.basis else None,
+    }
+    if is_own and plan.under_load is not None and max_running is None:
+        # The limits of this engine, as it counts them: of each rank, or of all.
+        ranks = 1 if engine.limits_of_all_ranks else served.layout.dp
+        assumed["max_running"] = limits.requests * ranks
+    return assumed
 
 
 def _imitating(served: ServerSettings, trace: AcceptanceTrace) -> ServerSettings:

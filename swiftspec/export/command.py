@@ -1,12 +1,15 @@
 """The command of a served plan in an engine's words: the one writer of all engines."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
+from swiftspec.artifacts.plan import GroupMemory
 from swiftspec.engines import Engine
+from swiftspec.engines.description import StepLimits
 from swiftspec.engines.words import CommandWords, LengthRange, Method, Value, Words
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.policies import Policy
@@ -49,6 +52,18 @@ class ServerSettings:
         Name of the file of settings, if there are any.
     max_running : int, optional
         Requests at once.
+    limits, usual : StepLimits, optional
+        Those that the plan assumed of the engine, and its own; None if it assumed none.
+    is_loaded : bool
+        Whether the plan was made for a load, under these limits.
+    kv_dtype : str, optional
+        Format of keys and values, as the engine writes it.
+    max_context : int, optional
+        Tokens of the longest request that was planned for.
+    memory : GroupMemory, optional
+        What is on each device.
+    device_bytes : int
+        Memory of a device.
     rates : tuple of float, optional
         Acceptance to imitate: shares of the rounds in which at least 1, 2, .. draft tokens are accepted.
     """
@@ -65,6 +80,13 @@ class ServerSettings:
     written_schedule: object = None
     file: str | None = None
     max_running: int | None = None
+    limits: StepLimits | None = None
+    usual: StepLimits | None = None
+    is_loaded: bool = False
+    kv_dtype: str | None = None
+    max_context: int | None = None
+    memory: GroupMemory | None = None
+    device_bytes: int = 0
     rates: tuple[float, ...] | None = None
 
     @property
@@ -88,6 +110,57 @@ class ServerSettings:
     @property
     def max_running_of_rank(self) -> int | None:
         return None if self.max_running is None else -(-self.max_running // self.layout.dp)
+
+    @property
+    def step_tokens(self) -> int | None:
+        return self.limits.step_tokens if self.limits and self.is_loaded else None
+
+    @property
+    def changed(self) -> "_Changed":
+        """Limits that the user changed."""
+        return _Changed(self.limits, self.usual)
+
+    @property
+    def step_by_step(self) -> bool | None:
+        """Whether the user switched off that the next step is formed while one runs."""
+        return True if self.limits and self.usual and self.usual.runs_ahead > self.limits.runs_ahead else None
+
+    @property
+    def waits(self) -> bool | None:
+        return True if self.changed.prompt_wait else None
+
+    @property
+    def reuses_blocks(self) -> bool | None:
+        """Whether there is a prefix cache."""
+        return bool(self.limits.prefix_block) if self.limits else None
+
+    @property
+    def prefix_cache(self) -> bool | None:
+        return self.reuses_blocks or None
+
+    @property
+    def no_prefix_cache(self) -> bool | None:
+        return True if self.reuses_blocks is False else None
+
+    @property
+    def memory_share(self) -> float | None:
+        """Of a device, for weights, cache, graphs and workspace."""
+        return None if self.memory is None else round(self.memory.usable_bytes / self.device_bytes, 3)
+
+    @property
+    def static_share(self) -> float | None:
+        """Of a device, for weights and cache."""
+        if self.memory is None:
+            return None
+        return _rounded_down((self.memory.usable_bytes - self.memory.reserve_bytes) / self.device_bytes)
+
+    @property
+    def free_share(self) -> float | None:
+        """Of what weights, graphs and workspace leave, for the cache."""
+        if self.memory is None:
+            return None
+        loaded = self.memory.loaded_bytes
+        return _rounded_down((self.memory.usable_bytes - loaded) / (self.device_bytes - loaded))
 
     @property
     def equal_parts(self) -> str:
@@ -147,6 +220,22 @@ class ServerSettings:
     def accepted_tokens(self) -> str | None:
         """The same without the bonus token."""
         return None if self.rates is None else f"{1 + sum(self.rates) - 1:.4f}"
+
+
+def _rounded_down(share: float) -> float:
+    """To hundredths, so that no more is asked for than there is."""
+    return math.floor(100 * share) / 100
+
+
+class _Changed:
+    """Limits that are not the engine's own, by their names; the others are None."""
+
+    def __init__(self, limits: StepLimits | None, usual: StepLimits | None) -> None:
+        self._limits, self._usual = limits, usual
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._limits, name, None)
+        return value if value and value != getattr(self._usual, name, None) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +324,10 @@ def _remarks(engine: Engine, words: CommandWords, served: ServerSettings) -> Ite
 
 def _filled(words: Words, served: ServerSettings) -> dict[str, Any]:
     """The words that the plan has a value for."""
-    found = {word: _value(value, served) for word, value in words.items()}
+    found = {
+        word: _filled(value, served) or None if isinstance(value, Mapping) else _value(value, served)
+        for word, value in words.items()
+    }
     return {word: value for word, value in found.items() if value is not None}
 
 

@@ -51,7 +51,13 @@ def remarks(plan: Plan, found: Runnable, engine: Engine) -> Iterator[str]:
         interval = f"{plan.gain.low:.2f} to {plan.gain.high:.2f} times plain decoding"
         yield f"Whether drafting gains is open ({interval}): {plan.gain.closed_by}."
     if plan.fleet is not None and plan.fleet.num_replicas > 1:
-        yield f"The command starts one of {plan.fleet.num_replicas} replicas."
+        yield (
+            f"The command starts one of {plan.fleet.num_replicas} equal servers: run it once for each, on devices "
+            "and a port of its own, behind a proxy that gives requests out in turn."
+        )
+    if plan.longest_request:
+        longest = plan.longest_request
+        yield f"Requests of up to {longest} tokens, output included, were planned for: longer ones are refused."
 
 
 def _degrees(planned: Candidate, engine: Engine) -> Iterator[str]:

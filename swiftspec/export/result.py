@@ -28,6 +28,8 @@ class Export(Facts):
         What the command runs; another one if the engine cannot express the planned one.
     tokens_per_s : float, optional
         Predicted speed of that; None if the plan has no prediction of it.
+    num_replicas : int
+        Servers that the command has to start, of a fleet.
     basis : str
         Origin of `candidate`, a sentence; empty if it is the planned one.
     arguments : tuple of str
@@ -51,6 +53,7 @@ class Export(Facts):
     planned_tokens_per_s: float = Field(gt=0)
     candidate: str
     tokens_per_s: float | None = Field(default=None, gt=0)
+    num_replicas: int = Field(default=1, ge=1)
     basis: str = ""
     arguments: tuple[str, ...] = Field(min_length=1)
     environment: dict[str, str] = Field(default_factory=dict)
@@ -83,6 +86,8 @@ class Export(Facts):
     def script(self) -> str:
         """A shell script that writes the files and starts the server."""
         lines = ["#!/bin/sh", f"# {self.candidate} for {self.full_name} {self.version}"]
+        if self.num_replicas > 1:
+            lines.append(f"# One of {self.num_replicas} equal servers: run it once for each, on devices of its own.")
         lines += [f"# Not expressed: {sentence}" for sentence in self.not_expressed]
         lines.append("set -e")
         for name, text in self.files.items():

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from swiftspec.engines import Engine
+from swiftspec.engines.words import Method
+from swiftspec.export.nearest import has_policy
 from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.search.option import Option
-from swiftspec.policies import Layout
+from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 
 __all__ = ["ANY_DEGREES", "AllowedDegrees"]
@@ -23,8 +25,10 @@ class AllowedDegrees:
         The allowed degrees; any if not given.
     engine : Engine, optional
         An engine that serves: degrees are those that it divides the models by.
+    drafter : Method
+        What the draft is for the engine, which has to have a policy to search it.
     chains_only : bool
-        Whether models have to share devices and verifications to be chains, as the serving engine has it.
+        Whether verifications have to be chains, as of the engine's loads.
     specs : mapping
         Shapes of the models, needed with `engine`. Sparse ones can be divided into equal parts only.
     block_tokens : int
@@ -33,17 +37,15 @@ class AllowedDegrees:
 
     sizes: frozenset[int] | None = None
     engine: Engine | None = None
+    drafter: Method = Method.MODEL
     chains_only: bool = False
     specs: Mapping[Role, ModelSpec] = field(default_factory=dict)
     block_tokens: int = 0
 
     def objection(self, option: Option) -> str | None:
         """Reason why an option's groups are not allowed; None if they are."""
-        name = self.engine.full_name if self.engine else "the engine"
-        if self.chains_only and option.policy.layout is Layout.DISAGGREGATED:
-            return f"{option.policy.name}: {name} has no draft on devices of its own"
-        if self.chains_only and option.policy.verifies_trees:
-            return f"{option.policy.name}: {name} verifies chains"
+        if self.engine is not None and (lacking := self._lacking(self.engine, option.policy)) is not None:
+            return f"{option.policy.name}: {self.engine.full_name} {lacking}"
         is_drafted = option.policy.layout is not Layout.TARGET_ONLY
         if is_drafted and 0 < self.block_tokens < option.policy.draft_levels:
             return f"{option.policy.name}: the draft's blocks have {self.block_tokens} tokens"
@@ -55,8 +57,17 @@ class AllowedDegrees:
             if role in self.specs and (reason := self.specs[role].objection(degree)) is not None:
                 return f"{option.policy.name}: of the {role}, {reason}"
             if self.engine is not None and not self.engine.divides(self.specs[role], degree):
+                name = self.engine.full_name
                 return f"{option.policy.name}: {name} cannot divide the {role}'s heads by {degree}"
         return None
+
+    def _lacking(self, engine: Engine, policy: Policy) -> str | None:
+        """What of a policy the engine does not have, the rest of a sentence; None if it has it."""
+        if policy.layout is Layout.DISAGGREGATED:
+            return "has no draft on devices of its own"
+        if policy.verifies_trees and (self.chains_only or not engine.eagle2_trees):
+            return "verifies chains"
+        return None if has_policy(engine, policy, self.drafter) else "does not draft so"
 
 
 ANY_DEGREES: Final = AllowedDegrees()

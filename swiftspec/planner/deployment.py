@@ -26,6 +26,7 @@ from swiftspec.policies.effects import Role
 if TYPE_CHECKING:
     from swiftspec.costmodel.kernel_latency import Kernels
     from swiftspec.costmodel.routing import Routing
+    from swiftspec.planner.memory import MemoryModel
     from swiftspec.planner.under_load.serving_engine import ServingEngine
 
 __all__ = ["Deployment"]
@@ -167,14 +168,19 @@ class Deployment:
 
     @classmethod
     def of_plan(cls, plan: Plan, *, engine: str, settings: Mapping[str, str] | None = None) -> "Deployment":
-        """The devices and formats of a plan, under an engine. ValueError for a device that is not registered."""
+        """The devices and formats of a plan, under an engine with the plan's settings and then these.
+
+        ValueError for a device that is not registered.
+        """
+        known = engine_named(engine).words
+        planned = {word: value for word, value in plan.engine_settings.items() if word in known}
         return cls(
             device=plan.device,
             num_devices=plan.num_devices,
             quant=plan.quantisation.get(Role.TARGET, plan.target.dtype),
             draft_quant=plan.quantisation.get(Role.DRAFT, plan.draft.dtype),
             engine=engine,
-            settings=settings or {},
+            settings=planned | dict(settings or {}),
             layout=DeviceLayout.parse(plan.layout) if plan.layout else None,
         )
 
@@ -192,6 +198,31 @@ class Deployment:
             target=target.spec,
             quant=formats.quant,
             draft=draft.beside_target(formats.draft_quant),
+        )
+
+    @property
+    def kv_dtype(self) -> str:
+        """Format of keys and values, once the formats of the weights are known."""
+        engine = self.served_by
+        return "bf16" if engine is None else engine.kv_dtype(self.spec, self.quant or _QUANT, self.settings)
+
+    def _read_dtype(self, model: PlannedModel) -> str:
+        """As `kv_dtype`, for the times of a model's forwards."""
+        engine = self.served_by
+        return "bf16" if engine is None else engine.read_dtype(self.spec, self.quant, model.spec, self.settings)
+
+    def memory(self, target: PlannedModel, draft: PlannedModel) -> "MemoryModel":
+        """Memory of a device with parts of both models."""
+        from swiftspec.planner.memory import MemoryModel
+
+        engine, formats = self.served_by, self.as_stored(target, draft)
+        shared = {} if engine is None else {"usable_share": engine.limits(self.spec, self.settings).memory_share}
+        return MemoryModel(
+            device=self.spec,
+            specs={Role.TARGET: target.spec, Role.DRAFT: draft.spec},
+            quantisation={Role.TARGET: formats.quant, Role.DRAFT: formats.draft_quant},
+            kv_dtype=formats.kv_dtype,
+            **shared,
         )
 
     @property
@@ -254,12 +285,14 @@ class Deployment:
             RoleModel(
                 model=target,
                 quant=formats.quant,
+                kv_dtype=formats._read_dtype(target),
                 host=host_of(engine.constants(), late_s=late_s) if engine else own,
                 round_s=round_s,
             ),
             RoleModel(
                 model=draft,
                 quant=formats.draft_quant,
+                kv_dtype=formats._read_dtype(draft),
                 host=draft_host_of(engine.constants()) if engine else own,
                 kv_budget=self.draft_kv_budget,
                 feature_bytes=draft.feature_bytes,

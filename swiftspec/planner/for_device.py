@@ -31,6 +31,7 @@ __all__ = ["NUM_NEW_TOKENS", "Inputs", "check_acceptance", "plan_for", "prepare"
 
 NUM_PROMPTS = 16
 NUM_NEW_TOKENS = 256
+_LONG_PROMPT = 8192  # tokens: chats, questions and code edits, whose acceptance is published, are shorter
 # Long outputs take longer to simulate, and need fewer prompts for as good a sample of text.
 _LEAST_PROMPTS, _ENOUGH_TOKENS = 4, 16384
 
@@ -73,11 +74,11 @@ def plan_for(
         load.check_context(shortest.spec.max_position, shortest.name)
     from swiftspec.planner.degrees import AllowedDegrees
     from swiftspec.planner.fleet.replica import planned_workload
-    from swiftspec.planner.memory import MemoryModel
     from swiftspec.planner.plan import Hardware, Search, make_plan
     from swiftspec.planner.recorded_routing import with_recorded_routing
     from swiftspec.planner.search.evaluation import warm_up
     from swiftspec.planner.search.sensitivity import Changes
+    from swiftspec.planner.under_load.load_curves import Means
 
     if options.backend is None:
         warm_up(options.num_jobs)
@@ -91,24 +92,22 @@ def plan_for(
         given=acceptance,
         seed=options.seed,
         longest=load.longest_context if load else 0,
+        prompt_tokens=round(Means.of(load.workload).prompt_tokens) if load else None,
     )
     specs = dict(zip(Role, (model.spec for model in models), strict=True))
-    if load is not None and options.fleet is None:
+    if load is not None:
         load = load.under(deployment.serving(*models))
     plan = make_plan(
         inputs.profile,
         inputs.trace,
         Hardware(
             num_devices=deployment.num_devices,
-            memory=MemoryModel(
-                device=deployment.spec,
-                specs=specs,
-                quantisation=dict(zip(Role, (deployment.quant, deployment.draft_quant), strict=True)),
-            ),
+            memory=deployment.memory(*models),
             degrees=AllowedDegrees(
                 sizes=sizes,
                 engine=deployment.served_by,
-                chains_only=load is not None and load.serving is not None,
+                drafter=models[1].method,
+                chains_only=load is not None,
                 specs=specs,
                 block_tokens=models[1].block_tokens,
             ),
@@ -123,7 +122,16 @@ def plan_for(
             with_independent_routing=_independently_routed(inputs.profile, deployment, *models),
         ),
     )
-    plan = plan.model_copy(update={"layout": str(deployment.layout or ""), "host_s": deployment.host_s})
+    longest = load.longest_context if load else deployment.context + _num_new_tokens(deployment)
+    plan = plan.model_copy(
+        update={
+            "layout": str(deployment.layout or ""),
+            "host_s": deployment.host_s,
+            "engine_settings": dict(deployment.settings),
+            "kv_dtype": deployment.kv_dtype if deployment.served_by else "",
+            "longest_request": longest,
+        }
+    )
     workload, workload_path = planned_workload(load, plan)
     return Planned(
         plan=plan,
@@ -196,17 +204,26 @@ def prepare(
     given: "GivenAcceptance | None" = None,
     seed: int = 0,
     longest: int = 0,
+    prompt_tokens: int | None = None,
 ) -> Inputs:
-    """Synthesise the trace unless one is given, and compose the profile, for contexts of `longest` tokens or more."""
+    """Synthesise the trace unless one is given, and compose the profile, for contexts of `longest` tokens or more.
+
+    prompt_tokens: mean of a load; those of the deployment if not given.
+    """
     deployment = deployment.as_stored(target, draft)
     if trace is not None:
         recorded, acceptance = _given(trace, target, draft)
     else:
         _check_context(deployment.context, target, draft, num_tokens=_num_new_tokens(deployment))
         recorded, acceptance = _synthesised(deployment, target, draft, dataset=dataset, given=given, seed=seed)
+    warnings = [acceptance.warning]
     if deployment.draft_kv_budget is not None:
-        cached = f"that of a draft whose cache keeps every token, not {deployment.draft_kv_budget} (draft_kv_budget)"
-        acceptance = acceptance.model_copy(update={"warning": "; ".join(filter(None, (acceptance.warning, cached)))})
+        budget = deployment.draft_kv_budget
+        warnings.append(f"that of a draft whose cache keeps every token, not {budget} (draft_kv_budget)")
+    prompt_tokens = prompt_tokens or deployment.context
+    if prompt_tokens > _LONG_PROMPT and acceptance.provenance not in (Provenance.MEASURED, Provenance.GIVEN):
+        warnings.append(f"that of texts behind short prompts, while prompts have {prompt_tokens:,} tokens here")
+    acceptance = acceptance.model_copy(update={"warning": "; ".join(filter(None, warnings))})
     longest = max(longest, *(prompt.prompt_length + len(prompt.target_tokens) for prompt in recorded.prompts))
     profile = deployment.profile(target, draft, max_context=longest)
     return Inputs(profile=profile, trace=recorded, acceptance=acceptance)
@@ -289,7 +306,7 @@ def _synthesised(
     synthesised = partial(synthesise, **amount)
     if given is not None:
         trace = synthesised(given.acceptance_model(field="acceptance"))
-        return trace, Acceptance(basis=given.describe(), provenance=Provenance.ASSUMED)
+        return trace, Acceptance(basis=given.describe(), provenance=Provenance.GIVEN)
     found = acceptance_for(target, draft, dataset)
     trace = synthesised(found.acceptance_model)
     return trace, Acceptance(basis=found.basis, provenance=found.provenance, warning=found.warning)

@@ -16,11 +16,28 @@ from swiftspec.errors import FieldError
 if TYPE_CHECKING:
     from swiftspec.planner.under_load.serving_engine import ServingEngine
 
-__all__ = ["Load"]
+__all__ = ["Load", "check_divisible", "load_of"]
 
 # Simulated by default: so many output tokens that two dozen candidates take about a minute, but some requests at least.
 _ENOUGH_TOKENS = 15_000
 _LEAST_REQUESTS = 32
+
+
+def load_of(workload: Workload) -> float:
+    """Requests per second, or the clients of a closed loop."""
+    found = workload.arrivals.num_clients if workload.is_closed else workload.rate
+    assert found is not None, "check_divisible"
+    return found
+
+
+def check_divisible(workload: Workload) -> None:
+    """ValueError if replicas cannot share a workload."""
+    if workload.is_closed:
+        return
+    if workload.rate is None:
+        why = "a fleet cannot divide a workload whose requests all arrive at 0: expected a rate, or clients"
+        raise FieldError("workload", workload.arrivals, why)
+    workload.check_arrivals("a fleet at a rate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +104,7 @@ class Load:
             raise FieldError(
                 "transfer_ms",
                 f"{self.transfer_s * 1e3:g}",
-                "this package's engine reads prompts itself: expected an engine that serves, as --engine vllm, and no "
-                "fleet",
+                "this package's engine reads prompts itself: expected an engine that serves, as --engine vllm",
             )
 
     @cached_property

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from swiftspec.artifacts.plan import GroupMemory
 from swiftspec.devices import DeviceSpec
+from swiftspec.engines.description import USABLE_SHARE
 from swiftspec.models import QUANTISATIONS, sharded, weight_bytes
 from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.sparse_spec import SparseSpec
@@ -20,14 +21,10 @@ from swiftspec.scheduler.admission import BLOCK_TOKENS, num_blocks
 
 __all__ = ["MemoryModel", "gigabytes"]
 
-# vLLM's default (gpu_memory_utilization; 0.9 before it counted captured graphs, as is done here). The rest is for the
-# driver's context, collectives' buffers and fragments, none of which is measured here.
-USABLE_SHARE = 0.92
 # A graph per capture size, and the workspace of matrix products: assumed, for each model on a device.
 GRAPHS_BYTES = 2**30
 # Tokens of a prompt that are computed at a time, which bounds the activations.
 _PREFILL_CHUNK = 2048
-_KV_DTYPE = "bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +37,18 @@ class MemoryModel:
     specs : mapping
         Shape of each role's model.
     quantisation : mapping
-        Format of each role's weights, by name; KV is bf16.
+        Format of each role's weights, by name.
+    kv_dtype : str
+        Format of keys and values, bf16 or fp8, of both models.
+    usable_share : float
+        Share of a device's memory that may be used.
     """
 
     device: DeviceSpec
     specs: Mapping[Role, ModelSpec]
     quantisation: Mapping[Role, str]
+    kv_dtype: str = "bf16"
+    usable_share: float = USABLE_SHARE
 
     @property
     def is_recurrent(self) -> bool:
@@ -56,7 +59,7 @@ class MemoryModel:
     @property
     def usable_bytes(self) -> int:
         """Usable bytes of one device."""
-        return int(self.device.memory_bytes * USABLE_SHARE)
+        return int(self.device.memory_bytes * self.usable_share)
 
     def most_devices(self, num_devices: int) -> int:
         """Devices of a node, at most `num_devices`, that the target can be divided over."""
@@ -119,19 +122,25 @@ class MemoryModel:
                         self.quantisation[role],
                         option.degree(role),
                         context,
+                        kv_dtype=self.kv_dtype,
                         embedded=self.specs[Role.TARGET].vocab_size if sends_features(option.policy) else 0,
                     )
                     for role in roles
                 },
             )
 
-    def too_big(self, smallest: Option, *, context: int) -> str:
-        """One sentence: why not even `smallest` fits, how much memory is missing, and what would help."""
+    def too_big(self, smallest: Option, *, context: int, num_devices: int = 1) -> str:
+        """One sentence: why not even `smallest` fits, how much memory is missing, and what would help.
+
+        num_devices: that there are.
+        """
         missing = self.deficit(smallest, context=context)
         (group,) = self.groups(smallest, context=context)
         held = f"{gigabytes(group.used_bytes)} of weights, KV and workspace on each device"
         count = len(group.devices)
         where = f"{count} {self.device.name}" if count > 1 else f"one {self.device.name}"
+        if num_devices > self.device.devices_per_node:
+            where += " of a node, and stages on several nodes (pipeline parallelism) are not planned"
         helpful = " or ".join(self._helpful(smallest, context=context)) or "another device"
         return (
             f"the target in {self.quantisation[Role.TARGET]} does not fit on {where}: {held} are "
@@ -163,20 +172,21 @@ class _Shard(NamedTuple):
     spec: ModelSpec
     weights_bytes: int
     activation_bytes: int
+    kv_dtype: str
 
     def kv_bytes(self, context: int, *, rows: int) -> int:
         """Of a sequence of `context` tokens and a tree of `rows`, windows and states included."""
-        growing = self.spec.kv_bytes_per_token(_KV_DTYPE) * (context + rows)
-        return growing + self.spec.fixed_bytes(_KV_DTYPE, context=context, rows=rows)
+        growing = self.spec.kv_bytes_per_token(self.kv_dtype) * (context + rows)
+        return growing + self.spec.fixed_bytes(self.kv_dtype, context=context, rows=rows)
 
     def bytes_per_token(self, context: int, *, rows: int) -> float:
         """Of each token of sequences of `context` tokens, their windows and states spread over them."""
-        fixed = self.spec.fixed_bytes(_KV_DTYPE, context=context, rows=rows)
-        return self.spec.kv_bytes_per_token(_KV_DTYPE) + fixed / context
+        fixed = self.spec.fixed_bytes(self.kv_dtype, context=context, rows=rows)
+        return self.spec.kv_bytes_per_token(self.kv_dtype) + fixed / context
 
 
 @cache
-def _shard(spec: ModelSpec, quantisation: str, degree: int, context: int, *, embedded: int) -> _Shard:
+def _shard(spec: ModelSpec, quantisation: str, degree: int, context: int, *, kv_dtype: str, embedded: int) -> _Shard:
     """embedded: tokens of the target's embedding, which a head apart from it holds, though it proposes fewer."""
     held = sharded(spec, degree)
     # The residual stream and a layer's widest results, twice each: a layer's input and its output.
@@ -187,6 +197,7 @@ def _shard(spec: ModelSpec, quantisation: str, degree: int, context: int, *, emb
         + _undivided_bytes(spec, held)
         + max(0, embedded - spec.vocab_size) * spec.hidden_size * BF16_BYTES,
         activation_bytes=2 * min(context, _PREFILL_CHUNK) * widest * BF16_BYTES,
+        kv_dtype=kv_dtype,
     )
 
 

@@ -41,6 +41,7 @@ from swiftspec.progress import Progress
 __all__ = ["Hardware", "Search", "make_plan"]
 
 _UNSAVED = Basis(path="", sha256="")  # `Planned.save` names the files
+_DRAFTS = f"{Role.DRAFT} forwards"
 _SENSITIVITY = (8, 96)  # prompts, and output tokens of each
 
 
@@ -127,6 +128,8 @@ def make_plan(
     )
     if not any(policy in (None, option.policy.name) for option in feasible):
         raise _nothing_feasible(policy, rejected, num_used, memory, longest_context(trace))
+    is_drafted = any(not option.policy.plain for option in feasible)
+    acceptance = acceptance if is_drafted else None
     errors = known_errors(profile, acceptance, engine=hardware.engine)
     with parallel_backend(options.backend):
         evaluator = Evaluator(profile, trace, num_jobs=num_jobs, errors=errors.forwards)
@@ -155,6 +158,7 @@ def make_plan(
             errors=errors.forwards,
             degrees=hardware.degrees,
             changes=changes if load is None else None,
+            is_drafted=is_drafted,
             num_devices=_most_devices(goal, chosen.option, num_used),
         )
     used = loaded.option if loaded else chosen.option
@@ -188,7 +192,7 @@ def make_plan(
         goal=goal,
         gain=decision.gain(speeds),
         acceptance=acceptance,
-        known_errors=errors.by_name,
+        known_errors={name: error for name, error in errors.by_name.items() if is_drafted or name != _DRAFTS},
         quantisation=dict(memory.quantisation) if memory else {},
         collectives=_collectives(profile, used),
         memory=memory.groups(used, context=longest_context(trace)) if memory else (),
@@ -309,7 +313,7 @@ def _nothing_feasible(
     if memory is not None:
         widest = Option.placed(Autoregressive(), (memory.most_devices(num_devices),))
         if memory.deficit(widest, context=context) > 0:
-            return ValueError(memory.too_big(widest, context=context))
+            return ValueError(memory.too_big(widest, context=context, num_devices=num_devices))
     reasons = "; ".join(reason for reason in rejected if reason.startswith(policy or ""))
     return FieldError("policy", f"{policy or 'auto'}, but no option is feasible: {reasons}")
 

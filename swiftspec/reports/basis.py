@@ -109,7 +109,7 @@ def references(plan: Plan, profile: Profile) -> Mapping[Source, Sequence[Part]]:
     trace = "Trace of how the draft ranks the target's tokens."
     found: dict[Source, Sequence[Part]] = {
         Source.SIMULATION: (_simulation(plan), *_written(plan.origin)),
-        Source.LATENCIES: (*_latencies(profile), _file(plan.profile), *_written(profile.origin)),
+        Source.LATENCIES: (*_latencies(plan, profile), _file(plan.profile), *_written(profile.origin)),
         Source.ACCEPTANCE: (trace, _file(plan.trace)),
     }
     if plan.memory or plan.quantisation:
@@ -126,15 +126,16 @@ def _simulation(plan: Plan) -> str:
     )
 
 
-def _latencies(profile: Profile) -> list[str]:
+def _latencies(plan: Plan, profile: Profile) -> list[str]:
     counts = Counter(Provenance.COMPOSED if step.parts else step.provenance for step in profile.steps)
     kinds = ", ".join(f"{number} {provenance}" for provenance, number in counts.most_common())
-    text = f"Profile of {profile.target} and {profile.draft} on {profile.device}: {len(profile.steps)} steps ({kinds})."
+    pair = f"{profile.target} and {profile.draft}" if plan.is_drafted else str(profile.target)
+    text = f"Profile of {pair} on {profile.device}: {len(profile.steps)} steps ({kinds})."
     return [text, *(f"Composed from {source}." for source in profile.sources)]
 
 
 def _datasheets(plan: Plan) -> str:
-    models = {plan.target.model, plan.draft.model} & set(model_names())
+    models = {plan.target.model, *([plan.draft.model] if plan.is_drafted else [])} & set(model_names())
     found = [f"{name}: {known_model(name).source}" for name in sorted(models)]
     if plan.device in DEVICES:
         found.append(f"{plan.device}: {DEVICES[plan.device].source}")

@@ -31,12 +31,12 @@ def _size(plan: Plan, found: Fleet) -> Section:
             *numbers("devices", "replicas", "in total", "capacity", "alone", "pays up to", "best for"),
         ),
         rows=[Row(_kind_cells(kind), chosen=number == 0) for number, kind in enumerate(found.kinds)],
-        footnote="Capacity and loads in requests/s per device; ~ marks what longer simulations did not check; + the "
+        footnote=f"Capacity and loads in {found.unit} per device; ~ marks what longer simulations did not check; + the "
         "highest load that both could serve",
     )
     speeds = Curves(
         curves=list(_speeds(found)),
-        x_title="requests/s per device",
+        x_title=f"{found.unit} per device",
         y_title="Tokens/s that a user sees",
         label="Tokens/s per user over load, of the best kind of replica of every place to draft",
     )
@@ -106,10 +106,10 @@ def _choice(plan: Plan, fleet: Fleet) -> str:
     cost = fleet.cost_per_million_tokens
     price = "" if cost is None else f"; a million tokens cost {money(cost)}"
     if fleet.is_enough:
-        return f"Fleet for {fleet.rate:g} requests/s: {used}, {where}: {kept}, {served}{price}."
+        return f"Fleet for {fleet.rate:g} {fleet.unit}: {used}, {where}: {kept}, {served}{price}."
     return (
-        f"No fleet of {fleet.most_devices} {plan.device} keeps the limits at {fleet.rate:g} requests/s. The highest "
-        f"goodput has {used}, {where}: {kept}, {served}{price}."
+        f"No fleet of {fleet.most_devices} {plan.device} keeps the limits at {fleet.rate:g} {fleet.unit}. The "
+        f"highest goodput has {used}, {where}: {kept}, {served}{price}."
     )
 
 
@@ -118,7 +118,7 @@ def _attainment(fleet: Fleet) -> str:
     point = fleet.point
     classes = ", ".join(f"{name} {percent(share)}" for name, share in point.attainment.items())
     return (
-        f"Each serves {point.rate:.3g} requests/s, given out {fleet.router}: {classes} within limits; TTFT "
+        f"Each serves {point.rate:.3g} {fleet.unit}, given out {fleet.router}: {classes} within limits; TTFT "
         f"{milliseconds(point.ttft_s)} ms (p95 {milliseconds(point.ttft_p95_s)}), TPOT {milliseconds(point.tpot_s)} ms "
         f"(p95 {milliseconds(point.tpot_p95_s)}), {point.mean_batch:.1f} requests in a step, busy "
         f"{percent(point.busy_fraction)} of the time."
@@ -139,7 +139,7 @@ def _others(fleet: Fleet) -> str:
 
 
 def _kind_cells(kind: ReplicaKind) -> tuple[str, ...]:
-    """Loads in requests/s and device, `alone` in tokens/s."""
+    """Loads per device, `alone` in tokens/s."""
     even = kind.break_even
     replicas = "none" if kind.num_replicas is None else f"{'' if kind.is_fewest else '~'}{kind.num_replicas}"
     total = "" if kind.total_devices is None else f"{'' if kind.is_fewest else '~'}{kind.total_devices}"
@@ -159,7 +159,7 @@ def _kind_cells(kind: ReplicaKind) -> tuple[str, ...]:
 
 
 def _front_cells(fleet: Fleet, kind: ReplicaKind, point: LoadPoint) -> tuple[str, ...]:
-    """Load in requests/s and device, times in ms."""
+    """Load per device, times in ms."""
     cost = fleet.cost(kind, point)
     return (
         kind.name + _controlled(kind),

@@ -99,6 +99,8 @@ def engine(plan: Plan) -> str:
     text = (described.kernels or f"{described.full_name}'s kernels and host time") if described else plan.engine
     if plan.host_s is not None:
         text += f"; a host time of {milliseconds(plan.host_s)} ms a step, given"
+    if plan.kv_dtype == "fp8":
+        text += "; keys and values are in fp8 (lossy)"
     if plan.layout:
         text += f"; devices are in the layout {plan.layout}"
     if described is SWIFTSPEC and "int4" in plan.quantisation.values():

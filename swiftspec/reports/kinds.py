@@ -7,7 +7,7 @@ from swiftspec.artifacts.goal import cost_per_million
 from swiftspec.artifacts.kinds import DeviceUse, DraftingKind, KindComparison, KindPoint
 from swiftspec.artifacts.load_metrics import EVENTS
 from swiftspec.reports.formatting import count, gigabytes, milliseconds, money, percent, speed
-from swiftspec.reports.model import Row, Section, Table, numbers, texts
+from swiftspec.reports.model import Doubt, Row, Section, Table, numbers, texts
 from swiftspec.timing.latency import Provenance
 
 __all__ = ["kind_sections"]
@@ -18,13 +18,29 @@ def kind_sections(compared: KindComparison) -> Sequence[Section]:
     tables = [_load(compared, clients) for clients in compared.clients if compared.ranked(clients)]
     uses = Section(key="devices", title=f"How to use {compared.num_devices} devices", parts=(_uses(compared),))
     return (
-        Section(key="kinds", title="Kinds of drafts", parts=(*tables, _lengths(compared))),
+        Section(key="kinds", title="Kinds of drafts", parts=(*_doubts(compared), *tables, _lengths(compared))),
         Section(key="best", title="The best for a user", parts=tuple(_best(compared))),
         *((uses,) if compared.uses else ()),
         Section(key="costs", title="What a draft takes, and when it pays", parts=tuple(_costs(compared))),
         Section(key="acceptance", title="Where acceptance comes from", parts=tuple(_bases(compared))),
         Section(key="to-know", title="To know", parts=[_to_know(compared)]),
     )
+
+
+def _doubts(compared: KindComparison) -> Iterator[Doubt]:
+    """What to doubt of acceptance, before any figure."""
+    served = [kind for kind in compared.kinds if kind.points]
+    for kind in served:
+        if kind.is_bundled:
+            yield Doubt(
+                f"Warning: acceptance of {kind.name} is that of the bundled text, which repeats itself, so that it "
+                "stands last, whatever its speed; --trace has your text."
+            )
+    assumed = [kind.name for kind in served if kind.provenance is Provenance.ASSUMED and not kind.is_bundled]
+    if assumed:
+        yield Doubt(f"Warning: acceptance of {', '.join(assumed)} is assumed.")
+    for warning in dict.fromkeys(kind.warning for kind in served if kind.warning):
+        yield Doubt(f"Warning: acceptance is {warning}.")
 
 
 def _load(compared: KindComparison, clients: int) -> Table:
@@ -112,6 +128,12 @@ def _best(compared: KindComparison) -> Iterator[str]:
                 f", if acceptance is as assumed; of those with known acceptance {_named(other, its)}, "
                 f"{speed(its.user_tokens_per_s)}{_gain(its)}"
             )
+        for other, its in ranked[1:]:
+            if other.is_bundled and its.user_tokens_per_s > point.user_tokens_per_s:
+                sentence += (
+                    f"; {_named(other, its)} would have {speed(its.user_tokens_per_s)}{_gain(its)}, if your text "
+                    "repeated itself as the bundled one does"
+                )
         yield f"{sentence}."
 
 

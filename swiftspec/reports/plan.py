@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from swiftspec.artifacts.plan import WEAK, Candidate, Objective, Plan
 from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.under_load import UnderLoad
 from swiftspec.policies.effects import Role
 from swiftspec.reports.basis import acceptance, machine, provenance
 from swiftspec.reports.explored import devices, splits
@@ -37,7 +38,7 @@ from swiftspec.reports.model import (
     texts,
 )
 from swiftspec.reports.rounds import rounds
-from swiftspec.reports.under_load import under_load
+from swiftspec.reports.under_load import stated_limits, under_load
 from swiftspec.timing.timeline import Timeline
 
 __all__ = ["plan_sections"]
@@ -75,6 +76,8 @@ def plan_sections(
 
 def _answer(plan: Plan) -> Section:
     """The choice as a title, what to doubt, whose engine, and the figures that explain it."""
+    if plan.under_load is not None:
+        return _answer_under_load(plan, plan.under_load)
     chosen, metrics = plan.chosen, plan.chosen.prediction.metrics
     speeds = _interval(chosen, limit=chosen.prediction.tokens_per_s_high)
     title = f"{chosen.policy} {chosen.split} gives one user {speed(speeds.value)} tokens/s (95 % interval {speeds})"
@@ -90,6 +93,41 @@ def _answer(plan: Plan) -> Section:
         key="answer",
         title=title,
         caption=f"with {shape}" if (shape := shape_text(chosen.describe())) else "",
+        parts=(*_doubts(plan), Facts(figures, _rests_on(chosen))),
+        sources=SIMULATED,
+    )
+
+
+def _answer_under_load(plan: Plan, load: UnderLoad) -> Section:
+    """The same for many requests: what they get, and under which limits."""
+    chosen, predicted = plan.chosen, load.predictions[plan.chosen.policy]
+    metrics, within = predicted.metrics, " within their limits" if load.goal.is_limited else ""
+    title = f"{chosen.policy} {chosen.split} serves {metrics.request_goodput:.2f} requests/s{within}"
+    where = ""
+    if (fleet := plan.fleet) is not None:
+        each = "s" if fleet.num_replicas == 1 else ""
+        title = (
+            f"{count(fleet.num_replicas, 'replica')} of {fleet.chosen.name} serve{each} {fleet.rate:g} {fleet.unit}: "
+            f"{speed(fleet.point.user_tokens_per_s)} tokens/s for a user"
+        )
+        if not fleet.is_enough:
+            title = f"No fleet keeps the limits of {fleet.rate:g} {fleet.unit}: {fleet.chosen.name} comes nearest"
+        where = f"on {fleet.num_devices} of {fleet.most_devices} devices"
+    figures = {
+        "in limits": percent(fleet.point.attained if fleet else predicted.attained),
+        "to first token, p95": f"{milliseconds(fleet.point.ttft_p95_s if fleet else metrics.ttft_s.p95)} ms",
+        "per output token, p95": f"{milliseconds(fleet.point.tpot_p95_s if fleet else metrics.tpot_s.p95)} ms",
+        "alone (95 % interval)": f"{_interval(chosen, limit=chosen.prediction.tokens_per_s_high)} tokens/s",
+    }
+    if plan.gain is not None:
+        figures["drafting gains (90 %)"] = f"{plan.gain.low:.2f} to {plan.gain.high:.2f} times"
+    shape = shape_text(chosen.describe())
+    what = ", ".join(filter(None, (f"with {shape}" if shape else "", where)))
+    caption = ". ".join(filter(None, (what, stated_limits(load))))
+    return Section(
+        key="answer",
+        title=title,
+        caption=caption,
         parts=(*_doubts(plan), Facts(figures, _rests_on(chosen))),
         sources=SIMULATED,
     )
@@ -275,6 +313,6 @@ def _search(plan: Plan) -> Section:
     return Section(
         key="rejected",
         title="Simulated and rejected options",
-        parts=(table if rows else f"{simulated}.", f"{based_on} {plan.target} with {plan.draft}."),
+        parts=(table if rows else f"{simulated}.", f"{based_on} {plan.models}."),
         sources=(Source.SIMULATION,),
     )

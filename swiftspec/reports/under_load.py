@@ -8,7 +8,7 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.reports.formatting import count, drafting, milliseconds, percent, shape_text, speed
 from swiftspec.reports.model import SIMULATED, Row, Section, Table, numbers, texts
 
-__all__ = ["cached", "choice", "compared", "under_load"]
+__all__ = ["cached", "choice", "compared", "stated_limits", "under_load"]
 
 
 def under_load(plan: Plan) -> Section | None:
@@ -86,10 +86,8 @@ def _assumed(load: UnderLoad) -> str:
     simulated = count(load.num_requests, "request")
     if load.num_simulated < load.num_requests:
         simulated = f"the first {load.num_simulated} of {simulated}"
-    limits = "; ".join(_limits(each, alone=len(load.goal.classes) == 1) for each in load.goal.classes)
-    kept = f", for {load.goal.percentile:g} % of the requests" if load.goal.percentile is not None else ""
     name = f" of {load.workload.path}" if load.workload.path else ""
-    limited = f" Limits: {limits}{kept}." if load.goal.is_limited else ""
+    limited = f" {stated}." if (stated := stated_limits(load)) else ""
     if load.engine:
         return f"Load: {load.arrivals}, {simulated}{name}, served by {load.engine}.{limited}"
     return (
@@ -135,6 +133,13 @@ def _decode_pool(pool: DecodePool) -> str:
         f"takes {count(pool.num_prefill_instances, 'instance')} on as many devices, each of which reads "
         f"{pool.prefill_tokens_per_s:,.0f} tokens/s. More of a split into prefill and decoding is not planned."
     )
+
+
+def stated_limits(load: UnderLoad) -> str:
+    """The limits of every class, and how many requests keep them; empty without any."""
+    limits = "; ".join(_limits(each, alone=len(load.goal.classes) == 1) for each in load.goal.classes)
+    kept = f", for {load.goal.percentile:g} % of the requests" if load.goal.percentile is not None else ""
+    return f"Limits: {limits}{kept}" if load.goal.is_limited else ""
 
 
 def _limits(one: RequestClass, *, alone: bool) -> str:

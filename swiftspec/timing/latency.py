@@ -15,9 +15,13 @@ NUM_QUANTILES = 20
 
 
 class Provenance(StrEnum):
-    """Provenance of a latency, best first. A sum is as weak as the weakest of its parts."""
+    """Provenance of a latency, best first, or of acceptance, which users may give.
+
+    A sum is as weak as the weakest of its parts.
+    """
 
     MEASURED = "measured"
+    GIVEN = "given"
     PUBLISHED = "published"
     INTERPOLATED = "interpolated"
     COMPOSED = "composed"

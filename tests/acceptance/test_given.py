@@ -115,14 +115,14 @@ def test_percentages_are_shares(text: str, same: str) -> None:
 def test_tokens_per_round_are_the_share_that_yields_them() -> None:
     length, share = (GivenAcceptance.parse(text) for text in ("3.2@5", "0.44@5"))
     assert length.rates == pytest.approx(share.rates)
-    assert length.describe() == "given by 3.2 tokens per round of chains of 5"
+    assert length.describe() == "3.2 tokens per round of chains of 5"
 
 
 def test_a_trees_tokens_per_round_are_fewer_in_a_chain() -> None:
     tree = GivenAcceptance.parse("3.4@3-4-8")
     assert tree.num_draft_tokens == 3
     assert 1 < 1 + 3 * tree.rates[0] < 3.4
-    assert tree.describe() == "given by 3.4 tokens per round of trees of 3 steps, top-k 4 and 8 rows"
+    assert tree.describe() == "3.4 tokens per round of trees of 3 steps, top-k 4 and 8 rows"
 
 
 def record_file(path: Path, *records: AcceptanceRecord) -> Path:
@@ -147,7 +147,7 @@ RECORD = AcceptanceRecord(
 def test_a_record_is_read_from_its_file(tmp_path: Path) -> None:
     given = GivenAcceptance.parse(str(record_file(tmp_path / "a.json", RECORD)))
     assert given.rates == (0.8, 0.6, 0.0)
-    assert given.describe() == "given by a.json, of t with d (serial), on GSM8K, from rates by position"
+    assert given.describe() == "a.json, of t with d (serial), on GSM8K, from rates by position"
     mean = RECORD.model_copy(update={"quantity": Form.LENGTH, "bonus": True, "values": (2.5,)})
     given = GivenAcceptance.parse(str(record_file(tmp_path / "a.json", mean)))
     assert given.rates == pytest.approx((0.5,))

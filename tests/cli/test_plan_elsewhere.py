@@ -1,6 +1,7 @@
 """`plan --device`: for hardware that is not local, by known names, op tables and synthesised acceptance."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -105,12 +106,18 @@ def test_plan_names_its_engine_and_the_errors_it_knows(made: Plan) -> None:
 
 def test_a_serving_engine_is_not_given_groups_that_it_cannot_run(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
-    command = ["plan", *PAIR, "--device", "h100-sxm", "--devices", "4", "--jobs", "1", "--policy", "swiftspec"]
+    command = ["plan", *PAIR, "--device", "h100-sxm", "--devices", "4", "--jobs", "1"]
     assert main([*command, "--engine", "vllm", "--out", str(out)]) == 0
-    splits = {cell.split for cell in Plan.load(out).explored}
-    assert {"1+1", "2+2"} <= splits <= {"1", "2", "4", "1+1", "1+2", "2+1", "2+2"}
-    assert main([*command, "--degrees", "1", "--out", str(out)]) == 0
+    explored = Plan.load(out).explored
+    assert {cell.split for cell in explored} == {"1", "2", "4"}
+    assert {cell.policy for cell in explored} == {"autoregressive", "serial_chain"}, "no trees, no own devices"
+    assert main([*command, "--policy", "swiftspec", "--degrees", "1", "--out", str(out)]) == 0
     assert {cell.split for cell in Plan.load(out).explored} == {"1", "1+1"}
+
+
+def test_a_policy_that_the_engine_does_not_have_is_refused(fails: Fails, tmp_path: Path) -> None:
+    asked = [*PAIR, "--device", "h100-sxm", "--devices", "2", "--engine", "vllm", "--policy", "swiftspec"]
+    assert "swiftspec: vLLM has no draft on devices of its own" in fails_to_plan(fails, tmp_path, *asked)
 
 
 @pytest.mark.parametrize(
@@ -269,8 +276,10 @@ def test_names_are_taken_as_people_write_them_and_the_rest_as_it_is_asked_for(
     assert {candidate.split for candidate in made.candidates.values()} == {"1+1"}
     assert made.max_new_tokens == 24
     assert made.acceptance is not None
-    assert made.acceptance.provenance is Provenance.ASSUMED
-    assert made.acceptance.basis == "given: serial chains of 2 tokens are accepted up to each with 0.8,0.7"
+    assert made.acceptance.provenance is Provenance.GIVEN
+    assert "Acceptance (given): serial chains of 2 tokens" in " ".join(told.out.split())
+    assert "acceptance is assumed" not in told.out
+    assert made.acceptance.basis == "serial chains of 2 tokens are accepted up to each with 0.8,0.7"
     cost = 1e6 * 3 * 2 / 3600 / made.chosen.prediction.metrics.figures.tokens_per_s
     assert json.loads((tmp_path / "result.json").read_text())["cost_per_million_tokens"] == pytest.approx(cost)
     assert f"A million tokens cost {cost:.2f}, in the currency of the price per hour." in " ".join(told.out.split())
@@ -325,12 +334,43 @@ def test_a_policy_without_a_draft_needs_none(fails: Fails, tmp_path: Path, capsy
     sentence = fails_to_plan(fails, tmp_path, "--target", TARGET, *ON_TWO)
     assert sentence.startswith("--draft is missing; only --policy autoregressive, ")
     command = ["plan", "--target", TARGET, *ON_TWO, "--policy", "autoregressive", "--out", str(tmp_path / "plan.json")]
-    assert main(command) == 0
+    assert main([*command, "--report", str(tmp_path / "plan.html")]) == 0
+    told = capsys.readouterr()
+    page = (tmp_path / "plan.html").read_text()
+    for text in (told.out, told.err, page):
+        assert "llama-3.2-1b" not in text
+        assert not re.search(r"(?i)warning: acceptance|draft forwards|error of acceptance", text)
+    made = Plan.load(tmp_path / "plan.json")
+    assert (made.chosen.policy, made.acceptance) == ("autoregressive", None)
+
+
+def test_long_prompts_with_the_acceptance_of_short_ones_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--target", "llama-3.1-8b", "--draft", "eagle3", "--device", "h100", "--devices", "1", "--engine", "vllm"]
+    asked += ["--jobs", "1", "--prompt-tokens", "20000", "--output-tokens", "24"]
+    warning = "behind short prompts, while prompts have 20,000 tokens here"
+    for more in ([], ["--load", "closed:2"], ["--load", "closed:1,2"]):
+        assert main(["plan", *asked, *more]) == 0
+        assert warning in " ".join(capsys.readouterr().out.split())
+    assert main(["plan", *asked, "--acceptance", "0.8,0.7,0.6"]) == 0
+    assert "short prompts" not in capsys.readouterr().out
+
+
+def test_stages_on_several_nodes_are_not_planned_and_that_is_said(fails: Fails, tmp_path: Path) -> None:
+    big = tmp_path / "big"
+    big.mkdir()
+    config = {"model_type": "llama", "hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126}
+    config |= {"num_attention_heads": 128, "num_key_value_heads": 8, "vocab_size": 128256, "rope_theta": 500000.0}
+    config |= {"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
+    (big / "config.json").write_text(json.dumps(config | {"architectures": ["LlamaForCausalLM"]}))
+    asked = ["--target", str(big), "--draft", "llama-3.2-1b", "--device", "h100"]
+    sentence = fails_to_plan(fails, tmp_path, *asked, "--devices", "16")
     assert (
-        "--draft is not given; using llama-3.2-1b as a placeholder, since autoregressive needs no draft"
-        in capsys.readouterr().err
+        "does not fit on 8 h100-sxm of a node, and stages on several nodes (pipeline parallelism) are not" in sentence
     )
-    assert Plan.load(tmp_path / "plan.json").chosen.policy == "autoregressive"
+    assert sentence.endswith("fp8 would help")
+    assert "stages" not in fails("plan", *asked, "--devices", "8")
 
 
 def test_a_context_too_long_points_to_a_model_that_has_it(fails: Fails, tmp_path: Path) -> None:
@@ -350,7 +390,7 @@ def test_a_plan_need_not_be_saved(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = tmp_path / "result.json"
-    more = ["--policy", "autoregressive", "--prompt-tokens", "96", "--jobs", "1", "--json", str(result)]
+    more = ["--policy", "serial_chain", "--prompt-tokens", "96", "--jobs", "1", "--json", str(result)]
     assert main(["plan", *PAIR, *ON_TWO, *more]) == 0
     said = capsys.readouterr()
     assert "For llama-3-8b in bf16 with llama-3.2-1b in bf16" in said.out

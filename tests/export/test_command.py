@@ -55,7 +55,8 @@ def test_a_copy_of_an_engines_description_plans_and_exports_as_the_engine(monkey
     same = copied.model_dump_json(exclude={"origin", "profile"}).replace("Copy", "vLLM").replace(COPY, "vllm")
     assert own.model_dump_json(exclude={"origin", "profile"}) == same
     assert copied.engine == COPY
-    first, second = (export_plan(own, engine, policy="serial_chain") for engine in (VLLM, engine_named(COPY)))
+    first = export_plan(own, VLLM, policy="serial_chain")
+    second = export_plan(copied, engine_named(COPY), policy="serial_chain")
     assert first.command == second.command
     assert second.full_name == "Copy"
 

@@ -60,7 +60,7 @@ def check_options(engine: Engine, exported: Export) -> None:
             continue
         known = options[word]
         if known["type"] == "flag":
-            assert words[at + 1].startswith("--")
+            assert words[at + 1 : at + 2] == [] or words[at + 1].startswith("--")
             continue
         if known["choices"] is not None:
             assert words[at + 1] in known["choices"]

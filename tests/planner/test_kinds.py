@@ -1,5 +1,6 @@
 """Kinds of drafts side by side: what is compared, and what is said of it."""
 
+import re
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from swiftspec.planner.for_device import prepare
 from swiftspec.planner.planned_model import planned_pair
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.reports.kinds import kind_sections
-from swiftspec.reports.model import Table
+from swiftspec.reports.model import Doubt, Table
 
 TARGET = "qwen3-14b"
 DEPLOYMENT = Deployment(device="h100", num_devices=2, output_tokens=48)
@@ -84,6 +85,35 @@ def test_what_is_printed_names_the_fastest(compared: KindComparison) -> None:
         assert kind.name in sentence
         assert f"{point.user_tokens_per_s:.1f}" in sentence
     assert any("Python code" in sentence for sentence in sentences(compared, "acceptance"))
+
+
+def test_the_bundled_text_wins_only_if_it_is_asked_for() -> None:
+    """DeepSeek-V3's MTP is published; suffixes of the bundled text would be faster."""
+    deployment = Deployment(device="h200", num_devices=8, quant="fp8", engine="vllm", context=128, output_tokens=64)
+    found = compare_kinds("deepseek-v3", deployment=deployment, drafts=["mtp"], clients=(1, 64), num_jobs=1)
+    named = {kind.name: kind for kind in found.kinds}
+    assert (named["suffix"].is_bundled, named["mtp"].provenance) == (True, "published")
+    for clients in found.clients:
+        fastest, *_, last = found.ranked(clients)
+        assert (fastest[0].name, last[0].name) == ("mtp", "suffix")
+        assert last[1].user_tokens_per_s > fastest[1].user_tokens_per_s
+    first = kind_sections(found)[0].parts[0]
+    assert isinstance(first, Doubt)
+    assert first.title.startswith("Warning: acceptance of suffix is that of the bundled text")
+    for sentence in sentences(found, "best"):
+        assert re.search(r"clients?: mtp with .*; suffix with .* would have .* if your text repeated itself", sentence)
+    asked = compare_kinds("deepseek-v3", deployment=deployment, drafts=["mtp", "suffix"], clients=(1,), num_jobs=1)
+    assert asked.ranked(1)[0][0].name == "suffix"
+
+
+def test_rates_of_ones_own_are_given_and_assumed_nowhere() -> None:
+    found = compare_kinds(
+        TARGET, deployment=DEPLOYMENT, drafts={"eagle3": "2.9@5", "suffix": "1.8@5"}, clients=(1,), num_jobs=1
+    )
+    assert {kind.provenance for kind in found.kinds[1:]} == {"given"}
+    text = found.model_dump_json()
+    assert '"assumed"' not in text
+    assert not any(isinstance(part, Doubt) for section in kind_sections(found) for part in section.parts)
 
 
 @pytest.mark.extra("plots")
@@ -170,7 +200,7 @@ def test_suffix_decoding_takes_counted_tokens_per_round() -> None:
     found = compare_kinds(TARGET, deployment=DEPLOYMENT, drafts={"suffix": "1.8@5"}, clients=loads, num_jobs=1)
     assert [kind.name for kind in found.kinds] == ["none", "suffix"]
     plain, suffix = found.kinds
-    assert suffix.basis == "given by 1.8 tokens per round of chains of 5"
+    assert suffix.basis == "1.8 tokens per round of chains of 5"
     for point, other in zip(suffix.points, plain.points, strict=True):
         assert point.num_draft_tokens == 5
         assert point.tokens_per_round == pytest.approx(1.8, abs=0.05)

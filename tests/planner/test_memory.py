@@ -114,6 +114,22 @@ def test_caches_of_all_requests_fill_the_fullest_device(policy: str, sizes: tupl
     assert any((tokens + 1) * bytes_each > of_group for bytes_each, of_group in zip(each, free, strict=True))
 
 
+def test_keys_and_values_in_fp8_take_half_the_room() -> None:
+    option = placed("serial_chain", 4)
+    usual = model().cached_tokens(option, context=1000)
+    assert replace(model(), kv_dtype="fp8").cached_tokens(option, context=1000) == pytest.approx(2 * usual, abs=1)
+    assert replace(model(), kv_dtype="fp8").num_blocks(option, longest=1000) == pytest.approx(usual / 8, abs=1)
+    (group,), (half,) = (replace(model(), kv_dtype=name).groups(option, context=1000) for name in ("bf16", "fp8"))
+    assert {role: num_bytes / 2 for role, num_bytes in group.kv_bytes.items()} == half.kv_bytes
+
+
+def test_a_smaller_share_of_the_device_leaves_less_room() -> None:
+    option = placed("autoregressive", 4)
+    less = replace(model(), usable_share=0.5)
+    assert less.usable_bytes == int(model().device.memory_bytes / 2)
+    assert less.cached_tokens(option, context=1000) < model().cached_tokens(option, context=1000)
+
+
 def test_a_head_on_devices_of_its_own_holds_the_targets_embedding() -> None:
     head = HEADS["eagle3"].spec(TARGET)
     pair = MemoryModel(

@@ -19,7 +19,6 @@ from swiftspec.planner.drafts.break_even import with_gains
 from swiftspec.planner.drafts.device_uses import fewest_devices, replica_loads, uses_of
 from swiftspec.planner.drafts.named import NONE, SUFFIX, DraftInput, Kind, kinds_of
 from swiftspec.planner.for_device import NUM_NEW_TOKENS, Inputs, check_acceptance, prepare
-from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.recorded_routing import with_recorded_routing
 from swiftspec.planner.search.backends import Workers, uncollected
@@ -36,6 +35,7 @@ from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.progress import Progress
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.latency import LatencyTable
+from swiftspec.timing.latency import Provenance
 
 __all__ = ["compare_kinds"]
 
@@ -55,7 +55,8 @@ _MANY = 8  # clients from which trees are not tried: chains have fewer rows
 class _Task:
     """Kinds of one draft, or those without a draft, to be compared in a process of their own.
 
-    counted: acceptance of suffix decoding, if the user gave it. between: loads that tell up to which one a kind pays.
+    counted: acceptance of suffix decoding, if the user gave it. names_suffix: whether the user asked for it. between:
+    loads that tell up to which one a kind pays.
     """
 
     deployment: Deployment
@@ -66,6 +67,7 @@ class _Task:
     clients: tuple[int, ...]
     seed: int
     counted: GivenAcceptance | None = None
+    names_suffix: bool = False
     between: tuple[int, ...] = _BETWEEN
 
     def on(self, num_devices: int, clients: tuple[int, ...]) -> "_Task":
@@ -113,6 +115,7 @@ def compare_kinds(
     """
     loads = _checked(clients, deployment)
     counted = next((asked.acceptance for asked in drafts if asked.draft == SUFFIX), None)
+    names_suffix = any(asked.draft == SUFFIX for asked in drafts)
     drafts = [asked for asked in drafts if asked.draft != SUFFIX]
     for asked in drafts:
         deployment.pair(target, asked.draft)
@@ -131,13 +134,15 @@ def compare_kinds(
             clients=loads,
             seed=seed,
             counted=counted,
+            names_suffix=names_suffix,
         )
         for asked in (None, *drafts)
     ]
     devices = deployment.num_devices
     each = None
     if deployment.layout is None:
-        each = fewest_devices(planned.spec, quant, num_devices=devices, memory_bytes=deployment.spec.memory_bytes)
+        usable_bytes = deployment.memory(planned, planned).usable_bytes
+        each = fewest_devices(planned.spec, quant, num_devices=devices, usable_bytes=usable_bytes)
     parts = [] if each is None else [task.on(each, replica_loads(loads, devices // each)) for task in whole]
     found: list[DraftingKind] = []
     apart: list[DraftingKind] = []
@@ -220,10 +225,15 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
         stated = {
             "provenance": inputs.acceptance.provenance,
             "basis": inputs.acceptance.basis,
+            "warning": inputs.acceptance.warning,
             "acceptance_spread": UNKNOWN_ACCEPTANCE if known is None else known,
         }
-    if text == _TEXT:
-        stated["basis"] = counted.describe() if counted else _OUR_TEXT
+    if kind.name == SUFFIX and counted:
+        stated |= {"basis": counted.describe(), "provenance": Provenance.GIVEN}
+    elif kind.name == SUFFIX and text == _TEXT:
+        stated |= {"basis": _OUR_TEXT, "is_bundled": not task.names_suffix}
+    elif kind.name == SUFFIX and inputs.acceptance.provenance is Provenance.ASSUMED:
+        stated["provenance"] = Provenance.GIVEN  # only the target's text matters, whatever drafted it
     return DraftingKind.model_validate(
         {
             **named,
@@ -268,11 +278,7 @@ class _Shapes:
     def __post_init__(self) -> None:
         deployment, count = self.deployment, self.deployment.num_devices
         specs = dict(zip(Role, (model.spec for model in self.models), strict=True))
-        self._memory = MemoryModel(
-            device=deployment.spec,
-            specs=specs,
-            quantisation=dict(zip(Role, (deployment.quant, deployment.draft_quant), strict=True)),
-        )
+        self._memory = deployment.memory(*self.models)
         self._output_tokens = deployment.output_tokens or NUM_NEW_TOKENS
         self._longest = _longest_text(deployment)
         self._mean_context = deployment.context + self._output_tokens // 2
@@ -286,6 +292,8 @@ class _Shapes:
             degrees=AllowedDegrees(
                 sizes=deployment.sizes,
                 engine=deployment.served_by,
+                drafter=self.models[1].method,
+                chains_only=True,
                 specs=specs,
                 block_tokens=self.models[1].block_tokens,
             ),

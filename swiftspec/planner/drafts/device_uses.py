@@ -5,16 +5,12 @@ from collections.abc import Iterator, Sequence
 from swiftspec.artifacts.kinds import DeviceUse, DraftingKind
 from swiftspec.models import weight_bytes
 from swiftspec.models.spec import ModelSpec
-from swiftspec.planner.drafts.named import SUFFIX
-from swiftspec.planner.memory import USABLE_SHARE
-from swiftspec.timing.latency import Provenance
 
 __all__ = ["fewest_devices", "replica_loads", "uses_of"]
 
 
-def fewest_devices(target: ModelSpec, quant: str, *, num_devices: int, memory_bytes: int) -> int | None:
+def fewest_devices(target: ModelSpec, quant: str, *, num_devices: int, usable_bytes: int) -> int | None:
     """Devices of each of several replicas: as few as hold the target's weights; None if there is room for one only."""
-    usable_bytes = memory_bytes * USABLE_SHARE
     parts = (count for count in range(1, num_devices // 2 + 1) if num_devices % count == 0)
     return next(
         (
@@ -48,12 +44,7 @@ def uses_of(
 
 def _use(kinds: Sequence[DraftingKind], load: int, served: int, *, replicas: int, each: int) -> Iterator[DeviceUse]:
     """The fastest kind for `served` clients on each replica; lookups in text that is not the user's do not count."""
-    found = [
-        (kind, point)
-        for kind in kinds
-        if (point := kind.at(served)) is not None
-        and not (kind.name == SUFFIX and kind.provenance is Provenance.ASSUMED)
-    ]
+    found = [(kind, point) for kind in kinds if (point := kind.at(served)) is not None and not kind.is_bundled]
     if found:
         kind, point = max(found, key=lambda pair: pair[1].user_tokens_per_s)
         yield DeviceUse(

@@ -23,7 +23,7 @@ from swiftspec.planner.fleet.replica import Kind
 from swiftspec.planner.fleet.result import described_fleet, described_load
 from swiftspec.planner.fleet.shortlist import Estimate, load_grid, shortlist, with_fewer_rows
 from swiftspec.planner.fleet.sizing import Bracket, Sizing
-from swiftspec.planner.load import Load
+from swiftspec.planner.load import Load, load_of
 from swiftspec.planner.load_choice import LoadDecision, SearchResult
 from swiftspec.planner.search.bounds import ClosedForms
 from swiftspec.planner.search.decision import OutOfReachError, simulate_outcomes
@@ -32,6 +32,7 @@ from swiftspec.planner.search.option import Key, Option
 from swiftspec.planner.under_load.load_curves import LoadCurve, LoadCurves, Means
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies import Layout
+from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.latency import LatencyTable
 
 __all__ = ["DEFAULT_PERCENTILE", "FleetDecision", "FleetSearch", "pools_of", "saves", "sharing_candidate"]
@@ -100,7 +101,7 @@ class FleetSearch:
     Parameters
     ----------
     load : Load
-        Of an open process, with limits; without a percentile it is 95.
+        With limits; without a percentile it is 95.
     most_devices : int
     found : SearchResult
         Of one request at a time.
@@ -113,15 +114,16 @@ class FleetSearch:
             options=load.options.on(found.profile.device),
             goal=load.goal.model_copy(update={"percentile": percentile}),
         )
-        assert load.workload.rate is not None, "SearchOptions.check"
-        self._rate = load.workload.rate
+        self._rate = load_of(load.workload)  # of a closed loop its clients
         self._most_devices = most_devices
         self._found, self._simulations, self._policy = found, found.simulations, found.policy
         self._means = Means.of(load.workload)
         self._pools: list[Bracket] = []
         self._curves: dict[Key, LoadCurve] = {}
         prices = LatencyTable(found.profile.latencies)
-        predictor = Predictor(prices, found.trace, device=found.profile.device, seed=found.simulations.seed)
+        predictor = Predictor(
+            prices, found.trace, device=found.profile.device, serving=load.serving, seed=found.simulations.seed
+        )
         self._simulated = LoadSimulations(
             serve=ShareServer(load=load, predictor=predictor),
             num_jobs=found.num_jobs,
@@ -157,7 +159,15 @@ class FleetSearch:
 
     def _estimates(self) -> list[Estimate]:
         closed = ClosedForms(self._found.profile, self._found.trace)
-        curves = LoadCurves(self._found.profile, closed, self._means, max_running=self._load.options.max_running)
+        serving = self._load.serving
+        curves = LoadCurves(
+            self._found.profile,
+            closed,
+            self._means,
+            max_running=self._load.options.max_running,
+            most_rows=serving.limits.step_tokens if serving else BatchLimits().max_rows,
+            clients=self._load.workload.is_closed,
+        )
         found = []
         for ranked in with_fewer_rows(self._found.ranking, self._found.options, closed):
             tokens = None
@@ -254,6 +264,8 @@ class FleetSearch:
     def _controlled(self, brackets: Sequence[Bracket]) -> Bracket | None:
         """The best kind that drafts and can be steered, under the control that follows goodput; None without any.
 
+        Other engines have no such control.
+
         The numbers of replicas to try are those of the same kind without a control.
         """
         able = [
@@ -261,7 +273,7 @@ class FleetSearch:
             for one in brackets
             if one.kind.option.policy.elastic and one.kind.option.policy.serial_forwards and one.high is not None
         ]
-        if not able:
+        if not able or self._load.serving is not None:
             return None
         best = min(able, key=lambda one: (one.devices, -one.kind.tokens_per_s))
         return Bracket(kind=replace(best.kind, control=_CONTROL), high=best.high, doubtful=best.doubtful)

@@ -12,7 +12,7 @@ from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.under_load import LoadPrediction
 from swiftspec.artifacts.workload import Workload
 from swiftspec.planner.fleet.replica import replica_share
-from swiftspec.planner.load import Load
+from swiftspec.planner.load import Load, load_of
 from swiftspec.planner.search.backends import Workers, uncollected
 from swiftspec.planner.under_load.load_curves import Means
 from swiftspec.planner.under_load.predictor import Predictor
@@ -31,7 +31,8 @@ _EFFORT_OF_DRAFTS = 4.0
 class Task(NamedTuple):
     """A candidate, and the load of one replica.
 
-    rate: requests per second. num_requests: how many are simulated. num_blocks: cache blocks of each target.
+    rate: requests per second, or clients of a closed loop. num_requests: how many are simulated. num_blocks: cache
+    blocks of each target.
     """
 
     candidate: Candidate
@@ -64,8 +65,7 @@ class ShareServer:
     def share(self, rate: float, num_requests: int) -> Workload:
         """The requests of one replica, at this rate."""
         workload = self.load.workload
-        assert workload.rate is not None, "a fleet's load has a rate"
-        num_replicas = min(max(1, round(workload.rate / rate)), len(workload.requests))
+        num_replicas = min(max(1, round(load_of(workload) / rate)), len(workload.requests))
         classes = self.load.goal.classes
         return replica_share(workload, num_replicas, rate=rate, most_requests=num_requests, classes=classes)
 
@@ -87,8 +87,9 @@ class ShareServer:
         """Simulate a task."""
         output_tokens = Means.of(self.load.workload).output_tokens
         served = self.serve(task)
+        clients = math.ceil(task.rate) if self.load.workload.is_closed else None
         return Simulation(
-            steady_point(served, rate=task.rate, output_tokens=output_tokens, goal=self.load.goal),
+            steady_point(served, rate=task.rate, output_tokens=output_tokens, goal=self.load.goal, clients=clients),
             LoadPrediction.of(
                 served,
                 candidate=task.candidate.describe(),
@@ -98,24 +99,29 @@ class ShareServer:
         )
 
 
-def steady_point(served: SimulatedLoad, *, rate: float, output_tokens: float, goal: Goal) -> LoadPoint:
+def steady_point(
+    served: SimulatedLoad, *, rate: float, output_tokens: float, goal: Goal, clients: int | None = None
+) -> LoadPoint:
     """Figures without the requests that came in the first mean end-to-end time, or in the last one of all arrivals.
 
-    rate: requests per second. output_tokens: mean of the whole load.
+    rate: requests per second. output_tokens: mean of the whole load. clients: of a closed loop, whose requests come as
+    fast as they are served.
     """
     records = _steady(served.records)
     metrics = load_metrics(records)
     attained = sum(record.meets_limits for record in records) / len(records)
     is_admitted = metrics.queued_s.p95 <= _LONGEST_WAIT * metrics.e2el_s.mean
-    keeps_up = is_admitted and _share_served(served.records) >= _LEAST_SERVED
+    came, committed = _tokens_per_s(served.records)
+    keeps_up = is_admitted and (clients is not None or committed >= _LEAST_SERVED * came)
+    sustained = rate * output_tokens if clients is None else committed
     per_token_s = metrics.tpot_s.mean or metrics.e2el_s.mean / output_tokens
     return LoadPoint(
-        rate=rate,
+        rate=clients or rate,
         num_requests=len(records),
         attained=attained,
         attainment=metrics.attainment,
         user_tokens_per_s=1 / per_token_s,
-        tokens_per_s=rate * output_tokens if keeps_up else served.metrics.output_throughput,
+        tokens_per_s=sustained if keeps_up and sustained else served.metrics.output_throughput,
         ttft_s=metrics.ttft_s.mean,
         ttft_p95_s=metrics.ttft_s.p95,
         tpot_s=metrics.tpot_s.mean,
@@ -128,22 +134,27 @@ def steady_point(served: SimulatedLoad, *, rate: float, output_tokens: float, go
     )
 
 
-def _share_served(records: Sequence[ServedRecord]) -> float:
-    """Tokens committed, over tokens of the requests that came: between the first mean end-to-end time and the end."""
+def _tokens_per_s(records: Sequence[ServedRecord]) -> tuple[float, float]:
+    """Tokens of the requests that came, and tokens committed: from the first mean end-to-end time to the last arrival.
+
+    Both per second; 0 where there is no such time.
+    """
     mean_s = sum(record.e2e_s for record in records) / len(records)
-    from_s, until_s = records[0].arrival_s + mean_s, records[-1].arrival_s
+    from_s, until_s = records[0].arrival_s + mean_s, max(record.arrival_s for record in records)
+    if until_s <= from_s:
+        return 0.0, 0.0
     came = sum(record.num_tokens for record in records if from_s <= record.arrival_s <= until_s)
     committed = sum(
         record.num_tokens / len(record.commits_s) * sum(from_s <= at_s <= until_s for at_s in record.commits_s)
         for record in records
     )
-    return committed / came if came else 0.0
+    return came / (until_s - from_s), committed / (until_s - from_s)
 
 
 def _steady(records: Sequence[ServedRecord]) -> list[ServedRecord]:
     """Those that neither found an idle replica nor were left alone; in short runs half of all, those in the middle."""
     mean_s = sum(record.e2e_s for record in records) / len(records)
-    first_s, last_s = records[0].arrival_s, records[-1].arrival_s
+    first_s, last_s = records[0].arrival_s, max(record.arrival_s for record in records)
     kept = [record for record in records if first_s + mean_s <= record.arrival_s <= last_s - mean_s]
     if len(kept) >= _LEAST_COUNTED * len(records):
         return kept

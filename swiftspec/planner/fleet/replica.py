@@ -2,8 +2,10 @@
 
 A router that gives requests to N replicas in turn gives each of them every Nth one. Their shares are taken one after
 the other, as one longer load of a single replica: bursts keep their length, and there are as many requests as before.
+Of a closed loop, each replica has its share of the clients.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -12,8 +14,7 @@ from pathlib import Path
 from swiftspec.artifacts.distributions import Arrivals, Process
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.workload import RequestClass, Workload, WorkloadRequest
-from swiftspec.errors import FieldError
-from swiftspec.planner.load import Load
+from swiftspec.planner.load import Load, check_divisible, load_of
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.option import Key, Option
 from swiftspec.simulator.replica import Replicas
@@ -96,12 +97,12 @@ def replica_share(
     Parameters
     ----------
     workload : Workload
-        Of an open process.
     num_replicas : int
     most_requests : int, optional
         At most the first N requests; all of the workload's if not given.
     rate : float, optional
         Requests per second of the share; the workload's over the number of replicas if not given. Times are stretched.
+        Of a closed loop its clients.
     classes : sequence of RequestClass, optional
         With other limits than the workload's.
 
@@ -110,10 +111,17 @@ def replica_share(
     ValueError
         If there are more replicas than requests, the workload has no rate, or its requests wait for others.
     """
-    if workload.rate is None:
-        why = "a closed loop" if workload.is_closed else "a workload whose requests all arrive at 0"
-        raise FieldError("workload", workload.arrivals, f"a fleet cannot divide {why}: expected a rate")
-    workload.check_arrivals("a fleet")
+    if workload.is_closed:
+        clients = math.ceil(rate or load_of(workload) / num_replicas)
+        return workload.model_copy(
+            update={
+                "arrivals": workload.arrivals.model_copy(update={"num_clients": clients}),
+                "classes": workload.classes if classes is None else tuple(classes),
+                "requests": workload.requests[:most_requests],
+            }
+        )
+    check_divisible(workload)
+    assert workload.rate is not None, "check_divisible"
     if not 1 <= num_replicas <= len(workload.requests):
         raise ValueError(f"num_replicas is {num_replicas}; the workload has {len(workload.requests)} requests")
     rate = rate or workload.rate / num_replicas

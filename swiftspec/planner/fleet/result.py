@@ -13,7 +13,7 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.files.document import Basis
 from swiftspec.planner.fleet.replica import Kind
 from swiftspec.planner.fleet.sizing import Bracket
-from swiftspec.planner.load import Load
+from swiftspec.planner.load import Load, load_of
 from swiftspec.planner.under_load.load_curves import Means
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.simulator.replica import Replicas
@@ -99,12 +99,11 @@ def described_fleet(
         kind.name + kind.candidate for kind, one in zip(kinds, ordered, strict=True) if one.kind.num_drafts is None
     }
     evens = break_evens(kinds, may_win=lambda kind: kind.name + kind.candidate in may_win)
-    rate, point, means = load.workload.rate, best.exact[count], Means.of(load.workload)
-    assert rate is not None, "a fleet's load has a rate"
+    point, means = best.exact[count], Means.of(load.workload)
     return Fleet(
         workload=Basis(path=str(load.path or ""), sha256=load.sha256),
         arrivals=str(load.workload.arrivals),
-        rate=rate,
+        rate=load_of(load.workload),
         num_requests=len(load.workload.requests),
         prompt_tokens=means.prompt_tokens,
         output_tokens=means.output_tokens,
@@ -118,7 +117,13 @@ def described_fleet(
         is_enough=point.keeps,
         point=point,
         draft_lengths=tuple(
-            draft_schedule(profile, trace, num_devices=best.kind.num_devices, max_running=load.options.max_running)
+            draft_schedule(
+                profile,
+                trace,
+                num_devices=best.kind.num_devices,
+                max_running=load.options.max_running,
+                serving=load.serving,
+            )
         ),
         num_simulations=num_simulations,
     )
@@ -157,4 +162,6 @@ def described_load(
         num_candidates=num_candidates,
         predictions=dict(predictions),
         single_request=max(predictions.values(), key=lambda found: found.tokens_per_s),
+        engine=load.serving.described() if load.serving else "",
+        repeated_share=share.repeated_share,
     )

@@ -70,7 +70,7 @@ class KnownErrors:
     """Relative standard deviations.
 
     forwards: of each role's forwards. acceptance: of the tokens per round; None where it is unknown, as for a pair that
-    is planned with a proxy pair, or with what a user gave. gains: of a gain over plain decoding, by what a round takes
+    is planned with a proxy pair. gains: of a gain over plain decoding, by what a round takes
     beside its forwards.
     """
 
@@ -95,7 +95,11 @@ NO_ERRORS: Final = KnownErrors()
 
 def acceptance_error(acceptance: Acceptance) -> float | None:
     """Relative standard deviation of the tokens per round; None where it is unknown."""
-    known: dict[Provenance, float] = {Provenance.MEASURED: 0.0, Provenance.PUBLISHED: PUBLISHED_ACCEPTANCE}
+    known: dict[Provenance, float] = {
+        Provenance.MEASURED: 0.0,
+        Provenance.GIVEN: PUBLISHED_ACCEPTANCE,
+        Provenance.PUBLISHED: PUBLISHED_ACCEPTANCE,
+    }
     return known.get(acceptance.provenance, acceptance.spread)
 
 

@@ -6,7 +6,7 @@ from swiftspec.artifacts.goal import split_devices
 from swiftspec.artifacts.plan import Goal, Objective
 from swiftspec.errors import FieldError
 from swiftspec.models.names import unknown
-from swiftspec.planner.load import Load
+from swiftspec.planner.load import Load, check_divisible
 from swiftspec.policies import Layout, policy_class, policy_names
 
 __all__ = ["ALL", "SearchOptions"]
@@ -99,12 +99,9 @@ class SearchOptions:
             raise FieldError("fleet", num_devices, "expected at least 1 device")
         if self.load is None:
             raise FieldError("fleet", num_devices, "it needs a workload")
-        workload = self.load.workload
-        if workload.rate is None:
-            why = "a closed loop" if workload.is_closed else "a workload whose requests all arrive at 0"
-            raise FieldError("workload", workload.arrivals, f"a fleet cannot divide {why}: expected a rate")
-        self.load.check_role()
-        workload.check_arrivals("a fleet")
+        check_divisible(self.load.workload)
+        if self.load.transfer_s is not None:
+            raise FieldError("transfer_ms", f"{self.load.transfer_s * 1e3:g}", "fleets read their prompts themselves")
         if not self.load.goal.is_limited:
             raise FieldError(
                 "fleet",

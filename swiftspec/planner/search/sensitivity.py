@@ -24,6 +24,7 @@ from swiftspec.timing.timeline import Phase
 
 __all__ = ["Changes", "sensitivities", "weakened"]
 
+_ACCEPTANCE, _DRAFT_FORWARDS = "acceptance", "draft forwards"
 _ALL_REDUCE = "all_reduce"  # name prefix of the parts of collectives that grow
 _NO_TOKEN = np.iinfo(np.int32).max  # an id that no token has
 _MOST_OTHERS = 3
@@ -79,6 +80,7 @@ def sensitivities(
     num_jobs: int,
     changes: Changes | None,
     num_devices: int,
+    is_drafted: bool = True,
     errors: ForwardErrors = EXACT,
     degrees: AllowedDegrees = ANY_DEGREES,
 ) -> tuple[Sensitivity, ...]:
@@ -94,6 +96,8 @@ def sensitivities(
         What is simulated of each, with common random numbers.
     num_devices : int
         Number of devices of the plan.
+    is_drafted : bool
+        Whether any option drafts; acceptance and drafts change nothing otherwise.
     errors : ForwardErrors, optional
         Errors that both the plan's figures and these are averaged over.
     degrees : AllowedDegrees, optional
@@ -107,6 +111,8 @@ def sensitivities(
     before = {outcome.option.key: outcome for outcome in _simulated(planned, budget, num_jobs, errors)}
     rows = []
     for scenario in _scenarios(planned, changes, memory, num_devices, degrees):
+        if not is_drafted and scenario.change.startswith((_ACCEPTANCE, _DRAFT_FORWARDS)):
+            continue
         forecasts = [
             _forecast(outcome, before[entry.planned.option.key], entry.planned, goal)
             for entry, outcome in zip(scenario.entries, _simulated(scenario, budget, num_jobs, errors), strict=True)
@@ -148,14 +154,14 @@ def _scenarios(
 ) -> Iterator[_Scenario]:
     weaker, slower = f"-{changes.weaker * 100:.0f} %", f"+{changes.slower * 100:.0f} %"
     latencies, factor = planned.latencies, 1 + changes.slower
-    yield replace(planned, change=f"acceptance {weaker}", trace=weakened(planned.trace, changes.weaker, seed=0))
+    yield replace(planned, change=f"{_ACCEPTANCE} {weaker}", trace=weakened(planned.trace, changes.weaker, seed=0))
     if any(name.startswith(_ALL_REDUCE) for grid in latencies.steps.values() for name in grid.part_names):
         reduced = latencies.changed(
             lambda _, grid: grid.stretched(lambda name: factor if name.startswith(_ALL_REDUCE) else 1.0)
         )
         yield replace(planned, change=f"all-reduce {slower}", latencies=reduced)
     drafted = latencies.changed(lambda table, grid: grid.scaled(factor) if table.role is Role.DRAFT else grid)
-    yield replace(planned, change=f"draft forwards {slower}", latencies=drafted)
+    yield replace(planned, change=f"{_DRAFT_FORWARDS} {slower}", latencies=drafted)
     if changes.with_independent_routing is not None:
         independent = changes.with_independent_routing().latencies
         yield replace(planned, change="experts chosen independently", latencies=independent)

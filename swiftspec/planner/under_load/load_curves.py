@@ -21,7 +21,6 @@ from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.simulations import RankedOption
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
-from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
@@ -34,10 +33,11 @@ _NUM_ROUNDS = 60  # of bisection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """Mean tokens of a request."""
+    """Mean tokens of a request, and seconds that its client thinks before it sends the next one."""
 
     prompt_tokens: float
     output_tokens: float
+    think_s: float = 0.0
 
     @classmethod
     def of(cls, workload: Workload) -> "Means":
@@ -46,6 +46,7 @@ class Means:
         return cls(
             prompt_tokens=sum(request.prompt_tokens for request in requests) / len(requests),
             output_tokens=sum(request.output_tokens for request in requests) / len(requests),
+            think_s=sum(request.think_time_s or 0.0 for request in requests) / len(requests),
         )
 
 
@@ -55,30 +56,30 @@ class LoadCurve:
 
     Parameters
     ----------
-    rates : float array
-        Requests per second, ascending.
+    loads : float array
+        Requests per second, or clients of a closed loop, ascending.
     tpot_s : float array
     batches : float array
         Requests at once.
     """
 
-    rates: npt.NDArray[np.float64]
+    loads: npt.NDArray[np.float64]
     tpot_s: npt.NDArray[np.float64]
     batches: npt.NDArray[np.float64]
 
-    def user_tokens_per_s(self, rate: float) -> float:
+    def user_tokens_per_s(self, load: float) -> float:
         """Speed that a user sees at a load; 0 beyond the highest one that can be served."""
-        return 0.0 if rate > self.rates[-1] else 1 / float(np.interp(rate, self.rates, self.tpot_s))
+        return 0.0 if load > self.loads[-1] else 1 / float(np.interp(load, self.loads, self.tpot_s))
 
-    def batch(self, rate: float) -> float:
+    def batch(self, load: float) -> float:
         """Requests at once at a load."""
-        return float(np.interp(rate, self.rates, self.batches))
+        return float(np.interp(load, self.loads, self.batches))
 
     def capacity(self, tpot_s: float | None) -> float:
         """Highest load at which the mean TPOT is at most this; the highest of all without a limit."""
         if tpot_s is None:
-            return float(self.rates[-1])
-        within = self.rates[self.tpot_s <= tpot_s]
+            return float(self.loads[-1])
+        within = self.loads[self.tpot_s <= tpot_s]
         return float(within[-1]) if within.size else 0.0
 
 
@@ -121,14 +122,27 @@ class LoadCurves:
     closed : ClosedForms
     means : Means
     max_running : int
+    most_rows : int
+        Of a step.
+    clients : bool
+        Whether loads are clients of a closed loop instead of requests per second.
     """
 
-    def __init__(self, profile: Profile, closed: ClosedForms, means: Means, *, max_running: int) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        closed: ClosedForms,
+        means: Means,
+        *,
+        max_running: int,
+        most_rows: int,
+        clients: bool,
+    ) -> None:
         self._profile = profile
         self._closed = closed
         self._means = means
         self._batches = [*takewhile(lambda batch: batch < max_running, _BATCHES), max_running]
-        self._most_rows = BatchLimits().max_rows
+        self._most_rows, self._clients = most_rows, clients
         self._shared = cache(self._steps_shared_by)
 
     def curve(self, found: RankedOption, *, cached_tokens: int | None) -> LoadCurve:
@@ -148,7 +162,8 @@ class LoadCurves:
             slower = alone / self._closed.estimate(found.option, self._shared(max(1, round(batch))))
             tpot_s = found.tpot_s * slower
             rate = _rate(batch, found.ttft_s, means.output_tokens * tpot_s, prompt_s)
-            points.append((rate, tpot_s / (1 - rate * prompt_s), batch))
+            load = batch + rate * means.think_s if self._clients else rate
+            points.append((load, tpot_s / (1 - rate * prompt_s), batch))
         return LoadCurve(*np.array(_ascending(points)).T)
 
     def _steps_shared_by(self, sequences: int) -> _SharedSteps:
@@ -182,7 +197,7 @@ def _rate(batch: float, ttft_s: float, decoding_s: float, prompt_s: float) -> fl
 
 
 def _ascending(points: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
-    """Points whose rates rise: more requests at once that are served at a lower rate are no use."""
+    """Points whose loads rise: more requests at once that are served at a lower rate are no use."""
     kept: list[tuple[float, float, float]] = []
     for point in points:
         if not kept or point[0] > kept[-1][0]:

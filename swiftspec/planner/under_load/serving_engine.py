@@ -113,22 +113,19 @@ class ServingEngine:
 
     @cached_property
     def _steps(self) -> ComposedSteps:
-        return self._composed(self.target, self.quant, self.kv_dtype)
+        return self._composed(self.target, self.quant)
 
-    def _composed(
-        self, spec: ModelSpec, quant: str, kv_dtype: str = "bf16", products: tuple[Product, ...] = ()
-    ) -> ComposedSteps:
+    def _composed(self, spec: ModelSpec, quant: str, products: tuple[Product, ...] = ()) -> ComposedSteps:
         """The devices' part of a model's steps."""
         engine, device = self.engine, self.device.name
         experts = engine.own_experts.get(f"{device}:{self.quant}")
-        return _composed(
-            device, engine.op_tables, experts, engine.collective, spec, quant, self.degree, kv_dtype, products
-        )
+        read = engine.read_dtype(self.device, self.quant, spec, self.settings)
+        return _composed(device, engine.op_tables, experts, engine.collective, spec, quant, self.degree, read, products)
 
     @property
     def kv_dtype(self) -> str:
         """Format of keys and values."""
-        return "fp8" if {self.quant, f"{self.device.name}:{self.quant}"} & self.engine.fp8_cache else "bf16"
+        return self.engine.kv_dtype(self.device, self.quant, self.settings)
 
     def step_s(self, work: StepWork) -> float:
         """Seconds of a step with what the engine adds: to every layer, and the launches of a step without a graph."""
@@ -153,11 +150,11 @@ class ServingEngine:
             device=self.device,
             specs={Role.TARGET: self.target, Role.DRAFT: drafted},
             quantisation={Role.TARGET: self.quant, Role.DRAFT: quant},
+            kv_dtype=self.kv_dtype,
+            usable_share=self.limits.memory_share,
         )
         option = Option(policy=policy, groups={Role.TARGET: tuple(range(self.degree))})
         room = memory.cached_tokens(option, context=self.context)
-        if self.kv_dtype == "fp8":
-            room *= 2
         if room < self.context:
             raise ValueError(memory.too_big(option, context=self.context))
         return room
@@ -177,7 +174,7 @@ class ServingEngine:
         draft = self.draft if forward_rows else None
         if draft is None:  # text is looked up, which costs no forward
             return Chains(rows=rows, draft_s=lambda *_: 0.0, tokens=tokens, method=Method.PROMPT_LOOKUP)
-        steps = self._composed(draft.spec, draft.quant, products=draft.products)
+        steps = self._composed(draft.spec, draft.quant, draft.products)
         added_s = len(forward_rows) * draft.spec.num_layers * self.added.draft_layer_s
 
         def draft_s(requests: int, context: float) -> float:

@@ -57,11 +57,11 @@ def render(plan: Plan, *, profile: Profile, timeline: Timeline | None) -> str:
     where = f"{plan.num_devices} \N{MULTIPLICATION SIGN} {plan.device}" if plan.num_devices > 1 else plan.device
     main = element(
         "main",
-        _header(answer, f"{plan.target} with {plan.draft}, on {where}"),
+        _header(answer, f"{plan.models}, on {where}"),
         *(_section(section) for section in sections),
         _references(references(plan, profile)),
     )
-    head = _head(f"{plan.target.model} with {plan.draft.model} on {where}")
+    head = _head(f"{plan.models} on {where}")
     return "<!DOCTYPE html>\n" + element("html", head, element("body", main), lang="en") + "\n"
 
 

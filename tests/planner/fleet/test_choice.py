@@ -23,7 +23,7 @@ from swiftspec.policies.base import shape_of
 from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
-from swiftspec.workload import Arrivals, Lengths, RequestClass, make_workload
+from swiftspec.workload import Arrivals, Lengths, Prefixes, RequestClass, make_workload
 from tests.builders import machine_profile, with_guesses
 from tests.planner.making import made_plan
 from tools.iid_trace import synthesise_trace
@@ -161,6 +161,34 @@ def test_more_than_all_devices_can_serve_is_said_to_be_too_much() -> None:
     assert found is not None
     assert not found.is_enough
     assert found.num_devices == 1
+
+
+def test_a_fleet_for_clients_has_the_fewest_replicas_that_keep_their_limits() -> None:
+    """Each replica is simulated with its share of the clients, who think between their requests."""
+    workload = make_workload(
+        Arrivals(process=Process.CLOSED, num_clients=24),
+        num_requests=240,
+        prompt_tokens=Lengths(distribution=Distribution.FIXED, tokens=16),
+        output_tokens=Lengths(distribution=Distribution.UNIFORM, least=16, most=32),
+        classes=[RequestClass(name="chat", ttft_s=0.5, tpot_s=TPOT_S)],
+        prefixes=Prefixes(turns=3, think_time_s=0.1),
+    )
+    made = plan(MOST_DEVICES, Load(workload=workload))
+    assert made.fleet is not None
+    assert (made.fleet.unit, made.fleet.rate, made.fleet.is_enough) == ("clients", 24, True)
+    count = made.fleet.num_replicas
+    assert count > 1
+    assert made.fleet.point.rate == math.ceil(24 / count)
+
+    def attained(replicas: int) -> float:
+        load = Load(workload=workload, goal=Goal(percentile=90))
+        share = replica_share(workload, replicas, classes=load.goal.classes)
+        served = PREDICTOR.serve(Setup.of(made.chosen), share, goal=load.goal, options=load.options)
+        return sum(record.meets_limits for record in served.records) / len(served.records)
+
+    # All requests count here, and the first ones find an idle replica.
+    assert attained(count + 1) >= 0.9
+    assert attained(count) > attained(count - 1)
 
 
 def test_a_load_without_limits_or_rate_is_refused() -> None:

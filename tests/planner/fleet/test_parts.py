@@ -63,12 +63,22 @@ def test_a_share_is_every_nth_request_at_an_nth_of_the_rate() -> None:
     assert gaps_s.std() / gaps_s.mean() == pytest.approx(0.5, rel=0.15)
 
 
-def test_nobody_can_divide_a_closed_loop_or_share_fewer_requests_than_replicas() -> None:
+def test_a_share_of_a_closed_loop_has_the_replicas_clients() -> None:
+    """Rounded up: some replica has as many. Turns of conversations come with the requests before them."""
     closed = make_workload(
-        Arrivals(process=Process.CLOSED, num_clients=3), num_requests=8, prompt_tokens=FIXED, output_tokens=FIXED
+        Arrivals(process=Process.CLOSED, num_clients=7),
+        num_requests=20,
+        prompt_tokens=FIXED,
+        output_tokens=FIXED,
+        prefixes=Prefixes(turns=2, think_time_s=1.0),
     )
-    with pytest.raises(ValueError, match="a fleet cannot divide a closed loop"):
-        replica_share(closed, 2)
+    share = replica_share(closed, 2, most_requests=9)
+    assert (share.arrivals.num_clients, share.requests) == (4, closed.requests[:9])
+    assert replica_share(closed, 3, rate=1.2).arrivals.num_clients == 2
+    type(share).model_validate(share.model_dump())
+
+
+def test_nobody_can_divide_a_moment_or_share_fewer_requests_than_replicas() -> None:
     open_load = make_workload(
         Arrivals(process=Process.POISSON, rate=2.0), num_requests=8, prompt_tokens=FIXED, output_tokens=FIXED
     )
@@ -77,7 +87,7 @@ def test_nobody_can_divide_a_closed_loop_or_share_fewer_requests_than_replicas()
     chats = make_workload(
         open_load.arrivals, num_requests=8, prompt_tokens=FIXED, output_tokens=FIXED, prefixes=Prefixes(turns=2)
     )
-    with pytest.raises(ValueError, match=r"requests\[1\]\.think_time_s is 0; a fleet cannot wait for the answer"):
+    with pytest.raises(ValueError, match=r"requests\[1\]\.think_time_s is 0; a fleet at a rate cannot wait"):
         replica_share(chats, 2)
 
 

@@ -311,7 +311,7 @@ def test_text_from_outside_is_text() -> None:
     page = render(plan, profile=composed_profile(), timeline=timeline())
     assert "<script" not in page
     assert hostile in words(page)
-    assert root(page).findtext("head/title") == f"{hostile} with llama-3.2-3b on 8 \N{MULTIPLICATION SIGN} {hostile}"
+    assert root(page).findtext("head/title") == f"{plan.models} on 8 \N{MULTIPLICATION SIGN} {hostile}"
 
 
 def test_command_writes_the_page(tmp_path: Path) -> None:
