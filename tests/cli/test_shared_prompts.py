@@ -80,11 +80,11 @@ def test_a_pool_that_only_decodes_is_planned(folder: Path, capsys: pytest.Captur
         ),
         (
             ["--load", "chats.json", "--fleet", "8", "--limit", "tpot=50"],
-            "requests[1].think_time_s is 1; a fleet cannot wait for the answer",
+            "requests[1].think_time_s is 1; a fleet at a rate cannot wait for the answer",
         ),
         (
             ["--load", "chats.json", "--fleet", "8", "--limit", "tpot=50", "--set", "transfer_ms=0", *ENGINE],
-            "--set transfer_ms is 0; this package's engine reads prompts itself",
+            "--set transfer_ms is 0; fleets read their prompts themselves",
         ),
     ],
 )

@@ -99,9 +99,9 @@ class SearchOptions:
             raise FieldError("fleet", num_devices, "expected at least 1 device")
         if self.load is None:
             raise FieldError("fleet", num_devices, "it needs a workload")
-        check_divisible(self.load.workload)
         if self.load.transfer_s is not None:
             raise FieldError("transfer_ms", f"{self.load.transfer_s * 1e3:g}", "fleets read their prompts themselves")
+        check_divisible(self.load.workload)
         if not self.load.goal.is_limited:
             raise FieldError(
                 "fleet",

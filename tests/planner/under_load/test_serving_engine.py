@@ -80,6 +80,10 @@ def test_an_engine_takes_the_cache_of_its_checkpoints_by_itself_unless_it_is_tol
     device = DEVICES["h100-sxm"]
     assert (TRTLLM.kv_dtype(device, "fp8"), VLLM.kv_dtype(device, "fp8")) == ("fp8", "bf16")
     assert TRTLLM.kv_dtype(device, "fp8", {"kv_cache_dtype": "bfloat16"}) == "bf16"
+    # Times of latents, whose format it chose itself, are those that its constants were fitted with.
+    latent, b200 = known_model("deepseek-r1").spec, DEVICES["b200"]
+    assert (SGLANG.kv_dtype(b200, "nvfp4"), SGLANG.read_dtype(b200, "nvfp4", latent)) == ("fp8", "bf16")
+    assert SGLANG.read_dtype(b200, "nvfp4", latent, {"kv_cache_dtype": "fp8_e4m3"}) == "fp8"
 
 
 def test_a_step_has_a_graph_as_long_as_every_rank_has() -> None:
