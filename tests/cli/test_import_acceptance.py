@@ -130,7 +130,7 @@ def test_a_log_is_imported_and_planned_with(tmp_path: Path) -> None:
     given = GivenAcceptance.parse(str(out))
     assert (len(given.rates), given.describe()) == (
         7,
-        "given by a.json, of t with dspark (block), from rates by position",
+        "a.json, of t with dspark (block), from rates by position",
     )
 
 
