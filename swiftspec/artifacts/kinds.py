@@ -162,6 +162,8 @@ class KindComparison(Facts):
         The first one is decoding without a draft.
     engine : str
         The engine that serves and the limits of its steps, a clause.
+    kernels : str
+        Where the devices' times are from, a phrase.
     uses : tuple of DeviceUse
         At every load the devices in one group, as replicas of as few as hold the target, and one of these alone.
     price_per_hour : float, optional
@@ -181,6 +183,7 @@ class KindComparison(Facts):
     kinds: tuple[DraftingKind, ...]
     engine: str
     routing: str = ""
+    kernels: str = ""
     uses: tuple[DeviceUse, ...] = ()
     price_per_hour: float | None = Field(default=None, gt=0, exclude_if=lambda found: found is None)
     host_s: float | None = Field(default=None, ge=0, exclude_if=lambda found: found is None)

@@ -242,6 +242,7 @@ def _to_know(compared: KindComparison) -> str:
     sentences = [
         f"Speeds are those of users of {compared.engine}. Each client sends its next request when one ends, with a "
         f"prompt of {compared.context} tokens, which is read in the same steps.",
+        f"The devices' times are composed of {compared.kernels}.",
         "Acceptance is of the texts named above, which differ from kind to kind and from yours: rates of your own "
         "(--acceptance) decide.",
     ]

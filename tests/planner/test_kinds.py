@@ -273,3 +273,11 @@ def test_a_price_becomes_that_of_a_million_tokens(compared: KindComparison, serv
     assert float(row[7]) == pytest.approx(1e3 / point.device_tokens_per_s, rel=0.01)
     without = table(compared, "devices", "The best")
     assert {len(row) + 1 for row in without} == {len(row) for row in table(served, "devices", "The best")}
+
+
+def test_what_the_times_rest_on_is_said(served: KindComparison) -> None:
+    (to_know,) = sentences(served, "to-know")
+    assert "The devices' times are composed of op tables of h100-sxm, " in to_know
+    mi300x = Deployment(device="mi300x", num_devices=1, engine="vllm", output_tokens=16)
+    compared = compare_kinds(TARGET, deployment=mi300x, drafts={"eagle3": RATES}, clients=(1,), num_jobs=1)
+    assert "composed of rooflines of mi300x: " in " ".join(sentences(compared, "to-know"))
