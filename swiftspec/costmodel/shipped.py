@@ -10,7 +10,7 @@ from swiftspec.costmodel.scaled import ScaledKernels
 from swiftspec.devices import DEVICES, named_device
 from swiftspec.files.document import file_sha256
 
-__all__ = ["kernels_of", "shipped_tables", "source_of", "tables_of"]
+__all__ = ["described_kernels", "kernels_of", "shipped_tables", "source_of", "tables_of"]
 
 _PROFILES = Path(__file__).parents[1] / "profiles"
 _USUAL = "vllm"
@@ -61,19 +61,22 @@ def kernels_of(
     return kind(tables, framework=framework or usual, device=spec, experts=experts)
 
 
-def source_of(device: str, path: Path | None = None) -> str:
-    """Source of a device's kernels in a phrase: origin of its tables, their licence and SHA-256."""
-    tables = tables_of(device, path)
-    found = path or shipped_tables(device)
-    if tables is None or found is None:
+def described_kernels(device: str, path: Path | None = None) -> str:
+    """Where a device's kernels are from, a phrase."""
+    if (tables := tables_of(device, path)) is None:
         return f"rooflines of {device}: {named_device(device).source}"
     libraries = ", ".join(sorted({f"{source.library} {source.version}" for source in tables.sources}))
-    shown = path or "/".join(found.parts[-2:])
     scaled = "" if device == tables.device else f", scaled to the bandwidth, compute and links of {device}"
-    return (
-        f"op tables of {tables.device}{scaled}, {tables.num_measurements} measurements ({libraries}); "
-        f"{tables.attribution}; {tables.licence}; {shown}, SHA-256 {file_sha256(found)}"
-    )
+    return f"op tables of {tables.device}{scaled}, {tables.num_measurements} measurements ({libraries})"
+
+
+def source_of(device: str, path: Path | None = None) -> str:
+    """The same with the licence of its tables, and their SHA-256."""
+    described, tables, found = described_kernels(device, path), tables_of(device, path), path or shipped_tables(device)
+    if tables is None or found is None:
+        return described
+    shown = path or "/".join(found.parts[-2:])
+    return f"{described}; {tables.attribution}; {tables.licence}; {shown}, SHA-256 {file_sha256(found)}"
 
 
 def _stands_on(device: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.artifacts.kinds import DraftingKind, KindComparison
-from swiftspec.costmodel.shipped import source_of
+from swiftspec.costmodel.shipped import described_kernels
 from swiftspec.errors import FieldError
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.drafts.break_even import with_gains
@@ -152,7 +152,7 @@ def compare_kinds(
         kinds=tuple(with_gains(kind, plain, loads, spread=spread) for kind in found),
         routing=str(deployment.routing) if planned.spec.experts else "",
         engine=serving.described() if serving else _OURS,
-        kernels=source_of(deployment.device, deployment.op_tables).partition(";")[0],
+        kernels=described_kernels(deployment.device, deployment.op_tables),
         uses=tuple(uses_of(loads, found, apart, devices=devices, each=each)) if each else (),
         price_per_hour=price_per_hour,
     )
