@@ -163,6 +163,14 @@ class UnderLoad(Facts):
         ordered = sorted(self.predictions.items(), key=lambda item: item[1].score(self.goal), reverse=True)
         return dict(ordered)
 
+    def output_tokens_per_s(self, prediction: LoadPrediction) -> float:
+        """Output tokens of all requests: of clients while all of them ask, else from first arrival to last token."""
+        metrics, (process, _, clients) = prediction.metrics, self.arrivals.partition(":")
+        if process == "closed" and clients.isdigit():
+            tokens = metrics.output_throughput / metrics.request_throughput
+            return int(clients) * tokens / metrics.e2el_s.mean
+        return metrics.output_throughput
+
     def is_met_by(self, prediction: LoadPrediction) -> bool:
         """Whether enough requests keep their limits."""
         return self.goal.accepts(prediction.attained)

@@ -1,11 +1,12 @@
 """Section about a plan's predictions under the load that it was made for, and their sentences."""
 
+from swiftspec.artifacts.goal import cost_per_million
 from swiftspec.artifacts.load_metrics import Percentiles
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.under_load import DecodePool, LoadPrediction, UnderLoad
 from swiftspec.artifacts.workload import RequestClass
 from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.reports.formatting import count, drafting, milliseconds, percent, shape_text, speed
+from swiftspec.reports.formatting import count, drafting, milliseconds, money, percent, shape_text, speed
 from swiftspec.reports.model import SIMULATED, Row, Section, Table, numbers, texts
 
 __all__ = ["cached", "choice", "compared", "stated_limits", "under_load"]
@@ -19,6 +20,7 @@ def under_load(plan: Plan) -> Section | None:
     sentences = (
         choice(plan, load),
         drafting(plan.gain) if plan.gain is not None else "",
+        _cost(plan, load),
         _assumed(load),
         cached(plan, load),
         _unmet(plan, load),
@@ -79,6 +81,20 @@ def _room(prediction: LoadPrediction) -> str:
     gave_way = prediction.metrics.num_preemptions
     lack = f"; for lack of them requests gave way {count(gave_way, 'time')}" if gave_way else ""
     return f" Its devices have room for {prediction.num_blocks:,} cache blocks of 16 tokens{lack}."
+
+
+def _cost(plan: Plan, load: UnderLoad) -> str:
+    """Sentence: what a million output tokens of this load cost, with the draft and without."""
+    if (price := plan.goal.price_per_hour) is None:
+        return ""
+
+    def cost(policy: str) -> str:
+        tokens_per_s = load.output_tokens_per_s(load.predictions[policy])
+        return money(cost_per_million(price, len(plan.candidates[policy].devices), tokens_per_s))
+
+    plain = Autoregressive.name
+    without = f", {cost(plain)} without a draft" if plain in load.predictions and plan.chosen.policy != plain else ""
+    return f"A million output tokens cost {cost(plan.chosen.policy)} at this load{without}."
 
 
 def _assumed(load: UnderLoad) -> str:

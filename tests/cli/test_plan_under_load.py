@@ -16,8 +16,8 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.cli.app import main
 from swiftspec.files.document import file_sha256
 from swiftspec.planner.load import Load
-from swiftspec.reports.formatting import engine
-from swiftspec.reports.under_load import choice
+from swiftspec.reports.formatting import engine, money
+from swiftspec.reports.under_load import choice, under_load
 from swiftspec.workload import Arrivals, Lengths, make_workload
 from tests.test_architecture import ROOT
 
@@ -74,6 +74,29 @@ def test_the_report_has_a_section_about_the_load(folder: Path) -> None:
     page = (folder / "plan.html").read_text()
     assert "Under load" in page
     assert "requests/s within their limits" in page
+
+
+def test_a_price_becomes_that_of_a_million_tokens_of_the_load(made: Plan) -> None:
+    priced = made.model_copy(update={"goal": made.goal.model_copy(update={"price_per_hour": 7.2})})
+    load = priced.under_load
+    assert load is not None
+    costs = {
+        policy: 2e3 * len(made.candidates[policy].devices) / found.metrics.output_throughput
+        for policy, found in load.predictions.items()
+    }
+    section = under_load(priced)
+    assert section is not None
+    chosen, plain = costs.pop(made.chosen.policy), costs.get("autoregressive")
+    without = "" if plain is None else f", {money(plain)} without a draft"
+    assert f"A million output tokens cost {money(chosen)} at this load{without}." in section.parts
+    unpriced = under_load(made)
+    assert unpriced is not None
+    assert not any("million" in str(part) for part in unpriced.parts)
+    # Of clients it is what they get while all of them ask: the end of a run, when fewer are left, is no load.
+    clients = load.model_copy(update={"arrivals": "closed:4"})
+    found = load.predictions[made.chosen.policy]
+    tokens = found.metrics.output_throughput / found.metrics.request_throughput
+    assert clients.output_tokens_per_s(found) == pytest.approx(4 * tokens / found.metrics.e2el_s.mean)
 
 
 @pytest.mark.parametrize("policy", ["swiftspec", "autoregressive"])
