@@ -91,17 +91,10 @@ def fit_acceptance_model(
 
     Deterministic: every acceptance model is evaluated on the same texts.
 
-    Parameters
-    ----------
-    prior : AcceptanceModel
-        Start of the search, and the values of the other fields.
-    fields : sequence of str, optional
-        Fields to fit; by default those that the observations identify.
+    prior: start of the search, and the values of the other fields. fields: fields to fit; by default those that the
+    observations identify.
 
-    Raises
-    ------
-    ValueError
-        If there is no observation, or no such field.
+    ValueError: if there is no observation, or no such field.
     """
     if not observations:
         raise ValueError("observations is empty; a fit needs at least one published figure")

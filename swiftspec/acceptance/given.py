@@ -38,15 +38,9 @@ _FORM = re.compile(r"(?P<values>[^@]+)(@(?P<tokens>\d{1,3})(-(?P<top_k>\d{1,3})-
 class GivenAcceptance:
     """Acceptance of serial chains, as measured elsewhere.
 
-    Parameters
-    ----------
-    rates : tuple of float
-        By position, the share of chains accepted up to it; or a single one, the share of all drafted tokens.
-    num_draft_tokens : int
-        Tokens of a chain.
-    source : str
-        Pair, conditions and origin of what was read from a file, or the tokens per round that were given; otherwise
-        empty.
+    rates: by position, the share of chains accepted up to it; or a single one, the share of all drafted tokens.
+    num_draft_tokens: tokens of a chain. source: pair, conditions and origin of what was read from a file, or the tokens
+    per round that were given; otherwise empty.
     """
 
     rates: tuple[float, ...]
@@ -117,10 +111,7 @@ class GivenAcceptance:
     def acceptance_model(self, *, field: str = "acceptance") -> AcceptanceModel:
         """The acceptance model that gives serial chains of this length these rates; other fields are the prior's.
 
-        Raises
-        ------
-        ValueError
-            If no draft model has such rates by position.
+        ValueError: if no draft model has such rates by position.
         """
         mean = sum(self.rates) / len(self.rates)
         if len(self.rates) == 1 or not any(self.rates):

@@ -27,14 +27,8 @@ _RUNNER_UP = 0.35
 class Drafted:
     """What a round drafts.
 
-    Parameters
-    ----------
-    steps : int
-        Draft tokens of a chain; levels of a tree.
-    top_k : int
-        Children of a node; 1 is a chain.
-    rows : int, optional
-        Of a verification, the last token's included; those of a chain if not given.
+    steps: draft tokens of a chain; levels of a tree. top_k: children of a node; 1 is a chain. rows: of a verification,
+    the last token's included; those of a chain if not given.
     """
 
     steps: int

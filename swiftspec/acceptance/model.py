@@ -33,22 +33,14 @@ _LEAST_SHARE = 1e-12  # log-probs are finite
 class AcceptanceModel(Facts):
     """A draft's behaviour relative to its target, on one kind of text.
 
-    Parameters
-    ----------
-    mean_logit : float
-        Of the probability of the draft's first candidate; nats.
-    spread : float
-        Standard deviation of that logit over positions; nats.
-    persistence : float
-        Share of the logit's variance that belongs to the stretch of text rather than the token.
-    correlation_length : float
-        Tokens after which the correlation of that share falls to 1/e.
-    runner_up : float
-        Probability that the second candidate is right when the first is wrong. When r were wrong, the next is right
-        with runner_up / sqrt(r), and no candidate is more likely than the one before it.
-    depth_loss : float
-        Logit lost per token that a head drafts from its own features; 0 for a draft model. A trace has no depth, so
-        such a head's acceptance can be computed for fixed shapes, but not synthesised.
+    mean_logit: of the probability of the draft's first candidate; nats.
+    spread: standard deviation of that logit over positions; nats.
+    persistence: share of the logit's variance that belongs to the stretch of text rather than the token.
+    correlation_length: tokens after which the correlation of that share falls to 1/e.
+    runner_up: probability that the second candidate is right when the first is wrong. When r were wrong, the next is
+        right with runner_up / sqrt(r), and no candidate is more likely than the one before it.
+    depth_loss: logit lost per token that a head drafts from its own features; 0 for a draft model. A trace has no
+        depth, so such a head's acceptance can be computed for fixed shapes, but not synthesised.
     """
 
     mean_logit: float
@@ -94,10 +86,7 @@ def rank_acceptance(acceptance_model: AcceptanceModel, num_ranks: int) -> list[f
 def tree_acceptance(acceptance_model: AcceptanceModel, widths: Sequence[int]) -> list[float]:
     """Share of rounds in which the first j + 1 draft tokens are accepted, for j below the tree's depth.
 
-    Parameters
-    ----------
-    widths : sequence of int
-        Children of every node of a level, the root's first; all 1 is a chain.
+    widths: children of every node of a level, the root's first; all 1 is a chain.
 
     Notes
     -----

@@ -58,14 +58,8 @@ class Model(Protocol):
 class FittedPair(Facts):
     """One line of fitted.json: an acceptance model fitted to a pair's published figures on one data set.
 
-    Parameters
-    ----------
-    fitted : tuple of str
-        Fields that the figures determined; the others are the prior's.
-    to : str
-        The figures.
-    residual : float
-        Root mean square of the residuals: acceptance as a share, lengths relative.
+    fitted: fields that the figures determined; the others are the prior's. to: the figures. residual: root mean square
+    of the residuals: acceptance as a share, lengths relative.
     """
 
     target: str
@@ -105,18 +99,11 @@ def acceptance_for(target: str | Model, draft: str | Model, dataset: str | None 
 
     `published` if the pair is part of that reference, else `assumed`.
 
-    Parameters
-    ----------
-    target, draft : str or Model
-        A name of the registry, or any model whose shape is known.
-    dataset : str, optional
-        Or a class of text; of a data set without figures those of its class are taken.
+    target, draft: a name of the registry, or any model whose shape is known. dataset: or a class of text; of a data set
+    without figures those of its class are taken.
 
-    Raises
-    ------
-    ValueError
-        If the registry has no such model, the vocabularies of two models in it differ, or no data set of that class has
-        figures.
+    ValueError: if the registry has no such model, the vocabularies of two models in it differ, or no data set of that
+    class has figures.
     """
     theirs, ours = (known_model(model) if isinstance(model, str) else model for model in (target, draft))
     if theirs.vocabulary and ours.vocabulary and theirs.vocabulary != ours.vocabulary:

@@ -27,16 +27,10 @@ class Quantity(StrEnum):
 class PublishedAcceptance(Facts):
     """One published vector or figure; greedy decoding throughout.
 
-    Parameters
-    ----------
-    shape : str
-        Drafted shape: a chain, a tree.
-    bonus : bool, optional
-        Whether a length counts the bonus token; None if the source does not say.
-    hardware : str
-        Empty if the source does not say.
-    verified : str
-        When the values were compared with the source again, and what was read then; empty if never.
+    shape: drafted shape: a chain, a tree.
+    bonus: whether a length counts the bonus token; None if the source does not say.
+    hardware: empty if the source does not say.
+    verified: when the values were compared with the source again, and what was read then; empty if never.
     """
 
     target: str

@@ -46,29 +46,16 @@ class Form(StrEnum):
 class AcceptanceRecord(Facts):
     """Acceptance of a drafter's chains, or of its trees, as its source gives it.
 
-    Parameters
-    ----------
-    target, drafter : str
-        Registered names where there is one, otherwise the source's.
-    kind : DraftKind, optional
-        None where drafts are looked up in the text.
-    dataset : str
-        Empty if unknown, as are `hardware` and `note`.
-    temperature : float, optional
-        None if unknown, as are `thinking` and `context`.
-    context : int, optional
-        Prompt tokens.
-    quantity : Form
-    bonus : bool
-        Whether the source's lengths count the bonus token.
-    num_draft_tokens : int
-        Tokens of the longest chain; levels of a tree.
-    top_k, rows : int, optional
-        Of a tree, whose length is known: as of `Drafted`.
-    values : tuple of float
-        As in the source.
-    verified : str
-        When the values were compared with the source again, and what was read then; empty if never.
+    target, drafter: registered names where there is one, otherwise the source's.
+    kind: None where drafts are looked up in the text.
+    dataset: empty if unknown, as are `hardware` and `note`.
+    temperature: None if unknown, as are `thinking` and `context`.
+    context: prompt tokens.
+    bonus: whether the source's lengths count the bonus token.
+    num_draft_tokens: tokens of the longest chain; levels of a tree.
+    top_k, rows: of a tree, whose length is known: as of `Drafted`.
+    values: as in the source.
+    verified: when the values were compared with the source again, and what was read then; empty if never.
     """
 
     target: str

@@ -46,17 +46,10 @@ def synthesise(
 
     The target's ranks are drawn by the candidates' log-probs: a draft at its fitted temperature.
 
-    Parameters
-    ----------
-    num_prompts, prompt_length, num_tokens : int
-        Number of prompts, their length, and output tokens of each.
-    seed : int
-        With the same seed, all acceptance models get the same text.
+    num_prompts, prompt_length, num_tokens: number of prompts, their length, and output tokens of each. seed: with the
+    same seed, all acceptance models get the same text.
 
-    Raises
-    ------
-    ValueError
-        If a count is below 1, or the acceptance model has a depth loss, since a trace has no depth.
+    ValueError: if a count is below 1, or the acceptance model has a depth loss, since a trace has no depth.
     """
     if acceptance_model.depth_loss:
         raise ValueError(
@@ -94,19 +87,11 @@ def synthesise_positions(
     distance; but positions are independent, unlike those of `synthesise`, since otherwise the rates of the later ones
     would depend on the length of the chains. Beyond the last rate it holds.
 
-    Parameters
-    ----------
-    rates : sequence of float
-        By position, the share of rounds that accept the token there, of those that accepted all before it.
-    kind : DraftKind
-        What a later position has not seen: masks, or hidden states of the target.
-    num_prompts, prompt_length, num_tokens, seed
-        As of `synthesise`.
+    rates: by position, the share of rounds that accept the token there, of those that accepted all before it. kind:
+    what a later position has not seen: masks, or hidden states of the target. num_prompts, prompt_length, num_tokens,
+    seed: as of `synthesise`.
 
-    Raises
-    ------
-    ValueError
-        If there is no rate, one is not a share, or a count is below 1.
+    ValueError: if there is no rate, one is not a share, or a count is below 1.
     """
     if not rates:
         raise ValueError("rates is empty; expected one for each position")

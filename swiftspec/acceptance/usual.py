@@ -25,15 +25,9 @@ _CHAIN: Final = 8  # tokens of the chains that tell how much drafters differ in 
 class UsualRates:
     """What drafters of a kind have on a text.
 
-    Parameters
-    ----------
-    rates : tuple of float
-        By position, the share of rounds that accept the token there, of those that accepted all before it.
-    spread : float
-        Standard deviation of a further drafter's tokens per round, relative.
-    text : str
-        Data set or class of text that the records are of; empty if they are of all texts.
-    records : tuple of AcceptanceRecord
+    rates: by position, the share of rounds that accept the token there, of those that accepted all before it. spread:
+    standard deviation of a further drafter's tokens per round, relative. text: data set or class of text that the
+    records are of; empty if they are of all texts.
     """
 
     rates: tuple[float, ...]
@@ -60,21 +54,12 @@ def usual_rates(
 ) -> UsualRates:
     """Mean of all drafters of a family on a text, each of which counts once.
 
-    Parameters
-    ----------
-    family : str
-        As of `family_of`.
-    text : str, optional
-        A data set, of which there need be no record, or a class of text. Without, every class counts alike.
-    length : int
-        Positions.
-    records : sequence of AcceptanceRecord, optional
-        All published ones if not given.
+    family: as of `family_of`.
+    text: a data set, of which there need be no record, or a class of text. Without, every class counts alike.
+    length: positions.
+    records: all published ones if not given.
 
-    Raises
-    ------
-    ValueError
-        If nothing is published of such drafters.
+    ValueError: if nothing is published of such drafters.
     """
     known = published_records() if records is None else records
     families = [family, _STAND_INS.get(family, family)]

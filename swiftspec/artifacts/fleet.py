@@ -31,29 +31,17 @@ class Drafting(StrEnum):
 class LoadPoint(Facts):
     """A kind of replica at a load, without the first requests, which found it idle, and the last.
 
-    Parameters
-    ----------
-    rate : float
-        Requests per second of one replica, or its clients in a closed loop.
-    num_requests : int
-        Requests that were counted.
-    attained : float
-        Share of these that kept their limits.
-    attainment : dict of str to float
-        The same of each class.
-    user_tokens_per_s : float
-        Tokens per second that a user sees after the first one: 1 / mean TPOT.
-    tokens_per_s : float
-        Output tokens per second of one replica.
-    ttft_s, ttft_p95_s, tpot_s, tpot_p95_s, e2e_s : float
-        Means over requests, and 95th percentiles.
-    mean_batch, busy_fraction : float
-        Requests per step of a target, by time, and the share of the time in which it computed.
-    keeps : bool
-        Whether enough requests kept their limits.
-    keeps_up : bool
-        Whether the load can be sustained: tokens are committed as fast as they are asked for, and 95 % of the requests
-        wait for admission less than half of their time.
+    rate: requests per second of one replica, or its clients in a closed loop.
+    num_requests: requests that were counted.
+    attained: share of these that kept their limits.
+    attainment: the same of each class.
+    user_tokens_per_s: tokens per second that a user sees after the first one: 1 / mean TPOT.
+    tokens_per_s: output tokens per second of one replica.
+    ttft_s, ttft_p95_s, tpot_s, tpot_p95_s, e2e_s: means over requests, and 95th percentiles.
+    mean_batch, busy_fraction: requests per step of a target, by time, and the share of the time in which it computed.
+    keeps: whether enough requests kept their limits.
+    keeps_up: whether the load can be sustained: tokens are committed as fast as they are asked for, and 95 % of the
+        requests wait for admission less than half of their time.
     """
 
     rate: _Rate
@@ -76,14 +64,9 @@ class LoadPoint(Facts):
 class BreakEven(Facts):
     """Loads at which a kind of replica is the better choice, in requests per second or clients, by device.
 
-    Parameters
-    ----------
-    plain_up_to : float or None
-        Users are served faster than by plain decoding on as many devices up to this load; None if they never are.
-    is_open : bool
-        Whether that was so up to the highest load that both can serve.
-    best_from, best_to : float or None
-        Where no other kind is as fast; None if there is always one.
+    plain_up_to: users are served faster than by plain decoding on as many devices up to this load; None if they never
+    are. is_open: whether that was so up to the highest load that both can serve. best_from, best_to: where no other
+    kind is as fast; None if there is always one.
     """
 
     plain_up_to: float | None = None
@@ -95,30 +78,16 @@ class BreakEven(Facts):
 class ReplicaKind(Facts):
     """A kind of replica: policy, shape and devices, and how it does at several loads.
 
-    Parameters
-    ----------
-    policy, split : str
-    candidate : str
-        `swiftspec 4+1 (verify_rows=16)`.
-    num_devices : int
-        Devices of one; of a pool all devices of its targets and drafts.
-    num_targets : int
-        Targets; several in a draft pool.
-    num_drafts : int, optional
-        Draft groups that the targets share; None without a pool.
-    control : str
-        Control that decides how much is drafted; none if empty.
-    tokens_per_s : float
-        Speed of a request that has a replica to itself.
-    num_blocks : int, optional
-        Cache blocks of each target that its devices have memory for; None if that is not known.
-    points : tuple of LoadPoint
-        By ascending load.
-    num_replicas : int or None
-        As many serve the whole load within its limits; None if no number of them does.
-    is_fewest : bool
-        Whether one less was simulated, and is too few.
-    break_even : BreakEven
+    candidate: `swiftspec 4+1 (verify_rows=16)`.
+    num_devices: devices of one; of a pool all devices of its targets and drafts.
+    num_targets: targets; several in a draft pool.
+    num_drafts: draft groups that the targets share; None without a pool.
+    control: control that decides how much is drafted; none if empty.
+    tokens_per_s: speed of a request that has a replica to itself.
+    num_blocks: cache blocks of each target that its devices have memory for; None if that is not known.
+    points: by ascending load.
+    num_replicas: as many serve the whole load within its limits; None if no number of them does.
+    is_fewest: whether one less was simulated, and is too few.
     """
 
     policy: str
@@ -180,14 +149,8 @@ class ReplicaKind(Facts):
 class DraftLength(Facts):
     """The best number of draft tokens of a serial chain for a batch.
 
-    Parameters
-    ----------
-    batch : int
-        Requests in a step.
-    num_draft_tokens : int
-        0 where decoding without a draft is faster.
-    tokens_per_s, plain_tokens_per_s : float
-        Output tokens per second of the whole batch, with so many and with none.
+    batch: requests in a step. num_draft_tokens: 0 where decoding without a draft is faster. tokens_per_s,
+    plain_tokens_per_s: output tokens per second of the whole batch, with so many and with none.
     """
 
     batch: int = Field(ge=1)
@@ -199,37 +162,19 @@ class DraftLength(Facts):
 class Fleet(Facts):
     """A load, and the replicas of a plan's choice that serve it.
 
-    Parameters
-    ----------
-    workload : Basis
-        The whole load; the plan's `under_load` is for one replica's share of it.
-    arrivals : str
-    rate : float
-        Requests per second, or clients of a closed loop.
-    num_requests : int
-    prompt_tokens, output_tokens : float
-        Means over requests.
-    most_devices : int
-        Devices that there are.
-    router : str
-        Rule by which requests are given to replicas.
-    goal : Goal
-    options : LoadOptions
-        Limits of each replica's scheduler.
-    price_per_hour : float, optional
-        Of one device.
-    kinds : tuple of ReplicaKind
-        Those that were simulated at several loads, the chosen one first.
-    num_replicas : int
-        Replicas of the first kind.
-    is_enough : bool
-        Whether they serve the load within its limits. If no fleet of the given devices does, the one with the highest
-        goodput is chosen.
-    point : LoadPoint
-        One of these replicas at its share of the load.
-    draft_lengths : tuple of DraftLength
-        Of serial chains on the devices of a replica of this kind.
-    num_simulations : int
+    workload: the whole load; the plan's `under_load` is for one replica's share of it.
+    rate: requests per second, or clients of a closed loop.
+    prompt_tokens, output_tokens: means over requests.
+    most_devices: devices that there are.
+    router: rule by which requests are given to replicas.
+    options: limits of each replica's scheduler.
+    price_per_hour: of one device.
+    kinds: those that were simulated at several loads, the chosen one first.
+    num_replicas: replicas of the first kind.
+    is_enough: whether they serve the load within its limits. If no fleet of the given devices does, the one with the
+        highest goodput is chosen.
+    point: one of these replicas at its share of the load.
+    draft_lengths: of serial chains on the devices of a replica of this kind.
     """
 
     workload: Basis

@@ -12,29 +12,16 @@ __all__ = ["DeviceUse", "DraftMemory", "DraftingKind", "KindComparison", "KindPo
 class KindPoint(Facts):
     """The best shape of a kind while some clients decode together.
 
-    Parameters
-    ----------
-    clients : int
-    policy, split : str
-    candidate : str
-        `head_chain 8 (num_draft_tokens=4)`.
-    num_draft_tokens : int
-        Most tokens that are drafted for a verification of one client; 0 without a draft.
-    user_tokens_per_s : float
-        What one client sees while it decodes.
-    device_tokens_per_s : float
-        Output tokens of all clients over all devices, the time to first tokens included.
-    tokens_per_round : float
-        Of one client, the bonus token included.
-    draft_share, verify_share : float
-        Shares of the time in which the models compute, prompts included. A draft on devices of its own computes beside
-        the target.
-    method : str
-        How clients were simulated, as `SimulatedLoad.method` has it.
-    gain : Gain, optional
-        Of a user's speed over decoding without a draft; None of that itself.
-    pays_above : dict of int to float
-        By draft tokens of each shape that was tried: tokens per round above which it is faster than no draft.
+    candidate: `head_chain 8 (num_draft_tokens=4)`.
+    num_draft_tokens: most tokens that are drafted for a verification of one client; 0 without a draft.
+    user_tokens_per_s: what one client sees while it decodes.
+    device_tokens_per_s: output tokens of all clients over all devices, the time to first tokens included.
+    tokens_per_round: of one client, the bonus token included.
+    draft_share, verify_share: shares of the time in which the models compute, prompts included. A draft on devices of
+        its own computes beside the target.
+    method: how clients were simulated, as `SimulatedLoad.method` has it.
+    gain: of a user's speed over decoding without a draft; None of that itself.
+    pays_above: by draft tokens of each shape that was tried: tokens per round above which it is faster than no draft.
     """
 
     clients: int = Field(ge=1)
@@ -55,14 +42,9 @@ class KindPoint(Facts):
 class DraftMemory(Facts):
     """What a kind of draft takes of memory and of the prefix cache, in its shape at the lowest load.
 
-    Parameters
-    ----------
-    draft_bytes : int
-        Weights of the draft on each of its devices.
-    cached_tokens : int
-        Tokens of all requests together that the target's devices have room for.
-    read_again : int
-        Tokens of each matched prefix that are read again, since the draft needs the target's hidden states of them.
+    draft_bytes: weights of the draft on each of its devices. cached_tokens: tokens of all requests together that the
+    target's devices have room for. read_again: tokens of each matched prefix that are read again, since the draft needs
+    the target's hidden states of them.
     """
 
     draft_bytes: int = Field(ge=0)
@@ -73,17 +55,10 @@ class DraftMemory(Facts):
 class DeviceUse(Facts):
     """The best kind of draft for some clients, on devices divided into equal replicas or left idle.
 
-    Parameters
-    ----------
-    clients : int
-        Of all replicas together.
-    replicas, replica_devices : int
-        Devices beside these are idle.
-    kind, split : str
-        `eagle3`, `1+1` where its draft has devices of its own.
-    num_draft_tokens : int
-    user_tokens_per_s, tokens_per_s : float
-        Of one client, and of all.
+    clients: of all replicas together.
+    replicas, replica_devices: devices beside these are idle.
+    kind, split: `eagle3`, `1+1` where its draft has devices of its own.
+    user_tokens_per_s, tokens_per_s: of one client, and of all.
     """
 
     clients: int = Field(ge=1)
@@ -99,34 +74,20 @@ class DeviceUse(Facts):
 class DraftingKind(Facts):
     """A kind of draft and what it does at every load.
 
-    Parameters
-    ----------
-    name : str
-        `eagle3`, or `llama-3.2-1b (own)` where the draft has devices of its own.
-    draft : str
-        Model; empty without one.
-    own_devices : bool
-        Whether the draft has devices of its own.
-    provenance : Provenance, optional
-        Of its acceptance; None without a draft.
-    basis : str
-        Where its acceptance comes from, a clause.
-    warning : str
-        What to know of it, a clause; empty for nothing.
-    is_bundled : bool
-        Whether it is that of the bundled text, which nobody asked for.
-    acceptance_spread : float
-        Relative standard deviation of its tokens per round.
-    points : tuple of KindPoint
-        By ascending load; empty if it cannot be planned.
-    memory : DraftMemory, optional
-        None if it cannot be planned.
-    reason : str
-        Why there are none, or no more of them.
-    pays_up_to : float, optional
-        Clients up to which it is faster than no draft, from the lowest load at which it is; None if it never is.
-    is_open : bool
-        Whether it still was at the highest load.
+    name: `eagle3`, or `llama-3.2-1b (own)` where the draft has devices of its own.
+    draft: model; empty without one.
+    own_devices: whether the draft has devices of its own.
+    provenance: of its acceptance; None without a draft.
+    basis: where its acceptance comes from, a clause.
+    warning: what to know of it, a clause; empty for nothing.
+    is_bundled: whether it is that of the bundled text, which nobody asked for.
+    acceptance_spread: relative standard deviation of its tokens per round.
+    points: by ascending load; empty if it cannot be planned.
+    memory: None if it cannot be planned.
+    reason: why there are none, or no more of them.
+    pays_up_to: clients up to which it is faster than no draft, from the lowest load at which it is; None if it never
+        is.
+    is_open: whether it still was at the highest load.
     """
 
     name: str
@@ -151,27 +112,15 @@ class DraftingKind(Facts):
 class KindComparison(Facts):
     """All kinds of drafts on one target.
 
-    Parameters
-    ----------
-    target, device, quantisation : str
-    num_devices, context : int
-        Devices in use; prompt tokens.
-    clients : tuple of int
-        Loads that were asked for, ascending.
-    kinds : tuple of DraftingKind
-        The first one is decoding without a draft.
-    engine : str
-        The engine that serves and the limits of its steps, a clause.
-    kernels : str
-        Where the devices' times are from, a phrase.
-    uses : tuple of DeviceUse
-        At every load the devices in one group, as replicas of as few as hold the target, and one of these alone.
-    price_per_hour : float, optional
-        Of one device, in any currency.
-    host_s : float, optional
-        The user's own host time of a step in seconds; None if it is the engine's.
-    routing : str
-        Of a target with experts, how consecutive tokens agree about them and where that is from, a clause.
+    num_devices, context: devices in use; prompt tokens.
+    clients: loads that were asked for, ascending.
+    kinds: the first one is decoding without a draft.
+    engine: the engine that serves and the limits of its steps, a clause.
+    kernels: where the devices' times are from, a phrase.
+    uses: at every load the devices in one group, as replicas of as few as hold the target, and one of these alone.
+    price_per_hour: of one device, in any currency.
+    host_s: the user's own host time of a step in seconds; None if it is the engine's.
+    routing: of a target with experts, how consecutive tokens agree about them and where that is from, a clause.
     """
 
     target: str

@@ -50,23 +50,13 @@ class Percentiles(Facts):
 class ServedRecord:
     """One request as its caller saw it.
 
-    Parameters
-    ----------
-    arrival_s : float
-        When it came.
-    queued_s : float
-        From then until it was admitted.
-    commits_s : tuple of float
-        When its chunks came, in order; at least one.
-    num_tokens : int
-        Output tokens.
-    num_rounds : int
-        Verifications.
-    num_preemptions : int
-    class_name : str
-        Class of the workload that it belongs to; empty if there are none.
-    meets_limits : bool
-        Whether it kept all latency limits of its class.
+    arrival_s: when it came.
+    queued_s: from then until it was admitted.
+    commits_s: when its chunks came, in order; at least one.
+    num_tokens: output tokens.
+    num_rounds: verifications.
+    class_name: class of the workload that it belongs to; empty if there are none.
+    meets_limits: whether it kept all latency limits of its class.
     """
 
     arrival_s: float
@@ -126,24 +116,14 @@ class ServedRecord:
 class LoadMetrics(Facts):
     """Figures of a run.
 
-    Parameters
-    ----------
-    completed, refused : int
-        Requests.
-    duration_s : float
-        First arrival to last token.
-    request_throughput : float
-        Completed requests per second.
-    output_throughput : float
-        Output tokens per second.
-    request_goodput : float
-        Completed requests per second that kept their limits.
-    attainment : dict
-        Share of the requests that kept their limits, by class.
-    ttft_s, tpot_s, itl_s, e2el_s, queued_s : Percentiles
-        First token, time per output token, gaps between chunks, last token, and wait for admission.
-    tokens_per_round : float
-    num_preemptions : int
+    completed, refused: requests.
+    duration_s: first arrival to last token.
+    request_throughput: completed requests per second.
+    output_throughput: output tokens per second.
+    request_goodput: completed requests per second that kept their limits.
+    attainment: share of the requests that kept their limits, by class.
+    ttft_s, tpot_s, itl_s, e2el_s, queued_s: first token, time per output token, gaps between chunks, last token, and
+        wait for admission.
     """
 
     completed: int
@@ -173,27 +153,16 @@ class CacheUse(Facts):
 class SimulatedLoad:
     """Result of a simulation under load.
 
-    Attributes
-    ----------
-    metrics : LoadMetrics
-    records : tuple of ServedRecord
-        Completed requests, in order of arrival.
-    timelines : tuple of Timeline
-        Of the same requests.
-    mean_batch : float
-        Requests per step of the target, by time.
-    busy_fraction : float
-        Share of the time in which the target computed.
-    draft_share, verify_share : float
-        Shares of the time in which the models computed; their devices' mean where there are several groups.
-    method : str
-        How it was simulated: one of `EVENTS` and `RECORDED_ROUNDS`, which have no timelines.
-    num_replayed : int
-        Requests that replayed recorded rounds among events, counted again if they gave way.
-    num_repeated : int
-        Requests that begin with a traced prompt that an earlier one had.
-    cache : CacheUse, optional
-        Of another engine than this package's, which has no prefix cache.
+    records: completed requests, in order of arrival.
+    timelines: of the same requests.
+    mean_batch: requests per step of the target, by time.
+    busy_fraction: share of the time in which the target computed.
+    draft_share, verify_share: shares of the time in which the models computed; their devices' mean where there are
+        several groups.
+    method: how it was simulated: one of `EVENTS` and `RECORDED_ROUNDS`, which have no timelines.
+    num_replayed: requests that replayed recorded rounds among events, counted again if they gave way.
+    num_repeated: requests that begin with a traced prompt that an earlier one had.
+    cache: of another engine than this package's, which has no prefix cache.
     """
 
     metrics: LoadMetrics

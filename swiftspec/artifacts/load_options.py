@@ -12,24 +12,15 @@ __all__ = ["LoadOptions", "usual_max_running", "usual_prefill_rows"]
 class LoadOptions(Facts):
     """Limits of the scheduler.
 
-    Parameters
-    ----------
-    max_running : int
-        Requests that share the devices at once.
-    max_waiting : int or None
-        Requests in the queue; more are refused. Unlimited if None.
-    num_blocks : int or None
-        Blocks of 16 tokens in the target's cache. Unlimited if None.
-    prefill_rows : int or None
-        Prompt tokens of one step. If None, 32 on a CPU and 128 elsewhere.
-    gather_s : float or None
-        How long verifications wait for those of other requests, if the draft has devices of its own. If None,
+    max_running: requests that share the devices at once.
+    max_waiting: requests in the queue; more are refused. Unlimited if None.
+    num_blocks: blocks of 16 tokens in the target's cache. Unlimited if None.
+    prefill_rows: prompt tokens of one step. If None, 32 on a CPU and 128 elsewhere.
+    gather_s: how long verifications wait for those of other requests, if the draft has devices of its own. If None,
         `artifacts.gathering`'s.
-    control : str or None
-        How much is drafted and verified under load: `fixed:K`, `goodput`, `goodput-per-request`, `worth`, `slo`, or
-        `none`: all that the policy asks for. If None, as planned.
-    replay : bool or None
-        Whether simulated requests replay rounds that were recorded of requests alone, instead of growing trees. If
+    control: how much is drafted and verified under load: `fixed:K`, `goodput`, `goodput-per-request`, `worth`, `slo`,
+        or `none`: all that the policy asks for. If None, as planned.
+    replay: whether simulated requests replay rounds that were recorded of requests alone, instead of growing trees. If
         None, where models share devices, and elsewhere where there are more than 1000 requests. Policies whose rounds
         cannot be recorded are always simulated in full.
     """

@@ -60,14 +60,7 @@ class PolicyLoad(Facts):
 class LoadReport(Document):
     """Predicted and measured figures of a plan's policies under a workload.
 
-    Attributes
-    ----------
-    plan_sha256, workload_sha256 : str
-        SHA-256 of the two documents.
-    workload : str
-        The arrivals, in words.
-    num_requests, max_running : int
-    policies : tuple of PolicyLoad
+    plan_sha256, workload_sha256: SHA-256 of the two documents. workload: the arrivals, in words.
     """
 
     schema_name: ClassVar[str] = "swiftspec.load_report"

@@ -23,22 +23,13 @@ class SentRequest(Facts):
 class LoadTest(Document):
     """Figures of a server under a workload.
 
-    Attributes
-    ----------
-    url, model : str
-        The server, and the model as it names it.
-    workload_sha256, workload : str
-        SHA-256 of the workload, and its arrivals in words.
-    metrics : LoadMetrics
-        Of the requests that ended well; rounds are chunks.
-    tokens_per_iteration : float
-        Output tokens after a request's first chunk over chunks after it, as GuideLLM counts them.
-    failures : dict
-        Number of requests that failed, by sentence; without those that were refused.
-    late_s : float
-        Longest delay of a submission after its arrival.
-    requests : tuple of SentRequest
-        In the order of the workload.
+    url, model: the server, and the model as it names it.
+    workload_sha256, workload: SHA-256 of the workload, and its arrivals in words.
+    metrics: of the requests that ended well; rounds are chunks.
+    tokens_per_iteration: output tokens after a request's first chunk over chunks after it, as GuideLLM counts them.
+    failures: number of requests that failed, by sentence; without those that were refused.
+    late_s: longest delay of a submission after its arrival.
+    requests: in the order of the workload.
     """
 
     schema_name: ClassVar[str] = "swiftspec.load_test"

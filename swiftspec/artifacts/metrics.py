@@ -20,14 +20,8 @@ __all__ = ["Figures", "Metrics", "Totals", "measure"]
 class Totals:
     """Sums over requests, which suffice for their rates, so that finished requests need not be kept.
 
-    Parameters
-    ----------
-    requests, tokens, rounds : int
-        Finished requests, their output tokens, and their verification rounds.
-    verified_tokens : int
-        Output tokens from verifications.
-    seconds : float
-        From each request to its last token.
+    requests, tokens, rounds: finished requests, their output tokens, and their verification rounds. verified_tokens:
+    output tokens from verifications. seconds: from each request to its last token.
     """
 
     requests: int = 0
@@ -77,31 +71,20 @@ class Figures(Facts):
 class Metrics(Facts):
     """Figures of a set of requests, and what explains them. A round lasts from one verification to the next.
 
-    Attributes
-    ----------
-    figures : Figures
-        tokens/s (output tokens over the time from request to last token, prefill included), seconds of a round, and
-        tokens per round.
-    num_tokens, rounds : int
-        Output tokens and rounds of all requests.
-    ttft_s, tpot_s : float
-        Seconds to the first token, and per further token: medians over requests.
-    verify_s, mean_round_s : float
-        Mean seconds of a verification and of a round.
-    target_busy, draft_busy, overlap_fraction : float
-        Shares of the time from request to last token in which that model computed, the mean over target groups; and
-        of the target's busy time in which the draft was busy, too.
-    wasted_draft : float, optional
-        Share of the draft's rows beyond one per output token: rejected, or computed again; None without a draft.
-    tail_s : Spread, optional
-        Seconds at the draft from a received verdict to the next subtree sent, in rounds where that took no forward.
-    hit_fraction : float, optional
-        Share of such rounds, including the one that starts when the target has finished its prefill.
-    drafts_per_round : float, optional
-        The draft's forwards per round; None if not counted.
-    acceptance : tuple of float
-        Share of the rounds that accepted at least 1, 2, .. draft tokens: the unconditional rate of each position. A
-        request's last round, which its end may have cut off, does not count. Empty in older files.
+    figures: tokens/s (output tokens over the time from request to last token, prefill included), seconds of a round,
+        and tokens per round.
+    num_tokens, rounds: output tokens and rounds of all requests.
+    ttft_s, tpot_s: seconds to the first token, and per further token: medians over requests.
+    verify_s, mean_round_s: mean seconds of a verification and of a round.
+    target_busy, draft_busy, overlap_fraction: shares of the time from request to last token in which that model
+        computed, the mean over target groups; and of the target's busy time in which the draft was busy, too.
+    wasted_draft: share of the draft's rows beyond one per output token: rejected, or computed again; None without a
+        draft.
+    tail_s: seconds at the draft from a received verdict to the next subtree sent, in rounds where that took no forward.
+    hit_fraction: share of such rounds, including the one that starts when the target has finished its prefill.
+    drafts_per_round: the draft's forwards per round; None if not counted.
+    acceptance: share of the rounds that accepted at least 1, 2, .. draft tokens: the unconditional rate of each
+        position. A request's last round, which its end may have cut off, does not count. Empty in older files.
     """
 
     figures: Figures

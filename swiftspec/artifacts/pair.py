@@ -50,10 +50,7 @@ class Pair:
 def model_name(model: str) -> str:
     """`demo/NAME` unchanged; the path of a directory made absolute, so that files that name it work from any folder.
 
-    Raises
-    ------
-    ValueError
-        If there is no such directory.
+    ValueError: if there is no such directory.
     """
     directory = model_directory(model)
     return model if directory != Path(model) else str(directory.resolve())

@@ -38,10 +38,7 @@ def read_prompts(path: Path) -> "PromptFile":
     The id is `id` or `question_id`, else the line's number. Of Spec-Bench's `turns` the first is taken. Other fields (a
     category, a reference answer) are ignored.
 
-    Raises
-    ------
-    ValueError
-        One sentence naming file, line and fault.
+    ValueError: one sentence naming file, line and fault.
     """
     return PromptFile(path)
 

@@ -25,12 +25,7 @@ class TouchedPoint(Facts):
 class ExpertsTouched(Facts):
     """Experts that the measured verifications touched.
 
-    Parameters
-    ----------
-    num_experts, num_active : int
-        Routed experts of each layer, and those of one row.
-    points : tuple of TouchedPoint
-        By ascending rows.
+    num_experts, num_active: routed experts of each layer, and those of one row. points: by ascending rows.
     """
 
     num_experts: int = Field(ge=1, le=MOST_EXPERTS)

@@ -22,25 +22,14 @@ _Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 class LoadPrediction(Facts):
     """Predicted figures of one candidate under a load.
 
-    Parameters
-    ----------
-    candidate : str
-        `swiftspec 7+1 (verify_rows=16)`.
-    tokens_per_s : float
-        Speed of a single request, which has all devices to itself.
-    attained : float
-        Share of all requests that kept their limits.
-    metrics : LoadMetrics
-    mean_batch : float
-        Requests per step of the target, by time.
-    busy_fraction : float
-        Share of the time in which the target computed.
-    num_blocks : int, optional
-        Blocks of the caches for which its devices have memory; None if that is not known.
-    method : str
-        How it was simulated, as `SimulatedLoad.method` has it.
-    cache : CacheUse, optional
-        Of an engine that serves.
+    candidate: `swiftspec 7+1 (verify_rows=16)`.
+    tokens_per_s: speed of a single request, which has all devices to itself.
+    attained: share of all requests that kept their limits.
+    mean_batch: requests per step of the target, by time.
+    busy_fraction: share of the time in which the target computed.
+    num_blocks: blocks of the caches for which its devices have memory; None if that is not known.
+    method: how it was simulated, as `SimulatedLoad.method` has it.
+    cache: of an engine that serves.
     """
 
     candidate: str
@@ -76,14 +65,9 @@ class LoadPrediction(Facts):
 class DecodePool(Facts):
     """A pool that decodes requests whose prompts were read elsewhere.
 
-    Parameters
-    ----------
-    transfer_s : float
-        From a request's arrival, when its prompt has been read, until its cache is in the pool.
-    prompt_tokens_per_s : float
-        Tokens of all prompts, which are read whole, by the load's rate.
-    prefill_tokens_per_s : float
-        What one instance on as many devices reads that does nothing else.
+    transfer_s: from a request's arrival, when its prompt has been read, until its cache is in the pool.
+    prompt_tokens_per_s: tokens of all prompts, which are read whole, by the load's rate. prefill_tokens_per_s: what one
+    instance on as many devices reads that does nothing else.
     """
 
     transfer_s: float = Field(ge=0)
@@ -99,32 +83,19 @@ class DecodePool(Facts):
 class UnderLoad(Facts):
     """A load, what was assumed of it, and the predicted figures of every candidate of a plan.
 
-    Parameters
-    ----------
-    workload : Basis
-        File of the requests, and its SHA-256.
-    arrivals : str
-        Their arrival process, `poisson:6`.
-    num_requests, num_simulated : int
-        Requests of the workload, and the number of these, from the first on, that were simulated.
-    seed : int
-        Of the simulations; all candidates had the same requests.
-    goal : Goal
-        Limits, and how many requests must keep them.
-    options : LoadOptions
-        Limits of the scheduler.
-    num_candidates : int
-        Options that were simulated under the load.
-    predictions : dict of str to LoadPrediction
-        By policy, of each candidate of the plan.
-    single_request : LoadPrediction
-        Of the option that would have been chosen for one request at a time.
-    engine : str
-        The engine that will serve and the limits of its steps, a clause; empty for this package's own.
-    repeated_share : float
-        Share of the prompts' tokens that earlier requests had.
-    decode_pool : DecodePool, optional
-        If prompts are read elsewhere.
+    workload: file of the requests, and its SHA-256.
+    arrivals: their arrival process, `poisson:6`.
+    num_requests, num_simulated: requests of the workload, and the number of these, from the first on, that were
+        simulated.
+    seed: of the simulations; all candidates had the same requests.
+    goal: limits, and how many requests must keep them.
+    options: limits of the scheduler.
+    num_candidates: options that were simulated under the load.
+    predictions: by policy, of each candidate of the plan.
+    single_request: of the option that would have been chosen for one request at a time.
+    engine: the engine that will serve and the limits of its steps, a clause; empty for this package's own.
+    repeated_share: share of the prompts' tokens that earlier requests had.
+    decode_pool: if prompts are read elsewhere.
     """
 
     workload: Basis

@@ -11,12 +11,8 @@ __all__ = ["command"]
 def command(options: type, function: str) -> Callable[..., None]:
     """A function for typer that passes its options, as one object, to a function of this package's command line.
 
-    Parameters
-    ----------
-    options : type
-        A frozen dataclass whose fields are annotated with `typer.Option`.
-    function : str
-        `module.name` in `swiftspec.cli`, imported when the verb is called, so that help is quick.
+    options: a frozen dataclass whose fields are annotated with `typer.Option`. function: `module.name` in
+    `swiftspec.cli`, imported when the verb is called, so that help is quick.
     """
 
     def verb(**given: Any) -> None:

@@ -198,12 +198,7 @@ def table(
 
     Text is wrapped where lines would be longer than `line_width`, see `lay_out`.
 
-    Parameters
-    ----------
-    last_is_text : bool
-        The last column holds text, too.
-    remarks : sequence of str
-        Text below each row, wrapped likewise; none if it is empty.
+    last_is_text: the last column holds text, too. remarks: text below each row, wrapped likewise; none if it is empty.
     """
     title, columns, rows = harmless(title), [*map(harmless, columns)], [[*map(harmless, row)] for row in rows]
     remarks = [*map(harmless, remarks)]

@@ -29,21 +29,10 @@ _ROWS = 8  # of the forwards that are shown
 class Course:
     """Stages of a demo against its budget.
 
-    Parameters
-    ----------
-    budget_s : float
-        Seconds from now until the end.
-    ladder : sequence of Choice
-        From the full demo to the smallest; the first that fits is taken.
+    budget_s: seconds from now until the end. ladder: from the full demo to the smallest; the first that fits is taken.
 
-    Attributes
-    ----------
-    choice : Choice
-        The choice that fits, set by `look`; reduced by `refit` if stages take longer than expected.
-    expected_s : dict
-        Seconds that each stage should take, as estimated by `look`.
-    contention : dict
-        CPU time of other processes, by stage.
+    choice: the choice that fits, set by `look`; reduced by `refit` if stages take longer than expected. expected_s:
+    seconds that each stage should take, as estimated by `look`. contention: CPU time of other processes, by stage.
     """
 
     choice: Choice

@@ -42,10 +42,7 @@ Drafts = Mapping[str, Planned | ValueError]
 def named_drafts(target: str, drafts: Sequence[str], acceptance: Sequence[str], policy: str | None) -> list[Draft]:
     """Drafts that flags name; without any, the smallest one, for policies that do not use it.
 
-    Raises
-    ------
-    ValueError
-        Naming the flag: a draft is missing or named twice, or acceptance is given for some drafts only.
+    ValueError: naming the flag: a draft is missing or named twice, or acceptance is given for some drafts only.
     """
     if not drafts:
         drafts = [_unused_draft(target, policy)]

@@ -27,10 +27,7 @@ def save_expanded(
 ) -> dict[str, object]:
     """Write the expanded target as a Hugging Face directory, and print both shapes, if `out` is given.
 
-    Raises
-    ------
-    ValueError
-        Naming the flag.
+    ValueError: naming the flag.
     """
     if out is None:
         return {}

@@ -29,19 +29,11 @@ def check_outputs(
 
     If one of them is stdout, messages go to stderr from now on.
 
-    Parameters
-    ----------
-    inputs : mapping, optional
-        Files and directories that the verb reads, by the name that errors use: `--plan`.
-    beside : mapping, optional
-        Files that are written next to an output, by the name that errors use: `the profile next to --out`.
-    paths
-        Outputs, by the name of their option: `json` for `--json`.
+    inputs: files and directories that the verb reads, by the name that errors use: `--plan`. beside: files that are
+    written next to an output, by the name that errors use: `the profile next to --out`. paths: outputs, by the name of
+    their option: `json` for `--json`.
 
-    Raises
-    ------
-    ValueError
-        One sentence naming option and path.
+    ValueError: one sentence naming option and path.
     """
     outputs = {f"--{option}": path for option, path in paths.items() if path is not None} | dict(beside or {})
     read = {identity: name for name, path in (inputs or {}).items() if path for identity in _identities(Path(path))}

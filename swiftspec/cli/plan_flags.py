@@ -40,10 +40,7 @@ def deployment_of(asked: PlanFlags) -> Deployment | None:
 
     Without a number of devices it has those of a node, 8; all else that is not given is as `Deployment` has it.
 
-    Raises
-    ------
-    ValueError
-        If an argument is given without a device, or is not known for that device.
+    ValueError: if an argument is given without a device, or is not known for that device.
     """
     found = parse_settings(asked.settings)
     own = typed(found, PLANNER)

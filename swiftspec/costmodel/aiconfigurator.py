@@ -30,10 +30,8 @@ _IF_THERE = ("window_size",)  # older tables have attention without a window onl
 def from_package(*, device: str) -> OpTables:
     """Tables of one device.
 
-    Raises
-    ------
-    ValueError
-        One sentence, if the package or pyarrow is not installed, or the package has no measurements of the device.
+    ValueError: one sentence, if the package or pyarrow is not installed, or the package has no measurements of the
+    device.
     """
     named_device(device)
     system = _data() / _SYSTEMS.get(device, device.replace("-", "_"))

@@ -54,22 +54,14 @@ class Named(Protocol):
 class RoleModel:
     """The model of a role, as its forwards are composed.
 
-    Parameters
-    ----------
-    model : Named
-    quant : str
-        Format of its weights.
-    host : Host
-        Time that the engine adds to every forward; that of the leanest engine with known figures if not given.
-    kv_budget : int, optional
-        Tokens that its cache keeps, so that a forward behind more costs what one behind these does; all of them if not
-        given. Its prefill reads the whole prompt.
-    feature_bytes : int
-        Bytes of a token's features, if a draft reads any. With devices of its own it gets them over a device's links.
-    round_s : float
-        What a forward that verifies drafted rows takes longer, by the engine.
-    kv_dtype : str
-        Format of its keys and values, bf16 or fp8.
+    quant: format of its weights.
+    host: time that the engine adds to every forward; that of the leanest engine with known figures if not given.
+    kv_budget: tokens that its cache keeps, so that a forward behind more costs what one behind these does; all of them
+        if not given. Its prefill reads the whole prompt.
+    feature_bytes: bytes of a token's features, if a draft reads any. With devices of its own it gets them over a
+        device's links.
+    round_s: what a forward that verifies drafted rows takes longer, by the engine.
+    kv_dtype: format of its keys and values, bf16 or fp8.
     """
 
     model: Named

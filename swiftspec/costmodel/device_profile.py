@@ -37,24 +37,13 @@ def device_profile(
 ) -> Profile:
     """Every forward of both roles at every TP degree, and the sources of their times.
 
-    Parameters
-    ----------
-    device : str
-        Name in the registry.
-    num_devices : int
-    max_context, collective, routing
-        As for `compose_profile`.
-    library : str, optional
-        Library of the op tables; the usual one if not given.
-    op_tables : Path, optional
-        The user's, instead of the packaged ones.
-    int4_forwards : callable, optional
-        From a device to published whole forwards with int4 weights; composed as in any other format if None.
+    device: name in the registry.
+    max_context, collective, routing: as for `compose_profile`.
+    library: library of the op tables; the usual one if not given.
+    op_tables: the user's, instead of the packaged ones.
+    int4_forwards: from a device to published whole forwards with int4 weights; composed as in any other format if None.
 
-    Raises
-    ------
-    ValueError
-        If the op tables are of another device, or have no rows of the library.
+    ValueError: if the op tables are of another device, or have no rows of the library.
     """
     published = int4_forwards(named_device(device)) if int4_forwards else None
     profile = compose_profile(

@@ -19,18 +19,11 @@ _LEAST_SIZES = 4  # three costs go through any three sizes
 class ExpertFit:
     """Seconds of a verification as three costs, by relative least squares.
 
-    Parameters
-    ----------
-    table : StepTable
-        The devices, and whether the draft was busy.
-    seconds : mapping from int to float
-        Measured medians by rows.
-    fixed_s, expert_s, row_s : float
-        Of any verification, of reading an expert of all layers, and of computing a row.
-    largest_error : float
-        Largest share of a measured time by which the fit misses it.
-    largest_error_by_rows : float
-        The same without a cost of experts.
+    table: the devices, and whether the draft was busy.
+    seconds: measured medians by rows.
+    fixed_s, expert_s, row_s: of any verification, of reading an expert of all layers, and of computing a row.
+    largest_error: largest share of a measured time by which the fit misses it.
+    largest_error_by_rows: the same without a cost of experts.
     """
 
     table: StepTable

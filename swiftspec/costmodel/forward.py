@@ -71,33 +71,17 @@ def forward_parts(
 
     Where attention is in data parallel these are the parts of the fullest rank, for which the others wait.
 
-    Parameters
-    ----------
-    spec : ModelSpec
-    kernels : Kernels
-    quant : str
-        Format of the layers' matrices; head and embeddings are in bf16.
-    degree : int
-        Devices of the group.
-    rows : int
-        Rows of all sequences together.
-    context : int
-        Tokens of KV of every sequence before this forward. Several rows of a sequence are a short query over them.
-    sequences : int
-    collective : str, optional
-        One of `all_reduce_times`; the fastest if not given.
-    kv_dtype : str
-        bf16 or fp8.
-    answers : int, optional
-        Rows with logits; all if not given.
-    host : Host, optional
-        Without one, the parts are the devices' only.
-    products : sequence of Product
-        Of a head, beside those of its layers.
-    routing : Routing, optional
-        Agreement between the experts of a sequence's rows; an assumed one if not given.
-    of_rank : int, optional
-        Rows of the fullest rank; those of its share of the sequences if not given.
+    quant: format of the layers' matrices; head and embeddings are in bf16.
+    degree: devices of the group.
+    rows: rows of all sequences together.
+    context: tokens of KV of every sequence before this forward. Several rows of a sequence are a short query over them.
+    collective: one of `all_reduce_times`; the fastest if not given.
+    kv_dtype: bf16 or fp8.
+    answers: rows with logits; all if not given.
+    host: without one, the parts are the devices' only.
+    products: of a head, beside those of its layers.
+    routing: agreement between the experts of a sequence's rows; an assumed one if not given.
+    of_rank: rows of the fullest rank; those of its share of the sequences if not given.
     """
     kind = SparseForwardOps if isinstance(spec, SparseSpec) else ForwardOps
     ranks = spec.attention_ranks

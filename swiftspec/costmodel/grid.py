@@ -37,17 +37,11 @@ class _Bracket(NamedTuple):
 class Grid:
     """Positive values over positive coordinates.
 
-    Parameters
-    ----------
-    points : array (N, D)
-        Coordinates.
-    values : array (N,)
-        Of several values at one point the last counts.
-    smooth_axis : int, optional
-        Values more than 1.4 times both of their neighbours along this axis count as measurement glitches: they are
-        replaced by interpolation between the neighbours, and no longer count as measured.
-    rising_axis : int, optional
-        Along this axis a value is at most that of any later knot: an exchange may be padded to a larger one.
+    points: array (N, D). Coordinates.
+    values: array (N,). Of several values at one point the last counts.
+    smooth_axis: values more than 1.4 times both of their neighbours along this axis count as measurement glitches: they
+        are replaced by interpolation between the neighbours, and no longer count as measured.
+    rising_axis: along this axis a value is at most that of any later knot: an exchange may be padded to a larger one.
     """
 
     def __init__(

@@ -80,10 +80,8 @@ class Measurements:
 def from_directory(directory: Path, *, device: str) -> OpTables:
     """Tables of one device from a folder of CSV files.
 
-    Raises
-    ------
-    ValueError
-        One sentence naming file and line of a row that cannot be read; or if the folder has no rows of the device.
+    ValueError: one sentence naming file and line of a row that cannot be read; or if the folder has no rows of the
+    device.
     """
     named_device(device)
     system = device.replace("-", "_")
@@ -106,20 +104,10 @@ def read_rows(
 ) -> Iterator[Record]:
     """Typed rows of a CSV file: texts, positive integers, positive numbers.
 
-    Parameters
-    ----------
-    path : Path
-    kinds : mapping
-        Column name to str, int or float; other columns are ignored.
-    optional : sequence of str
-        Columns that may be blank, and are then left out of the row.
-    absent : sequence of str
-        Optional columns that the file may lack altogether.
+    kinds: column name to str, int or float; other columns are ignored. optional: columns that may be blank, and are
+    then left out of the row. absent: optional columns that the file may lack altogether.
 
-    Raises
-    ------
-    ValueError
-        Naming file and line, column and value.
+    ValueError: naming file and line, column and value.
     """
     for where, cells in read_cells(path, [name for name in kinds if name not in absent], optional=absent):
         yield {

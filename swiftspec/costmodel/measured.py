@@ -40,12 +40,7 @@ _MOST_PADDED = 128  # rows: a larger forward is a prompt, and is not padded
 class RowCurve:
     """Cost of a GEMM against its number of rows.
 
-    Attributes
-    ----------
-    rows : tuple of int
-        Knots, ascending.
-    times : tuple of KernelTime
-        At the knots; seconds never fall.
+    rows: knots, ascending. times: at the knots; seconds never fall.
     """
 
     rows: tuple[int, ...]
@@ -88,14 +83,8 @@ class TableKernels:
     least the time to read the cache at the GEMMs' bandwidth, since it was measured with a warm cache. Weights in a
     format without a table are a roofline on their bytes.
 
-    Parameters
-    ----------
-    tables : OpTables
-    framework : str
-    device : DeviceSpec, optional
-        A device with the compute and memory of the tables' device, but perhaps other links.
-    experts : str, optional
-        The library whose kernels the routed experts have, if it is another one.
+    device: a device with the compute and memory of the tables' device, but perhaps other links. experts: the library
+    whose kernels the routed experts have, if it is another one.
     """
 
     def __init__(

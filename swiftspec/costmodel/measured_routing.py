@@ -18,14 +18,8 @@ LONGEST_WINDOW = 16  # tokens: most verifications have fewer rows
 class MeasuredRouting:
     """Experts that windows of 1, 2, 3 .. consecutive tokens touched in a layer.
 
-    Parameters
-    ----------
-    num_experts, num_active : int
-        E and k: routed experts of each layer, and those of one token.
-    touched : tuple of float
-        Mean over layers and positions, by the window's tokens; the first is k.
-    source : str
-        One clause about the trace that it was counted in.
+    num_experts, num_active: E and k: routed experts of each layer, and those of one token. touched: mean over layers
+    and positions, by the window's tokens; the first is k. source: one clause about the trace that it was counted in.
     """
 
     num_experts: int
@@ -81,12 +75,8 @@ def measured_routing(trace: AcceptanceTrace, *, file: str) -> MeasuredRouting | 
 def mean_touched(routes: Sequence[np.ndarray], *, num_experts: int, longest: int = LONGEST_WINDOW) -> tuple[float, ...]:
     """Mean distinct experts of windows of 1, 2 .. tokens, over layers and all windows within one sequence.
 
-    Parameters
-    ----------
-    routes : sequence of integer array (T, layers, k)
-        Of each sequence.
-    longest : int
-        Tokens of the longest window; there are none longer than the longest sequence.
+    routes: sequence of integer array (T, layers, k). Of each sequence. longest: tokens of the longest window; there are
+    none longer than the longest sequence.
     """
     longest = min(longest, max(map(len, routes)))
     totals, counts = np.zeros(longest), np.zeros(longest)

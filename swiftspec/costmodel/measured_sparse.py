@@ -29,14 +29,7 @@ _SATURATED = 0.01  # of the experts: row counts that differ by less are interpol
 class ExpertCurve:
     """Seconds of one layer's routed experts by rows: a start, and a time for each expert that the rows touch.
 
-    Parameters
-    ----------
-    kernel : str
-    num_experts, num_active : int
-    rows : tuple of int
-        Measured, ascending.
-    seconds : tuple of float
-        At these; more rows never take less, since a forward can be padded.
+    rows: measured, ascending. seconds: at these; more rows never take less, since a forward can be padded.
     """
 
     kernel: str
@@ -86,14 +79,7 @@ class ExpertCurve:
 class SparseTables:
     """The three tables of sparse layers, of one library where it has an entry, else of another one.
 
-    Parameters
-    ----------
-    tables : OpTables
-    framework : str
-    roofline : RooflineKernels
-        Of the same device.
-    experts : str, optional
-        The library of the routed experts, if it is another one.
+    roofline: of the same device. experts: the library of the routed experts, if it is another one.
     """
 
     def __init__(

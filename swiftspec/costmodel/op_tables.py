@@ -94,20 +94,12 @@ class Source(Facts):
 class OpTables:
     """Tables of one kind of device.
 
-    Parameters
-    ----------
-    origin : Origin
-        Origin of the file.
-    device : str
-        A registered device name.
-    sources : tuple of Source
-    licence, attribution : str
-        Of the measurements.
-    left_out : tuple of str
-        Measurements that were implausible, a line for each kernel.
-    tables : mapping
-        Columns of every table in `COLUMNS`, all of one length. A table may be empty; only those of sparse layers may be
-        missing, and are then empty.
+    origin: origin of the file.
+    device: a registered device name.
+    licence, attribution: of the measurements.
+    left_out: measurements that were implausible, a line for each kernel.
+    tables: columns of every table in `COLUMNS`, all of one length. A table may be empty; only those of sparse layers
+        may be missing, and are then empty.
     """
 
     origin: Origin

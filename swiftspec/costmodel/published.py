@@ -68,12 +68,7 @@ def int4_weight_bytes(spec: ModelSpec, degree: int) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class SwiftSpecKernels:
-    """Forwards of SwiftSpec's own kernels: GEMM fused with the all-reduce, RoPE with attention, gate with up.
-
-    Parameters
-    ----------
-    device : DeviceSpec
-    """
+    """Forwards of SwiftSpec's own kernels: GEMM fused with the all-reduce, RoPE with attention, gate with up."""
 
     device: DeviceSpec
 
@@ -149,11 +144,7 @@ class StandardInt4Kernels:
     A layer costs a floor (attention, norms, launches), the bytes of its weights, and, over several devices, a time for
     each device that an all-reduce waits for.
 
-    Parameters
-    ----------
-    device : DeviceSpec
-    attention : SwiftSpecKernels, optional
-        Use its attention kernel instead, as in the paper's ablation.
+    attention: use its attention kernel instead, as in the paper's ablation.
     """
 
     device: DeviceSpec

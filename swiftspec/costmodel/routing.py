@@ -18,13 +18,8 @@ __all__ = ["ASSUMED_ROUTING", "Routing", "independent", "on_fullest"]
 class Routing:
     """Agreement between the experts of consecutive tokens.
 
-    Parameters
-    ----------
-    correlation : float
-        c: 1 if each token's experts are drawn independently, 0 if all rows of a sequence have the same ones.
-    source : str
-        One clause about where it is from.
-    provenance : Provenance
+    correlation: c: 1 if each token's experts are drawn independently, 0 if all rows of a sequence have the same ones.
+    source: one clause about where it is from.
     """
 
     correlation: float

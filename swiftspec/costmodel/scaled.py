@@ -18,14 +18,7 @@ class ScaledKernels:
 
     Only collectives are as measured, over the own links.
 
-    Parameters
-    ----------
-    tables : OpTables
-    framework : str
-    device : DeviceSpec
-        The device without tables.
-    experts : str, optional
-        As of `TableKernels`.
+    device: the device without tables. experts: as of `TableKernels`.
     """
 
     def __init__(self, tables: OpTables, *, framework: str, device: DeviceSpec, experts: str | None = None) -> None:

@@ -25,10 +25,7 @@ def shipped_tables(device: str) -> Path | None:
 def tables_of(device: str, path: Path | None = None) -> OpTables | None:
     """Op tables from a file, or the packaged ones; None if there are none.
 
-    Raises
-    ------
-    ValueError
-        For an unregistered device, or a file of another device.
+    ValueError: for an unregistered device, or a file of another device.
     """
     named_device(device)
     found = path or shipped_tables(device)
@@ -46,10 +43,7 @@ def kernels_of(
 ) -> Kernels:
     """Kernels of one library's tables; by default vLLM's, or the first in the tables. experts: of another's tables.
 
-    Raises
-    ------
-    ValueError
-        As `tables_of`, or if the tables have no rows of the library.
+    ValueError: as `tables_of`, or if the tables have no rows of the library.
     """
     tables = tables_of(device, path)
     if tables is None:

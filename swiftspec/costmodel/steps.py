@@ -26,18 +26,11 @@ _CHUNK, _BEFORE = 64, 512  # tokens to which a chunk and what it follows are rou
 class StepWork:
     """Work of one step.
 
-    Parameters
-    ----------
-    sequences : int
-        Requests that decode.
-    rows_each : int
-        Rows of each of them: 1, or 1 + K where K draft tokens are verified.
-    cache_tokens : int
-        Tokens in the caches of all of them together.
-    chunks : sequence of (int, int)
-        Tokens that are read of each prompt, and those of it that were read before.
-    sampled : int
-        Rows that get logits.
+    sequences: requests that decode.
+    rows_each: rows of each of them: 1, or 1 + K where K draft tokens are verified.
+    cache_tokens: tokens in the caches of all of them together.
+    chunks: sequence of (int, int). Tokens that are read of each prompt, and those of it that were read before.
+    sampled: rows that get logits.
     """
 
     sequences: int = 0
@@ -75,20 +68,11 @@ class ComposedSteps:
     Rows are composed at single sizes up to 8, then at multiples of 8, and from 512 at multiples of 64; caches at powers
     of the square root of 2, with a straight line between them, on which attention lies.
 
-    Parameters
-    ----------
-    spec : ModelSpec
-    kernels : Kernels
-    quant : str
-        Format of the weights.
-    degree : int
-        Devices of the group.
-    kv_dtype : str
-        bf16 or fp8.
-    collective : str, optional
-        The engine's own all-reduce; the fastest known one if not given.
-    products : sequence of Product
-        Of a head, beside those of its layers.
+    quant: format of the weights.
+    degree: devices of the group.
+    kv_dtype: bf16 or fp8.
+    collective: the engine's own all-reduce; the fastest known one if not given.
+    products: of a head, beside those of its layers.
     """
 
     spec: ModelSpec

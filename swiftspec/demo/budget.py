@@ -47,16 +47,10 @@ _SEARCH_SIMULATIONS, _FINAL_SIMULATIONS_PER_PROMPT = 4600, 30
 class Choice:
     """Size of the demo.
 
-    Parameters
-    ----------
-    layers : int
-        Layers of the inflated target.
-    passes : int
-        Number of times that everything is profiled, each on new processes.
-    traced, validated : int
-        Number of prompts.
-    repeats : int
-        Repetitions of the validation.
+    layers: layers of the inflated target.
+    passes: number of times that everything is profiled, each on new processes.
+    traced, validated: number of prompts.
+    repeats: repetitions of the validation.
     """
 
     layers: int
@@ -102,14 +96,8 @@ def choose(
 ) -> Choice:
     """The first choice of a ladder that fits; the last one if none does.
 
-    Parameters
-    ----------
-    budget_s : float
-        Seconds for all stages.
-    spent_s : mapping, optional
-        Seconds of the finished stages; the others are estimated.
-    pace : float
-        Ratio of actual to estimated time so far.
+    budget_s: seconds for all stages. spent_s: seconds of the finished stages; the others are estimated. pace: ratio of
+    actual to estimated time so far.
     """
     spent_s = spent_s or {}
     for choice in ladder:

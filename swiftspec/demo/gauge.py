@@ -46,20 +46,12 @@ class Curve:
 class Gauge:
     """Result of the first look at the machine.
 
-    Parameters
-    ----------
-    base, deep : Curve
-        Forwards on one core of the bundled target as it is, and of the deepest one that the demo may choose.
-    base_layers, deep_layers : int
-        Their numbers of layers.
-    draft : Curve
-        Forwards of the draft, on one core.
-    load_s : float
-        Seconds to load the deepest target.
-    simulation_s : float
-        Seconds to simulate a recorded prompt on one core.
-    num_devices : int
-        Cores.
+    base, deep: forwards on one core of the bundled target as it is, and of the deepest one that the demo may choose.
+    base_layers, deep_layers: their numbers of layers.
+    draft: forwards of the draft, on one core.
+    load_s: seconds to load the deepest target.
+    simulation_s: seconds to simulate a recorded prompt on one core.
+    num_devices: cores.
     """
 
     base: Curve

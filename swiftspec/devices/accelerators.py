@@ -19,30 +19,17 @@ _MiB = 2**20
 class DeviceSpec:
     """One accelerator.
 
-    Parameters
-    ----------
-    name : str
-    memory_bytes : int
-        As the driver reports it (`nvidia-smi`): up to 7 % more than the decimal gigabytes that a device is sold by. A
-        process can allocate 0.4 to 1.3 % less, which is covered by the share that a plan leaves free.
-    memory_bandwidth_Bps : float
-    peak_flops : mapping
-        FLOP/s (or integer operations/s) of dense matrix products, by dtype.
-    link_bandwidth_Bps : float
-        To its peers in a node, all links together, one direction.
-    devices_per_node : int
-        In the usual node.
-    source : str
-        Of all but the memory's size.
-    memory_source : str
-        A public output of `nvidia-smi` on such a device.
-    op_tables : str
-        Device whose op tables it stands on, scaled to its own bandwidth and compute; empty for one with its own, or
-        with rooflines only.
-    engines : tuple of str
-        Those that run on it; empty if all do.
-    aliases : tuple of str
-        Shorter names that mean this one of several, such as `h100`.
+    memory_bytes: as the driver reports it (`nvidia-smi`): up to 7 % more than the decimal gigabytes that a device is
+        sold by. A process can allocate 0.4 to 1.3 % less, which is covered by the share that a plan leaves free.
+    peak_flops: FLOP/s (or integer operations/s) of dense matrix products, by dtype.
+    link_bandwidth_Bps: to its peers in a node, all links together, one direction.
+    devices_per_node: in the usual node.
+    source: of all but the memory's size.
+    memory_source: a public output of `nvidia-smi` on such a device.
+    op_tables: device whose op tables it stands on, scaled to its own bandwidth and compute; empty for one with its own,
+        or with rooflines only.
+    engines: those that run on it; empty if all do.
+    aliases: shorter names that mean this one of several, such as `h100`.
     """
 
     name: str
@@ -69,11 +56,7 @@ class ClusterSpec:
     A forward is divided within a node. Between nodes roles send only token ids, so the bandwidth there does not matter;
     roles that exchange hidden states are in one node.
 
-    Parameters
-    ----------
-    device : DeviceSpec
-    num_devices : int
-        In total; nodes are filled one after another.
+    num_devices: in total; nodes are filled one after another.
     """
 
     device: DeviceSpec
@@ -126,10 +109,7 @@ def named_device(name: str) -> DeviceSpec:
 def registered_device(name: str, *, field: str = "device") -> str:
     """Registered name of a device from an informal one, such as `h100`.
 
-    Raises
-    ------
-    ValueError
-        With the closest names if there is none, or the choices if there are several.
+    ValueError: with the closest names if there is none, or the choices if there are several.
     """
     found = resolve(field, name, {known: device.aliases for known, device in DEVICES.items()})
     if found is None:

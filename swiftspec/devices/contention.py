@@ -23,14 +23,8 @@ _PARENT, _TIMES = 1, slice(11, 15)  # of /proc/PID/stat after the name: parent; 
 class CpuTimes:
     """Seconds of CPU time since boot, over the cores that this process may use.
 
-    Parameters
-    ----------
-    wall_s : float
-        Of the clock, from any origin.
-    used_s : float
-        By all processes, and by other guests of the same host.
-    own_s : float
-        By this process and its descendants, including those that have ended.
+    wall_s: of the clock, from any origin. used_s: by all processes, and by other guests of the same host. own_s: by
+    this process and its descendants, including those that have ended.
     """
 
     wall_s: float

@@ -86,21 +86,13 @@ class AsyncEngine:
     async def generate(self, prompt: str | Sequence[int], **options: Any) -> AsyncIterator[Chunk]:
         """Continue a prompt: a chunk for every commit. A task that is cancelled ends its request.
 
-        Parameters
-        ----------
-        prompt : str, or sequence of int
-            A text, or token ids.
-        **options
-            Options of `Engine.generate`.
+        prompt: a text, or token ids. **options: options of `Engine.generate`.
 
         Yields
         ------
         Chunk
 
-        Raises
-        ------
-        ValueError, swiftspec.errors.EngineError
-            On the first chunk, for the reasons of `Engine.generate`.
+        ValueError, swiftspec.errors.EngineError: on the first chunk, for the reasons of `Engine.generate`.
         """
         stream = await self.submit(prompt, **options)
         try:
@@ -218,12 +210,8 @@ class AsyncStream:
 
     Chunks that nobody takes are merged when there are many, so that a slow consumer costs little memory.
 
-    Attributes
-    ----------
-    generation : Generation or None
-        The record of the request, once it has ended well.
-    cancel : callable
-        Ends the request early; its chunks end soon after.
+    generation: the record of the request, once it has ended well. cancel: ends the request early; its chunks end soon
+    after.
     """
 
     def __init__(self, bridge: _Bridge) -> None:

@@ -47,14 +47,8 @@ def check_devices(plan: Plan, candidates: Iterable[Candidate] = (), *, source: s
 class ContextLimit:
     """The most tokens that a prompt and its output may have together.
 
-    Parameters
-    ----------
-    num_positions : int
-        Positions of the model, or slots of the engine's caches.
-    what : str
-        Description of that limit for errors: `the 4096 positions of demo/target`.
-    tree_rows : int
-        Positions that the tree of a verification takes.
+    num_positions: positions of the model, or slots of the engine's caches. what: description of that limit for errors:
+    `the 4096 positions of demo/target`. tree_rows: positions that the tree of a verification takes.
     """
 
     num_positions: int

@@ -21,18 +21,12 @@ Finish = Literal["stop", "length"]  # at an end of sequence, or at the longest o
 class Chunk(NamedTuple):
     """Tokens and text of one commit.
 
-    Attributes
-    ----------
-    token_ids : tuple of int
-        The committed tokens; none in a last chunk that brings only text.
-    text : str
-        The text that these tokens complete; empty while a character is incomplete.
-    finish : "stop", "length" or None
-        Why the output ends here: with an end of sequence, which has no text, or at its longest. None if it goes on.
-    log_probs : tuple of float
-        Of each token, if they were wanted.
-    candidates : tuple of Candidates
-        The likeliest tokens in the place of each, if they were wanted.
+    token_ids: the committed tokens; none in a last chunk that brings only text.
+    text: the text that these tokens complete; empty while a character is incomplete.
+    finish: "stop", "length" or None. Why the output ends here: with an end of sequence, which has no text, or at its
+        longest. None if it goes on.
+    log_probs: of each token, if they were wanted.
+    candidates: the likeliest tokens in the place of each, if they were wanted.
     """
 
     token_ids: tuple[int, ...]

@@ -38,13 +38,7 @@ _log = logging.getLogger("swiftspec")
 class Dispatcher:
     """Requests of an engine, while they wait and run.
 
-    Parameters
-    ----------
-    targets : sequence of WorkerGroup
-    draft : WorkerGroup or None
-        None if no separate process drafts.
-    admission : AdmissionLimits
-    recovery : DraftRecovery
+    draft: None if no separate process drafts.
     """
 
     def __init__(

@@ -60,39 +60,20 @@ class LaunchOptions(TypedDict, total=False):
 class Launcher:
     """Warm processes for one model pair on given devices; a context manager.
 
-    Parameters
-    ----------
-    models : mapping of Role to ModelRef
-        The target, and the draft if a policy drafts.
-    placement : Placement
-        Devices of the roles; those of other machines if the executor is theirs.
-    layout : Layout
-        Layout that the policies to come need; a co-located engine also decodes without its draft.
-    max_context : int
-        Prompt and output tokens of the longest request.
-    recovery : DraftRecovery
-        Waits and restarts when a draft is lost.
-    admission : AdmissionLimits
-        How many requests run and wait at once; one runs, if not given.
-    batch : BatchLimits
-        Limits of a step.
-    steering : Steering
-        What decides how much is drafted and verified; all that policies ask for, if not given.
-    tenants : sequence of str
-        Directories of the target's fine-tunes and adapters, numbered from 1.
-    executor : Executor
-        Where processes run; this machine if not given.
-    cancelled : Event
-        Set by another thread, it cancels the start.
+    models: the target, and the draft if a policy drafts.
+    placement: devices of the roles; those of other machines if the executor is theirs.
+    layout: layout that the policies to come need; a co-located engine also decodes without its draft.
+    max_context: prompt and output tokens of the longest request.
+    recovery: waits and restarts when a draft is lost.
+    admission: how many requests run and wait at once; one runs, if not given.
+    batch: limits of a step.
+    steering: what decides how much is drafted and verified; all that policies ask for, if not given.
+    tenants: directories of the target's fine-tunes and adapters, numbered from 1.
+    executor: where processes run; this machine if not given.
+    cancelled: set by another thread, it cancels the start.
 
-    Raises
-    ------
-    ValueError
-        If a model cannot be loaded or a device does not exist; no process is left running.
-    EngineError
-        If a process ends while it loads: the target's, or a draft's four times.
-    InterruptedError
-        If the start was cancelled.
+    ValueError: if a model cannot be loaded or a device does not exist; no process is left running. EngineError: if a
+    process ends while it loads: the target's, or a draft's four times. InterruptedError: if the start was cancelled.
     """
 
     def __init__(
@@ -303,13 +284,9 @@ class Launcher:
     ) -> Generator[tuple[int, ...], None, Generation]:
         """Tokens of one request as they are committed; closing the generator, or setting `interrupted`, ends it early.
 
-        Raises
-        ------
-        ValueError
-            If the engine's layout does not suit the policy, the policy does not support the sampler's acceptance
-            method, or the request does not fit the context.
-        EngineError
-            If a process of the target died; its `tokens` are what had been committed.
+        ValueError: if the engine's layout does not suit the policy, the policy does not support the sampler's
+        acceptance method, or the request does not fit the context. EngineError: if a process of the target died; its
+        `tokens` are what had been committed.
         """
         events = Events()
         running = self.submit(

@@ -26,14 +26,8 @@ _LEAST_TPOT_S = 1e-6
 class RequestOptions:
     """Attributes of a request besides its text.
 
-    Parameters
-    ----------
-    client : str
-        Whose it is.
-    tpot_s : float or None
-        Its limit on the time per token, for controls that keep limits; a microsecond or more.
-    tenant : int
-        Number of its tenant; 0 is the target itself.
+    client: whose it is. tpot_s: its limit on the time per token, for controls that keep limits; a microsecond or more.
+    tenant: number of its tenant; 0 is the target itself.
     """
 
     client: str = ""
@@ -58,18 +52,11 @@ class Task:
 class Tenant:
     """A fine-tune or an adapter of the target, or the target itself.
 
-    Attributes
-    ----------
-    number : int
-        Its place in the engine; 0 is the target.
-    name : str
-        Its name for requests; that of the target is empty.
-    directory : Path
-        Its files. Those of an adapter have no chat template, as a rule.
-    eos_token_ids : frozenset of int
-        Tokens that end its output.
-    weight_bytes : int
-        Memory of the weights that it does not share with the target or with tenants before it.
+    number: its place in the engine; 0 is the target.
+    name: its name for requests; that of the target is empty.
+    directory: its files. Those of an adapter have no chat template, as a rule.
+    eos_token_ids: tokens that end its output.
+    weight_bytes: memory of the weights that it does not share with the target or with tenants before it.
     """
 
     number: int
@@ -125,16 +112,8 @@ class Tenants:
 class RequestMaker:
     """Makes the requests of an engine.
 
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-    tenants : Tenants
-        Whose ends of a sequence count.
-    vocab_size : int
-    max_context : int
-        Tokens of the longest request.
-    max_new_tokens : int
-        Output tokens of requests that do not say.
+    tenants: whose ends of a sequence count. max_context: tokens of the longest request. max_new_tokens: output tokens
+    of requests that do not say.
     """
 
     def __init__(

@@ -31,26 +31,15 @@ _log = logging.getLogger("swiftspec")
 class Generation:
     """A request's output.
 
-    Parameters
-    ----------
-    interrupted : bool
-        Ctrl-C, or the consumer of the tokens, ended it early.
-    losses : int
-        How often the target had to continue without its draft.
-    preemptions : int
-        How often it gave its place to others, because the cache was full.
-    begun_s : float
-        When it was admitted, on the clock of its timeline.
-    rows_asked : int
-        Rows that its policy wanted to verify; a full step grants fewer.
-    alone_s : float
-        Seconds without the draft that it should have had.
-    seed : int
-        Seed by which its tokens were drawn, unless it was greedy.
-    log_probs : tuple of float
-        Log-probs of the tokens, if they were wanted; or of a prompt that was scored, from its second token on.
-    candidates : tuple of Candidates
-        The likeliest tokens in the place of each of these, if they were wanted.
+    interrupted: Ctrl-C, or the consumer of the tokens, ended it early.
+    losses: how often the target had to continue without its draft.
+    preemptions: how often it gave its place to others, because the cache was full.
+    begun_s: when it was admitted, on the clock of its timeline.
+    rows_asked: rows that its policy wanted to verify; a full step grants fewer.
+    alone_s: seconds without the draft that it should have had.
+    seed: seed by which its tokens were drawn, unless it was greedy.
+    log_probs: log-probs of the tokens, if they were wanted; or of a prompt that was scored, from its second token on.
+    candidates: the likeliest tokens in the place of each of these, if they were wanted.
     """
 
     tokens: tuple[int, ...]
@@ -85,42 +74,21 @@ class Ending(Enum):
 class RunningRequest:
     """A request, and where it stands.
 
-    Parameters
-    ----------
-    name : str
-        Name in its timeline.
-    policy, request, sampler
-        What was submitted.
-    deliver : callable
-        Takes its events, in the dispatcher's thread.
-    options : RequestOptions
+    name: name in its timeline. policy, request, sampler: what was submitted. deliver: takes its events, in the
+    dispatcher's thread.
 
-    Attributes
-    ----------
-    key : int
-        Place in the order of submission.
-    start_s : float
-        When it was submitted.
-    policy : Policy
-        By which it runs: the fallback, after several targets have lost the draft that leads them.
-    command : Generate or None
-        What its present programs were begun with; None while it waits.
-    targets_left : set of WorkerGroup
-        Targets whose programs run.
-    ending : Ending or None
-        Why its programs are being ended.
-    deadline_s : float or None
-        When the wait for the end of its programs is given up.
-    unheard : list
-        Commits that have not been delivered.
-    failure : Exception or None
-        What ends it, if it is its own.
-    is_due : bool
-        Whether it begins again as soon as its programs have ended.
-    begun_s : float or None
-        When it was admitted first.
-    scores : list of ScoreReport
-        Log-probs, if they are wanted; those of tokens are there before the tokens are delivered.
+    key: place in the order of submission.
+    start_s: when it was submitted.
+    policy: by which it runs: the fallback, after several targets have lost the draft that leads them.
+    command: what its present programs were begun with; None while it waits.
+    targets_left: targets whose programs run.
+    ending: why its programs are being ended.
+    deadline_s: when the wait for the end of its programs is given up.
+    unheard: commits that have not been delivered.
+    failure: what ends it, if it is its own.
+    is_due: whether it begins again as soon as its programs have ended.
+    begun_s: when it was admitted first.
+    scores: log-probs, if they are wanted; those of tokens are there before the tokens are delivered.
     """
 
     name: str

@@ -24,15 +24,9 @@ __all__ = ["ScoredToken", "Scorer"]
 class ScoredToken(NamedTuple):
     """A token of a prompt.
 
-    Attributes
-    ----------
-    token_id : int
-    text : str
-        What it adds to the text; empty while a character is incomplete, and of a special token.
-    log_prob : float or None
-        Natural logarithm of its probability after the tokens before it, at temperature 1; None of the first one.
-    candidates : tuple of (str, float)
-        The likeliest tokens in its place, as texts, and their log-probs; none unless they were wanted.
+    text: what it adds to the text; empty while a character is incomplete, and of a special token. log_prob: natural
+    logarithm of its probability after the tokens before it, at temperature 1; None of the first one. candidates: tuple
+    of (str, float). The likeliest tokens in its place, as texts, and their log-probs; none unless they were wanted.
     """
 
     token_id: int
@@ -69,16 +63,10 @@ class Scorer:
     ) -> Callable[[], None]:
         """Score a task's prompt without waiting.
 
-        Parameters
-        ----------
-        deliver : callable
-            Takes the end, a `Generation` with log-probs or an exception, in another thread; no chunks.
-        num_candidates : int
-            Likeliest tokens to find in the place of each.
-        with_next : bool
-            Find the likeliest next token, too.
-        client : str
-            Whose request it is.
+        deliver: takes the end, a `Generation` with log-probs or an exception, in another thread; no chunks.
+        num_candidates: likeliest tokens to find in the place of each.
+        with_next: find the likeliest next token, too.
+        client: whose request it is.
 
         Returns
         -------

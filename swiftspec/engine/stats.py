@@ -27,19 +27,11 @@ class DraftState(StrEnum):
 class EngineState:
     """An engine at one moment.
 
-    Parameters
-    ----------
-    num_running, num_waiting : int
-        Requests.
-    max_running : int
-        Requests that run at once, at most.
-    cache_usage : float
-        Share of the key-value caches that running requests hold.
-    num_preemptions, num_refused : int
-        Requests that gave way to others, and that found no place to wait, so far.
-    draft : DraftState
-    failure : str
-        What ended the target, after which every request fails; empty while it runs.
+    num_running, num_waiting: requests.
+    max_running: requests that run at once, at most.
+    cache_usage: share of the key-value caches that running requests hold.
+    num_preemptions, num_refused: requests that gave way to others, and that found no place to wait, so far.
+    failure: what ended the target, after which every request fails; empty while it runs.
     """
 
     num_running: int
@@ -56,19 +48,11 @@ class EngineState:
 class Stats:
     """Figures of all finished requests.
 
-    Parameters
-    ----------
-    requests : int
-    prompt_tokens, tokens : int
-        Tokens of the prompts and of the outputs.
-    tokens_per_s : float
-        Output tokens over the seconds from each request to its last token; 0 before the first request.
-    tokens_per_round : float
-        Output tokens per verification; 0 before the first request.
-    losses : int
-        How often the target continued without its draft.
-    restarts : int
-        How often the draft was restarted.
+    prompt_tokens, tokens: tokens of the prompts and of the outputs.
+    tokens_per_s: output tokens over the seconds from each request to its last token; 0 before the first request.
+    tokens_per_round: output tokens per verification; 0 before the first request.
+    losses: how often the target continued without its draft.
+    restarts: how often the draft was restarted.
     """
 
     requests: int

@@ -35,24 +35,15 @@ _KV_DTYPES: Final[Mapping[Literal["", "bf16", "fp8"], tuple[str, ...]]] = {
 class StepLimits:
     """Limits under which an engine forms its steps.
 
-    Parameters
-    ----------
-    step_tokens : int
-        Tokens of a step: prompts and decoded ones have one budget.
-    requests : int
-        Requests that run at once.
-    prefix_block : int
-        Tokens of a block of the prefix cache; 0 without one.
-    runs_ahead : bool
-        Whether the next step is formed while one runs. A request that arrives meanwhile joins the one after.
-    captured_tokens : int
-        Largest step that runs as a recorded graph; larger ones are launched kernel by kernel. 0: none does.
-    prompt_wait : int
-        Steps that prompts wait, at most, until there is one for every rank of attention in data parallel.
-    kv_dtype : str
-        Format of keys and values, bf16 or fp8; the engine's own choice if empty.
-    memory_share : float
-        Share of a device's memory that weights, cache and workspace may take.
+    step_tokens: tokens of a step: prompts and decoded ones have one budget.
+    requests: requests that run at once.
+    prefix_block: tokens of a block of the prefix cache; 0 without one.
+    runs_ahead: whether the next step is formed while one runs. A request that arrives meanwhile joins the one after.
+    captured_tokens: largest step that runs as a recorded graph; larger ones are launched kernel by kernel. 0: none
+        does.
+    prompt_wait: steps that prompts wait, at most, until there is one for every rank of attention in data parallel.
+    kv_dtype: format of keys and values, bf16 or fp8; the engine's own choice if empty.
+    memory_share: share of a device's memory that weights, cache and workspace may take.
     """
 
     step_tokens: int

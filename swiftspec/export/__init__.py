@@ -87,26 +87,15 @@ def export_plan(
 ) -> Export:
     """The command that starts an engine on a plan, or on the nearest plan that it can express.
 
-    Parameters
-    ----------
-    plan : Plan
-    engine : Engine
-    policy : str, optional
-        One of the plan's alternatives instead of its choice.
-    lengths : callable, optional
-        Finds the draft tokens of a chain by batch size, from devices, processes and requests at once. A plan for a
+    policy: one of the plan's alternatives instead of its choice.
+    lengths: finds the draft tokens of a chain by batch size, from devices, processes and requests at once. A plan for a
         fleet has its own.
-    max_running : int, optional
-        Requests at once; if not given, those of the load that the plan was made for. Without, no schedule is exported.
-    imitated : AcceptanceTrace, optional
-        Imitate the acceptance of chains on this trace, without the draft's weights.
-    draft : str, optional
-        Repository or directory of the draft's checkpoint, instead of the plan's.
+    max_running: requests at once; if not given, those of the load that the plan was made for. Without, no schedule is
+        exported.
+    imitated: imitate the acceptance of chains on this trace, without the draft's weights.
+    draft: repository or directory of the draft's checkpoint, instead of the plan's.
 
-    Raises
-    ------
-    ValueError
-        If the engine runs plans as they are, has nothing like the policy, or imitates no acceptance.
+    ValueError: if the engine runs plans as they are, has nothing like the policy, or imitates no acceptance.
     """
     if engine.command is None:
         raise FieldError("engine", f"{engine.name}, which runs a plan as it is: swiftspec serve --plan FILE")

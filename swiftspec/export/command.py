@@ -26,46 +26,25 @@ _FP8 = "Weights in fp8: {engine} reads them from the checkpoint; name one in fp8
 class ServerSettings:
     """Models, devices and policy of a server. Every `Value` of an engine's words is an attribute, None for none.
 
-    Parameters
-    ----------
-    target : str
-        Repository or directory.
-    draft : str, optional
-        The same of the draft; None if the policy has none, or it comes with the target.
-    method : Method, optional
-        How tokens are drafted; None if none are.
-    policy : Policy
-        One that the engine can run.
-    layout : DeviceLayout
-        How the devices share the target.
-    draft_degree : int
-        Devices that divide the draft of a rank.
-    dtype : str, optional
-        Of weights that are not quantised, `bfloat16`; the checkpoint's own if None.
-    quantisation : mapping
-        `fp8`, `int8` or `int4` by role; roles without any are left out.
-    schedule : tuple of LengthRange
-        Draft tokens by requests at once; empty if their number is fixed.
-    written_schedule : object
-        The same as the engine writes it.
-    file : str, optional
-        Name of the file of settings, if there are any.
-    max_running : int, optional
-        Requests at once.
-    limits, usual : StepLimits, optional
-        Those that the plan assumed of the engine, and its own; None if it assumed none.
-    is_loaded : bool
-        Whether the plan was made for a load, under these limits.
-    kv_dtype : str, optional
-        Format of keys and values, as the engine writes it.
-    max_context : int, optional
-        Tokens of the longest request that was planned for.
-    memory : GroupMemory, optional
-        What is on each device.
-    device_bytes : int
-        Memory of a device.
-    rates : tuple of float, optional
-        Acceptance to imitate: shares of the rounds in which at least 1, 2, .. draft tokens are accepted.
+    target: repository or directory.
+    draft: the same of the draft; None if the policy has none, or it comes with the target.
+    method: how tokens are drafted; None if none are.
+    policy: one that the engine can run.
+    layout: how the devices share the target.
+    draft_degree: devices that divide the draft of a rank.
+    dtype: of weights that are not quantised, `bfloat16`; the checkpoint's own if None.
+    quantisation: `fp8`, `int8` or `int4` by role; roles without any are left out.
+    schedule: draft tokens by requests at once; empty if their number is fixed.
+    written_schedule: the same as the engine writes it.
+    file: name of the file of settings, if there are any.
+    max_running: requests at once.
+    limits, usual: those that the plan assumed of the engine, and its own; None if it assumed none.
+    is_loaded: whether the plan was made for a load, under these limits.
+    kv_dtype: format of keys and values, as the engine writes it.
+    max_context: tokens of the longest request that was planned for.
+    memory: what is on each device.
+    device_bytes: memory of a device.
+    rates: acceptance to imitate: shares of the rounds in which at least 1, 2, .. draft tokens are accepted.
     """
 
     target: str

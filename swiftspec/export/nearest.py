@@ -129,10 +129,7 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
 
     no_trees: not even those that the engine has.
 
-    Raises
-    ------
-    ValueError
-        If the engine has nothing like it; the sentence names what to plan again.
+    ValueError: if the engine has nothing like it; the sentence names what to plan again.
     """
     policy, basis = planned.build(), ""
     drafter = drafter_of(plan.draft.model)

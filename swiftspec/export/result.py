@@ -14,36 +14,19 @@ __all__ = ["Export"]
 class Export(Facts):
     """Command line of a server of another engine.
 
-    Parameters
-    ----------
-    engine, full_name : str
-        Its name, and that in sentences.
-    version : str
-        Release that the options are of.
-    planned : str
-        The plan's candidate that was to be exported, `swiftspec 5+3 (verify_rows=8)`.
-    planned_tokens_per_s : float
-        Its predicted speed.
-    candidate : str
-        What the command runs; another one if the engine cannot express the planned one.
-    tokens_per_s : float, optional
-        Predicted speed of that; None if the plan has no prediction of it.
-    num_replicas : int
-        Servers that the command has to start, of a fleet.
-    basis : str
-        Origin of `candidate`, a sentence; empty if it is the planned one.
-    arguments : tuple of str
-    environment : dict of str to str
-    files : dict of str to str
-        Files that the command reads, by their names in its folder, and their text.
-    configuration : dict
-        The engine's own configuration of speculative decoding; empty without any.
-    schedule : tuple of LengthRange
-        Draft tokens by requests at once, as exported; empty if their number is fixed.
-    not_expressed : tuple of str
-        What the plan has and the command has not, a sentence each.
-    remarks : tuple of str
-        What else to know, a sentence each.
+    engine, full_name: its name, and that in sentences.
+    version: release that the options are of.
+    planned: the plan's candidate that was to be exported, `swiftspec 5+3 (verify_rows=8)`.
+    planned_tokens_per_s: its predicted speed.
+    candidate: what the command runs; another one if the engine cannot express the planned one.
+    tokens_per_s: predicted speed of that; None if the plan has no prediction of it.
+    num_replicas: servers that the command has to start, of a fleet.
+    basis: origin of `candidate`, a sentence; empty if it is the planned one.
+    files: files that the command reads, by their names in its folder, and their text.
+    configuration: the engine's own configuration of speculative decoding; empty without any.
+    schedule: draft tokens by requests at once, as exported; empty if their number is fixed.
+    not_expressed: what the plan has and the command has not, a sentence each.
+    remarks: what else to know, a sentence each.
     """
 
     engine: str

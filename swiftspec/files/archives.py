@@ -25,15 +25,9 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 def read_archive(path: Path, *, kind: str) -> dict[str, np.ndarray]:
     """Arrays of an .npz file by name.
 
-    Parameters
-    ----------
-    kind : str
-        Expected kind of file, for the error: `an acceptance trace`.
+    kind: expected kind of file, for the error: `an acceptance trace`.
 
-    Raises
-    ------
-    ValueError
-        One sentence naming the file, for anything that is not such an archive or is too large.
+    ValueError: one sentence naming the file, for anything that is not such an archive or is too large.
     """
     descriptor = open_input(path)
     try:

@@ -17,18 +17,9 @@ def read_cells(
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Place (`FILE, line N`) and cells of every row that is not blank.
 
-    Parameters
-    ----------
-    path : Path
-    columns : sequence of str
-        Columns to read; others are ignored.
-    optional : sequence of str
-        Columns that the file may lack; their cells are then empty.
+    columns: columns to read; others are ignored. optional: columns that the file may lack; their cells are then empty.
 
-    Raises
-    ------
-    ValueError
-        One sentence naming file, line and column.
+    ValueError: one sentence naming file, line and column.
     """
     try:
         lines = (_text(number, line) for number, line in read_lines(path, most_bytes=_MOST_LINE_BYTES))

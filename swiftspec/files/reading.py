@@ -62,11 +62,8 @@ _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 20
 def open_input(path: Path, *, pipes: bool = False) -> int:
     """A descriptor of a file to read.
 
-    Parameters
-    ----------
-    pipes : bool
-        Allow a pipe, as in `--plan <(...)`. A file named inside another file may not be one: opening a pipe waits for
-        its writer.
+    pipes: allow a pipe, as in `--plan <(...)`. A file named inside another file may not be one: opening a pipe waits
+    for its writer.
     """
     try:
         # Opening must not wait for a pipe that is not allowed; for a regular file the flag changes nothing.

@@ -37,15 +37,8 @@ _NUMPY_TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 class StoredTensor:
     """A tensor in a safetensors file.
 
-    Parameters
-    ----------
-    path : Path
-        Its file.
-    name, dtype : str
-        Names in the header; dtypes are `BF16`, `F32` and so on.
-    shape : tuple of int
-    offset, num_bytes : int
-        Where its bytes are in the file.
+    path: its file. name, dtype: names in the header; dtypes are `BF16`, `F32` and so on. offset, num_bytes: where its
+    bytes are in the file.
     """
 
     path: Path

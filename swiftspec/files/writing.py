@@ -26,14 +26,8 @@ _NUMBER = re.compile("[0-9]{1,9}")  # of a descriptor
 class Destination:
     """Destination of an output's bytes.
 
-    Parameters
-    ----------
-    path : Path
-        The file at the end of all symbolic links.
-    descriptor : int or None
-        An open descriptor of this process, if the path names one; 1 is standard output.
-    status : os.stat_result or None
-        Status of the existing file; None if there is none.
+    path: the file at the end of all symbolic links. descriptor: an open descriptor of this process, if the path names
+    one; 1 is standard output. status: status of the existing file; None if there is none.
     """
 
     path: Path
@@ -100,17 +94,9 @@ def write_output(path: Path, content: bytes, *, private: bool = False) -> None:
 
     A new file gets the permissions that the umask leaves; a replaced one keeps its own. Links are followed.
 
-    Parameters
-    ----------
-    private : bool
-        For secrets: a new file that only this user may read; never one that exists.
+    private: for secrets: a new file that only this user may read; never one that exists.
 
-    Raises
-    ------
-    ValueError
-        One sentence naming the path.
-    BrokenPipeError
-        If standard output has no reader any more.
+    ValueError: one sentence naming the path. BrokenPipeError: if standard output has no reader any more.
     """
     try:
         destination = locate(path)

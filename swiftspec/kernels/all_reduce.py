@@ -119,13 +119,9 @@ def all_reduce(
 ) -> Tensor:
     """`all_reduce_reference`'s second result, (R, H), its first replacing `residual_RH`. `pdl`, errors: see `runtime`.
 
-    Parameters
-    ----------
-    x_RH : Tensor, optional
-        This rank's part, with the exchange's hidden size and dtype. None if a preceding kernel has pushed it (as
-        `tools/gemm_all_reduce.py` does), `num_rows` rows of it.
-    residual_RH, weight_H : Tensor
-        fp32, fp16 or bf16. The result has the dtype of `weight_H`.
+    x_RH: this rank's part, with the exchange's hidden size and dtype. None if a preceding kernel has pushed it (as
+    `tools/gemm_all_reduce.py` does), `num_rows` rows of it. residual_RH, weight_H: fp32, fp16 or bf16. The result has
+    the dtype of `weight_H`.
     """
     num_rows = _check_rows(x_RH, num_rows, exchange)
     check_norm(residual_RH, weight_H, exchange, num_rows=num_rows)

@@ -36,10 +36,7 @@ class Folder:
     def read(self, name: str) -> bytes | None:
         """Content of a file; None if there is none.
 
-        Raises
-        ------
-        DamagedError
-            If it is not whole, or not of this user alone.
+        DamagedError: if it is not whole, or not of this user alone.
         """
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would wait for its other end
         try:

@@ -142,24 +142,12 @@ class Step(Structure):
 class Library:
     """The compiled functions; decoder.cpp says what they do.
 
-    Parameters
-    ----------
-    content : bytes
-        The library itself: a file could change after its check.
+    content: the library itself: a file could change after its check.
 
-    Attributes
-    ----------
-    lanes : int
-        Numbers in a vector, on which the order of packed weights depends.
-    has_float16 : bool
-        Whether weights may be stored in float16.
+    lanes: numbers in a vector, on which the order of packed weights depends. has_float16: whether weights may be stored
+    in float16.
 
-    Raises
-    ------
-    OSError
-        If it cannot be loaded.
-    AttributeError
-        If it lacks a function.
+    OSError: if it cannot be loaded. AttributeError: if it lacks a function.
     """
 
     def __init__(self, content: bytes) -> None:

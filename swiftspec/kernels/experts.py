@@ -135,14 +135,9 @@ def experts(
 ) -> Tensor:
     """`experts_reference`: [R, H], as x. `pdl` and errors: see `runtime`.
 
-    Parameters
-    ----------
-    x_RH : Tensor
-        At most 64 rows; fp32, fp16 or bf16, contiguous.
-    weights_RK, chosen_RK : Tensor
-        Results of `route`: fp32 and int32. A row's experts differ from each other.
-    gate_up_EJH, down_EHI : Tensor
-        x's dtype, contiguous. An expert's gate rows, then its up rows; its down projection.
+    x_RH: at most 64 rows; fp32, fp16 or bf16, contiguous. weights_RK, chosen_RK: results of `route`: fp32 and int32. A
+    row's experts differ from each other. gate_up_EJH, down_EHI: x's dtype, contiguous. An expert's gate rows, then its
+    up rows; its down projection.
     """
     _check(x_RH, weights_RK, chosen_RK, gate_up_EJH, down_EHI)
     (num_rows, hidden), num_slots, width = x_RH.shape, chosen_RK.numel(), down_EHI.shape[2]

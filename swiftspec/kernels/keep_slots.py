@@ -81,19 +81,12 @@ def keep_slots(
 
     A rotated key stays valid: a kept token's position is the same before and after.
 
-    Parameters
-    ----------
-    cache_L2GCD : Tensor
-        fp32, fp16 or bf16, contiguous, as all tensors here: keys and values of all layers. D up to 256.
-    slots_K : Tensor
-        int32: distinct tree slots in their new order, then -1 up to K, which is at most 256. Read on the device, as are
-        the lengths and `num_verified`, and therefore not checked.
-    lengths_2 : Tensor
-        int32, (prefix, tree). The tree's previous length does not matter.
-    num_verified : Tensor
-        int32, one element: the number of kept slots that join the prefix.
-    workspace : Tensor, optional
-        int32 [1], zero, and zero again afterwards. Without it every call clears one, with an extra launch.
+    cache_L2GCD: fp32, fp16 or bf16, contiguous, as all tensors here: keys and values of all layers. D up to 256.
+    slots_K: int32: distinct tree slots in their new order, then -1 up to K, which is at most 256. Read on the device,
+        as are the lengths and `num_verified`, and therefore not checked.
+    lengths_2: int32, (prefix, tree). The tree's previous length does not matter.
+    num_verified: int32, one element: the number of kept slots that join the prefix.
+    workspace: int32 [1], zero, and zero again afterwards. Without it every call clears one, with an extra launch.
     """
     check_shape("cache_L2GCD", cache_L2GCD, (None, 2, None, None, None))
     num_layers, _, num_kv_heads, capacity, head_dim = cache_L2GCD.shape

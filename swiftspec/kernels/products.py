@@ -106,10 +106,8 @@ class Workspace:
     def of_stream(cls, device: torch.device) -> Workspace:
         """The current stream's own workspace, made on first use.
 
-        Raises
-        ------
-        RuntimeError
-            If that is during a CUDA graph's capture: the graph would own the memory, and zero it on every replay.
+        RuntimeError: if that is during a CUDA graph's capture: the graph would own the memory, and zero it on every
+        replay.
         """
         if device.type != "cuda":
             return _workspace(device, 0)

@@ -159,13 +159,8 @@ def quantised_gemm(
 ) -> Tensor:
     """`quantised_gemm_reference`, summed in fp32. Others as in `skinny_gemm`; `out` is (R, N // 2) if `gated`.
 
-    Parameters
-    ----------
-    weight : Int4Weight or Fp8Weight
-    gated : bool
-        The weight has all gate rows, then all up rows; the result is silu(gate) * up, (R, N // 2).
-    config : TileConfig, optional
-        `block_k` is 256 for int4. By default this GPU's tuned one, or `default_config`.
+    gated: the weight has all gate rows, then all up rows; the result is silu(gate) * up, (R, N // 2). config: `block_k`
+    is 256 for int4. By default this GPU's tuned one, or `default_config`.
     """
     check_shape("x_RK", x_RK, (None, None))
     n, k = weight.shape

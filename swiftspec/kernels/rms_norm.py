@@ -62,14 +62,8 @@ def rms_norm(
 ) -> Tensor:
     """`rms_norm_reference`'s second result; its first replaces `residual_RH`. `pdl` and errors: see `runtime`.
 
-    Parameters
-    ----------
-    residual_RH : Tensor
-        fp32, fp16 or bf16, contiguous; updated in place if there is an `update_RH`.
-    update_RH : Tensor, optional
-        Same shape; any supported dtype.
-    weight_H : Tensor
-        The result has its dtype.
+    residual_RH: fp32, fp16 or bf16, contiguous; updated in place if there is an `update_RH`. update_RH: same shape; any
+    supported dtype. weight_H: the result has its dtype.
     """
     check_shape("residual_RH", residual_RH, (None, None))
     num_rows, size = residual_RH.shape

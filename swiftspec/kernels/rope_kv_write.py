@@ -129,22 +129,13 @@ def rope_kv_write(
 ) -> Tensor:
     """`rope_kv_write_reference` in one launch: returns the queries, (R, H, D), and writes keys and values.
 
-    Parameters
-    ----------
-    qkv_RQ : Tensor
-        fp32, fp16 or bf16, contiguous, as all tensors here.
-    cos_sin_CD : Tensor
-        fp32: per position the cosines of D / 2 angles, then the sines. Positions beyond it are not checked.
-    positions_R : Tensor
-        int32 or int64.
-    lengths_2 : Tensor
-        int32, (prefix, tree) before these rows; not changed. Rows beyond the capacity are not written.
-    keys_GCD, values_GCD : Tensor
-        Cache of one layer, dtype of qkv.
-    num_heads : int
-        H.
-    q_norm_D, k_norm_D : Tensor, optional
-        Both or neither: weights of an RMSNorm of every head before its rotation, with `eps`.
+    qkv_RQ: fp32, fp16 or bf16, contiguous, as all tensors here.
+    cos_sin_CD: fp32: per position the cosines of D / 2 angles, then the sines. Positions beyond it are not checked.
+    positions_R: int32 or int64.
+    lengths_2: int32, (prefix, tree) before these rows; not changed. Rows beyond the capacity are not written.
+    keys_GCD, values_GCD: cache of one layer, dtype of qkv.
+    num_heads: H.
+    q_norm_D, k_norm_D: both or neither: weights of an RMSNorm of every head before its rotation, with `eps`.
     """
     check_shape("keys_GCD", keys_GCD, (None, None, None))
     num_kv_heads, capacity, head_dim = keys_GCD.shape

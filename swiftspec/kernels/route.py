@@ -71,14 +71,8 @@ def _route_kernel(
 def route(logits_RE: Tensor, num_active: int, *, is_normalised: bool, pdl: bool = False) -> tuple[Tensor, Tensor]:
     """`route_reference`: (weights fp32 [R, K], experts int32 [R, K]). `pdl` and errors: see `runtime`.
 
-    Parameters
-    ----------
-    logits_RE : Tensor
-        fp32, fp16 or bf16, contiguous; E up to 1024, any number of rows.
-    num_active : int
-        1 to E.
-    is_normalised : bool
-        Whether a row's weights add up to one.
+    logits_RE: fp32, fp16 or bf16, contiguous; E up to 1024, any number of rows. num_active: 1 to E. is_normalised:
+    whether a row's weights add up to one.
     """
     check_shape("logits_RE", logits_RE, (None, None))
     num_rows, size = logits_RE.shape

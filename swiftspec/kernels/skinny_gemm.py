@@ -158,18 +158,11 @@ def skinny_gemm(
 ) -> Tensor:
     """`skinny_gemm_reference`, summed in fp32. `pdl` and errors: see `runtime`.
 
-    Parameters
-    ----------
-    x_RK : Tensor
-        At most 64 rows; fp32, fp16 or bf16, contiguous.
-    weight_NK : Tensor
-        x's dtype, contiguous.
-    config : TileConfig, optional
-        By default `default_config`, which was not measured.
-    out : Tensor, optional
-        Buffer for the result, (R, N), of x's dtype.
-    workspace : Workspace, optional
-        For a split K; by default the current stream's. ValueError if it is too small.
+    x_RK: at most 64 rows; fp32, fp16 or bf16, contiguous.
+    weight_NK: x's dtype, contiguous.
+    config: by default `default_config`, which was not measured.
+    out: buffer for the result, (R, N), of x's dtype.
+    workspace: for a split K; by default the current stream's. ValueError if it is too small.
     """
     check_shape("weight_NK", weight_NK, (None, None))
     check_shape("x_RK", x_RK, (None, None))
@@ -217,12 +210,8 @@ def gate_up(
 ) -> Tensor:
     """`gate_up_reference`, summed in fp32. Other parameters as in `skinny_gemm`; `out` is (R, N // 2).
 
-    Parameters
-    ----------
-    weight_NK : Tensor
-        All gate rows, then all up rows.
-    config : TileConfig, optional
-        `block_n` counts gate and up rows together. By default this GPU's tuned one, or `default_config`.
+    weight_NK: all gate rows, then all up rows. config: `block_n` counts gate and up rows together. By default this
+    GPU's tuned one, or `default_config`.
     """
     check_shape("weight_NK", weight_NK, (None, None))
     check_shape("x_RK", x_RK, (None, None))

@@ -21,16 +21,10 @@ __all__ = ["PeerBuffers", "map_peers", "shared_buffers", "symmetric_buffers"]
 class PeerBuffers:
     """One rank's view of the buffers.
 
-    Attributes
-    ----------
-    rank : int
-        Rank of this view.
-    buffers : tuple[Tensor, ...]
-        int32 words by rank, of equal length; each starts at a multiple of 16 bytes.
-    table : Tensor
-        int64, on the device of the buffers: the address of each of them in this process.
-    mapping : object
-        Object that keeps the mapping alive.
+    rank: rank of this view.
+    buffers: int32 words by rank, of equal length; each starts at a multiple of 16 bytes.
+    table: int64, on the device of the buffers: the address of each of them in this process.
+    mapping: object that keeps the mapping alive.
     """
 
     rank: int

@@ -78,10 +78,7 @@ def table_path(device_name: str) -> Path:
 def load_table(path: Path) -> Table:
     """Read a table; an empty one if there is no such file.
 
-    Raises
-    ------
-    ValueError
-        Naming file and row, if `dump_table` would not have written this file.
+    ValueError: naming file and row, if `dump_table` would not have written this file.
     """
     if not path.exists():
         return {}

@@ -96,12 +96,8 @@ def _merge_candidates_kernel(
 def top_candidates(logits_RV: Tensor, k: int, *, pdl: bool = False) -> tuple[Tensor, Tensor]:
     """`top_candidates_reference`: (logprobs fp32 [R, k], tokens int32 [R, k]), in two launches.
 
-    Parameters
-    ----------
-    logits_RV : Tensor
-        fp32, fp16 or bf16, contiguous; V up to 262144. No row with not-a-number, or with fewer than k that are finite.
-    k : int
-        1 to 32, and at most V.
+    logits_RV: fp32, fp16 or bf16, contiguous; V up to 262144. No row with not-a-number, or with fewer than k that are
+    finite. k: 1 to 32, and at most V.
     """
     check_shape("logits_RV", logits_RV, (None, None))
     num_rows, size = logits_RV.shape

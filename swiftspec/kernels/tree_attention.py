@@ -273,25 +273,18 @@ def tree_attention(
 ) -> Tensor:
     """`tree_attention_reference`, (R, H, D), in one launch. `pdl` and errors: see `runtime`.
 
-    Parameters
-    ----------
-    q_RHD : Tensor
-        fp32, fp16 or bf16, contiguous, as all tensors here. R from 1 to 64; D 16, 32, 64 or 128.
-    keys_GCD, values_GCD : Tensor
-        Cache of one layer, dtype of q; this forward's rows are in it already. H / G is 1 to 8.
-    ancestors_RW : Tensor
-        int32: bit s % 32 of word s // 32 is set where the row sees tree slot s, its own included. W from 1 to 8.
-    lengths_2 : Tensor
-        int32, (prefix, tree) before this forward's rows: at most C - R in total. Read on the device and therefore not
-        checked. No row sees tree slots without a word.
-    scale : float
-        Factor of the products of queries and keys, usually 1 / sqrt(D).
-    num_splits : int, optional
-        Most programs that share the keys of one query block; fewer if a program would have less than `min_blocks`.
-    min_blocks : int
-        Fewest blocks of 64 slots for a program.
-    workspace : Tensor, optional
-        The result of `tree_attention_workspace`, or longer. Without it every call clears one, with an extra launch.
+    q_RHD: fp32, fp16 or bf16, contiguous, as all tensors here. R from 1 to 64; D 16, 32, 64 or 128.
+    keys_GCD, values_GCD: cache of one layer, dtype of q; this forward's rows are in it already. H / G is 1 to 8.
+    ancestors_RW: int32: bit s % 32 of word s // 32 is set where the row sees tree slot s, its own included. W from 1 to
+        8.
+    lengths_2: int32, (prefix, tree) before this forward's rows: at most C - R in total. Read on the device and
+        therefore not checked. No row sees tree slots without a word.
+    scale: factor of the products of queries and keys, usually 1 / sqrt(D).
+    num_splits: most programs that share the keys of one query block; fewer if a program would have less than
+        `min_blocks`.
+    min_blocks: fewest blocks of 64 slots for a program.
+    workspace: the result of `tree_attention_workspace`, or longer. Without it every call clears one, with an extra
+        launch.
     """
     _check(q_RHD, keys_GCD, values_GCD, ancestors_RW, lengths_2)
     out = torch.empty_like(q_RHD)

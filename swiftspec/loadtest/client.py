@@ -47,20 +47,10 @@ class Completion(NamedTuple):
 class ServerClient:
     """A server.
 
-    Parameters
-    ----------
-    url : str
-        Its address, with or without `/v1`.
-    api_key : str
-    timeout_s : float
-        Longest silence.
-    total_s : float
-        Longest time from a request to the end of its answer.
+    url: its address, with or without `/v1`. timeout_s: longest silence. total_s: longest time from a request to the end
+    of its answer.
 
-    Raises
-    ------
-    ValueError
-        If the address is none of HTTP, or the key none that can be sent.
+    ValueError: if the address is none of HTTP, or the key none that can be sent.
     """
 
     def __init__(self, url: str, *, api_key: str = "", timeout_s: float = 600.0, total_s: float = 3600.0) -> None:

@@ -33,14 +33,8 @@ _URL = re.compile("[!-~]+")
 class Bounds:
     """Limits of an answer.
 
-    Parameters
-    ----------
-    most_bytes : int
-        Size of its headers and its body, as they are sent.
-    silence_s : float
-        Longest time in which nothing comes.
-    total_s : float
-        Longest time from the request to the end of the answer.
+    most_bytes: size of its headers and its body, as they are sent. silence_s: longest time in which nothing comes.
+    total_s: longest time from the request to the end of the answer.
     """
 
     most_bytes: int

@@ -30,22 +30,13 @@ PromptTokens = tuple[int, ...]
 class SentLoad:
     """A workload as its clients saw it.
 
-    Attributes
-    ----------
-    metrics : LoadMetrics
-        Metrics of the requests that ended well. Rounds are chunks; TTFT includes the wait for admission.
-    records : tuple of ServedRecord
-        The same requests, in the order of the workload.
-    answers : tuple of StreamedCompletion
-        In the order of the workload.
-    start_s : float
-        When the workload began, on the clock of the answers.
-    failures : dict
-        Number of requests that failed, by sentence; those that were refused for overload are not among them.
-    late_s : float
-        Longest delay of a submission after its arrival.
-    timelines : dict of int to Timeline
-        Timelines of the requests, by their number in the workload, if the server keeps timelines; on its clock.
+    metrics: metrics of the requests that ended well. Rounds are chunks; TTFT includes the wait for admission.
+    records: the same requests, in the order of the workload.
+    answers: in the order of the workload.
+    start_s: when the workload began, on the clock of the answers.
+    failures: number of requests that failed, by sentence; those that were refused for overload are not among them.
+    late_s: longest delay of a submission after its arrival.
+    timelines: timelines of the requests, by their number in the workload, if the server keeps timelines; on its clock.
     """
 
     metrics: LoadMetrics
@@ -98,17 +89,9 @@ def send_workload(
 ) -> SentLoad:
     """Send every request at its time, or as soon as a client of the closed loop is free.
 
-    Parameters
-    ----------
-    prompts : sequence of tuple of int
-        One for each request, see `drawn_prompts`.
-    model : str
-        The server's name of it.
+    prompts: one for each request, see `drawn_prompts`. model: the server's name of it.
 
-    Raises
-    ------
-    ValueError
-        If no request ended well.
+    ValueError: if no request ended well.
     """
     first = client.complete(prompts[0], model=model, num_tokens=_WARM_UP_TOKENS)
     if first.error:

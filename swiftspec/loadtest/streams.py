@@ -23,19 +23,11 @@ Piece = tuple[float, bytes]  # when it came, of `time.perf_counter`
 class StreamedCompletion:
     """A streamed completion as its client saw it.
 
-    Parameters
-    ----------
-    sent_s, answered_s : float
-        When it was sent, and when the answer began or failed; times of `time.perf_counter`.
-    chunks_s : tuple of float
-        When chunks with text or tokens came.
-    num_tokens : int
-        Output tokens.
-    text : str
-    status : int
-        HTTP status; 0 if there was no answer.
-    error : str
-        Why it failed; empty if it did not.
+    sent_s, answered_s: when it was sent, and when the answer began or failed; times of `time.perf_counter`.
+    chunks_s: when chunks with text or tokens came.
+    num_tokens: output tokens.
+    status: HTTP status; 0 if there was no answer.
+    error: why it failed; empty if it did not.
     """
 
     sent_s: float

@@ -26,25 +26,15 @@ _PLANNED = (Drafter.DFLASH, Drafter.DSPARK, Drafter.DOMINO)
 class BlockSpec:
     """Shape of a block drafter.
 
-    Parameters
-    ----------
-    directory : Path
-        Names the drafter in errors.
-    layers : ModelSpec
-        Its decoder layers.
-    feature_layers : tuple of int
-        The target's layers whose inputs it reads; the number of layers stands for the last one's output.
-    mask_token : int
-        Token at which it guesses.
-    block_size : int
-        Tokens of a block, the verified one included. Each of them sees the others, so all blocks are of this size.
-    drafter : Drafter
-    num_draft_tokens : int
-        Tokens that a block proposes: all but the verified one, unless its place answers, too.
-    draft_vocab_size : int
-        Tokens that it can propose.
-    markov_rank, gru_size : int
-        Widths of the products that correct each token of a block by those before it; 0 without.
+    directory: names the drafter in errors.
+    layers: its decoder layers.
+    feature_layers: the target's layers whose inputs it reads; the number of layers stands for the last one's output.
+    mask_token: token at which it guesses.
+    block_size: tokens of a block, the verified one included. Each of them sees the others, so all blocks are of this
+        size.
+    num_draft_tokens: tokens that a block proposes: all but the verified one, unless its place answers, too.
+    draft_vocab_size: tokens that it can propose.
+    markov_rank, gru_size: widths of the products that correct each token of a block by those before it; 0 without.
     """
 
     directory: Path

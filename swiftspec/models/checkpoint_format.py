@@ -40,12 +40,7 @@ _ALGORITHMS: Final[Mapping[str, Quantisation]] = {
 def stored_weights(directory: Path, values: Mapping[str, Any], spec: ModelSpec) -> StoredWeights | None:
     """Format of the weights of a model directory; None if they are not quantised.
 
-    Parameters
-    ----------
-    directory : Path
-    values : mapping
-        Its config.json.
-    spec : ModelSpec
+    values: its config.json.
     """
     path, text = directory / "config.json", values.get("text_config")
     found = values.get(_FIELD) or (text.get(_FIELD) if isinstance(text, dict) else None)

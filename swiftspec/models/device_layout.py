@@ -18,19 +18,11 @@ _EXPECTED = (
 class DeviceLayout:
     """Devices of a group in ranks: each rank has attention, dense networks and a cache of its own for its requests.
 
-    Parameters
-    ----------
-    dp : int
-        Ranks. Requests are spread over them, and all ranks run every step together.
-    tp : int
-        Devices that divide the heads of one rank.
-    ep : int
-        All devices of the group if each holds whole experts; 1 if every expert's width is divided over all of them.
+    dp: ranks. Requests are spread over them, and all ranks run every step together. tp: devices that divide the heads
+    of one rank. ep: all devices of the group if each holds whole experts; 1 if every expert's width is divided over all
+    of them.
 
-    Raises
-    ------
-    ValueError
-        For a number below 1, or experts that are whole on some of the devices only.
+    ValueError: for a number below 1, or experts that are whole on some of the devices only.
     """
 
     dp: int = 1

@@ -31,13 +31,7 @@ KIND_OF_DRAFTER = {
 class DraftFacts:
     """Facts that a policy must know of a draft.
 
-    Parameters
-    ----------
-    kind : DraftKind
-    mask_token : int
-        Token at which it guesses a later one; -1 if it has none.
-    drafter : Drafter, optional
-        What it is, if it is no plain model.
+    mask_token: token at which it guesses a later one; -1 if it has none. drafter: what it is, if it is no plain model.
     """
 
     kind: DraftKind = DraftKind.SERIAL

@@ -18,16 +18,10 @@ __all__ = ["DrafterShape"]
 class DrafterShape(NamedTuple):
     """A drafter beside its target.
 
-    Parameters
-    ----------
-    spec : ModelSpec
-        Its layers, and the vocabulary of its answers.
-    products : tuple of Product
-        Of its forwards, beside those of its layers.
-    feature_bytes : int
-        Of the hidden states that go to a head with devices of its own for each token, in bf16.
-    block_tokens : int
-        Most tokens that a block drafter proposes at once; 0 where its config.json does not say.
+    spec: its layers, and the vocabulary of its answers.
+    products: of its forwards, beside those of its layers.
+    feature_bytes: of the hidden states that go to a head with devices of its own for each token, in bf16.
+    block_tokens: most tokens that a block drafter proposes at once; 0 where its config.json does not say.
     """
 
     spec: ModelSpec

@@ -34,24 +34,15 @@ _UNSUPPORTED = ("norm_before_fc", "fc_norm", "norm_output")
 class HeadSpec:
     """Shape of a head.
 
-    Parameters
-    ----------
-    directory : Path
-        Names the head in errors.
-    format : Drafter
-    layer : ModelSpec
-        Its decoder layer; `num_layers` is 1, but for P-EAGLE.
-    layer_index : int
-        Of an MTP layer in its checkpoint: the number of the target's layers.
-    feature_layers : tuple of int
-        The target's layers whose inputs it reads; empty for those that EAGLE-3 reads if its config.json names none.
-        EAGLE reads the last one's output.
-    target_hidden_size : int
-        Width of the target's residual stream.
-    draft_vocab_size : int
-        Tokens that it can propose.
-    norm_before_residual : bool
-        Whether the normalised feature, rather than the feature itself, enters the head's residual stream.
+    directory: names the head in errors.
+    layer: its decoder layer; `num_layers` is 1, but for P-EAGLE.
+    layer_index: of an MTP layer in its checkpoint: the number of the target's layers.
+    feature_layers: the target's layers whose inputs it reads; empty for those that EAGLE-3 reads if its config.json
+        names none. EAGLE reads the last one's output.
+    target_hidden_size: width of the target's residual stream.
+    draft_vocab_size: tokens that it can propose.
+    norm_before_residual: whether the normalised feature, rather than the feature itself, enters the head's residual
+        stream.
     """
 
     directory: Path

@@ -32,25 +32,16 @@ class Product:
 class Head:
     """A kind of head.
 
-    Parameters
-    ----------
-    kind : DraftKind
-    num_layers : int
-    num_features : int
-        Hidden states of the target that are read for each token, side by side, and its embedding if it is among them.
-    num_hidden_states : int
-        Hidden states alone: what goes to a head with devices of its own.
-    is_own_layer : bool
-        Whether its layer is like the target's last one, experts included, rather than a dense one of its width.
-    is_doubled : bool
-        Whether the first layer reads the token's embedding beside its features.
-    most_tokens : int, optional
-        Vocabulary of its answers, where it is smaller than the target's.
-    markov_rank, gru_size : int
-        Rank of the product that corrects each position of a block by the token before it, and width of the recurrence
-        over all tokens before, which it then reads beside the hidden state; 0 without one.
-    source : str
-        Where these facts are from.
+    num_features: hidden states of the target that are read for each token, side by side, and its embedding if it is
+        among them.
+    num_hidden_states: hidden states alone: what goes to a head with devices of its own.
+    is_own_layer: whether its layer is like the target's last one, experts included, rather than a dense one of its
+        width.
+    is_doubled: whether the first layer reads the token's embedding beside its features.
+    most_tokens: vocabulary of its answers, where it is smaller than the target's.
+    markov_rank, gru_size: rank of the product that corrects each position of a block by the token before it, and width
+        of the recurrence over all tokens before, which it then reads beside the hidden state; 0 without one.
+    source: where these facts are from.
     """
 
     kind: DraftKind

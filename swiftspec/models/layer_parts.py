@@ -29,17 +29,11 @@ _ALIGNMENT = 16  # columns: the smallest tile of a tensor-core product
 class GroupedAttention:
     """Attention with key/value heads of their own, as in dense models.
 
-    Parameters
-    ----------
-    num_heads, num_kv_heads, head_dim : int
-    window : int
-        Latest tokens that it reads; 0 for all.
-    is_gated : bool
-        Whether a product as wide as the queries gates its output.
-    norms_heads_together : bool
-        Whether queries and keys are normed over all their heads at once, so that devices have to add their squares.
-    takes_keys : bool
-        Whether its values are the keys before their rotation, without a product of their own.
+    window: latest tokens that it reads; 0 for all.
+    is_gated: whether a product as wide as the queries gates its output.
+    norms_heads_together: whether queries and keys are normed over all their heads at once, so that devices have to add
+        their squares.
+    takes_keys: whether its values are the keys before their rotation, without a product of their own.
     """
 
     num_heads: int
@@ -101,14 +95,9 @@ class Indexer:
 class LatentAttention:
     """Multi-head latent attention: one compressed vector per token is cached, for all heads.
 
-    Parameters
-    ----------
-    num_heads : int
-    query_rank, kv_rank : int
-        Widths of the compressed queries, 0 where they are not compressed, and of the compressed keys and values.
-    plain_dim, rotary_dim, value_dim : int
-        Of a head: parts of its keys without and with position, and its values.
-    indexer : Indexer, optional
+    query_rank, kv_rank: widths of the compressed queries, 0 where they are not compressed, and of the compressed keys
+    and values. plain_dim, rotary_dim, value_dim: of a head: parts of its keys without and with position, and its
+    values.
     """
 
     num_heads: int
@@ -165,13 +154,7 @@ class LatentAttention:
 class LinearAttention:
     """A recurrence over a state of constant size: gated delta net, Kimi delta attention.
 
-    Parameters
-    ----------
-    kind : str
-        gdn or kda.
-    num_key_heads, num_value_heads, key_dim, value_dim : int
-    convolution : int
-        Tokens that its short convolution reads.
+    kind: gdn or kda. convolution: tokens that its short convolution reads.
     """
 
     kind: str
@@ -248,24 +231,17 @@ class DenseNetwork:
 class Experts:
     """Routed experts, of which each token is computed by a few, and shared ones.
 
-    Parameters
-    ----------
-    num_experts, num_active : int
-        Routed experts, and those that compute one token.
-    size : int
-        Width of a routed expert's network.
-    shared_size : int
-        Width of all shared experts together; 0 without.
-    latent_size : int
-        Width of the hidden states that routed experts read, where the model's are projected first; 0 elsewhere.
-    has_biases : bool
-        Of the routed experts' products.
-    is_normalised : bool
-        Whether the weights of a token's experts add up to one.
-    is_divided_whole : bool
-        Whether several devices hold whole experts each (expert parallelism), or a part of every one's width.
-    num_devices, num_sharing : int
-        Devices over which the routed experts, and the shared ones, are divided already: those of a shard.
+    num_experts, num_active: routed experts, and those that compute one token.
+    size: width of a routed expert's network.
+    shared_size: width of all shared experts together; 0 without.
+    latent_size: width of the hidden states that routed experts read, where the model's are projected first; 0
+        elsewhere.
+    has_biases: of the routed experts' products.
+    is_normalised: whether the weights of a token's experts add up to one.
+    is_divided_whole: whether several devices hold whole experts each (expert parallelism), or a part of every one's
+        width.
+    num_devices, num_sharing: devices over which the routed experts, and the shared ones, are divided already: those of
+        a shard.
     """
 
     num_experts: int

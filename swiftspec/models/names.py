@@ -80,18 +80,10 @@ def resolve(field: str, name: str, known: Mapping[str, Collection[str]]) -> str 
     `H100`, `Llama-3-70B`, `llama3-70b` and `meta-llama/Llama-3.2-1B-Instruct` are all accepted: letters of either case,
     a publisher before a slash, words that do not change a model's shape, and omitted words.
 
-    Parameters
-    ----------
-    field : str
-        The field or flag of the name, as `--target`.
-    name : str
-    known : mapping
-        Every name in the table, with alternative names, such as its repository.
+    field: the field or flag of the name, as `--target`. known: every name in the table, with alternative names, such as
+    its repository.
 
-    Raises
-    ------
-    ValueError
-        If several names in the table match; the message lists them, or a few if there are many.
+    ValueError: if several names in the table match; the message lists them, or a few if there are many.
     """
     if name in known:
         return name

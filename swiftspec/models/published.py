@@ -70,10 +70,7 @@ def model_names() -> list[str]:
 def registered_name(name: str, *, field: str = "model") -> str | None:
     """The table's name for an informal model name or a repository; None if it is not in the table.
 
-    Raises
-    ------
-    ValueError
-        If several names match, or the name shows that such models are out of scope.
+    ValueError: if several names match, or the name shows that such models are out of scope.
     """
     spellings = {known: (entry["source"], *entry.get("same_shape", ())) for known, entry in _table().items()}
     found = resolve(field, name, spellings)

@@ -47,14 +47,9 @@ class Quantisation:
 class StoredWeights:
     """Format of a checkpoint's weights, as its files say.
 
-    Parameters
-    ----------
-    name, dense : str
-        Formats of most weights, and of most of those that are not routed experts': of `QUANTISATIONS`.
-    bits_by_part : tuple of (Part, float)
-        Mean bits of a part's weights, scales and matrices that are not quantised included.
-    objection : str
-        Why it cannot be planned in that format, a sentence; empty if it can.
+    name, dense: formats of most weights, and of most of those that are not routed experts': of `QUANTISATIONS`.
+    bits_by_part: tuple of (Part, float). Mean bits of a part's weights, scales and matrices that are not quantised
+    included. objection: why it cannot be planned in that format, a sentence; empty if it can.
     """
 
     name: str

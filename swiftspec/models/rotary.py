@@ -23,17 +23,10 @@ _MOST_FACTORS: Final = 1024  # one for each pair of a head's values
 class RopeScaling:
     """Stretching of the rotary wavelengths beyond the original training context.
 
-    Parameters
-    ----------
-    kind : str
-        linear, dynamic, yarn, llama3, longrope or proportional (of a part of the wavelengths, in Gemma 4).
-    factor : float
-    original_max_position : int
-        Tokens of the original context; 0 if it is not stated.
-    low_freq_factor, high_freq_factor : float
-        Of llama3; 0 elsewhere.
-    others : tuple of (str, tuple of float)
-        Further numbers by their names, as stated, such as YaRN's beta_fast.
+    kind: linear, dynamic, yarn, llama3, longrope or proportional (of a part of the wavelengths, in Gemma 4).
+    original_max_position: tokens of the original context; 0 if it is not stated.
+    low_freq_factor, high_freq_factor: of llama3; 0 elsewhere.
+    others: tuple of (str, tuple of float). Further numbers by their names, as stated, such as YaRN's beta_fast.
     """
 
     kind: str

@@ -15,17 +15,11 @@ _ALIGNMENT = 16  # columns: the smallest tile of a tensor-core product
 class Shard:
     """One rank's share of a model.
 
-    Attributes
-    ----------
-    spec : ModelSpec
-        Shape of the shard, padding included: `sharded` of the model's.
-    degree, rank : int
-        Ranks that share the model, and this one's number.
-    query_heads, kv_heads : tuple of int or None
-        The model's head in each slot of this rank; None for padding. Equally many consecutive query slots belong to
-        each KV slot, as in any model.
-    neurons, vocabulary : range
-        Of the feed-forward network and of the head, without padding, which comes last.
+    spec: shape of the shard, padding included: `sharded` of the model's.
+    degree, rank: ranks that share the model, and this one's number.
+    query_heads, kv_heads: the model's head in each slot of this rank; None for padding. Equally many consecutive query
+        slots belong to each KV slot, as in any model.
+    neurons, vocabulary: of the feed-forward network and of the head, without padding, which comes last.
     """
 
     spec: ModelSpec
@@ -45,10 +39,7 @@ def sharded(spec: ModelSpec, degree: int) -> ModelSpec:
     weights. Neurons, of a layer or of each expert, and vocabulary are padded to equal multiples of 16. `SparseSpec`s
     are divided into equal parts only, as their layout has it.
 
-    Raises
-    ------
-    ValueError
-        If the degree is below 1, or cannot divide a `SparseSpec`.
+    ValueError: if the degree is below 1, or cannot divide a `SparseSpec`.
     """
     if degree < 1:
         raise ValueError(f"degree is {degree}; expected at least 1")
@@ -71,10 +62,7 @@ def sharded(spec: ModelSpec, degree: int) -> ModelSpec:
 def shard_of(spec: ModelSpec, degree: int, rank: int) -> Shard:
     """Share of rank `rank` of `degree`. Every head, neuron and token is on some rank, each query head on one.
 
-    Raises
-    ------
-    ValueError
-        If the degree is below 1, or there is no such rank.
+    ValueError: if the degree is below 1, or there is no such rank.
     """
     share = sharded(spec, degree)
     if not 0 <= rank < degree:

@@ -27,11 +27,7 @@ class SparseSpec(ModelSpec):
     dense layer beside its own, such as a head's; `intermediate_size` is the width that computes one of its tokens, and
     `experts` are those of the layers that have some.
 
-    Parameters
-    ----------
-    layers : tuple of Layer
-    layout : DeviceLayout, optional
-        How a group of devices shares it; a group of any size divides all of it by width if not given.
+    layout: how a group of devices shares it; a group of any size divides all of it by width if not given.
     """
 
     layers: tuple[Layer, ...]

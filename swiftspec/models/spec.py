@@ -67,16 +67,10 @@ def _directory(name: str | Path) -> Path:
 class ModelSpec:
     """Shape of a Llama-family decoder, from its config.json.
 
-    Parameters
-    ----------
-    intermediate_size : int
-        Width of a layer's feed-forward network, or of each of its experts.
-    num_mtp_layers : int
-        Multi-token prediction layers in the same checkpoint; no part of the model.
-    experts : Experts, optional
-        Routed experts that every layer has in place of one dense network.
-    stored : StoredWeights, optional
-        Format of its checkpoint's weights, if they are quantised; known where it is planned for.
+    intermediate_size: width of a layer's feed-forward network, or of each of its experts.
+    num_mtp_layers: multi-token prediction layers in the same checkpoint; no part of the model.
+    experts: routed experts that every layer has in place of one dense network.
+    stored: format of its checkpoint's weights, if they are quantised; known where it is planned for.
     """
 
     architecture: str

@@ -36,14 +36,10 @@ class Tokenizer:
     def encode(self, text: str, *, most: int | None = None, special_tokens: bool = True) -> tuple[int, ...]:
         """Token ids, with the special tokens that the model expects around a text.
 
-        Parameters
-        ----------
-        most : int, optional
-            Limit above which the caller does not need the tokens. Of a longer text perhaps only the beginning is
+        most: limit above which the caller does not need the tokens. Of a longer text perhaps only the beginning is
             tokenised; the result is then incomplete, and longer than `surely_over(most)`. A token takes about 200 bytes
             here, so a long text would take gigabytes before it is refused.
-        special_tokens : bool
-            Whether to add those around the text; those in the text are recognised in any case.
+        special_tokens: whether to add those around the text; those in the text are recognised in any case.
         """
         if most is not None:
             length = _TOKEN_CHARACTERS * most + _MARGIN

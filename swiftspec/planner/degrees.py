@@ -19,20 +19,12 @@ __all__ = ["ANY_DEGREES", "AllowedDegrees"]
 class AllowedDegrees:
     """A rule for the TP degree of every group.
 
-    Parameters
-    ----------
-    sizes : frozenset of int, optional
-        The allowed degrees; any if not given.
-    engine : Engine, optional
-        An engine that serves: degrees are those that it divides the models by.
-    drafter : Method
-        What the draft is for the engine, which has to have a policy to search it.
-    chains_only : bool
-        Whether verifications have to be chains, as of the engine's loads.
-    specs : mapping
-        Shapes of the models, needed with `engine`. Sparse ones can be divided into equal parts only.
-    block_tokens : int
-        Most tokens that a block drafter proposes at once; 0 where nothing bounds them.
+    sizes: the allowed degrees; any if not given.
+    engine: an engine that serves: degrees are those that it divides the models by.
+    drafter: what the draft is for the engine, which has to have a policy to search it.
+    chains_only: whether verifications have to be chains, as of the engine's loads.
+    specs: shapes of the models, needed with `engine`. Sparse ones can be divided into equal parts only.
+    block_tokens: most tokens that a block drafter proposes at once; 0 where nothing bounds them.
     """
 
     sizes: frozenset[int] | None = None

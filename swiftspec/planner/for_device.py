@@ -58,10 +58,7 @@ def plan_for(
 ) -> Planned:
     """The plan for one pair of models. At most one of `trace`, `dataset` and `acceptance` gives the draft's acceptance.
 
-    Raises
-    ------
-    ValueError
-        One sentence naming field and value.
+    ValueError: one sentence naming field and value.
     """
     options.check(num_devices=deployment.num_devices)
     models = deployment.pair(target, draft)

@@ -44,26 +44,15 @@ def check_divisible(workload: Workload) -> None:
 class Load:
     """Requests that share the devices.
 
-    Parameters
-    ----------
-    workload : Workload
-    path : Path, optional
-        Its file.
-    goal : Goal
-        For the workload's classes. `SearchOptions` puts its own here.
-    most_requests : int, optional
-        Simulate at most the first N requests. Default: as many as have 15,000 output tokens, 32 at least.
-    options : LoadOptions
-        Limits of the scheduler.
-    serving : ServingEngine, optional
-        Another engine than this package's that will serve, under its own limits.
-    transfer_s : float, optional
-        Prompts are read elsewhere, and a request's cache comes so many seconds later: plan a pool that only decodes.
+    path: its file.
+    goal: for the workload's classes. `SearchOptions` puts its own here.
+    most_requests: simulate at most the first N requests. Default: as many as have 15,000 output tokens, 32 at least.
+    options: limits of the scheduler.
+    serving: another engine than this package's that will serve, under its own limits.
+    transfer_s: prompts are read elsewhere, and a request's cache comes so many seconds later: plan a pool that only
+        decodes.
 
-    Raises
-    ------
-    ValueError
-        If a value is out of range, or the goal has a percentile without any limit.
+    ValueError: if a value is out of range, or the goal has a percentile without any limit.
     """
 
     workload: Workload

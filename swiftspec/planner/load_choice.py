@@ -40,15 +40,8 @@ _Task = tuple[Candidate, int | None]  # with the blocks that its devices have me
 def decode_pool(workload: Workload, metrics: LoadMetrics, deployed: ServingEngine, *, transfer_s: float) -> DecodePool:
     """What the pool needs beside it.
 
-    Parameters
-    ----------
-    workload : Workload
-    metrics : LoadMetrics
-        Of the pool, which set the rate of a closed loop.
-    deployed : ServingEngine
-        An instance that only reads prompts.
-    transfer_s : float
-        From a request's arrival until its cache is in the pool.
+    metrics: of the pool, which set the rate of a closed loop. deployed: an instance that only reads prompts.
+    transfer_s: from a request's arrival until its cache is in the pool.
     """
     prompts = [request.prompt_tokens for request in workload.requests]
     mean = round(sum(prompts) / len(prompts))
@@ -75,27 +68,14 @@ def _read_per_s(deployed: ServingEngine, prompt_tokens: int) -> float:
 class SearchResult:
     """What a search for one request at a time has found, from which the choice for a load starts.
 
-    Parameters
-    ----------
-    profile : Profile
-    trace : AcceptanceTrace
-    simulations : Simulations
-        All so far.
-    options : sequence of Option
-        All feasible ones.
-    decision : Decision
-        The choice for one request.
-    ranking : sequence of RankedOption
-        The best option of every policy on every split.
-    budget : Budget
-        Simulations that describe the plan's candidates.
-    errors : KnownErrors
-    memory : MemoryModel, optional
-        Tells how many requests' caches a candidate's devices hold; unlimited if None.
-    policy : str, optional
-        Choose one of this policy's options.
-    num_jobs : int
-        Processes.
+    simulations: all so far.
+    options: all feasible ones.
+    decision: the choice for one request.
+    ranking: the best option of every policy on every split.
+    budget: simulations that describe the plan's candidates.
+    memory: tells how many requests' caches a candidate's devices hold; unlimited if None.
+    policy: choose one of this policy's options.
+    num_jobs: processes.
     """
 
     profile: Profile

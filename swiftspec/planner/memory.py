@@ -31,17 +31,10 @@ _PREFILL_CHUNK = 2048
 class MemoryModel:
     """A pair of models on a kind of device.
 
-    Parameters
-    ----------
-    device : DeviceSpec
-    specs : mapping
-        Shape of each role's model.
-    quantisation : mapping
-        Format of each role's weights, by name.
-    kv_dtype : str
-        Format of keys and values, bf16 or fp8, of both models.
-    usable_share : float
-        Share of a device's memory that may be used.
+    specs: shape of each role's model.
+    quantisation: format of each role's weights, by name.
+    kv_dtype: format of keys and values, bf16 or fp8, of both models.
+    usable_share: share of a device's memory that may be used.
     """
 
     device: DeviceSpec

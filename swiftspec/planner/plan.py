@@ -56,15 +56,8 @@ class Search(StrEnum):
 class Hardware:
     """Devices to plan for.
 
-    Parameters
-    ----------
-    num_devices : int
-    memory : MemoryModel, optional
-        Without it everything fits.
-    degrees : AllowedDegrees, optional
-        Allowed TP degrees.
-    engine : str, optional
-        Engine whose forwards the profile has, where they are composed; for the plan's readers.
+    memory: without it everything fits. degrees: allowed TP degrees. engine: engine whose forwards the profile has,
+    where they are composed; for the plan's readers.
     """
 
     num_devices: int
@@ -86,29 +79,16 @@ def make_plan(
 ) -> Plan:
     """The best policy, shape and placement, for one user or for a load, by simulation.
 
-    Parameters
-    ----------
-    profile : Profile
-    trace : AcceptanceTrace
-    hardware : Hardware
-    options : SearchOptions
-        Of one policy, autoregressive decoding is the only alternative, to show the gain of speculation; no other one is
-        simulated, and none appears in the sensitivities. For a load, the choice is the one with the highest goodput
-        among the best for one request, and there are no sensitivities, which are those of one request; of a fleet, it
-        is the replica that keeps the load's limits on the fewest devices.
-    progress : callable
-        Called with (done, total, what), counted in options.
-    acceptance : Acceptance, optional
-        Source of the trace's acceptance, where it was not recorded.
-    search : Search
-    changes : Changes, optional
-        Changed assumptions for the plan's sensitivities; None leaves them out.
+    options: of one policy, autoregressive decoding is the only alternative, to show the gain of speculation; no other
+        one is simulated, and none appears in the sensitivities. For a load, the choice is the one with the highest
+        goodput among the best for one request, and there are no sensitivities, which are those of one request; of a
+        fleet, it is the replica that keeps the load's limits on the fewest devices.
+    progress: called with (done, total, what), counted in options.
+    acceptance: source of the trace's acceptance, where it was not recorded.
+    changes: changed assumptions for the plan's sensitivities; None leaves them out.
 
-    Raises
-    ------
-    ValueError
-        If the policy or backend is unknown, nothing is feasible (the message has the reasons), or no simulated option
-        meets the goal's limits (the message names the nearest one).
+    ValueError: if the policy or backend is unknown, nothing is feasible (the message has the reasons), or no simulated
+    option meets the goal's limits (the message names the nearest one).
     """
     num_devices, memory = hardware.num_devices, hardware.memory
     load, fleet, num_jobs = options.load, options.fleet, options.num_jobs

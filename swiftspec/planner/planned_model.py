@@ -54,10 +54,7 @@ class PlannedModel:
     def of(cls, role: Role, name: str) -> "PlannedModel":
         """From a directory with a config.json, or from the registry by a name that `registered_name` understands.
 
-        Raises
-        ------
-        ValueError
-            If it is neither; the message has the closest names.
+        ValueError: if it is neither; the message has the closest names.
         """
         is_path = name not in model_names() and (name.startswith((".", "/", "demo/")) or Path(name).is_dir())
         if not is_path and (known := registered_name(name, field=role)) is not None:

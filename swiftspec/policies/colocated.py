@@ -80,19 +80,11 @@ def tree_rounds(
 ) -> Program:
     """Rounds that grow a tree and verify its best nodes, and keep what survives the verdict.
 
-    Parameters
-    ----------
-    request : Request
-    tree : TokenTree or MaskedTree
-        Only the root.
-    grow : callable
-        Draft forwards of a round. The draft has read all verified tokens before the root that are not in the tree.
-    verify_rows : int
-        Rows of a verification, the root included.
-    least_probability : float
-        As of `TokenTree.best`.
-    text : Text, optional
-        Its continuations are verified where there are any, and the tree is only the root. Drafted nodes must not be
+    tree: only the root.
+    grow: draft forwards of a round. The draft has read all verified tokens before the root that are not in the tree.
+    verify_rows: rows of a verification, the root included.
+    least_probability: as of `TokenTree.best`.
+    text: its continuations are verified where there are any, and the tree is only the root. Drafted nodes must not be
         thrown away: residual sampling is exact only if a node that was drawn is verified or not whatever its token.
     """
     yield from prefill(Role.TARGET, request.prompt[:-1])

@@ -91,16 +91,10 @@ def recoverable(
 ) -> Recoverable:
     """A role's part in a disaggregated policy.
 
-    Parameters
-    ----------
-    fallback : Policy
-        A policy without a draft, by which the target decodes while it is alone.
-    patience_s : float
-        Longest wait of the target for its draft, each time it loses it.
-    alone : bool
-        Target: the draft is known to be gone. Draft: this process replaces one that died.
-    load : callable
-        How many times as long as alone a round takes now, beside other requests: patience is that much longer.
+    fallback: a policy without a draft, by which the target decodes while it is alone.
+    patience_s: longest wait of the target for its draft, each time it loses it.
+    alone: target: the draft is known to be gone. Draft: this process replaces one that died.
+    load: how many times as long as alone a round takes now, beside other requests: patience is that much longer.
     """
     if policy.target_groups > 1:
         return GroupMember(policy, request, role, patience_s=patience_s if role is Role.TARGET else None, load=load)
@@ -173,14 +167,8 @@ class _Relay:
 class RecoveringTarget(_Relay):
     """The target of a disaggregated policy, with its draft or alone.
 
-    Attributes
-    ----------
-    lost : bool
-        Whether it is alone now.
-    num_losses : int
-        Number of times it lost its draft.
-    alone_s : float
-        Seconds that it was without one, the present time alone excluded.
+    lost: whether it is alone now. num_losses: number of times it lost its draft. alone_s: seconds that it was without
+    one, the present time alone excluded.
     """
 
     def __init__(

@@ -21,12 +21,8 @@ _MOST_ROWS = 128  # with logits of the whole vocabulary at once: 77 MB of 150,00
 class PromptScoring(TargetOnly):
     """Log-probs of a request's prompt, from its second token on.
 
-    Parameters
-    ----------
-    num_candidates : int
-        Most likely tokens that are told beside each of the prompt's own.
-    with_next : bool
-        Commit the token that most likely follows the prompt, and tell its log-prob, too.
+    num_candidates: most likely tokens that are told beside each of the prompt's own. with_next: commit the token that
+    most likely follows the prompt, and tell its log-prob, too.
     """
 
     name: ClassVar[str] = "prompt_scoring"

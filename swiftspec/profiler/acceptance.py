@@ -50,11 +50,8 @@ def record_trace(
     outputs: the target's greedy output after each prompt, if it is already known; it is then not decoded again, and
     `max_new_tokens` is an upper bound on its length.
 
-    Raises
-    ------
-    ValueError
-        If a model cannot be loaded or its logits are not finite, if a prompt with its output does not fit the
-        context, or if the trace would be too large to be read again.
+    ValueError: if a model cannot be loaded or its logits are not finite, if a prompt with its output does not fit the
+    context, or if the trace would be too large to be read again.
     """
     torch.set_num_threads(num_threads)
     spec = inflated_spec(target.model, target.inflate)

@@ -74,13 +74,9 @@ class _Point(NamedTuple):
 class CollectiveCosts:
     """Time that a role's TP group adds to the computation of its shards.
 
-    Parameters
-    ----------
-    all_reduce, gather, note : HostGrid
-        Seconds of one, by rows. A note (step command) costs what it adds to a forward that it starts: followers start
-        later, and their transport threads still run.
-    in_a_row_s : mapping
-        Median seconds of an all-reduce right after another one, by rows, for comparison.
+    all_reduce, gather, note: seconds of one, by rows. A note (step command) costs what it adds to a forward that it
+    starts: followers start later, and their transport threads still run. in_a_row_s: median seconds of an all-reduce
+    right after another one, by rows, for comparison.
     """
 
     all_reduce: HostGrid
@@ -112,10 +108,7 @@ def collective_samples(
 ) -> Mapping[int, Samples]:
     """Samples by rows, from processes that divide these cores and a model of this shape.
 
-    Raises
-    ------
-    RuntimeError
-        If a process fails.
+    RuntimeError: if a process fails.
     """
     available = sorted(os.sched_getaffinity(0))
     share = len(devices) // ranks

@@ -24,10 +24,7 @@ _IN_A_ROW = 10
 def all_reduce_times(device: str, degree: int, message_bytes: Sequence[int]) -> dict[int, Timing]:
     """Seconds of one all-reduce among `degree` devices, by bytes: those of the slowest rank.
 
-    Raises
-    ------
-    RuntimeError
-        If a process fails.
+    RuntimeError: if a process fails.
     """
     with run_folder() as folder:
         arguments = (degree, device, str(folder / "rendezvous"), tuple(message_bytes))

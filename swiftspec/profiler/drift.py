@@ -24,13 +24,9 @@ _CONTEXTS = (64, 256)  # taken in turn, if the engines have room for them
 class DriftProbe:
     """Times the forwards of engines between their other work.
 
-    Parameters
-    ----------
-    engines : sequence of (Launcher, groups, ranks)
-        With the device numbers of each role, and the processes that divide them. Engines without a draft, or with
-        several target groups, are not timed.
-    prompt : Prompts
-        Prompts as those of the profile: the time of a mixture's forward depends on its text.
+    engines: sequence of (Launcher, groups, ranks). With the device numbers of each role, and the processes that divide
+    them. Engines without a draft, or with several target groups, are not timed. prompt: prompts as those of the
+    profile: the time of a mixture's forward depends on its text.
     """
 
     def __init__(

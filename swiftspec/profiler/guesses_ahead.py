@@ -30,15 +30,9 @@ def masked_guesses(
 ) -> Guesses:
     """The best tokens [T, D, K] at each output position after d = 1 .. D masks.
 
-    Parameters
-    ----------
-    forward : callable
-        Logits of rows after the given number of verified tokens of the text; those are the cache's prefix, its tree is
-        empty.
-    nearest : Guesses
-        The draft's [T, K] without masks. They stand where the text has too few tokens for so many masks.
-    tree_slots : int
-        Most rows of a forward.
+    forward: logits of rows after the given number of verified tokens of the text; those are the cache's prefix, its
+    tree is empty. nearest: the draft's [T, K] without masks. They stand where the text has too few tokens for so many
+    masks. tree_slots: most rows of a forward.
     """
     num_candidates = nearest.num_candidates
     tokens, logprobs = (np.repeat(column[:, None], NUM_AHEAD, axis=1) for column in nearest)
@@ -77,14 +71,8 @@ def head_guesses(
 
     On the target's path: from each of some verified tokens a chain of what follows, a depth of all chains at a time.
 
-    Parameters
-    ----------
-    head : HeadRunner
-        Its target has the whole text in its prefix.
-    nearest : Guesses
-        The head's [T, K] after verified tokens. They stand where the output has too few tokens before the position.
-    tree_slots : int
-        Slots of its tree.
+    head: its target has the whole text in its prefix. nearest: the head's [T, K] after verified tokens. They stand
+    where the output has too few tokens before the position. tree_slots: slots of its tree.
     """
     head.reset(_SEQUENCE)
     if len(prompt) > 1:

@@ -45,11 +45,8 @@ class _Point:
 def step_complaints(profile: Profile, *, least_s: Mapping[Role, float] | None = None) -> list[Complaint]:
     """Complaints about a profile's steps, worst first. Cold ones are few and scatter anyway, so they are not checked.
 
-    Parameters
-    ----------
-    least_s : mapping, optional
-        Seconds in which one device can read a role's weights from memory. Without it, times are not checked for being
-        too short.
+    least_s: seconds in which one device can read a role's weights from memory. Without it, times are not checked for
+    being too short.
     """
     curves: dict[str, list[_Point]] = defaultdict(list)
     complaints: list[Complaint] = []

@@ -97,12 +97,8 @@ def measure_ops(
 ) -> Iterator[OpRow]:
     """Time the device's own limits, then every operation of the models, given as pairs of shape and dtype.
 
-    Parameters
-    ----------
-    watch : OpTimer
-        Timer on the device.
-    num_devices : int
-        Number of devices: all-reduces are timed in groups of 2 up to all of them, at most 8.
+    watch: timer on the device. num_devices: number of devices: all-reduces are timed in groups of 2 up to all of them,
+    at most 8.
     """
     jobs: dict[str, Callable[[], list[OpRow]]] = {"copies and launches": partial(_limits, watch)}
     jobs |= dict(_jobs(models, Bench.on(watch), grid))

@@ -73,19 +73,11 @@ def cache_bytes(device: torch.device) -> int:
 class OpTimer:
     """Times calls on one device: by its events on a GPU, by the host's clock on a CPU.
 
-    Parameters
-    ----------
-    device : torch.device or str
-    repeats : int
-        Samples of a timing; fewer where they take longer than `budget_s`, but never below 5.
-    warm_up_s : float
-        Seconds for which a call is repeated before the first sample; at least half a second at first on a GPU.
-    budget_s : float
-        Seconds after which a timing ends.
-    in_a_row : int
-        Calls in a graph, at least.
-    cached_bytes : int, optional
-        Cache size that arguments must exceed; the device's own if not given.
+    repeats: samples of a timing; fewer where they take longer than `budget_s`, but never below 5.
+    warm_up_s: seconds for which a call is repeated before the first sample; at least half a second at first on a GPU.
+    budget_s: seconds after which a timing ends.
+    in_a_row: calls in a graph, at least.
+    cached_bytes: cache size that arguments must exceed; the device's own if not given.
     """
 
     def __init__(

@@ -32,11 +32,7 @@ _log = logging.getLogger("swiftspec")
 class MeasuredPair:
     """Measurements of a pair.
 
-    Parameters
-    ----------
-    profile : Profile
-    op_rows : sequence of OpRow
-        A row for every operation and size; empty unless asked for.
+    op_rows: a row for every operation and size; empty unless asked for.
     """
 
     profile: Profile
@@ -46,10 +42,7 @@ class MeasuredPair:
 def resolve(*, target: str, draft: str, inflate: str | None, dtype: str, device: str = "cpu") -> Pair:
     """Both models, checked to be readable and to fit each other; `auto` is each one's faster dtype, measured on a CPU.
 
-    Raises
-    ------
-    ValueError
-        One sentence naming field and value.
+    ValueError: one sentence naming field and value.
     """
     dtypes = dtypes_of_roles(dtype)
     known = ",".join("bfloat16" if each == "auto" else each for each in dtypes)

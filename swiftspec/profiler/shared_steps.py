@@ -41,19 +41,11 @@ def measure_sharing(
 ) -> "Samples":
     """Steps of 1, 2, 4 .. sequences at the shortest and the longest of some contexts, for both models.
 
-    Parameters
-    ----------
-    engine : Launcher
-        Of the bench, for at least `max_sequences` requests at once.
-    bench : Bench
-    spec : ModelSpec
-        The target's, for its longest context.
-    prompt : callable
-        Makes a prompt of so many tokens.
-    max_sequences : int
-        At least 2.
-    contexts : sequence of int
-        In ascending order. Those that leave no room for the largest step are left out.
+    engine: of the bench, for at least `max_sequences` requests at once.
+    spec: the target's, for its longest context.
+    prompt: makes a prompt of so many tokens.
+    max_sequences: at least 2.
+    contexts: in ascending order. Those that leave no room for the largest step are left out.
     """
     num_requests = stages(max_sequences)[0]
     possible = [context for context in contexts if context + MOST_ROWS <= spec.max_position]

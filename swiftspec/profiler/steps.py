@@ -95,10 +95,8 @@ def measure_profile(
     steps that up to this many sequences share. passes: the device's default if not given. stop: asked between passes
     whether time has run out; one pass is always measured.
 
-    Raises
-    ------
-    ValueError
-        If the device is unknown, a model cannot be loaded, or there are fewer devices than asked for or than ranks.
+    ValueError: if the device is unknown, a model cannot be loaded, or there are fewer devices than asked for or than
+    ranks.
     """
     check_max_sequences(max_sequences)
     if device not in ("cpu", "cuda"):

@@ -22,12 +22,8 @@ _Value = TypeVar("_Value")
 class Suite:
     """Settings of a measurement.
 
-    Parameters
-    ----------
-    policies : tuple of str
-        Policies to measure, in the plan's order, always including the chosen one.
-    json : Path, optional
-        Where to write the report.
+    policies: policies to measure, in the plan's order, always including the chosen one. json: where to write the
+    report.
     """
 
     plan_path: Path

@@ -51,11 +51,8 @@ def plan_sections(
 ) -> tuple[Section, ...]:
     """Sections that the plan has facts for; the first is the answer.
 
-    Parameters
-    ----------
-    profile, timeline : optional
-        Profile that the plan was made from, and a simulated request of the chosen candidate; without them, the sections
-        about a round's time are left out.
+    profile, timeline: profile that the plan was made from, and a simulated request of the chosen candidate; without
+    them, the sections about a round's time are left out.
     """
     made = (
         _answer(plan),

@@ -25,16 +25,10 @@ def num_blocks(num_tokens: int) -> int:
 class AdmissionLimits:
     """Limits of what runs and waits.
 
-    Parameters
-    ----------
-    max_running : int
-        Requests at once.
-    max_waiting : int or None
-        Requests in the queue; more are refused. Unlimited if None.
-    num_blocks : int or None
-        Blocks of the target's cache. Unlimited if None.
-    tree_rows : int
-        Rows after a request's text that its next verification needs.
+    max_running: requests at once.
+    max_waiting: requests in the queue; more are refused. Unlimited if None.
+    num_blocks: blocks of the target's cache. Unlimited if None.
+    tree_rows: rows after a request's text that its next verification needs.
     """
 
     max_running: int
@@ -52,13 +46,7 @@ class AdmissionLimits:
 
 
 class AdmissionQueue:
-    """Requests by number: those that wait, and those that run with the blocks they hold.
-
-    Attributes
-    ----------
-    num_preemptions : int
-    num_refused : int
-    """
+    """Requests by number: those that wait, and those that run with the blocks they hold."""
 
     def __init__(self, limits: AdmissionLimits) -> None:
         self._limits = limits

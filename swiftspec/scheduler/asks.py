@@ -20,22 +20,12 @@ __all__ = ["Ask", "Grant", "Step", "ask_of", "equal_shares"]
 class Ask(NamedTuple):
     """A forward that a request's program waits for.
 
-    Parameters
-    ----------
-    request : int
-        Its number. Requests that were admitted earlier have smaller ones, until one is preempted.
-    model : Role
-    kind : ForwardKind
-    num_rows : int
-        Rows of the forward; of a prefill, the tokens that are left.
-    is_prefill : bool
-        Whether the rows join the prefix: they may be computed in pieces, in several steps.
-    is_elastic : bool
-        Whether an answer for the first rows will do.
-    since_s : float
-        When the program asked.
-    num_overtaken : int
-        Steps for other asks since then.
+    request: its number. Requests that were admitted earlier have smaller ones, until one is preempted.
+    num_rows: rows of the forward; of a prefill, the tokens that are left.
+    is_prefill: whether the rows join the prefix: they may be computed in pieces, in several steps.
+    is_elastic: whether an answer for the first rows will do.
+    since_s: when the program asked.
+    num_overtaken: steps for other asks since then.
     """
 
     request: int
@@ -59,12 +49,7 @@ class Grant(NamedTuple):
 class Step:
     """One forward of a device group over rows of several requests.
 
-    Parameters
-    ----------
-    model : Role
-    kind : ForwardKind
-    grants : tuple of Grant
-        At least one, each of another request.
+    grants: at least one, each of another request.
     """
 
     model: Role

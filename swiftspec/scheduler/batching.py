@@ -29,18 +29,12 @@ Share = Callable[[Sequence[Ask], int], Sequence[int]]  # elastic verifications a
 class BatchLimits:
     """Limits of a step.
 
-    Parameters
-    ----------
-    max_rows : int
-        Rows of a step, prompts excluded. Every verification gets one row at least, however many there are.
-    prefill_rows : int
-        Prompt tokens of a step, where others wait for it. A request that is alone has its prompt read at once.
-    max_overtaken : int
-        Steps of drafts, at most, while a verification waits.
-    gather_s : float
-        Longest wait of a verification for the others. 0 where the draft shares the devices: a round forms anyway.
-    prompts_apart : bool
-        Read prompts before anything else, in steps of their own, as engines without chunked prompts do.
+    max_rows: rows of a step, prompts excluded. Every verification gets one row at least, however many there are.
+    prefill_rows: prompt tokens of a step, where others wait for it. A request that is alone has its prompt read at
+        once.
+    max_overtaken: steps of drafts, at most, while a verification waits.
+    gather_s: longest wait of a verification for the others. 0 where the draft shares the devices: a round forms anyway.
+    prompts_apart: read prompts before anything else, in steps of their own, as engines without chunked prompts do.
     """
 
     max_rows: int = 64
@@ -69,17 +63,10 @@ def choose(
 ) -> Step | WaitUntil | None:
     """The next step of a device group; None if nothing is asked for.
 
-    Parameters
-    ----------
-    asks : sequence of Ask
-        One for each request that waits for a forward, in the order in which requests were admitted.
-    limits : BatchLimits
-    num_running : int
-        Requests on this group, also those that wait for a message.
-    now_s : float
-        On the clock of `Ask.since_s`.
-    share : callable, optional
-        Rows of elastic verifications, as a control grants them. If not given, they are computed whole where there is
+    asks: one for each request that waits for a forward, in the order in which requests were admitted.
+    num_running: requests on this group, also those that wait for a message.
+    now_s: on the clock of `Ask.since_s`.
+    share: rows of elastic verifications, as a control grants them. If not given, they are computed whole where there is
         room, and otherwise have equal shares.
     """
     if num_running == 1 and asks:

@@ -79,18 +79,12 @@ class Steering(NamedTuple):
 class Controller:
     """A control with what it needs to know of a group's requests.
 
-    Parameters
-    ----------
-    control : Control
-    costs : RoundCosts
-        Of the group's policy.
-    max_rows : int
-        Rows of a step.
-    num_first : int
-        The first verifications with drafts, which are served whole.
-    explore_every : int
-        Steps from one that is served whole to the next; as of SmartSpec's released controller. Fewer at first: 8, then
-        twice as many each time. While nothing is drafted otherwise, more: twice as many each time, up to 16 times.
+    costs: of the group's policy.
+    max_rows: rows of a step.
+    num_first: the first verifications with drafts, which are served whole.
+    explore_every: steps from one that is served whole to the next; as of SmartSpec's released controller. Fewer at
+        first: 8, then twice as many each time. While nothing is drafted otherwise, more: twice as many each time, up to
+        16 times.
     """
 
     def __init__(

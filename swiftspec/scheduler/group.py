@@ -50,11 +50,7 @@ class _RunningRequest:
 class Group:
     """The programs of one role on one device group.
 
-    Parameters
-    ----------
-    limits : BatchLimits
-    controller : Controller, optional
-        Decides how much is drafted and verified; all that programs ask for, if not given.
+    controller: decides how much is drafted and verified; all that programs ask for, if not given.
     """
 
     def __init__(self, limits: BatchLimits, controller: Controller | None = None) -> None:

@@ -15,12 +15,8 @@ Segment = tuple[Hashable, int]  # a stretch of a prompt that others may have, an
 class PrefixCache:
     """Whole blocks of earlier texts, the least recently used of which give way first.
 
-    Parameters
-    ----------
-    block_tokens : int
-        Only whole blocks are shared; 0: nothing is.
-    gives_up : int
-        Blocks that a drafting method gives up of what is matched, since its own layers have to see the text.
+    block_tokens: only whole blocks are shared; 0: nothing is. gives_up: blocks that a drafting method gives up of what
+    is matched, since its own layers have to see the text.
     """
 
     block_tokens: int

@@ -38,15 +38,9 @@ class FormedStep(NamedTuple):
 def form_step(rule: StepRule, *, step_tokens: int, decode_rows: int, prompts: Sequence[int]) -> FormedStep:
     """The next step.
 
-    Parameters
-    ----------
-    rule : StepRule
-    step_tokens : int
-        Of a step, at most; whoever decodes is never left out for want of them.
-    decode_rows : int
-        Rows of all requests that decode.
-    prompts : sequence of int
-        Tokens that are left of every prompt, in the order in which they are read. Who has no room waits.
+    step_tokens: of a step, at most; whoever decodes is never left out for want of them. decode_rows: rows of all
+    requests that decode. prompts: tokens that are left of every prompt, in the order in which they are read. Who has no
+    room waits.
     """
     if rule is PROMPTS_FIRST and prompts:
         return FormedStep(False, _in_order(prompts, step_tokens))

@@ -30,17 +30,9 @@ class StopScanner:
     It ends with the token that first completes a stop text: before the one that begins first, if it completes several.
     A piece that may be the beginning of a stop text is held back until more is known.
 
-    Parameters
-    ----------
-    stops : sequence of str
-        None of them empty.
-    include : bool
-        Give out the stop text, too.
+    stops: None of them empty. include: give out the stop text, too.
 
-    Attributes
-    ----------
-    stopped : str or None
-        The stop text that has come.
+    stopped: the stop text that has come.
     """
 
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
@@ -121,19 +113,11 @@ class Usage:
 class Piece(NamedTuple):
     """A part of an answer.
 
-    Attributes
-    ----------
-    text : str
-    finish : "stop", "length" or None
-        Why it is the last, if it is.
-    token_ids : tuple of int
-        Its tokens, which may have text in a later part.
-    scored : tuple of ScoredToken
-        They with their log-probs, if those are wanted.
-    offset : int
-        Characters of the tokens before them.
-    is_first : bool
-        Whether nothing came before it.
+    finish: "stop", "length" or None. Why it is the last, if it is.
+    token_ids: its tokens, which may have text in a later part.
+    scored: they with their log-probs, if those are wanted.
+    offset: characters of the tokens before them.
+    is_first: whether nothing came before it.
     """
 
     text: str
@@ -152,38 +136,20 @@ class Piece(NamedTuple):
 class Answer:
     """Output of a request as text: an asynchronous iterator over its pieces.
 
-    Parameters
-    ----------
-    stream : AsyncStream
-    body : GenerationBody
-    prompt : tuple of int
-        Token ids.
-    arrival_s : float
-        When the request came.
-    seed : int or None
-        By which it is sampled; None if it is greedy.
-    text : TextStream or None
-        Makes text of tokens one by one, if that is needed. Where there are stop texts, output ends with the token that
-        completes one, however many tokens came with it.
-    timeout_s : float or None
-        Longest time until its last token.
-    ended : callable
-        Called with it at its end.
-    index : int
-        Its place among several answers to one request.
+    prompt: token ids.
+    arrival_s: when the request came.
+    seed: by which it is sampled; None if it is greedy.
+    text: makes text of tokens one by one, if that is needed. Where there are stop texts, output ends with the token
+        that completes one, however many tokens came with it.
+    timeout_s: longest time until its last token.
+    ended: called with it at its end.
+    index: its place among several answers to one request.
 
-    Attributes
-    ----------
-    usage : Usage
-        So far.
-    finish : "stop", "length" or None
-        Why it has ended.
-    stop_reason : str, int or None
-        The stop text, or the token of `stop_token_ids`, with which it has ended.
-    commits_s : list of float
-        When its commits so far were there for the client.
-    generation : Generation or None
-        The engine's record of it, after `close`.
+    usage: so far.
+    finish: "stop", "length" or None. Why it has ended.
+    stop_reason: the stop text, or the token of `stop_token_ids`, with which it has ended.
+    commits_s: when its commits so far were there for the client.
+    generation: the engine's record of it, after `close`.
     """
 
     def __init__(

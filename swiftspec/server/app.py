@@ -103,19 +103,11 @@ class LiveView:
 class HttpOptions:
     """Limits of connections.
 
-    Parameters
-    ----------
-    api_keys : sequence of str
-        One of them is needed, unless there are none.
-    allowed_hosts : sequence of str
-        Names by which a server without keys may be asked, beside those that `KnownHosts` allows.
-    most_body_bytes : int
-        Longest body of a request.
-    most_held_bytes : int
-        Bodies of all requests that are being read.
-    connections : ConnectionLimits
-    send_timeout_s : float
-        A client that takes nothing for so long is given up.
+    api_keys: one of them is needed, unless there are none.
+    allowed_hosts: names by which a server without keys may be asked, beside those that `KnownHosts` allows.
+    most_body_bytes: longest body of a request.
+    most_held_bytes: bodies of all requests that are being read.
+    send_timeout_s: a client that takes nothing for so long is given up.
     """
 
     api_keys: Sequence[str] = ()

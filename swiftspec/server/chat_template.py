@@ -44,14 +44,8 @@ _TAG = "\ue000 the end of the last message \ue001 "  # in no text that a model w
 class TemplateSource:
     """A model's template that is not compiled yet.
 
-    Parameters
-    ----------
-    named : mapping
-        In Jinja, by name: most models have a `default` only, some have one for `tool_use`.
-    special_tokens : mapping
-        Texts by name, such as `bos_token`, that a template may use.
-    where : str
-        The template's file, for errors.
+    named: in Jinja, by name: most models have a `default` only, some have one for `tool_use`. special_tokens: texts by
+    name, such as `bos_token`, that a template may use. where: the template's file, for errors.
     """
 
     named: Mapping[str, str]
@@ -100,16 +94,10 @@ class ChatTemplate:
     ) -> str:
         """The text that asks for the next message of a conversation. ValueError if the template refuses it.
 
-        Parameters
-        ----------
-        arguments : mapping, optional
-            What else the template may know, such as `enable_thinking`.
-        tools, documents : sequence of mapping, optional
-            Functions that the model may call, and texts that it may quote.
-        add_generation_prompt : bool
-            Whether an answer begins at its end.
-        continue_final_message : bool
-            End with the last message's text, which the model goes on with.
+        arguments: what else the template may know, such as `enable_thinking`.
+        tools, documents: functions that the model may call, and texts that it may quote.
+        add_generation_prompt: whether an answer begins at its end.
+        continue_final_message: end with the last message's text, which the model goes on with.
         """
         name = _TOOL_USE if tools is not None and _TOOL_USE in self._templates else _DEFAULT
         if name not in self._templates:

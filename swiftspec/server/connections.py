@@ -54,15 +54,9 @@ _TOO_LONG = _answer("431 Request Header Fields Too Large", "the head is longer t
 class ConnectionLimits:
     """Limits of connections.
 
-    Parameters
-    ----------
-    most : int
-        Connections at once; fewer where there are fewer descriptors. A quarter of them is for others than whoever has
-        most.
-    head_s : float
-        Longest time from a connection's beginning, or its last answer, to the end of a request's head.
-    body_s : float
-        Longest time from there to the end of the request's body.
+    most: connections at once; fewer where there are fewer descriptors. A quarter of them is for others than whoever has
+    most. head_s: longest time from a connection's beginning, or its last answer, to the end of a request's head.
+    body_s: longest time from there to the end of the request's body.
     """
 
     most: int = 2048
@@ -105,13 +99,7 @@ class _Wait:
 class Connections:
     """The connections of a server.
 
-    Parameters
-    ----------
-    limits : ConnectionLimits
-    clock : callable
-        Seconds, ascending.
-    free_descriptors : callable
-        How many more files and sockets this process may open.
+    clock: seconds, ascending. free_descriptors: how many more files and sockets this process may open.
     """
 
     def __init__(

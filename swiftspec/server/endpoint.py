@@ -65,11 +65,7 @@ async def _disconnect(receive: Receive) -> None:
 class Generations:
     """ASGI endpoint of a kind of generation.
 
-    Parameters
-    ----------
-    serving : Serving
-    parse : callable
-        Makes the request's body of its bytes. RequestError if it is none.
+    parse: makes the request's body of its bytes. RequestError if it is none.
     """
 
     def __init__(self, serving: Serving, parse: Callable[[bytes], ChatBody | CompletionBody]) -> None:

@@ -17,14 +17,7 @@ _CODES = {401: "invalid_api_key", 404: "not_found", 413: "body_too_large", 429: 
 class RequestError(Exception):
     """A request that is answered with an error.
 
-    Attributes
-    ----------
-    status : int
-        HTTP status.
-    param : str or None
-        The field at fault.
-    headers : mapping
-        HTTP headers of the answer.
+    status: HTTP status. param: the field at fault. headers: HTTP headers of the answer.
     """
 
     def __init__(

@@ -78,10 +78,7 @@ class ApiKeys:
 class KnownHosts:
     """Refuses requests under a name of the public DNS, unless it is known, and those of pages of other origins.
 
-    Parameters
-    ----------
-    known : iterable of str
-        Names under which the server may be asked, beside addresses, names without a dot and this machine's own name.
+    known: names under which the server may be asked, beside addresses, names without a dot and this machine's own name.
     """
 
     def __init__(self, app: ASGIApp, known: Iterable[str]) -> None:

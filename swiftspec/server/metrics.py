@@ -27,10 +27,7 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 class Metrics:
     """Counters and histograms of a server's requests; gauges are read from the engine when asked for.
 
-    Attributes
-    ----------
-    num_finished, num_tokens : int
-        Requests that have ended, whatever the reason, and their output tokens.
+    num_finished, num_tokens: requests that have ended, whatever the reason, and their output tokens.
     """
 
     def __init__(self, state: Callable[[], EngineState | None]) -> None:

@@ -58,15 +58,8 @@ def _log_probs(tokens: Sequence[ScoredToken], *, offset: int, is_chat: bool) -> 
 class Reply:
     """The answer to one request, whose parts have one id.
 
-    Parameters
-    ----------
-    request_id : str
-    model : str
-        Name of the served model.
-    is_chat : bool
-        The format of chat completions.
-    seed : int or None
-        By which the answer is sampled, told with its end; None if it is greedy.
+    model: name of the served model. is_chat: the format of chat completions. seed: by which the answer is sampled, told
+    with its end; None if it is greedy.
     """
 
     request_id: str

@@ -69,21 +69,10 @@ async def serve(
     The first signal ends the acceptance of requests, and those under way have `drain_s` to end; a second one ends
     them at once.
 
-    Parameters
-    ----------
-    listening : socket
-        The socket of `listen`, which is closed at the end.
-    ready : callable
-        Called with the target and its tenants when requests are accepted.
-    **engine_options
-        Options of `Engine`.
+    listening: the socket of `listen`, which is closed at the end. ready: called with the target and its tenants when
+    requests are accepted. **engine_options: options of `Engine`.
 
-    Raises
-    ------
-    ValueError
-        If the plan cannot be run here.
-    EngineError
-        If the target died, after every request has been told.
+    ValueError: if the plan cannot be run here. EngineError: if the target died, after every request has been told.
     """
     raise_descriptor_limit()
     signals, state = _Signals(), Serving(serving)

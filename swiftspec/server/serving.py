@@ -44,18 +44,11 @@ class ServerPhase(StrEnum):
 class ServingOptions:
     """What a server promises its clients.
 
-    Parameters
-    ----------
-    model : str
-        Name of the served model; its tenants have the names that the engine knows.
-    request_timeout_s : float or None
-        Longest time of a request, from its arrival to its last token.
-    chat_template : Path or None
-        Template instead of the model's.
-    generation_config : bool
-        Take what requests do not say of sampling from each model's generation_config.json.
-    keep_timelines : int
-        Requests whose timelines can be asked for, the last ones.
+    model: name of the served model; its tenants have the names that the engine knows.
+    request_timeout_s: longest time of a request, from its arrival to its last token.
+    chat_template: template instead of the model's.
+    generation_config: take what requests do not say of sampling from each model's generation_config.json.
+    keep_timelines: requests whose timelines can be asked for, the last ones.
     """
 
     model: str
@@ -68,18 +61,8 @@ class ServingOptions:
 class Serving:
     """Requests of a server.
 
-    Parameters
-    ----------
-    options : ServingOptions
-
-    Attributes
-    ----------
-    phase : ServerPhase
-    answers : dict
-        Requests under way, by the order of their arrival.
-    metrics : Metrics
-    timelines : deque of Timeline
-        Timelines of the last requests that have ended, as many as are kept.
+    answers: requests under way, by the order of their arrival. timelines: timelines of the last requests that have
+    ended, as many as are kept.
     """
 
     def __init__(self, options: ServingOptions) -> None:

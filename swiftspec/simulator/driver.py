@@ -128,14 +128,8 @@ class Simulation:
 class Simulator:
     """Simulates many policies on one profile and trace; prices and candidates are looked up once.
 
-    Parameters
-    ----------
-    profile : Profile or Latencies
-    trace : AcceptanceTrace
-    errors : ForwardErrors
-        Known errors of forwards, of which each prompt has its own draw; exact by default.
-    oracle : callable
-        Factory of the object that answers a process's forwards. Tests use a real draft, on the same simulated clock.
+    errors: known errors of forwards, of which each prompt has its own draw; exact by default. oracle: factory of the
+    object that answers a process's forwards. Tests use a real draft, on the same simulated clock.
     """
 
     def __init__(

@@ -16,27 +16,15 @@ __all__ = ["Job", "ServedRequest", "ServingRun"]
 class Job:
     """A request to serve.
 
-    Parameters
-    ----------
-    arrival_s : float
-        When it comes. In a closed loop only the order counts.
-    prompt_index : int
-        Index of the traced prompt that its text begins with.
-    prompt_tokens : int or None
-        Length of its prompt, see `StretchedText`; that of the traced one if None.
-    output_tokens : int
-        Length of its output.
-    client : str
-        Whose it is.
-    tpot_s : float or None
-        Its limit on the time per token, for controls that keep limits.
-    is_scored : bool
-        Whether its prompt is to be scored, instead of continued.
-    class_name : str
-        Class of the workload that it belongs to.
-    next_turn : Job, optional
-        What its client sends `think_time_s` after its end: the next turn of a conversation.
-    think_time_s : float
+    arrival_s: when it comes. In a closed loop only the order counts.
+    prompt_index: index of the traced prompt that its text begins with.
+    prompt_tokens: length of its prompt, see `StretchedText`; that of the traced one if None.
+    output_tokens: length of its output.
+    client: whose it is.
+    tpot_s: its limit on the time per token, for controls that keep limits.
+    is_scored: whether its prompt is to be scored, instead of continued.
+    class_name: class of the workload that it belongs to.
+    next_turn: what its client sends `think_time_s` after its end: the next turn of a conversation.
     """
 
     arrival_s: float = 0.0
@@ -55,22 +43,9 @@ class Job:
 class ServedRequest:
     """A job, and what became of it.
 
-    Parameters
-    ----------
-    number : int
-        Place in the order of arrival.
-    job : Job
-    text : StretchedText
-    arrival_s : float
-    done : simpy.Event
-        Happens when it ends.
+    number: place in the order of arrival. done: happens when it ends.
 
-    Attributes
-    ----------
-    begun_s, ended_s : float or None
-        When it was admitted first, and when it ended. None if it was refused.
-    num_preemptions : int
-    output : list of int
+    begun_s, ended_s: when it was admitted first, and when it ended. None if it was refused.
     """
 
     number: int

@@ -52,11 +52,7 @@ class LatencyDraw(NamedTuple):
 class LatencyTable:
     """A profile's latencies, each looked up once. Holds no randomness, so many simulations may share one.
 
-    Attributes
-    ----------
-    latencies : Latencies
-    host_share : float
-        Share of one request's host time that each further request of a step adds.
+    host_share: share of one request's host time that each further request of a step adds.
     """
 
     def __init__(self, latencies: Latencies) -> None:
@@ -97,19 +93,11 @@ class LatencyTable:
 class LatencySampler:
     """Draws the latencies of one policy's requests and records their provenance.
 
-    Parameters
-    ----------
-    prices : LatencyTable
-    policy : str
-        Its name, for its own host time.
-    degrees, ranks : mapping
-        Devices of each role's group, and the processes that divide them, as in `StepPoint`; one if not given.
+    policy: its name, for its own host time. degrees, ranks: devices of each role's group, and the processes that divide
+    them, as in `StepPoint`; one if not given.
 
-    Attributes
-    ----------
-    seconds : dict
-        Seconds charged so far by provenance, both roles together. A provenance with 0 s occurred and cost nothing, such
-        as host times that the profile lacks, as `assumed`.
+    seconds: seconds charged so far by provenance, both roles together. A provenance with 0 s occurred and cost nothing,
+    such as host times that the profile lacks, as `assumed`.
     """
 
     def __init__(

@@ -39,28 +39,15 @@ def serve_workload(
     Texts are traced ones, chosen at random for requests that name no prompt. The same seed gives every setup the same
     requests with the same texts.
 
-    Parameters
-    ----------
-    setup : Setup
-    workload : Workload
-    latencies : Latencies or LatencyTable
-        Of the plan's profile; a table looks up once what several calls ask for.
-    trace : AcceptanceTrace
-        Of the plan.
-    goal : Goal
-        Limits of every class of the workload.
-    options : LoadOptions
-        Limits of the scheduler of each replica.
-    replicas : Replicas
-        Number of equal machines that share the requests; one if not given.
-    done : callable
-        Called with the number of requests that have ended.
+    latencies: of the plan's profile; a table looks up once what several calls ask for.
+    trace: of the plan.
+    goal: limits of every class of the workload.
+    options: limits of the scheduler of each replica.
+    replicas: number of equal machines that share the requests; one if not given.
+    done: called with the number of requests that have ended.
 
-    Raises
-    ------
-    ValueError
-        If a prompt is not in the trace, a request does not fit into the cache, or the policy cannot run on these
-        replicas.
+    ValueError: if a prompt is not in the trace, a request does not fit into the cache, or the policy cannot run on
+    these replicas.
     """
     serving = setup.serving(latencies, trace, options)
     limits = {each.name: each for each in goal.classes}

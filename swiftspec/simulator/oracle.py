@@ -62,10 +62,7 @@ class SimulatedKVCache:
 
     A mask agrees with any token.
 
-    Parameters
-    ----------
-    path : sequence of int
-        Token at every position of the prompt and the target's own output.
+    path: token at every position of the prompt and the target's own output.
     """
 
     def __init__(self, path: Sequence[int]) -> None:
@@ -138,15 +135,7 @@ class TraceOracle:
     the path a draft row gets the candidates of a random recorded position nearby, since a draft's confidence depends on
     the surrounding text; and a target row gets a token that nothing follows.
 
-    Parameters
-    ----------
-    pool : CandidatePool
-        The trace's candidates.
-    prompt : TracedPrompt
-    prompt_index : int
-        Index in the trace.
-    rng : numpy Generator or sequence of int
-        Draws the positions for rows off the path.
+    pool: the trace's candidates. prompt_index: index in the trace. rng: draws the positions for rows off the path.
     """
 
     def __init__(

@@ -107,14 +107,8 @@ class Oracle(Protocol):
 class DeviceGroup:
     """Devices that compute one forward at a time.
 
-    Attributes
-    ----------
-    is_idle : bool
-        Whether its programs all wait for messages.
-    num_arrived : int
-        Messages that have arrived so far, whether received yet or not.
-    awaited : simpy.Event or None
-        What a wait for anything to happen waits for.
+    is_idle: whether its programs all wait for messages. num_arrived: messages that have arrived so far, whether
+    received yet or not. awaited: what a wait for anything to happen waits for.
     """
 
     def __init__(self, env: simpy.Environment, role: Role, *, meter: LatencySampler, group: int = 0) -> None:
@@ -166,10 +160,7 @@ class DeviceGroup:
 class RequestPart:
     """One request on one device group: its answers, its ends of the channels, and its spans.
 
-    Attributes
-    ----------
-    is_finished : bool
-        Whether its program has ended.
+    is_finished: whether its program has ended.
     """
 
     def __init__(self, device: DeviceGroup, *, oracle: Oracle) -> None:

@@ -39,15 +39,7 @@ def begin_scoring(text: StretchedText) -> Begun:
 class TracedPrograms:
     """A policy's programs, whose forwards are answered from a trace. Each replica keeps its earlier outputs.
 
-    Parameters
-    ----------
-    policy : Policy
-    trace : AcceptanceTrace
-    pool : CandidatePool
-        The trace's candidates.
-    seed : int
-    steering : Steering, optional
-        Of a policy under a control.
+    pool: the trace's candidates. steering: of a policy under a control.
     """
 
     def __init__(
@@ -116,19 +108,10 @@ class LoggedPrograms:
 class ReplayedPrograms:
     """Replays of recorded requests.
 
-    Parameters
-    ----------
-    recordings : mapping
-        By the index of the prompt with which a text begins; at least one. Prompts without one share those of others.
-    draft_slots : int
-        Tree slots of the draft's cache.
-    sends_features : bool
-        As of `CountingOracle`.
+    recordings: by the index of the prompt with which a text begins; at least one. Prompts without one share those of
+    others. draft_slots: tree slots of the draft's cache. sends_features: as of `CountingOracle`.
 
-    Attributes
-    ----------
-    num_replayed : int
-        Requests that were replayed, counted again when they began again.
+    num_replayed: requests that were replayed, counted again when they began again.
     """
 
     def __init__(

@@ -48,18 +48,11 @@ Played = Effect | Await
 class Round:
     """Effects of a target's program up to a commit and the compactions after it.
 
-    Parameters
-    ----------
-    effects : tuple
-        Messages have no content: what counts is the segment that each begins at the draft.
-    start : int
-        Output tokens before this round.
-    path : tuple of int
-        Rows of its verification that were accepted: as many as it committed tokens.
-    segments : tuple of int
-        The draft's segment that each message begins.
-    verdict : int or None
-        Index of the effect that tells the draft what was accepted: the last message, if no forward follows it.
+    effects: messages have no content: what counts is the segment that each begins at the draft.
+    start: output tokens before this round.
+    path: rows of its verification that were accepted: as many as it committed tokens.
+    segments: the draft's segment that each message begins.
+    verdict: index of the effect that tells the draft what was accepted: the last message, if no forward follows it.
     """
 
     effects: tuple[Played, ...]
@@ -73,16 +66,10 @@ class Round:
 class Segment:
     """Effects of a draft's program from one message to the next.
 
-    Attributes
-    ----------
-    effects : list
-        What follows the message.
-    turns : list of list
-        Effects after each poll that found no message.
-    num_messages : int
-        Messages sent.
-    is_polling : bool
-        Whether the next message was found by a poll; else the program waited for it, or ended.
+    effects: what follows the message.
+    turns: effects after each poll that found no message.
+    num_messages: messages sent.
+    is_polling: whether the next message was found by a poll; else the program waited for it, or ended.
     """
 
     effects: list[Effect] = field(default_factory=list)
@@ -95,12 +82,7 @@ class Segment:
 class Recording:
     """Rounds of a request.
 
-    Parameters
-    ----------
-    rounds : tuple of Round
-    segments : tuple of Segment
-        By the number of messages received before; empty without a draft's program.
-    num_prompt_tokens : int
+    segments: by the number of messages received before; empty without a draft's program.
     """
 
     rounds: tuple[Round, ...]

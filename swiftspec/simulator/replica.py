@@ -26,14 +26,8 @@ __all__ = ["ONE_REPLICA", "DraftPool", "Replica", "Replicas"]
 class Replicas:
     """Number of replicas, who serves which request, and how many groups of devices draft for them.
 
-    Parameters
-    ----------
-    num_targets : int
-    num_drafts : int, optional
-        Draft groups that the targets share; each target has its own if not given. Target i uses group i modulo their
-        number.
-    router : str
-        One of `ROUTERS`.
+    num_drafts: draft groups that the targets share; each target has its own if not given. Target i uses group i modulo
+    their number. router: one of `ROUTERS`.
     """
 
     num_targets: int = 1
@@ -60,21 +54,9 @@ ONE_REPLICA = Replicas()
 class Replica:
     """One target with its draft, and the requests that it serves.
 
-    Parameters
-    ----------
-    policy : Policy
-    admission : AdmissionLimits
-    programs : RequestPrograms
-    numbers : iterator of int
-        Numbers of programs, no two of which are equal on any device group.
-    ended : callable
-        Called when a request has ended.
+    numbers: numbers of programs, no two of which are equal on any device group. ended: called when a request has ended.
 
-    Attributes
-    ----------
-    groups : list of ServingGroup
-        Those that its requests run on, the target's first; to be set before the first request.
-    steps : list of ComputedStep
+    groups: those that its requests run on, the target's first; to be set before the first request.
     """
 
     def __init__(
@@ -183,12 +165,7 @@ class Replica:
 
 
 class DraftPool:
-    """A draft's device group that serves several replicas.
-
-    Parameters
-    ----------
-    replicas : sequence of Replica
-    """
+    """A draft's device group that serves several replicas."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas

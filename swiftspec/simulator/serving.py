@@ -37,18 +37,8 @@ __all__ = ["Job", "OpenServing", "Replicas", "ServedRequest", "Serving", "Servin
 class Serving:
     """Serves jobs by one policy; as `Simulator`, whose timelines one job at a time reproduces.
 
-    Parameters
-    ----------
-    latencies : Latencies or LatencyTable
-        Of a profile.
-    trace : AcceptanceTrace
-    policy : Policy
-    degrees, ranks : mapping
-        As in `simulator.driver.simulate`.
-    admission : AdmissionLimits
-    batch : BatchLimits
-    steering : Steering, optional
-        Decides how much is drafted and verified; all that the policy asks for, if not given.
+    latencies: of a profile. degrees, ranks: as in `simulator.driver.simulate`. steering: decides how much is drafted
+    and verified; all that the policy asks for, if not given.
     """
 
     def __init__(
@@ -90,11 +80,8 @@ class Serving:
         replicas: number of equal machines that share the requests.
         done: called with the number of requests that have ended.
 
-        Raises
-        ------
-        ValueError
-            If a job's prompt does not exist, it could never fit into the cache, or the policy cannot run on these
-            replicas.
+        ValueError: if a job's prompt does not exist, it could never fit into the cache, or the policy cannot run on
+        these replicas.
         """
         replicas.check(self.policy)
         traced = self._traced(seed)

@@ -26,17 +26,10 @@ __all__ = ["Setup"]
 class Setup:
     """A policy on its devices, as it serves requests.
 
-    Parameters
-    ----------
-    policy : Policy
-    degrees, ranks : mapping
-        Devices of each role's group, and the processes that divide them.
-    gather_s : float
-        Longest wait of verifications for those of other requests.
-    control : str, optional
-        That it was planned to run under.
-    costs : StepCosts, optional
-        Of its steps, for controls; those of the latencies if not given.
+    degrees, ranks: devices of each role's group, and the processes that divide them.
+    gather_s: longest wait of verifications for those of other requests.
+    control: that it was planned to run under.
+    costs: of its steps, for controls; those of the latencies if not given.
     """
 
     policy: Policy

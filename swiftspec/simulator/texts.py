@@ -19,16 +19,10 @@ __all__ = ["StretchedOracle", "StretchedText"]
 class StretchedText:
     """A text of wanted lengths that begins with a traced prompt.
 
-    Parameters
-    ----------
-    prompts : sequence of TracedPrompt
-        A trace's.
-    index : int
-        Index of the first one.
-    prompt_tokens : int or None
-        Length of the prompt: the traced one's last tokens, or it over and over. The traced one's if None.
-    output_tokens : int
-        Length of the output: the first tokens of the traced one's, of the next one's and so on.
+    prompts: a trace's.
+    index: index of the first one.
+    prompt_tokens: length of the prompt: the traced one's last tokens, or it over and over. The traced one's if None.
+    output_tokens: length of the output: the first tokens of the traced one's, of the next one's and so on.
     """
 
     def __init__(

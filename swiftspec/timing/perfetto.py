@@ -20,14 +20,10 @@ def to_events(
 ) -> list[dict[str, Any]]:
     """Complete events in microseconds from the first request's start, and the tracks' names.
 
-    Parameters
-    ----------
-    names : mapping, optional
-        Names of processes; by default the role, with the number of a further target group.
-    together : bool
-        Whether the requests were served together: those that overlap then have tracks of their own. Otherwise every
-        process has one track, and a request that would overlap the previous one, as simulated ones do, each with its
-        own clock, is moved after it. Requests that share a clock keep their distance.
+    names: names of processes; by default the role, with the number of a further target group.
+    together: whether the requests were served together: those that overlap then have tracks of their own. Otherwise
+        every process has one track, and a request that would overlap the previous one, as simulated ones do, each with
+        its own clock, is moved after it. Requests that share a clock keep their distance.
     """
     pids = {process: number for number, process in enumerate(_processes(timelines), start=1)}
     lanes = _lanes(timelines) if together else [0] * len(timelines)

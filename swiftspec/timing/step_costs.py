@@ -90,12 +90,8 @@ class StepCosts(Facts):
     ) -> Self:
         """Costs of a policy by a profile's latencies.
 
-        Parameters
-        ----------
-        degrees, ranks : mapping
-            Devices of each role's group, and the processes that divide them.
-        context : int
-            Tokens of a request's text, on average.
+        degrees, ranks: devices of each role's group, and the processes that divide them. context: tokens of a request's
+        text, on average.
         """
 
         def forward(role: Role, phase: Phase) -> ForwardCost:

@@ -36,17 +36,10 @@ _LOOK_EVERY_S = 0.1  # whether Ctrl-C was pressed
 class MeasuredLoad:
     """A workload as it ran.
 
-    Attributes
-    ----------
-    metrics : LoadMetrics
-    records : tuple of ServedRecord
-        Completed requests, in order of arrival.
-    timelines : tuple of Timeline
-        Of the same requests.
-    prompt_tokens : tuple of int
-        Length of each one's prompt.
-    late_s : float
-        Longest delay of a submission after its arrival.
+    records: completed requests, in order of arrival.
+    timelines: of the same requests.
+    prompt_tokens: length of each one's prompt.
+    late_s: longest delay of a submission after its arrival.
     """
 
     metrics: LoadMetrics
@@ -89,14 +82,8 @@ def measure_load(
 ) -> MeasuredLoad:
     """Serve a workload by one of a plan's candidates.
 
-    Raises
-    ------
-    ValueError
-        If the plan is for another machine, or a request could never fit into the cache.
-    KeyboardInterrupt
-        If Ctrl-C ended it early.
-    swiftspec.errors.EngineError
-        If a process of the target died.
+    ValueError: if the plan is for another machine, or a request could never fit into the cache. KeyboardInterrupt: if
+    Ctrl-C ended it early. swiftspec.errors.EngineError: if a process of the target died.
     """
     with engine_for_load(
         plan,

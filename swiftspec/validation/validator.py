@@ -21,13 +21,7 @@ _Z95 = statistics.NormalDist().inv_cdf(0.975)
 class Measurement:
     """Measured timelines of one policy on the prompts.
 
-    Parameters
-    ----------
-    policy : str
-    repeats : tuple of tuple of Timeline
-        Per repetition, one timeline per prompt.
-    outputs : tuple of tuple of int
-        Per prompt, the tokens of the first repetition.
+    repeats: per repetition, one timeline per prompt. outputs: per prompt, the tokens of the first repetition.
     """
 
     policy: str
@@ -58,10 +52,7 @@ def make_report(
     prediction by policy with the latencies during the measurement; `retraced`: with these and with a trace of the
     measured texts; `drift`: these latencies relative to the profile.
 
-    Raises
-    ------
-    ValueError
-        If the chosen policy was not measured, or a measured one is not in the plan.
+    ValueError: if the chosen policy was not measured, or a measured one is not in the plan.
     """
     by_policy = {measurement.policy: measurement for measurement in measurements}
     unknown = by_policy.keys() - plan.candidates.keys()

@@ -26,10 +26,7 @@ def check_classes(classes: Sequence[RequestClass]) -> None:
 def shares_of(classes: Sequence[RequestClass]) -> tuple[float, ...]:
     """Share of the requests that each class gets: its own, or an equal part of what the others leave.
 
-    Raises
-    ------
-    ValueError
-        If the shares do not add up to 1, or leave nothing for a class.
+    ValueError: if the shares do not add up to 1, or leave nothing for a class.
     """
     check_classes(classes)
     given = sum(each.share or 0.0 for each in classes)

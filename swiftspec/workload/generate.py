@@ -26,15 +26,9 @@ _Tokens = npt.NDArray[np.int64]
 def draw_lengths(lengths: Lengths, num_requests: int, rng: np.random.Generator, *, field: str) -> _Tokens:
     """Numbers of tokens, at least 1 each.
 
-    Parameters
-    ----------
-    field : str
-        What the lengths are of, for errors: `prompt_tokens`.
+    field: what the lengths are of, for errors: `prompt_tokens`.
 
-    Raises
-    ------
-    ValueError
-        If the lengths are those of a file.
+    ValueError: if the lengths are those of a file.
     """
     match lengths.distribution:
         case Distribution.FIXED:
@@ -65,10 +59,7 @@ def arrival_times(arrivals: Arrivals, num_requests: int, rng: np.random.Generato
     The gaps, that before the first request included, are stretched until they add up to `num_requests` / rate, as
     `vllm bench serve` does: the mean rate is then exact with any seed. A seed has the same pattern at every rate.
 
-    Raises
-    ------
-    ValueError
-        If the process is a replay, which has no distribution, or its stages have fewer requests.
+    ValueError: if the process is a replay, which has no distribution, or its stages have fewer requests.
     """
     if arrivals.process is Process.CLOSED:
         return np.zeros(num_requests)
@@ -147,27 +138,15 @@ def make_workload(
 ) -> Workload:
     """Workload drawn from distributions. The same arguments give the same requests.
 
-    Parameters
-    ----------
-    arrivals : Arrivals
-        Of requests; of conversations, if prompts are their turns.
-    num_requests : int, optional
-        Turns count each. As many as the arrivals' stages have if not given.
-    prompt_tokens, output_tokens : Lengths, optional
-        Distributions of lengths.
-    prompts : PromptLengths, optional
-        Instead of `prompt_tokens`: each request names one of these prompts, drawn with replacement. Without
+    arrivals: of requests; of conversations, if prompts are their turns.
+    num_requests: turns count each. As many as the arrivals' stages have if not given.
+    prompt_tokens, output_tokens: distributions of lengths.
+    prompts: instead of `prompt_tokens`: each request names one of these prompts, drawn with replacement. Without
         `output_tokens` it also has the length of that prompt's output.
-    prefixes : Prefixes, optional
-        What prompts share, in addition to their own tokens. Not for `prompts`.
-    classes : sequence of RequestClass
-    seed : int
-        0 or more.
+    prefixes: what prompts share, in addition to their own tokens. Not for `prompts`.
+    seed: 0 or more.
 
-    Raises
-    ------
-    ValueError
-        Naming the argument and its value.
+    ValueError: naming the argument and its value.
 
     Examples
     --------
@@ -217,20 +196,10 @@ def with_arrivals(
 ) -> Workload:
     """The same requests with other arrivals.
 
-    Parameters
-    ----------
-    workload : Workload
-    arrivals : Arrivals
-        Not of a replay.
-    seed : int, optional
-        Of the arrivals; the workload's own if not given.
-    num_requests : int, optional
-        Take the first ones only.
+    arrivals: not of a replay. seed: of the arrivals; the workload's own if not given. num_requests: take the first ones
+    only.
 
-    Raises
-    ------
-    ValueError
-        If a value is out of range.
+    ValueError: if a value is out of range.
     """
     requests = workload.requests[:num_requests]
     streams = random_streams(workload.seed if seed is None else seed)

@@ -22,13 +22,7 @@ __all__ = ["Prefixes", "PromptLengths", "lengths_in_prompts", "lengths_in_trace"
 class PromptLengths:
     """Ids and lengths of the prompts of a file.
 
-    Parameters
-    ----------
-    source : PromptSource
-    ids : tuple of str
-    prompt_tokens : tuple of int
-    output_tokens : tuple of int, optional
-        Of the outputs that the file holds, as an acceptance trace does.
+    output_tokens: of the outputs that the file holds, as an acceptance trace does.
     """
 
     source: PromptSource
@@ -75,23 +69,14 @@ def _source(path: Path) -> PromptSource:
 class Prefixes:
     """The beginnings that prompts have in common.
 
-    Parameters
-    ----------
-    system_prompt_tokens : int
-        Tokens before each prompt that all requests share, in addition to its own.
-    system_prompts : int
-        Number of different system prompts, which requests have in turn.
-    distinct_prompts : int, optional
-        Different prompts, which are sent in turn, again and again; every one is new if not given.
-    turns : int
-        Requests of a conversation. The prompt of each is the whole text so far, its answers included, and new tokens.
-    think_time_s : float
-        Seconds from the end of an answer to the next turn.
+    system_prompt_tokens: tokens before each prompt that all requests share, in addition to its own.
+    system_prompts: number of different system prompts, which requests have in turn.
+    distinct_prompts: different prompts, which are sent in turn, again and again; every one is new if not given.
+    turns: requests of a conversation. The prompt of each is the whole text so far, its answers included, and new
+        tokens.
+    think_time_s: seconds from the end of an answer to the next turn.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of range, or a conversation would have the prompts of another one.
+    ValueError: if a number is out of range, or a conversation would have the prompts of another one.
     """
 
     system_prompt_tokens: int = 0

@@ -33,28 +33,15 @@ def replay(
 ) -> Workload:
     """Workload with the arrivals and lengths of a load trace, or of a part of it.
 
-    Parameters
-    ----------
-    format_name : str
-        One of `FORMATS`.
-    path : Path or str
-    start_s, duration_s : float
-        The part to take, in seconds since the trace's first row; arrivals are counted from `start_s`.
-    num_requests : int, optional
-        Requests to take, at most: the first ones.
-    rate : float, optional
-        Mean requests per second that the time axis is stretched to.
-    time_unit : str, optional
-        Of Mooncake's stamps, `s` or `ms`, where the file does not tell.
-    classes : sequence of RequestClass
-        For a trace with classes of its own, limits of these, by name; for any other, as for `make_workload`.
-    seed : int
-        For the classes of requests of a trace without its own.
+    format_name: one of `FORMATS`.
+    start_s, duration_s: the part to take, in seconds since the trace's first row; arrivals are counted from `start_s`.
+    num_requests: requests to take, at most: the first ones.
+    rate: mean requests per second that the time axis is stretched to.
+    time_unit: of Mooncake's stamps, `s` or `ms`, where the file does not tell.
+    classes: for a trace with classes of its own, limits of these, by name; for any other, as for `make_workload`.
+    seed: for the classes of requests of a trace without its own.
 
-    Raises
-    ------
-    ValueError
-        Naming the argument, or file, line and column, and the value.
+    ValueError: naming the argument, or file, line and column, and the value.
     """
     path = Path(path)
     if format_name not in FORMATS:

@@ -45,10 +45,7 @@ def _new_secret() -> str:
 def read_secret(path: Path) -> bytes:
     """The secret in a file, without surrounding white space.
 
-    Raises
-    ------
-    ValueError
-        If others may read the file, or if it does not hold what `write_secret` writes.
+    ValueError: if others may read the file, or if it does not hold what `write_secret` writes.
     """
     try:
         with path.open("rb") as file:

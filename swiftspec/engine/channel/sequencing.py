@@ -23,17 +23,10 @@ class Header(NamedTuple):
 class Exchange:
     """One end of the exchange.
 
-    Parameters
-    ----------
-    request : int
-        Number of the request that it is about.
-    leads : bool
-        Exactly one end, the target's, opens attempts by probing. The other follows.
+    request: number of the request that it is about. leads: exactly one end, the target's, opens attempts by probing.
+    The other follows.
 
-    Attributes
-    ----------
-    num_refused : int
-        Messages not delivered: gaps, invalid ones, and those after them; not those of older attempts.
+    num_refused: messages not delivered: gaps, invalid ones, and those after them; not those of older attempts.
     """
 
     def __init__(self, request: int, *, leads: bool) -> None:

@@ -123,20 +123,12 @@ class Channel:
 
     Every request has a part of its own of it, a `RequestChannel`.
 
-    Parameters
-    ----------
-    address : str
-        `ipc://path` or `tcp://host:port`.
-    bind : bool
-        Exactly one end binds.
-    leads : bool
-        Exactly one end, the target's, opens exchanges.
-    vocab_size : int
-        A message with a token outside it is invalid.
-    curve : Curve, optional
-        Rejects peers without the secret; for addresses that others can reach.
-    most_payload_bytes : int
-        Size of the largest payload beside a message.
+    address: `ipc://path` or `tcp://host:port`.
+    bind: exactly one end binds.
+    leads: exactly one end, the target's, opens exchanges.
+    vocab_size: a message with a token outside it is invalid.
+    curve: rejects peers without the secret; for addresses that others can reach.
+    most_payload_bytes: size of the largest payload beside a message.
     """
 
     def __init__(
@@ -271,10 +263,7 @@ class Channel:
 class RequestChannel:
     """One request's messages over a channel, to and from the same request at the other end.
 
-    Attributes
-    ----------
-    num_refused : int
-        Messages not delivered so far: invalid ones, and those of broken exchanges.
+    num_refused: messages not delivered so far: invalid ones, and those of broken exchanges.
     """
 
     def __init__(self, channel: Channel, request: int, *, leads: bool, payload: Payload) -> None:

@@ -34,22 +34,12 @@ class _Cores(NamedTuple):
 class ClusterExecutor:
     """An `Executor` whose processes run on hosts; a context manager, which lets the hosts end.
 
-    Parameters
-    ----------
-    slots : sequence of WorkerSpec
-        The engine's processes; hosts name them by their numbers.
-    device : "cpu" or "cuda"
-        Kind of the slots' devices.
-    address : str
-        IPv4 address of this machine that hosts can reach.
-    key : bytes, optional
-        Key of the run, which hosts have, too; a new one if not given.
+    slots: the engine's processes; hosts name them by their numbers.
+    device: "cpu" or "cuda". Kind of the slots' devices.
+    address: IPv4 address of this machine that hosts can reach.
+    key: key of the run, which hosts have, too; a new one if not given.
 
-    Attributes
-    ----------
-    launcher : (str, int)
-        Address and port for hosts.
-    key : bytes
+    launcher: (str, int). Address and port for hosts.
     """
 
     def __init__(self, slots: Sequence[WorkerSpec], *, device: Device, address: str, key: bytes | None = None) -> None:

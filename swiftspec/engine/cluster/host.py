@@ -29,25 +29,14 @@ _KILLED_WITHIN_S = 5.0  # releasing gigabytes takes a while
 class Host:
     """A host that has connected to its launcher; `serve` does the rest.
 
-    Parameters
-    ----------
-    launcher : (str, int)
-        The launcher's address and port.
-    key : bytes
-        Key of the run.
-    slot : int
-        Which of the engine's processes it keeps.
-    devices : sequence of int, optional
-        GPUs for its worker, as CUDA numbers them here; the cores of this process if not given.
-    within_s : float
-        Longest wait for the launcher.
+    launcher: (str, int). The launcher's address and port.
+    key: key of the run.
+    slot: which of the engine's processes it keeps.
+    devices: GPUs for its worker, as CUDA numbers them here; the cores of this process if not given.
+    within_s: longest wait for the launcher.
 
-    Raises
-    ------
-    EngineError
-        If the launcher cannot be reached in time, or does not have the key.
-    ValueError
-        If the launcher refuses this host.
+    EngineError: if the launcher cannot be reached in time, or does not have the key. ValueError: if the launcher
+    refuses this host.
     """
 
     def __init__(

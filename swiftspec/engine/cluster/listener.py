@@ -37,19 +37,10 @@ class Listener:
 
     The latest host of a slot counts: an earlier one is told to end, as if it were in the way of a restarted one.
 
-    Parameters
-    ----------
-    address : str
-        IPv4 address of one interface.
-    key : bytes
-        Key of the run; connections without it are closed.
-    num_slots : int
-        Slots are numbered from 0.
+    address: IPv4 address of one interface. key: key of the run; connections without it are closed. num_slots: slots are
+    numbered from 0.
 
-    Raises
-    ------
-    OSError
-        If the address cannot be listened on.
+    OSError: if the address cannot be listened on.
     """
 
     def __init__(self, address: str, key: bytes, *, num_slots: int) -> None:

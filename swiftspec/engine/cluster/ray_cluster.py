@@ -48,25 +48,14 @@ def ray_executor(
 ) -> Iterator[ClusterExecutor]:
     """A Ray cluster as the executor of a plan's engine: `Engine(plan, executor=executor)`.
 
-    Parameters
-    ----------
-    plan : Plan, str or Path
-        A plan, or its file.
-    policy : str, optional
-        One of the plan's alternatives; its choice if not given.
-    address : str
-        Address of the cluster, such as `10.0.0.1:6379`; `auto` is that of this machine, or what RAY_ADDRESS names.
-    strategy : "SPREAD" or "PACK"
-        Whether roles are to be on different nodes or on the same, if there is room.
-    within_s : float
-        Longest wait for room, and for the hosts.
+    plan: a plan, or its file.
+    policy: one of the plan's alternatives; its choice if not given.
+    address: address of the cluster, such as `10.0.0.1:6379`; `auto` is that of this machine, or what RAY_ADDRESS names.
+    strategy: "SPREAD" or "PACK". Whether roles are to be on different nodes or on the same, if there is room.
+    within_s: longest wait for room, and for the hosts.
 
-    Raises
-    ------
-    ValueError
-        If Ray is not installed, there is no cluster, or it has no room in time.
-    EngineError
-        If a host cannot reach this machine.
+    ValueError: if Ray is not installed, there is no cluster, or it has no room in time. EngineError: if a host cannot
+    reach this machine.
     """
     made = plan if isinstance(plan, Plan) else Plan.load(Path(plan))
     if strategy not in get_args(Strategy):

@@ -37,16 +37,11 @@ _LOOPBACK = "127.0.0.1"
 class TorchrunProcess:
     """One of torchrun's processes.
 
-    Parameters
-    ----------
-    rank, local_rank, num_processes : int
-        Its number among all processes and among those of its machine, and how many there are.
-    master : (str, int)
-        Address and port of torchrun's store.
-    prefix : str
-        Separates the runs that use one store.
-    is_local : bool
-        All processes are of one machine.
+    rank, local_rank, num_processes: its number among all processes and among those of its machine, and how many there
+        are.
+    master: (str, int). Address and port of torchrun's store.
+    prefix: separates the runs that use one store.
+    is_local: all processes are of one machine.
     """
 
     rank: int

@@ -37,15 +37,8 @@ class Inbox(Protocol):
 class GroupDriver:
     """The programs of one role on one device group.
 
-    Parameters
-    ----------
-    models : mapping
-        The models of this process, by role.
-    limits : BatchLimits
-    inbox : Inbox
-    ended : Ended
-    controller : Controller, optional
-        The scheduler's control of how much is drafted, see `Group`.
+    models: the models of this process, by role. controller: the scheduler's control of how much is drafted, see
+    `Group`.
     """
 
     def __init__(

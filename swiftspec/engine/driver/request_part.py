@@ -60,32 +60,18 @@ class Form(NamedTuple):
 class RequestPart:
     """One request on one device group.
 
-    Parameters
-    ----------
-    role, group : Role, int
-        Role of this process's programs, and its target group, if there are several; spans carry both.
-    sequence : int
-        Its caches, in every model of this process.
-    tenant : int
-        Its tenant of the target; all tenants have one draft.
-    models : mapping
-        The models of this process, by role.
-    peers : sequence of PeerChannel
-        One with every peer.
-    commit : callable
-        Takes committed tokens.
-    sampler : Sampler
-        Draws the target's choices, and the draft's candidates if the policy needs their probabilities.
-    prompt : tuple of int
-        The request's, if log-probs of the output are wanted.
-    score : callable
-        Takes log-probs of prompt tokens, or of tokens that are committed next, and the likeliest tokens in the place of
-        each, if they are wanted.
+    role, group: role of this process's programs, and its target group, if there are several; spans carry both.
+    sequence: its caches, in every model of this process.
+    tenant: its tenant of the target; all tenants have one draft.
+    models: the models of this process, by role.
+    peers: one with every peer.
+    commit: takes committed tokens.
+    sampler: draws the target's choices, and the draft's candidates if the policy needs their probabilities.
+    prompt: the request's, if log-probs of the output are wanted.
+    score: takes log-probs of prompt tokens, or of tokens that are committed next, and the likeliest tokens in the place
+        of each, if they are wanted.
 
-    Attributes
-    ----------
-    spans : list of Span
-        Everything it did so far, in order.
+    spans: everything it did so far, in order.
     """
 
     def __init__(

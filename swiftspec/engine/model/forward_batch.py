@@ -65,19 +65,10 @@ class ForwardBatch:
 
     The logits of a row do not depend on what else is in the batch, but for rounding where torch multiplies.
 
-    Attributes
-    ----------
-    kind : ForwardKind
-        Chunks are part of exact forwards only.
-    entries : tuple of Rows or Chunk
-        At least one, and at most one of a sequence; none of them empty.
-    top_k : int
-        Number of candidates to find for each row of the logits; 0 for none.
+    kind: chunks are part of exact forwards only. entries: at least one, and at most one of a sequence; none of them
+    empty. top_k: number of candidates to find for each row of the logits; 0 for none.
 
-    Raises
-    ------
-    ValueError
-        For any other batch; the message names the sequence.
+    ValueError: for any other batch; the message names the sequence.
     """
 
     kind: ForwardKind

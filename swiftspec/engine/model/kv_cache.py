@@ -27,18 +27,12 @@ class KVCache:
 
     Moving is exact: a key was rotated by its position, and a kept node's position does not change.
 
-    Attributes
-    ----------
-    data : Tensor
-        [layers, 2 (keys, values), kv_heads, capacity, head_dim].
-    capacity : int
-        Slots that may be used; `spare` more can be written to.
-    prefix_length, tree_length : int
-        Slots in use: the prefix first, then the tree.
-    features : Tensor
-        fp32 [capacity, feature_size]: what a head reads of each slot, see `FeatureTaps`; moved with keys and values.
-    tenant : int
-        Whose sequence it is: number of a tenant, or 0 for the model itself.
+    data: [layers, 2 (keys, values), kv_heads, capacity, head_dim].
+    capacity: slots that may be used; `spare` more can be written to.
+    prefix_length, tree_length: slots in use: the prefix first, then the tree.
+    features: fp32 [capacity, feature_size]: what a head reads of each slot, see `FeatureTaps`; moved with keys and
+        values.
+    tenant: whose sequence it is: number of a tenant, or 0 for the model itself.
     """
 
     def __init__(

@@ -47,12 +47,7 @@ _Command = ForwardBatch | _Keep | _Reset
 class ShardedModel(Model):
     """A model whose shards are on the ranks of a TP group, as its leader drives it.
 
-    Parameters
-    ----------
-    model : Model
-        The leader's shard. Its logits are the whole model's.
-    role : Role
-        Role by which the followers know the model.
+    model: the leader's shard. Its logits are the whole model's. role: role by which the followers know the model.
     """
 
     def __init__(self, model: Model, tp_group: TPGroup, role: Role) -> None:

@@ -38,23 +38,10 @@ _NEVER_MS = 2**30
 class StoreServer:
     """The store's server, run by a thread until it is closed; a context manager.
 
-    Parameters
-    ----------
-    address : str
-        IPv4 address of the one interface to listen on.
-    port : int
-        0 is any free one, see `port`.
-    curve : Curve
-        Connections without its keys are refused.
+    address: IPv4 address of the one interface to listen on. port: 0 is any free one, see `port`. curve: connections
+    without its keys are refused.
 
-    Raises
-    ------
-    OSError
-        If the address cannot be listened on.
-
-    Attributes
-    ----------
-    port : int
+    OSError: if the address cannot be listened on.
     """
 
     def __init__(self, address: str, port: int, curve: Curve) -> None:
@@ -144,25 +131,13 @@ def _refused(why: str) -> list[bytes]:
 class NodeStore(Store):
     """A connection to the launcher's store, with the interface that torch's process groups expect.
 
-    Parameters
-    ----------
-    address, port : str, int
-        Address and port of the `StoreServer`, which is already listening.
-    curve : Curve
-        The run's keys.
-    timeout_s : float, optional
-        Longest wait for an answer or for a key.
+    address, port: address and port of the `StoreServer`, which is already listening. curve: the run's keys. timeout_s:
+    longest wait for an answer or for a key.
 
-    Raises
-    ------
-    PermissionError
-        By every operation, if the two ends do not have the same keys.
-    ConnectionError
-        By every operation, once the server has gone.
-    TimeoutError
-        By every operation that takes too long.
-    ValueError
-        By an operation that the server refuses.
+    PermissionError: by every operation, if the two ends do not have the same keys.
+    ConnectionError: by every operation, once the server has gone.
+    TimeoutError: by every operation that takes too long.
+    ValueError: by an operation that the server refuses.
     """
 
     def __init__(self, address: str, port: int, curve: Curve, *, timeout_s: float = _FOR_EVER.total_seconds()) -> None:

@@ -42,10 +42,7 @@ class TPGroup:
     All ranks call collectives in the same order, with the same shapes. If a rank is gone they raise ConnectionError at
     once, and the TP group can no longer be used.
 
-    Attributes
-    ----------
-    rank, size : int
-        This rank, and the number of ranks. Rank 0 is the leader.
+    rank, size: this rank, and the number of ranks. Rank 0 is the leader.
     """
 
     def __init__(self) -> None:
@@ -61,20 +58,11 @@ class TPGroup:
     ) -> TPGroup:
         """Meet the other ranks; returns when all are there.
 
-        Parameters
-        ----------
-        store : str
-            Meeting place: `file:///path` on one machine, of a file that does not exist yet; across machines
-            `tcp://host:port/prefix` of a running `StoreServer`, with a prefix for each TP group.
-        device : torch.device or str
-            Device that this rank computes on.
-        curve : Curve, optional
-            Keys of the `StoreServer`, which refuses connections without them.
+        store: meeting place: `file:///path` on one machine, of a file that does not exist yet; across machines
+        `tcp://host:port/prefix` of a running `StoreServer`, with a prefix for each TP group. device: device that this
+        rank computes on. curve: keys of the `StoreServer`, which refuses connections without them.
 
-        Raises
-        ------
-        ValueError
-            If the store's address or the rank is invalid.
+        ValueError: if the store's address or the rank is invalid.
         """
         if not 0 <= rank < size:
             raise ValueError(f"rank is {rank}; expected 0 to {size - 1}, of {size} ranks")

@@ -34,10 +34,8 @@ class ForkServer:
 
     Nothing here waits for the fork server. One that has died, or does not answer, is replaced at the next `start`.
 
-    Parameters
-    ----------
-    may_compile : bool
-        Whether workers compile the CPU kernels where they find none. A launcher has tried that for all of them.
+    may_compile: whether workers compile the CPU kernels where they find none. A launcher has tried that for all of
+    them.
     """
 
     def __init__(self, *, may_compile: bool = False) -> None:
@@ -50,12 +48,7 @@ class ForkServer:
 
         Returns at once; if no worker is started, the pipe is closed.
 
-        Raises
-        ------
-        EngineError
-            If no fork server can be started.
-        ValueError
-            If the current folder has been removed.
+        EngineError: if no fork server can be started. ValueError: if the current folder has been removed.
         """
         try:
             folder = os.fsencode(os.getcwd())
@@ -93,12 +86,7 @@ class ForkServer:
 class ForkedProcess:
     """A process requested from the fork server.
 
-    Attributes
-    ----------
-    pid : int or None
-        None until the fork server has reported it.
-    refusal : str
-        Why the fork server refused, if it did.
+    pid: None until the fork server has reported it. refusal: why the fork server refused, if it did.
     """
 
     def __init__(self, server: _Server) -> None:

@@ -73,19 +73,13 @@ class WorkerSpec(NamedTuple):
 class Placement:
     """Devices of an engine's roles, and the processes among which they are divided.
 
-    Parameters
-    ----------
-    groups : mapping of Role to device numbers
-        Device n is the n-th core this process may use, or GPU n. Disaggregated: groups of both roles, disjoint unless
-        they share a GPU; otherwise only the target's group, for both models.
-    ranks : mapping of Role to int
-        Processes that divide each of a role's groups, and its models, equally; the default is one on a CPU, with a
+    groups: device n is the n-th core this process may use, or GPU n. Disaggregated: groups of both roles, disjoint
+        unless they share a GPU; otherwise only the target's group, for both models.
+    ranks: processes that divide each of a role's groups, and its models, equally; the default is one on a CPU, with a
         thread per core, and one for each GPU.
-    target_groups : int
-        Equal groups that the target's devices are split into, each with a copy of the target.
-    device : "cpu" or "cuda"
-        Kind of the devices. On a GPU a process is one rank with one GPU; roles that share a GPU are two processes on
-        it.
+    target_groups: equal groups that the target's devices are split into, each with a copy of the target.
+    device: "cpu" or "cuda". Kind of the devices. On a GPU a process is one rank with one GPU; roles that share a GPU
+        are two processes on it.
     """
 
     groups: Mapping[Role, tuple[int, ...]]

@@ -36,45 +36,26 @@ __all__ = [
 class Setup:
     """Setup of a worker process.
 
-    Parameters
-    ----------
-    role : Role
-        Role whose program it runs or computes for.
-    group : int
-        Its target group, if there are several; 0 otherwise.
-    rank, size : int
-        Its rank in the TP group that computes the group's models together, and the group's size. Rank 0 leads.
-    tp_group : str
-        Meeting place of a TP group of several ranks: `file:///path` or `tcp://host:port/name`.
-    models : mapping
-        By role; both if the policy is co-located.
-    elsewhere : mapping
-        The model in the other role's process, if the draft is a head: it has its target's embedding and output matrix,
-        and the target notes what it reads.
-    tenants : tuple of str
-        Directories of the target's fine-tunes and adapters, numbered from 1.
-    devices : tuple of int
-        Cores, numbered among those that the process may use, or the one GPU.
-    device : "cpu" or "cuda"
-        Kind of the devices.
-    channels : tuple of str
-        Rank 0 only: address of the channel to every peer; the target's end binds.
-    max_context, tree_slots : int
-        Capacity of a sequence's caches.
-    max_running : int
-        Requests at once; each has a sequence.
-    batch : BatchLimits
-        Limits of a step.
-    steering : Steering or None
-        What decides how much is drafted and verified, in a target's process.
-    vocab_size : int
-        Size of the target's vocabulary; a draft's may be padded to another size.
-    report_every_s : float
-        CommitReport tokens are reported at most this often; the first ones of a request, and its end, at once.
-    curve : Curve or None
-        Keys of connections over a network; None if the whole engine is on the launcher's machine.
-    silent : bool
-        For measurements: the TP group's ranks neither sum nor gather, see `NoOpTPGroup`.
+    role: role whose program it runs or computes for.
+    group: its target group, if there are several; 0 otherwise.
+    rank, size: its rank in the TP group that computes the group's models together, and the group's size. Rank 0 leads.
+    tp_group: meeting place of a TP group of several ranks: `file:///path` or `tcp://host:port/name`.
+    models: by role; both if the policy is co-located.
+    elsewhere: the model in the other role's process, if the draft is a head: it has its target's embedding and output
+        matrix, and the target notes what it reads.
+    tenants: directories of the target's fine-tunes and adapters, numbered from 1.
+    devices: cores, numbered among those that the process may use, or the one GPU.
+    device: "cpu" or "cuda". Kind of the devices.
+    channels: rank 0 only: address of the channel to every peer; the target's end binds.
+    max_context, tree_slots: capacity of a sequence's caches.
+    max_running: requests at once; each has a sequence.
+    batch: limits of a step.
+    steering: what decides how much is drafted and verified, in a target's process.
+    vocab_size: size of the target's vocabulary; a draft's may be padded to another size.
+    report_every_s: CommitReport tokens are reported at most this often; the first ones of a request, and its end, at
+        once.
+    curve: keys of connections over a network; None if the whole engine is on the launcher's machine.
+    silent: for measurements: the TP group's ranks neither sum nor gather, see `NoOpTPGroup`.
     """
 
     role: Role
@@ -123,20 +104,12 @@ def name_of(role: Role, group: int, rank: int, size: int) -> str:
 class Generate:
     """Run this role's program for one request. Sent to the leaders of TP groups.
 
-    Parameters
-    ----------
-    number : int
-        Number of these programs of the request, ascending: by it peers tell its messages from those of others.
-    patience_s : float
-        Longest that a target waits for its draft before it decodes alone.
-    alone : bool
-        To a target: the draft is known to be gone. To a draft: the request is running without it.
-    fallback : Policy
-        Policy of the target while it is alone.
-    tpot_s : float or None
-        The request's limit on the time per token.
-    tenant : int
-        Number of the tenant of the target; 0 is the target itself.
+    number: number of these programs of the request, ascending: by it peers tell its messages from those of others.
+    patience_s: longest that a target waits for its draft before it decodes alone.
+    alone: to a target: the draft is known to be gone. To a draft: the request is running without it.
+    fallback: policy of the target while it is alone.
+    tpot_s: the request's limit on the time per token.
+    tenant: number of the tenant of the target; 0 is the target itself.
     """
 
     number: int

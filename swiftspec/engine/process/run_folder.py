@@ -29,10 +29,7 @@ def run_folder() -> Iterator[Path]:
     In TMPDIR; if its path is too long for a socket's, or nothing can be created there, in /tmp, /var/tmp or /dev/shm.
     First removes folders there that a killed launcher of this user left.
 
-    Raises
-    ------
-    OSError
-        If none of them can be used.
+    OSError: if none of them can be used.
     """
     bases = list(dict.fromkeys((tempfile.gettempdir(), *_FALLBACKS)))
     for base in bases:

@@ -76,15 +76,9 @@ class TargetSilence:
 class DraftRecovery:
     """Limits and policy for a target that has lost its draft.
 
-    Parameters
-    ----------
-    patience_s : float
-        Longest that a target waits for its draft before it decodes alone.
-    fallback : Policy
-        Policy of the target alone.
-    max_restarts : int
-        How often within an hour a draft that died is restarted. After that the target decodes alone, and the logger
-        `swiftspec` warns of it.
+    patience_s: longest that a target waits for its draft before it decodes alone. fallback: policy of the target alone.
+    max_restarts: how often within an hour a draft that died is restarted. After that the target decodes alone, and the
+    logger `swiftspec` warns of it.
     """
 
     patience_s: float = 0.5

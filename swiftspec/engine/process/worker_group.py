@@ -42,14 +42,8 @@ class ProcessInfo:
 class WorkerGroup:
     """The processes of one TP group, which may be restarted.
 
-    Parameters
-    ----------
-    executor : Executor
-        Starts the processes.
-    setups : sequence of Setup
-        One for each rank, the leader first.
-    max_restarts : int
-        Most restarts within an hour, see `reports_or_restart`.
+    executor: starts the processes. setups: one for each rank, the leader first. max_restarts: most restarts within an
+    hour, see `reports_or_restart`.
     """
 
     def __init__(self, executor: Executor, setups: Sequence[Setup], *, max_restarts: int = 0) -> None:

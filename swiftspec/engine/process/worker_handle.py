@@ -25,10 +25,7 @@ _log = logging.getLogger("swiftspec")
 class WorkerLostError(EngineError):
     """Error: a process of this machine ended without a report.
 
-    Attributes
-    ----------
-    was_started : bool
-        False if the fork server died, or could not fork, before there was a process.
+    was_started: False if the fork server died, or could not fork, before there was a process.
     """
 
     def __init__(self, sentence: str, *, was_started: bool) -> None:

@@ -44,17 +44,10 @@ _PATIENCE_PER_REQUEST = 0.25  # a round of many takes longer than one alone, but
 class WorkerLoop:
     """Runs a role's programs for as long as the launcher wants.
 
-    Parameters
-    ----------
-    connection : Connection
-        To the launcher.
-    setup : Setup
-    models : mapping
-        By role, with `setup.max_running` sequences each.
-    channels : sequence of Channel
-        One to every peer.
-    features : sequence of Features
-        Features of each sequence, if they go beside verdicts: the target's, or the store of the draft's process.
+    connection: to the launcher.
+    models: by role, with `setup.max_running` sequences each.
+    channels: one to every peer.
+    features: features of each sequence, if they go beside verdicts: the target's, or the store of the draft's process.
     """
 
     def __init__(

@@ -79,27 +79,14 @@ def compare_kinds(
 ) -> KindComparison:
     """Every kind of draft at its best shape, for every number of clients that decode together.
 
-    Parameters
-    ----------
-    deployment : Deployment
-    target : str
-    drafts : sequence of DraftInput
-        With `suffix` among them its acceptance is the given one, and no text's.
-    clients : sequence of int
-        Loads: clients with one request each under way, all of which share every step.
-    text : Path, optional
-        A recorded trace, whose text suffixes are looked up in. Its routing is used if its target has as many experts.
-    dataset : str, optional
-        Acceptance on this data set or class of text.
-    seed, num_jobs : int
-        As of a plan.
-    price_per_hour : float, optional
-        Of one device, in any currency.
+    drafts: with `suffix` among them its acceptance is the given one, and no text's.
+    clients: loads: clients with one request each under way, all of which share every step.
+    text: a recorded trace, whose text suffixes are looked up in. Its routing is used if its target has as many experts.
+    dataset: acceptance on this data set or class of text.
+    seed, num_jobs: as of a plan.
+    price_per_hour: of one device, in any currency.
 
-    Raises
-    ------
-    ValueError
-        One sentence naming field and value. A draft that cannot be planned is no error if others can.
+    ValueError: one sentence naming field and value. A draft that cannot be planned is no error if others can.
     """
     loads = _checked(clients, deployment)
     counted = next((asked.acceptance for asked in drafts if asked.draft == SUFFIX), None)

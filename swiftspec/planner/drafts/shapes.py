@@ -40,17 +40,7 @@ def longest_text(deployment: Deployment) -> int:
 class Shapes:
     """Shapes of one kind of draft.
 
-    Parameters
-    ----------
-    kind : Kind
-    deployment : Deployment
-    models : tuple of PlannedModel
-        Target and draft.
-    inputs : Inputs
-        Profile and trace.
-    seed : int
-    counted : GivenAcceptance, optional
-        Of suffix decoding, as chains of one length.
+    models: target and draft. inputs: profile and trace. counted: of suffix decoding, as chains of one length.
     """
 
     kind: Kind

@@ -98,13 +98,7 @@ class _Incumbent(NamedTuple):
 class FleetSearch:
     """Search of a fleet for a load.
 
-    Parameters
-    ----------
-    load : Load
-        With limits; without a percentile it is 95.
-    most_devices : int
-    found : SearchResult
-        Of one request at a time.
+    load: with limits; without a percentile it is 95. found: of one request at a time.
     """
 
     def __init__(self, load: Load, most_devices: int, found: SearchResult) -> None:

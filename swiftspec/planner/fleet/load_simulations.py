@@ -166,12 +166,8 @@ def _steady(records: Sequence[ServedRecord]) -> list[ServedRecord]:
 class LoadSimulations:
     """Simulations of tasks on several cores.
 
-    Parameters
-    ----------
-    serve : ShareServer
-    num_jobs : int
-    report : Progress
-        Called with the number of finished simulations, their number so far and those announced, and what they are for.
+    report: called with the number of finished simulations, their number so far and those announced, and what they are
+    for.
     """
 
     serve: ShareServer

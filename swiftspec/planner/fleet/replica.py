@@ -26,19 +26,11 @@ __all__ = ["Kind", "planned_workload", "replica_share"]
 class Kind:
     """A kind of replica.
 
-    Parameters
-    ----------
-    option : Option
-        Of one target and its draft.
-    candidate : Candidate
-        The same, with its prediction for a single request.
-    num_targets : int
-    num_drafts : int, optional
-        Draft groups that the targets share; None without a pool.
-    control : str
-        Name of the control that decides how much is drafted, passed to simulations; none if empty.
-    may_win : bool
-        Whether it may be chosen; others are there to be compared with.
+    option: of one target and its draft.
+    candidate: the same, with its prediction for a single request.
+    num_drafts: draft groups that the targets share; None without a pool.
+    control: name of the control that decides how much is drafted, passed to simulations; none if empty.
+    may_win: whether it may be chosen; others are there to be compared with.
     """
 
     option: Option
@@ -94,22 +86,11 @@ def replica_share(
 ) -> Workload:
     """What comes to one of N replicas under round robin.
 
-    Parameters
-    ----------
-    workload : Workload
-    num_replicas : int
-    most_requests : int, optional
-        At most the first N requests; all of the workload's if not given.
-    rate : float, optional
-        Requests per second of the share; the workload's over the number of replicas if not given. Times are stretched.
-        Of a closed loop its clients.
-    classes : sequence of RequestClass, optional
-        With other limits than the workload's.
+    most_requests: at most the first N requests; all of the workload's if not given. rate: requests per second of the
+    share; the workload's over the number of replicas if not given. Times are stretched. Of a closed loop its clients.
+    classes: with other limits than the workload's.
 
-    Raises
-    ------
-    ValueError
-        If there are more replicas than requests, the workload has no rate, or its requests wait for others.
+    ValueError: if there are more replicas than requests, the workload has no rate, or its requests wait for others.
     """
     if workload.is_closed:
         clients = math.ceil(rate or load_of(workload) / num_replicas)

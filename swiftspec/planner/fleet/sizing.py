@@ -26,18 +26,12 @@ _EPSILON = 1e-9
 class Bracket:
     """A kind, and what is known of the number of its replicas that a load needs.
 
-    Attributes
-    ----------
-    points : dict
-        By requests per second and device.
-    exact : dict
-        By number of replicas that share the whole load, from longer simulations.
-    low, high : int
-        Most replicas that are too few, and fewest that are enough; None if no number is known to be.
-    doubtful : int
-        Most replicas, not fewer than `low`, that seem too few after a short simulation.
-    retry : int or None
-        Replicas for the lowest simulated load, if few requests missed the limits there: with more requests it may pass.
+    points: by requests per second and device.
+    exact: by number of replicas that share the whole load, from longer simulations.
+    low, high: most replicas that are too few, and fewest that are enough; None if no number is known to be.
+    doubtful: most replicas, not fewer than `low`, that seem too few after a short simulation.
+    retry: replicas for the lowest simulated load, if few requests missed the limits there: with more requests it may
+        pass.
     """
 
     kind: Kind
@@ -133,17 +127,10 @@ class Bracket:
 class Sizing:
     """Simulations that tell how many replicas of each kind a load needs.
 
-    Parameters
-    ----------
-    simulated : LoadSimulations
-    rate : float
-        Requests per second of the whole load.
-    output_tokens : float
-        Mean of a request.
-    batch : callable
-        Estimate of the requests that a replica of a kind has at once, at a rate.
-    room : callable
-        Cache blocks of a kind's targets.
+    rate: requests per second of the whole load.
+    output_tokens: mean of a request.
+    batch: estimate of the requests that a replica of a kind has at once, at a rate.
+    room: cache blocks of a kind's targets.
     """
 
     def __init__(

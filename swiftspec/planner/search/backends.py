@@ -96,10 +96,7 @@ def check_backend(name: str, *, field: str = "backend") -> None:
 def parallel_backend(name: str | None) -> Iterator[None]:
     """Context in which joblib's work goes to this backend; None leaves joblib as it is configured.
 
-    Raises
-    ------
-    ValueError
-        As `check_backend`; or if there is no cluster.
+    ValueError: as `check_backend`; or if there is no cluster.
     """
     if name is None:
         yield
@@ -129,12 +126,7 @@ def run_parallel(calls: Iterable[Any], num_jobs: int) -> Iterator[Any]:
 class Workers(Generic[_Task, _Result]):
     """Processes that call one function for many tasks, and keep it between them with all that it has computed.
 
-    Parameters
-    ----------
-    function : callable
-        Can be pickled.
-    num_jobs : int
-        1 starts no process, -1 one per core.
+    function: can be pickled. num_jobs: 1 starts no process, -1 one per core.
     """
 
     def __init__(self, function: Callable[[_Task], _Result], num_jobs: int) -> None:

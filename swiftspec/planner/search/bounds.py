@@ -33,12 +33,8 @@ def best_tree_tokens(rank_acceptance: Sequence[float], num_nodes: int, *, max_de
 
     No policy has more tokens per round where positions are independent.
 
-    Parameters
-    ----------
-    rank_acceptance : sequence of float
-        Probability that the target's token is a node's first child, second, ...
-    num_nodes : int
-        Root included; `max_depth` counts the levels below it.
+    rank_acceptance: probability that the target's token is a node's first child, second, ... num_nodes: root included;
+    `max_depth` counts the levels below it.
     """
     return sum(node.probability for node in static_tree(tuple(rank_acceptance), num_nodes, max_depth))
 
@@ -50,12 +46,8 @@ def fewest_rounds(ranks: Sequence[int], *, verify_rows: int, num_candidates: int
     have sum(rank + 1) <= verify_rows - 1. Then the bonus token follows, of any rank. A round that starts later in the
     output never ends earlier, so advancing as far as possible every time needs the fewest rounds.
 
-    Parameters
-    ----------
-    ranks : sequence of int
-        Rank of the target's token among the draft's, at every output position.
-    verify_rows, num_candidates : int
-        Rows of a verification, the root included; children per node.
+    ranks: rank of the target's token among the draft's, at every output position. verify_rows, num_candidates: rows of
+    a verification, the root included; children per node.
     """
     rounds = position = 0
     while position < len(ranks):
@@ -73,11 +65,7 @@ def fewest_rounds(ranks: Sequence[int], *, verify_rows: int, num_candidates: int
 class StepTimes:
     """Seconds of an option's steps for one request: of mean latency, the lower of idle and busy peers.
 
-    Parameters
-    ----------
-    profile : Profile
-    context : int
-        Tokens in the cache.
+    context: tokens in the cache.
     """
 
     def __init__(self, profile: Profile, context: int) -> None:
@@ -116,10 +104,7 @@ class ClosedForms:
 
     Forwards are those at the shortest context.
 
-    Attributes
-    ----------
-    context : int
-        Tokens in the cache before a forward.
+    context: tokens in the cache before a forward.
     """
 
     def __init__(self, profile: Profile, trace: AcceptanceTrace) -> None:

@@ -123,12 +123,7 @@ class Resampling:
     Prompts are the sampling unit, because a plan is made for prompts other than the traced ones. With a single prompt
     only its runs are resampled.
 
-    Parameters
-    ----------
-    num_prompts, num_runs : int
-        Of each outcome.
-    errors : KnownErrors
-        Errors of forwards and acceptance, which all prompts share.
+    num_prompts, num_runs: of each outcome. errors: errors of forwards and acceptance, which all prompts share.
     """
 
     def __init__(
@@ -196,11 +191,7 @@ class Resampling:
 class Outcomes:
     """Outcomes that can be described as candidates of a plan.
 
-    Parameters
-    ----------
-    outcomes : sequence of Outcome
-    resamplings : mapping
-        By option, the resamples of the budget it was simulated with.
+    resamplings: by option, the resamples of the budget it was simulated with.
     """
 
     outcomes: Sequence[Outcome]
@@ -233,13 +224,7 @@ class Outcomes:
 class Decision(Outcomes):
     """Outcomes of the last rung.
 
-    Parameters
-    ----------
-    chosen : Outcome
-    ties : sequence of Outcome
-        Options that the noise does not tell apart from it.
-    others : sequence of Outcome
-        The best of each other policy, best first.
+    ties: options that the noise does not tell apart from it. others: the best of each other policy, best first.
     """
 
     chosen: Outcome
@@ -293,10 +278,7 @@ def _patience_s(prediction: Prediction, policy: Policy) -> float:
 def decide(simulations: Simulations, last: LastRung, policy: str | None, errors: KnownErrors = NO_ERRORS) -> Decision:
     """The winner, among `policy`'s options if given; the best of each other policy; ties.
 
-    Raises
-    ------
-    ValueError
-        If nothing meets the goal's limits: OutOfReachError.
+    ValueError: if nothing meets the goal's limits: OutOfReachError.
     """
     outcomes: dict[object, Outcome] = {}
     resamplings: dict[object, Resampling] = {}
@@ -360,19 +342,10 @@ def fewest_devices(
     An option that meets them on some devices does so on more, so bisection would do; the first search, which covers
     every split, gives a better guess.
 
-    Parameters
-    ----------
-    fastest : callable
-        The decision for the fastest option on at most N devices. OutOfReachError if none meets the limits.
-    ranking : callable
-        The best option of every policy on every split, by all simulations so far.
-    most : int
-        Available devices.
+    fastest: the decision for the fastest option on at most N devices. OutOfReachError if none meets the limits.
+    ranking: the best option of every policy on every split, by all simulations so far. most: available devices.
 
-    Raises
-    ------
-    ValueError
-        If nothing meets the limits on all of them: OutOfReachError.
+    ValueError: if nothing meets the limits on all of them: OutOfReachError.
     """
     best = fastest(most)
     least = 1

@@ -52,20 +52,13 @@ class Budget:
 class Outcome:
     """Simulated speed of an option.
 
-    Parameters
-    ----------
-    option : Option
-    tokens : int array (prompts,)
-        Traced output tokens of each prompt.
-    request_s : float array (runs, prompts)
-        Seconds from request to last token; an output that was cut short is extended at its own pace. One run per seed,
-        or a pair of runs.
-    tpot_s : float array (runs, prompts)
-    metrics : Metrics, optional
-    seconds : dict
-        Charged seconds by provenance.
-    log_scales : float array (runs, prompts, roles), optional
-        Logarithms of the factors that scaled each prompt's forwards, if any.
+    tokens: int array (prompts,). Traced output tokens of each prompt.
+    request_s: float array (runs, prompts). Seconds from request to last token; an output that was cut short is extended
+        at its own pace. One run per seed, or a pair of runs.
+    tpot_s: float array (runs, prompts).
+    seconds: charged seconds by provenance.
+    log_scales: float array (runs, prompts, roles), optional. Logarithms of the factors that scaled each prompt's
+        forwards, if any.
     """
 
     option: Option

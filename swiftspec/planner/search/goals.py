@@ -27,16 +27,10 @@ def score(
 ) -> _Array:
     """Score of requests, over some axes of arrays of one shape, or over all of them.
 
-    Parameters
-    ----------
-    tokens : array
-        Output tokens of each request.
-    request_s : array
-        Seconds from request to last token.
-    tpot_s : array
-        Seconds per output token after the first.
-    num_devices : int
-        Devices in use.
+    tokens: output tokens of each request.
+    request_s: seconds from request to last token.
+    tpot_s: seconds per output token after the first.
+    num_devices: devices in use.
     """
     if goal.objective is Objective.TPOT:
         return np.asarray(1 / tpot_s.mean(axis=axes))

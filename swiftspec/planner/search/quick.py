@@ -274,14 +274,7 @@ class Surface:
     tried with many others, so its effect over all of these is known better than any single option: the log ratio of
     simulation to closed form is fitted by a sum over the values of an option's fields and its split (ridge regression).
 
-    Parameters
-    ----------
-    outcomes : sequence of Outcome
-    weights : sequence of float
-        Length of each simulation relative to the shortest.
-    goal : Goal
-    estimates : mapping
-        Closed-form tokens/s of every option.
+    weights: length of each simulation relative to the shortest. estimates: closed-form tokens/s of every option.
     """
 
     def __init__(

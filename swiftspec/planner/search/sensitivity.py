@@ -34,16 +34,12 @@ _MOST_OTHERS = 3
 class Changes:
     """Size of each change, and the source of latencies at longer contexts.
 
-    Parameters
-    ----------
-    weaker, slower : float
-        Share by which acceptance falls; share by which all-reduces, or draft forwards, grow.
-    longer : int
-        Factor for the prompt's length.
-    at_context : callable, optional
-        The profile for requests of a given length, where the plan's own ends before; None where the models end, too.
-    with_independent_routing : callable, optional
-        The plan's profile, but with experts of consecutive tokens chosen independently, so that more of them are read.
+    weaker, slower: share by which acceptance falls; share by which all-reduces, or draft forwards, grow.
+    longer: factor for the prompt's length.
+    at_context: the profile for requests of a given length, where the plan's own ends before; None where the models end,
+        too.
+    with_independent_routing: the plan's profile, but with experts of consecutive tokens chosen independently, so that
+        more of them are read.
     """
 
     weaker: float = 0.1
@@ -86,22 +82,13 @@ def sensitivities(
 ) -> tuple[Sensitivity, ...]:
     """Rows of the table: acceptance, all-reduce, draft, context, another device; without those that have no inputs.
 
-    Parameters
-    ----------
-    changes : Changes, optional
-        None for no rows.
-    chosen, others : RankedOption
-        The plan's choice and the other simulated options; the best few of these are compared with it.
-    budget : Budget
-        What is simulated of each, with common random numbers.
-    num_devices : int
-        Number of devices of the plan.
-    is_drafted : bool
-        Whether any option drafts; acceptance and drafts change nothing otherwise.
-    errors : ForwardErrors, optional
-        Errors that both the plan's figures and these are averaged over.
-    degrees : AllowedDegrees, optional
-        Groups allowed on one more device.
+    changes: None for no rows.
+    chosen, others: the plan's choice and the other simulated options; the best few of these are compared with it.
+    budget: what is simulated of each, with common random numbers.
+    num_devices: number of devices of the plan.
+    is_drafted: whether any option drafts; acceptance and drafts change nothing otherwise.
+    errors: errors that both the plan's figures and these are averaged over.
+    degrees: groups allowed on one more device.
     """
     if changes is None:
         return ()

@@ -129,12 +129,8 @@ class Simulations:
     def ranking(self, finalists: Iterable[Outcome], expected: "Expected | None" = None) -> list["RankedOption"]:
         """The best option of every policy on every split by its longest simulation, on the scale of its finalist.
 
-        Parameters
-        ----------
-        finalists : iterable of Outcome
-            The best of each policy.
-        expected : callable, optional
-            What to expect of an option, where that is known better than from its own simulation before the last rung.
+        finalists: the best of each policy. expected: what to expect of an option, where that is known better than from
+        its own simulation before the last rung.
         """
         final = {outcome.option.policy.name: outcome for outcome in finalists}
         cells: dict[_Cell, tuple[int, RankedOption]] = {}

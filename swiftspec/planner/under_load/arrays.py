@@ -30,26 +30,14 @@ _ALIKE: Final = 0.1  # growth of the caches over which steps are taken as alike
 class EngineUnderLoad:
     """What decides how a load is served.
 
-    Parameters
-    ----------
-    rule : StepRule
-    step_tokens, max_requests : int
-        Limits of a step, and of requests at once.
-    ranks : int
-        Ranks of attention in data parallel, which share a step's tokens: of one prompt it reads one rank's.
-    prompt_wait : int
-        Steps that prompts wait, at most, until there is one for every rank.
-    cache_tokens : int
-        Tokens that the KV cache has room for.
-    runs_ahead : bool
-        Whether the next step is formed while one runs.
-    step_s : callable
-        Seconds of a step, the engine's own time included.
-    request_s, prompt_token_s, token_s : float
-        Above the engine, as in `engines.constants`.
-    prefixes : PrefixCache
-    chains : Chains, optional
-        Without, one token is decoded at a time.
+    step_tokens, max_requests: limits of a step, and of requests at once.
+    ranks: ranks of attention in data parallel, which share a step's tokens: of one prompt it reads one rank's.
+    prompt_wait: steps that prompts wait, at most, until there is one for every rank.
+    cache_tokens: tokens that the KV cache has room for.
+    runs_ahead: whether the next step is formed while one runs.
+    step_s: seconds of a step, the engine's own time included.
+    request_s, prompt_token_s, token_s: above the engine, as in `engines.constants`.
+    chains: without, one token is decoded at a time.
     """
 
     rule: StepRule

@@ -19,20 +19,13 @@ __all__ = ["ChainedDecoding", "Chains", "Owner", "PlainDecoding"]
 class Chains:
     """Drafting in lockstep: all requests of a step draft together, then all are verified.
 
-    Parameters
-    ----------
-    rows : int
-        Of a verification: the draft tokens and one more.
-    draft_s : callable
-        Seconds of a round's draft forwards, from the requests and their mean context.
-    tokens : array of int
-        Tokens of recorded rounds, the bonus token included.
-    cache_tokens : int, optional
-        Tokens that the KV cache has room for beside the draft's weights and its own cache; as without it if None.
-    reads_target : bool
-        Whether the draft needs the target's hidden states of all the text.
-    method : Method
-        How engines call it.
+    rows: of a verification: the draft tokens and one more.
+    draft_s: seconds of a round's draft forwards, from the requests and their mean context.
+    tokens: tokens of recorded rounds, the bonus token included.
+    cache_tokens: tokens that the KV cache has room for beside the draft's weights and its own cache; as without it if
+        None.
+    reads_target: whether the draft needs the target's hidden states of all the text.
+    method: how engines call it.
     """
 
     rows: int

@@ -54,13 +54,7 @@ class Means:
 class LoadCurve:
     """Estimated TPOT of a replica by its load, up to the most requests that it may run.
 
-    Parameters
-    ----------
-    loads : float array
-        Requests per second, or clients of a closed loop, ascending.
-    tpot_s : float array
-    batches : float array
-        Requests at once.
+    loads: requests per second, or clients of a closed loop, ascending. batches: requests at once.
     """
 
     loads: npt.NDArray[np.float64]
@@ -86,14 +80,7 @@ class LoadCurve:
 class _SharedSteps(StepTimes):
     """As `StepTimes`, of requests that share every step; what does not fit into a step is in the next one.
 
-    Parameters
-    ----------
-    profile : Profile
-    context : int
-    sequences : int
-        Requests.
-    most_rows : int
-        Of a step.
+    sequences: requests. most_rows: of a step.
     """
 
     def __init__(self, profile: Profile, context: int, *, sequences: int, most_rows: int) -> None:
@@ -116,16 +103,7 @@ class _SharedSteps(StepTimes):
 class LoadCurves:
     """Load curves of options.
 
-    Parameters
-    ----------
-    profile : Profile
-    closed : ClosedForms
-    means : Means
-    max_running : int
-    most_rows : int
-        Of a step.
-    clients : bool
-        Whether loads are clients of a closed loop instead of requests per second.
+    most_rows: of a step. clients: whether loads are clients of a closed loop instead of requests per second.
     """
 
     def __init__(

@@ -37,21 +37,13 @@ class Turn(NamedTuple):
 class Requests:
     """Requests in the order of their arrival.
 
-    Parameters
-    ----------
-    arrival_s : array of float
-        All 0 in a closed loop, whose clients send the next one when one ends.
-    prompt_tokens, output_tokens : array of int
-    segments : sequence of sequence of Segment
-        Stretches of each prompt that others may have; none if empty.
-    num_clients : int, optional
-        Of a closed loop.
-    turns : mapping of int to Turn
-        By the number of a request: the next one of its conversation, which comes when it has ended. Its answer is then
-        part of the last of the request's segments.
-    transfer_s : float, optional
-        Prompts are read elsewhere, and their caches are here so many seconds after a request's arrival. None: prompts
-        are read here.
+    arrival_s: all 0 in a closed loop, whose clients send the next one when one ends.
+    segments: stretches of each prompt that others may have; none if empty.
+    num_clients: of a closed loop.
+    turns: by the number of a request: the next one of its conversation, which comes when it has ended. Its answer is
+        then part of the last of the request's segments.
+    transfer_s: prompts are read elsewhere, and their caches are here so many seconds after a request's arrival. None:
+        prompts are read here.
     """
 
     arrival_s: _Floats
@@ -116,24 +108,15 @@ def longest_request(workload: Workload) -> int:
 class ArrayRun:
     """Seconds of every request as its client sees them, and counters.
 
-    Parameters
-    ----------
-    arrival_s, queued_s, ttft_s, e2e_s : array of float
-        Arrival on the run's clock; then, from arrival on: until the first step, until the first token, until the last.
-    output_tokens : array of int
-    preemptions : array of int
-        How often each request gave way.
-    num_steps : int
-    mean_running : float
-        Requests in a step, weighted by its time.
-    busy_s, end_s : float
-        Time in steps, and until the last one.
-    hit_rate : float
-        Share of the prompts' tokens that were in the prefix cache.
-    draft_s : float
-        Time in the draft's forwards.
-    commits_s : sequence of sequence of float
-        On the run's clock, when each request's tokens came, those of a round at once; empty where that is not kept.
+    arrival_s, queued_s, ttft_s, e2e_s: arrival on the run's clock; then, from arrival on: until the first step, until
+        the first token, until the last.
+    preemptions: how often each request gave way.
+    mean_running: requests in a step, weighted by its time.
+    busy_s, end_s: time in steps, and until the last one.
+    hit_rate: share of the prompts' tokens that were in the prefix cache.
+    draft_s: time in the draft's forwards.
+    commits_s: on the run's clock, when each request's tokens came, those of a round at once; empty where that is not
+        kept.
     """
 
     arrival_s: _Floats

@@ -33,19 +33,10 @@ class CutShortError(Exception):
 class OwnEngine:
     """This package's engine on a group of devices.
 
-    Parameters
-    ----------
-    prices : LatencyTable
-    policy : str
-        Its name, for its host times.
-    degrees, ranks : mapping
-        As of a `LatencySampler`.
-    admission : AdmissionLimits
-    batch : BatchLimits
-    rounds : sequence of Round
-        Of recorded requests, one after another.
-    begins_with_token : bool
-        Whether the prompt's forward brings the first token, as it does without a draft.
+    policy: its name, for its host times.
+    degrees, ranks: as of a `LatencySampler`.
+    rounds: of recorded requests, one after another.
+    begins_with_token: whether the prompt's forward brings the first token, as it does without a draft.
     """
 
     prices: LatencyTable
@@ -68,19 +59,11 @@ def simulate_rounds(
 ) -> ArrayRun:
     """Serve all requests.
 
-    Parameters
-    ----------
-    first_rounds : sequence of int
-        Index of each request's first round; those after it follow, in a circle.
-    clients : sequence of str
-        Whose each request is; all are one client's if empty.
+    first_rounds: index of each request's first round; those after it follow, in a circle. clients: whose each request
+    is; all are one client's if empty.
 
-    Raises
-    ------
-    CutShortError
-        If a verification is granted fewer rows than it asks for.
-    ValueError
-        If a request could never fit into the cache.
+    CutShortError: if a verification is granted fewer rows than it asks for. ValueError: if a request could never fit
+    into the cache.
     """
     return _Run(requests, engine, list(first_rounds), clients, seed).run()
 

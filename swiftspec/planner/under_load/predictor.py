@@ -55,17 +55,8 @@ _Rounds = dict[int, list[Round]]  # by the index of their prompt
 class Predictor:
     """Loads on one profile and trace.
 
-    Parameters
-    ----------
-    latencies : LatencyTable
-    trace : AcceptanceTrace
-    device : str
-        The profile's.
-    serving : ServingEngine, optional
-        Another engine than this package's that serves, under its own limits.
-    seed : int
-    given : list of Round, optional
-        Rounds to replay instead of recorded ones.
+    device: the profile's. serving: another engine than this package's that serves, under its own limits. given: rounds
+    to replay instead of recorded ones.
     """
 
     def __init__(
@@ -98,26 +89,13 @@ class Predictor:
     ) -> SimulatedLoad:
         """Serve all requests.
 
-        Parameters
-        ----------
-        setup : Setup
-        workload : Workload
-        goal : Goal
-            Limits of every class of the workload.
-        options : LoadOptions
-            Limits of the scheduler, of this package's engine.
-        replicas : Replicas
-        transfer_s : float, optional
-            As of `Requests`, under an engine that serves.
-        timelines : bool
-            Whether requests are to have timelines, which only events have.
-        done : callable
-            Called with the number of requests that have ended.
+        goal: limits of every class of the workload.
+        options: limits of the scheduler, of this package's engine.
+        transfer_s: as of `Requests`, under an engine that serves.
+        timelines: whether requests are to have timelines, which only events have.
+        done: called with the number of requests that have ended.
 
-        Raises
-        ------
-        ValueError
-            If the target or a request does not fit, a forward is in no table, or the trace lacks a prompt.
+        ValueError: if the target or a request does not fit, a forward is in no table, or the trace lacks a prompt.
         """
         if self.serving is not None:
             return self._under_engine(self.serving, setup, workload, goal, transfer_s)
@@ -237,19 +215,9 @@ def serving_of_plan(
 ) -> ServingEngine | None:
     """The engine with a plan's models, for one of its candidates; None for this package's own.
 
-    Parameters
-    ----------
-    plan : Plan
-    candidate : Candidate
-    engine : str
-        With its release, as `vllm@0.15`.
-    settings : mapping of str to str
-        Limits by the engine's own words.
+    engine: with its release, as `vllm@0.15`. settings: limits by the engine's own words.
 
-    Raises
-    ------
-    ValueError
-        If the plan is of measured devices, the engine or a limit is unknown, or it cannot run the candidate.
+    ValueError: if the plan is of measured devices, the engine or a limit is unknown, or it cannot run the candidate.
     """
     found = engine_named(engine)
     if plan.layout and (objection := found.objection(DeviceLayout.parse(plan.layout))) is not None:

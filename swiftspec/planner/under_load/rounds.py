@@ -143,22 +143,12 @@ def forwards_of(one: Round) -> tuple[Forward, ...]:
 class RecordedRequest:
     """State of a request that runs.
 
-    Attributes
-    ----------
-    number : int
-    text : int
-        Tokens of its prompt and of its output so far.
-    left : int
-        Tokens of its output that are not yet written.
-    round : int
-        Index of its round.
-    level : int
-        The next forward of the round; -1 while the draft reads the text.
-    is_read : bool
-        Whether the draft has read the text, or does.
-    ask : Ask or None
-    cached, num_read : int
-        Tokens in the model's cache before that ask, and those of it that were computed.
+    text: tokens of its prompt and of its output so far.
+    left: tokens of its output that are not yet written.
+    round: index of its round.
+    level: the next forward of the round; -1 while the draft reads the text.
+    is_read: whether the draft has read the text, or does.
+    cached, num_read: tokens in the model's cache before that ask, and those of it that were computed.
     """
 
     number: int
@@ -220,12 +210,7 @@ class Column(NamedTuple):
 
 
 class RoundArrays:
-    """Recorded rounds.
-
-    Parameters
-    ----------
-    rounds : sequence of Round
-    """
+    """Recorded rounds."""
 
     def __init__(self, rounds: Sequence[Round]) -> None:
         self.num_levels = max((len(one.draft_rows) for one in rounds), default=0)

@@ -55,23 +55,12 @@ class DraftModel:
 class ServingEngine:
     """An engine, and the models that it serves on a group of devices.
 
-    Parameters
-    ----------
-    engine : Engine
-    device : DeviceSpec
-    degree : int
-        Devices of the group.
-    target : ModelSpec
-    quant : str
-        Format of the target's weights.
-    draft : DraftModel, optional
-        None where text is looked up, or nothing is drafted.
-    settings : mapping of str to str
-        The user's limits, by the engine's words.
-    constants : Constants, optional
-        The engine's fitted ones if not given.
-    context : int
-        Tokens of the longest request, which bounds what else is in memory.
+    degree: devices of the group.
+    quant: format of the target's weights.
+    draft: None where text is looked up, or nothing is drafted.
+    settings: the user's limits, by the engine's words.
+    constants: the engine's fitted ones if not given.
+    context: tokens of the longest request, which bounds what else is in memory.
     """
 
     engine: Engine
@@ -162,14 +151,8 @@ class ServingEngine:
     def chains(self, *, forward_rows: Sequence[int], rows: int, tokens: npt.NDArray[np.int64]) -> Chains:
         """What a simulation needs of drafting in lockstep.
 
-        Parameters
-        ----------
-        forward_rows : sequence of int
-            Rows of every draft forward of a round, for one request.
-        rows : int
-            Rows of a verification, for one request.
-        tokens : array of int
-            Tokens of rounds, the bonus token included.
+        forward_rows: rows of every draft forward of a round, for one request. rows: rows of a verification, for one
+        request. tokens: tokens of rounds, the bonus token included.
         """
         draft = self.draft if forward_rows else None
         if draft is None:  # text is looked up, which costs no forward

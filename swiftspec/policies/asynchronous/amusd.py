@@ -41,12 +41,8 @@ __all__ = ["Amusd"]
 class Amusd(Shape):
     """Parameters of the asynchronous chain.
 
-    Parameters
-    ----------
-    lookahead : int
-        Draft tokens the target waits for.
-    verify_rows : int
-        Most rows of a verification, the root included; further tokens wait for the next one.
+    lookahead: draft tokens the target waits for. verify_rows: most rows of a verification, the root included; further
+    tokens wait for the next one.
     """
 
     name: ClassVar[str] = "amusd"

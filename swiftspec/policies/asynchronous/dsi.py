@@ -47,14 +47,9 @@ _QUIET_COMMITS = 8
 class Dsi(ChainShape):
     """Parameters of the overlapping verifications.
 
-    Parameters
-    ----------
-    num_draft_tokens : int
-        Draft tokens from one verification to the next.
-    target_groups : int
-        Groups that verify, each with a copy of the target.
-    verify_rows : int
-        Most rows of a verification: tokens missing in a group's cache, and unverified ones.
+    num_draft_tokens: draft tokens from one verification to the next. target_groups: groups that verify, each with a
+    copy of the target. verify_rows: most rows of a verification: tokens missing in a group's cache, and unverified
+    ones.
     """
 
     name: ClassVar[str] = "dsi"

@@ -40,12 +40,8 @@ _MOST_BRANCHES = 24  # tried: more rows than that make a draft forward expensive
 class Mirror(ChainShape):
     """Parameters of the guessed outcomes.
 
-    Parameters
-    ----------
-    num_draft_tokens : int
-        K, tokens of a chain.
-    guesses : int
-        Guesses of the first half at each of the K + 1 positions (the paper's kappa).
+    num_draft_tokens: K, tokens of a chain. guesses: guesses of the first half at each of the K + 1 positions (the
+    paper's kappa).
     """
 
     name: ClassVar[str] = "mirror"

@@ -40,14 +40,8 @@ __all__ = ["SpecBranch"]
 class SpecBranch(ChainShape):
     """Parameters of the forking windows.
 
-    Parameters
-    ----------
-    num_draft_tokens : int
-        Tokens of a window, at most.
-    branches : int
-        Versions of a token at a fork, at most.
-    least_confidence : float
-        Probability of a token, by the draft, below which a window ends before it.
+    num_draft_tokens: tokens of a window, at most. branches: versions of a token at a fork, at most. least_confidence:
+    probability of a token, by the draft, below which a window ends before it.
     """
 
     name: ClassVar[str] = "specbranch"

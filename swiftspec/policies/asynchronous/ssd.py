@@ -32,14 +32,9 @@ _MISS_EXPONENT = 1.0  # a token set of size F misses the bonus token with probab
 class Ssd(ChainShape):
     """Parameters of the prepared outcomes.
 
-    Parameters
-    ----------
-    num_draft_tokens : int
-        K, tokens of a chain.
-    branches : int
-        Outcomes prepared per round, at least one for each of the K + 1 accepted lengths.
-    acceptance : float
-        Probability that a draft token is accepted, for the fan-out; a planner fits it to the trace.
+    num_draft_tokens: K, tokens of a chain. branches: outcomes prepared per round, at least one for each of the K + 1
+    accepted lengths. acceptance: probability that a draft token is accepted, for the fan-out; a planner fits it to the
+    trace.
     """
 
     name: ClassVar[str] = "ssd"

@@ -43,23 +43,14 @@ __all__ = ["SwiftSpec", "draft_rounds"]
 class SwiftSpec(TreeShape):
     """Parameters of the asynchronous tree.
 
-    Parameters
-    ----------
-    verify_rows : int
-        Most rows of a verification, the root included.
-    least_probability : float
-        Probability of acceptance below which a node is not worth its row; with 0 every verification has `verify_rows`
-        rows.
-    miss_expansions : int
-        Fewest draft forwards between a miss and the next verification.
-    expand_rows : int
-        Leaves forwarded per expansion.
-    num_candidates : int
-        Children kept per node; with `verify_rows` - 1 of them a miss costs one draft forward.
-    tree_capacity : int
-        Most forwarded nodes in the draft's tree; at this limit it waits for the verdict.
-    draft_temperature : float
-        Temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
+    verify_rows: most rows of a verification, the root included.
+    least_probability: probability of acceptance below which a node is not worth its row; with 0 every verification has
+        `verify_rows` rows.
+    miss_expansions: fewest draft forwards between a miss and the next verification.
+    expand_rows: leaves forwarded per expansion.
+    num_candidates: children kept per node; with `verify_rows` - 1 of them a miss costs one draft forward.
+    tree_capacity: most forwarded nodes in the draft's tree; at this limit it waits for the verdict.
+    draft_temperature: temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
     """
 
     name: ClassVar[str] = "swiftspec"
@@ -150,18 +141,11 @@ def draft_rounds(
 ) -> Program:
     """The draft's half, after its prefill.
 
-    Parameters
-    ----------
-    tree : TokenTree or MaskedTree
-        Only the root.
-    expand : callable
-        Grows the tree by one forward.
-    best : callable
-        The subtree to verify.
-    is_enough : callable
-        Whether that is sent rather than the tree grown further.
-    miss_expansions : int
-        Fewest forwards once the tree has to be grown before anything is sent.
+    tree: only the root.
+    expand: grows the tree by one forward.
+    best: the subtree to verify.
+    is_enough: whether that is sent rather than the tree grown further.
+    miss_expansions: fewest forwards once the tree has to be grown before anything is sent.
     """
     while True:
         verdict = as_verdict((yield from _grow_until_verdict(tree, expand)))

@@ -30,25 +30,15 @@ __all__ = ["SwiftSpecParallel"]
 class SwiftSpecParallel(TreeShape):
     """Parameters of the asynchronous tree.
 
-    Parameters
-    ----------
-    verify_rows : int
-        Most rows of a verification, the root included.
-    least_probability : float
-        Probability of acceptance below which a node is not worth its row; with 0 every verification has `verify_rows`
-        rows.
-    expand_nodes : int
-        Tokens forwarded per expansion, in addition to verified ones that the draft lacks.
-    expand_leaves : int
-        Leaves of these with masks below.
-    num_masks : int
-        Masks below a leaf.
-    num_candidates : int
-        Children kept per node.
-    tree_capacity : int
-        Most forwarded nodes in the draft's tree; at this limit it waits for the verdict.
-    draft_temperature : float
-        Temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
+    verify_rows: most rows of a verification, the root included.
+    least_probability: probability of acceptance below which a node is not worth its row; with 0 every verification has
+        `verify_rows` rows.
+    expand_nodes: tokens forwarded per expansion, in addition to verified ones that the draft lacks.
+    expand_leaves: leaves of these with masks below.
+    num_masks: masks below a leaf.
+    num_candidates: children kept per node.
+    tree_capacity: most forwarded nodes in the draft's tree; at this limit it waits for the verdict.
+    draft_temperature: temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
     """
 
     name: ClassVar[str] = "swiftspec_parallel"

@@ -24,18 +24,11 @@ __all__ = ["SerialChain", "SerialTree", "serial_rounds"]
 class SerialTree(TreeShape):
     """Grow a tree by `expansions` draft forwards, verify its best `verify_rows` nodes, keep what survives the verdict.
 
-    Parameters
-    ----------
-    verify_rows : int
-        Rows of a verification, the root included.
-    expand_rows : int
-        Leaves forwarded per expansion.
-    expansions : int
-        Draft forwards per round.
-    num_candidates : int
-        Children kept per node.
-    draft_temperature : float
-        Temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
+    verify_rows: rows of a verification, the root included.
+    expand_rows: leaves forwarded per expansion.
+    expansions: draft forwards per round.
+    num_candidates: children kept per node.
+    draft_temperature: temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
     """
 
     name: ClassVar[str] = "serial_tree"

@@ -37,12 +37,8 @@ _Place = tuple[_Node, int] | int  # a node and how many of its last tokens; or t
 class EarlierOutputs:
     """The latest outputs of requests that have ended.
 
-    Parameters
-    ----------
-    most : int
-        Outputs that are kept; beyond it the oldest one is removed.
-    max_depth : int
-        Tokens of the longest string that is counted: a match and its continuation together.
+    most: outputs that are kept; beyond it the oldest one is removed. max_depth: tokens of the longest string that is
+    counted: a match and its continuation together.
     """
 
     def __init__(self, most: int, max_depth: int) -> None:

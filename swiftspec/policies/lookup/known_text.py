@@ -27,10 +27,7 @@ _Child = _Node | int  # for a string that occurred once, the position after it
 class SuffixTree:
     """Suffix tree of a growing text.
 
-    Parameters
-    ----------
-    max_depth : int
-        Tokens of the longest string that is counted: a match and its continuation together.
+    max_depth: tokens of the longest string that is counted: a match and its continuation together.
     """
 
     def __init__(self, max_depth: int) -> None:
@@ -102,15 +99,8 @@ def _share(child: tuple[float, int, _Child]) -> float:
 class KnownText:
     """Suffix trees of a request's own text and, if there are any, of earlier outputs.
 
-    Parameters
-    ----------
-    request : Request
-    max_depth : int
-        Tokens of the longest string that is counted in its own text.
-    bounds : Bounds
-        Of a continuation.
-    least_score : float
-        Least score of a continuation that is worth verifying.
+    max_depth: tokens of the longest string that is counted in its own text. bounds: of a continuation. least_score:
+    least score of a continuation that is worth verifying.
     """
 
     def __init__(self, request: Request, max_depth: int, bounds: Bounds, *, least_score: float = 0.0) -> None:

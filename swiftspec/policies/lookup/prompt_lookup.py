@@ -22,12 +22,8 @@ __all__ = ["Lookup", "PromptLookup"]
 class PromptLookup(TargetOnly):
     """Parameters of the lookup.
 
-    Parameters
-    ----------
-    num_draft_tokens : int
-        Tokens verified after a match, at most.
-    longest_match : int
-        Number of tokens looked up first; then fewer and fewer, down to one.
+    num_draft_tokens: tokens verified after a match, at most. longest_match: number of tokens looked up first; then
+    fewer and fewer, down to one.
     """
 
     name: ClassVar[str] = "prompt_lookup"
@@ -68,12 +64,7 @@ class PromptLookup(TargetOnly):
 class Lookup:
     """Index of the last occurrence of every token n-gram in a text, and of its continuation.
 
-    Parameters
-    ----------
-    longest_match : int
-        Longest n-gram.
-    max_tokens : int
-        Tokens of a continuation.
+    longest_match: longest n-gram. max_tokens: tokens of a continuation.
     """
 
     def __init__(self, longest_match: int, max_tokens: int) -> None:

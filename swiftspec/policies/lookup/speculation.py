@@ -31,16 +31,10 @@ class Speculation(NamedTuple):
 class Bounds:
     """Bounds of a speculation.
 
-    Parameters
-    ----------
-    max_tokens : int
-        Tokens at most.
-    max_spec_factor : float
-        Tokens at most for each token of the match.
-    min_token_prob : float
-        Least product of frequencies along the path to a token.
-    branches : int
-        Most tokens that follow one token; 1 is a chain.
+    max_tokens: tokens at most.
+    max_spec_factor: tokens at most for each token of the match.
+    min_token_prob: least product of frequencies along the path to a token.
+    branches: most tokens that follow one token; 1 is a chain.
     """
 
     max_tokens: int
@@ -54,16 +48,9 @@ def best_continuation(
 ) -> Speculation:
     """The continuation of best score over all matches; of equals, that of the longest match.
 
-    Parameters
-    ----------
-    matches : iterable
-        (length, what is below), the longest first.
-    children : callable
-        (share, token, what is below) of those tokens after a place whose share of what followed there is at least the
-        second argument, the most frequent first.
-    bounds : Bounds
-    max_depth : int
-        Tokens of a match and its continuation together.
+    matches: (length, what is below), the longest first. children: (share, token, what is below) of those tokens after a
+    place whose share of what followed there is at least the second argument, the most frequent first. max_depth: tokens
+    of a match and its continuation together.
     """
     best = Speculation()
     for length, below in matches:

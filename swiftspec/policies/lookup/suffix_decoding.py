@@ -25,20 +25,12 @@ __all__ = ["SuffixDecoding"]
 class SuffixDecoding(TargetOnly):
     """Parameters of the suffix tree and of its use; the names and defaults of the three before the last are vLLM's.
 
-    Parameters
-    ----------
-    verify_rows : int
-        Most rows of a verification, the root included.
-    branches : int
-        Most continuations followed after each token; 1 verifies a chain.
-    max_tree_depth : int
-        Most tokens of a match and its continuation together.
-    max_spec_factor : float
-        Most tokens verified for each token of the match.
-    min_token_prob : float
-        Least product of frequencies at which a token is verified.
-    earlier_outputs : int
-        Most outputs of earlier requests that are searched, too, where a server keeps them; 0: none.
+    verify_rows: most rows of a verification, the root included.
+    branches: most continuations followed after each token; 1 verifies a chain.
+    max_tree_depth: most tokens of a match and its continuation together.
+    max_spec_factor: most tokens verified for each token of the match.
+    min_token_prob: least product of frequencies at which a token is verified.
+    earlier_outputs: most outputs of earlier requests that are searched, too, where a server keeps them; 0: none.
     """
 
     name: ClassVar[str] = "suffix_decoding"

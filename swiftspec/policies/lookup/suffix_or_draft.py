@@ -23,15 +23,10 @@ __all__ = ["SuffixOrDraft"]
 class SuffixOrDraft(ChainShape):
     """Parameters of both, and of the choice between them.
 
-    Parameters
-    ----------
-    num_draft_tokens : int
-        Tokens of the draft's chain.
-    least_score : float
-        Accepted tokens that the suffix tree has to expect for its continuation to be verified. A planner finds the
-        number that the draft's chain, with the time it costs, is worth.
-    verify_rows, max_tree_depth, max_spec_factor, min_token_prob, earlier_outputs
-        As in `suffix_decoding`, of chains.
+    num_draft_tokens: tokens of the draft's chain.
+    least_score: accepted tokens that the suffix tree has to expect for its continuation to be verified. A planner finds
+        the number that the draft's chain, with the time it costs, is worth.
+    verify_rows, max_tree_depth, max_spec_factor, min_token_prob, earlier_outputs: as in `suffix_decoding`, of chains.
     """
 
     name: ClassVar[str] = "suffix_or_draft"

@@ -25,16 +25,10 @@ __all__ = ["Eagle2Tree"]
 class Eagle2Tree(TreeShape):
     """Parameters of the dynamic tree.
 
-    Parameters
-    ----------
-    verify_rows : int
-        Rows of a verification, the root included (EAGLE-2's total_token).
-    top_k : int
-        Nodes forwarded per level, and children of each.
-    depth : int
-        Levels forwarded below the root.
-    draft_temperature : float
-        Temperature of the draft's probabilities that value a node; a planner fits it to the trace.
+    verify_rows: rows of a verification, the root included (EAGLE-2's total_token).
+    top_k: nodes forwarded per level, and children of each.
+    depth: levels forwarded below the root.
+    draft_temperature: temperature of the draft's probabilities that value a node; a planner fits it to the trace.
     """
 
     name: ClassVar[str] = "eagle2_tree"

@@ -13,21 +13,12 @@ __all__ = ["Layers", "layered_rounds"]
 class Layers:
     """One round's tree: nodes numbered in the order they were added, the root (0) first.
 
-    Parameters
-    ----------
-    fresh : sequence of int
-        Verified tokens without KV at the draft, the root last. They take the draft's first tree slots.
-    position : int
-        Of the root.
-    fuzzy : bool
-        Use fuzzy forwards for all but the fresh tokens.
-    is_exact : bool
-        Whether what those forwards leave in the cache is exact, and worth keeping.
+    fresh: verified tokens without KV at the draft, the root last. They take the draft's first tree slots.
+    position: of the root.
+    fuzzy: use fuzzy forwards for all but the fresh tokens.
+    is_exact: whether what those forwards leave in the cache is exact, and worth keeping.
 
-    Attributes
-    ----------
-    scores : list of float
-        One per node; the policy defines their meaning.
+    scores: one per node; the policy defines their meaning.
     """
 
     def __init__(self, fresh: Sequence[int], *, position: int, fuzzy: bool, is_exact: bool) -> None:

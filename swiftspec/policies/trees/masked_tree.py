@@ -48,20 +48,12 @@ class MaskedTree(SlottedTree[_Node]):
 
     Use: `pick` rows, forward them, `grow`; `advance` with a verdict. `compact` after either: masks do not stay.
 
-    Parameters
-    ----------
-    root, position : int
-        Last token of the prompt and its position.
-    capacity : int
-        Most forwarded nodes. The draft's cache needs `num_leaves` * `num_masks` slots more.
-    mask_token : int
-        The draft's.
-    num_masks : int
-        Masks below a leaf: levels of marginals, in addition to its own candidates.
-    num_leaves : int
-        Leaves with masks per forward.
-    temperature : float
-        As of `TokenTree`.
+    root, position: last token of the prompt and its position.
+    capacity: most forwarded nodes. The draft's cache needs `num_leaves` * `num_masks` slots more.
+    mask_token: the draft's.
+    num_masks: masks below a leaf: levels of marginals, in addition to its own candidates.
+    num_leaves: leaves with masks per forward.
+    temperature: as of `TokenTree`.
     """
 
     def __init__(

@@ -29,19 +29,12 @@ __all__ = ["ParallelTree"]
 class ParallelTree(TreeShape):
     """Grow a tree by one draft forward, verify its best `verify_rows` nodes.
 
-    Parameters
-    ----------
-    verify_rows : int
-        Most rows of a verification, the root included.
-    least_probability : float
-        Probability of acceptance below which a path is not worth its row; with 0 every verification has `verify_rows`
-        rows.
-    num_masks : int
-        Positions after the next one for which candidates are drafted.
-    num_candidates : int
-        Candidates per position.
-    draft_temperature : float
-        Temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
+    verify_rows: most rows of a verification, the root included.
+    least_probability: probability of acceptance below which a path is not worth its row; with 0 every verification has
+        `verify_rows` rows.
+    num_masks: positions after the next one for which candidates are drafted.
+    num_candidates: candidates per position.
+    draft_temperature: temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
     """
 
     name: ClassVar[str] = "parallel_tree"

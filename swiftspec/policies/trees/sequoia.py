@@ -58,14 +58,9 @@ def static_tree(rank_acceptance: tuple[float, ...], num_nodes: int, max_depth: f
 class SequoiaTree(TreeShape):
     """Parameters of the static tree.
 
-    Parameters
-    ----------
-    verify_rows : int
-        Nodes, the root included.
-    depth : int
-        Levels below the root; each costs a draft forward, the first one the root's own.
-    rank_acceptance : tuple of float
-        Probability that the target's token is the draft's first candidate, second, ...; fitted by a planner.
+    verify_rows: nodes, the root included. depth: levels below the root; each costs a draft forward, the first one the
+    root's own. rank_acceptance: probability that the target's token is the draft's first candidate, second, ...; fitted
+    by a planner.
     """
 
     name: ClassVar[str] = "sequoia_tree"

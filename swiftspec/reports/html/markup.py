@@ -20,13 +20,9 @@ class Markup(str):
 def element(name: str, /, *children: str, **attributes: str | float | None) -> Markup:
     """`<name attribute="value">children</name>`.
 
-    Parameters
-    ----------
-    children : str
-        Text, which is escaped, or Markup, which is not.
-    attributes : str, number or None
-        `class_` is `class`, `aria_label` is `aria-label`; None leaves an attribute out. Numbers have at most four
-        decimals: a hundredth of a per mille of a chart's width.
+    children: text, which is escaped, or Markup, which is not. attributes: `class_` is `class`, `aria_label` is
+    `aria-label`; None leaves an attribute out. Numbers have at most four decimals: a hundredth of a per mille of a
+    chart's width.
     """
     opening = name + "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'

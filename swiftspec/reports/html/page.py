@@ -46,12 +46,8 @@ _LONG_TITLE = 8
 def render(plan: Plan, *, profile: Profile, timeline: Timeline | None) -> str:
     """The report as the text of an HTML file; the same inputs give the same text.
 
-    Parameters
-    ----------
-    profile : Profile
-        The one that the plan was made from.
-    timeline : Timeline, optional
-        A simulated request of the chosen candidate; without one, the sections about a round's time are left out.
+    profile: the one that the plan was made from. timeline: a simulated request of the chosen candidate; without one,
+    the sections about a round's time are left out.
     """
     answer, *sections = plan_sections(plan, profile=profile, timeline=timeline)
     where = f"{plan.num_devices} \N{MULTIPLICATION SIGN} {plan.device}" if plan.num_devices > 1 else plan.device

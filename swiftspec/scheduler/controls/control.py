@@ -11,12 +11,8 @@ __all__ = ["Control", "Demand"]
 class Demand(NamedTuple):
     """Demand of one request for rows of a round.
 
-    Parameters
-    ----------
-    survival : tuple of float
-        Probability that each of its rows after the root is accepted; it never rises.
-    tokens_due : float
-        Tokens that it needs from this round to keep its limit on the time per token; 0 without a limit.
+    survival: probability that each of its rows after the root is accepted; it never rises. tokens_due: tokens that it
+    needs from this round to keep its limit on the time per token; 0 without a limit.
     """
 
     survival: tuple[float, ...]
@@ -26,10 +22,7 @@ class Demand(NamedTuple):
 class Control(Protocol):
     """Division of a round's rows among its requests. Pure: it keeps nothing between rounds.
 
-    Attributes
-    ----------
-    learns : bool
-        Whether it depends on the rows' survival, so that some rounds are to be served whole to learn it.
+    learns: whether it depends on the rows' survival, so that some rounds are to be served whole to learn it.
     """
 
     @property

@@ -11,18 +11,11 @@ __all__ = ["DraftRound"]
 class DraftRound:
     """Rows that are given so far, at first one for each request.
 
-    Attributes
-    ----------
-    rows : list of int
-        Of each request's verification.
-    seconds : float
-        Of the round, drafting included.
-    draft_s : float
-        Of its drafting.
-    drafting : list of int
-        Requests that draft each level, from 1.
-    tokens : float
-        Expected of all requests, bonus tokens included.
+    rows: of each request's verification.
+    seconds: of the round, drafting included.
+    draft_s: of its drafting.
+    drafting: requests that draft each level, from 1.
+    tokens: expected of all requests, bonus tokens included.
     """
 
     def __init__(self, demands: Sequence[Demand], costs: RoundCosts) -> None:

@@ -21,10 +21,7 @@ def read_results(path: Path) -> Iterator[tuple[str, Cells]]:
     What a client does not know of the server (`device`, `precision` ..) is taken from a CSV file of the same name
     beside it, which has one row or one for each load. Where both state a column, the CSV file counts.
 
-    Raises
-    ------
-    ValueError
-        One sentence naming the file, if it holds results of none of these clients.
+    ValueError: one sentence naming the file, if it holds results of none of these clients.
     """
     content = read_foreign_json(path)
     found = list(_loads(content)) if isinstance(content, Mapping) else []

@@ -79,26 +79,15 @@ class Figure:
 class RowComparison:
     """One row.
 
-    Parameters
-    ----------
-    cells : mapping of str to str
-        The row as it came.
-    kind : str
-        Its class in summaries.
-    num_requests : float
-        Requests at once; predicted ones of a load by rate.
-    figures : tuple of Figure
-        Empty if the row was left out, overloaded, or measured while requests failed.
-    left_out : str
-        Why it was not predicted, a clause; empty if it was.
-    gaps : tuple of str
-        What it leaves open.
-    gain_spread : float
-        Relative standard deviation of its gain over plain decoding.
-    overloaded : bool, optional
-        Of a load: whether it comes by a rate at which its queue grows without end.
-    limits : str
-        Under which it was predicted.
+    cells: the row as it came.
+    kind: its class in summaries.
+    num_requests: requests at once; predicted ones of a load by rate.
+    figures: empty if the row was left out, overloaded, or measured while requests failed.
+    left_out: why it was not predicted, a clause; empty if it was.
+    gaps: what it leaves open.
+    gain_spread: relative standard deviation of its gain over plain decoding.
+    overloaded: of a load: whether it comes by a rate at which its queue grows without end.
+    limits: under which it was predicted.
     """
 
     cells: Mapping[str, str]

@@ -47,18 +47,11 @@ _TEXT_SHAPE: Final = 4.0
 class Drafting:
     """A drafting method.
 
-    Parameters
-    ----------
-    draft : PlannedModel or None
-        None where text is looked up.
-    is_parallel : bool
-        Whether one forward writes all tokens.
-    forwards, rows : int
-        Draft forwards of a round one after another, and rows of its verification.
-    survival : tuple of float
-        Share of the rounds that accept at least 1, 2, .. drafted tokens.
-    spread : float
-        Relative standard deviation of tokens per round that nobody stated; 0 if they are stated.
+    draft: None where text is looked up.
+    is_parallel: whether one forward writes all tokens.
+    forwards, rows: draft forwards of a round one after another, and rows of its verification.
+    survival: share of the rounds that accept at least 1, 2, .. drafted tokens.
+    spread: relative standard deviation of tokens per round that nobody stated; 0 if they are stated.
     """
 
     draft: PlannedModel | None

@@ -56,21 +56,12 @@ def compare_loads(
 ) -> Comparison:
     """Every row of a file of loads, predicted.
 
-    Parameters
-    ----------
-    path : Path
-        CSV file; docs/validation.md has its columns.
-    engine : Engine, optional
-        Of rows that name none.
-    leave_out : LeaveOut
-        Predict each row with constants that were fitted without its model, or its source.
-    done : Progress
-        Called after every row.
+    path: CSV file; docs/validation.md has its columns.
+    engine: of rows that name none.
+    leave_out: predict each row with constants that were fitted without its model, or its source.
+    done: called after every row.
 
-    Raises
-    ------
-    ValueError
-        One sentence, if the file cannot be read.
+    ValueError: one sentence, if the file cannot be read.
     """
     read = list(read_load_rows(path, engine=engine, leave_out=leave_out))
     rows = compared_rows(path, read, _figures, leave_out=leave_out, done=done)

@@ -116,25 +116,14 @@ def weight_format(stated: str, target: str) -> str:
 class MeasuredRow:
     """One measured load.
 
-    Parameters
-    ----------
-    cells : mapping of str to str
-        The row as it came.
-    kind : str
-        Its class in summaries.
-    source : str
-        Who measured it, as in the constants' sets.
-    engine, device, degree, target, quant, settings
-        As of `ServingEngine`.
-    drafting : Drafting, optional
-        None for plain decoding.
-    gaps : tuple of str
-        What the row leaves open and a default stands for; each widens the interval.
-    num_draft_gaps : int
-        How many of them are of the draft, so that they widen the gain's interval, too.
-    requests : Requests
-    warm : bool
-        Whether the prompts were sent before.
+    cells: the row as it came.
+    kind: its class in summaries.
+    source: who measured it, as in the constants' sets.
+    engine, device, degree, target, quant, settings: as of `ServingEngine`.
+    drafting: None for plain decoding.
+    gaps: what the row leaves open and a default stands for; each widens the interval.
+    num_draft_gaps: how many of them are of the draft, so that they widen the gain's interval, too.
+    warm: whether the prompts were sent before.
     """
 
     cells: Mapping[str, str]

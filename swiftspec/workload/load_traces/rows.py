@@ -43,16 +43,10 @@ class TraceRow(NamedTuple):
 class LoadTraceFormat:
     """A format of load traces.
 
-    Parameters
-    ----------
-    read : callable
-        Rows of a file, one at a time, in its order.
-    time_column : str
-        Name that errors of order use.
-    licence : str
-        Of the published traces in this format, with their source.
-    read_in : callable, optional
-        The same with the unit of its stamps, s or ms, where a file may not tell it.
+    read: rows of a file, one at a time, in its order.
+    time_column: name that errors of order use.
+    licence: of the published traces in this format, with their source.
+    read_in: the same with the unit of its stamps, s or ms, where a file may not tell it.
     """
 
     read: Callable[[Path], Iterator[TraceRow]]

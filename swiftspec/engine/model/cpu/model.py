@@ -38,14 +38,8 @@ class _Layers(Protocol):
 
     A forward in progress is whatever `begin` returns; it holds its `inputs`.
 
-    Attributes
-    ----------
-    compiles_sizes : bool
-        Whether the first forward of each number of rows takes longer.
-    has_own_threads : bool
-        Whether forwards do without torch's threads.
-    weight_bytes : tuple of int
-        Memory of the model's weights, and what each tenant adds to it.
+    compiles_sizes: whether the first forward of each number of rows takes longer. has_own_threads: whether forwards do
+    without torch's threads. weight_bytes: memory of the model's weights, and what each tenant adds to it.
     """
 
     compiles_sizes: bool
@@ -174,10 +168,7 @@ class CpuDecoder:
         Products are computed for all rows together, attention for each sequence. A chunk of more than `PREFILL_CHUNK`
         tokens is computed in pieces, of which the last one shares the forward.
 
-        Raises
-        ------
-        ValueError
-            If an entry does not suit its cache; nothing is changed then.
+        ValueError: if an entry does not suit its cache; nothing is changed then.
         """
         held = checked_caches(batch, caches, vocab_size=self.spec.vocab_size)
         order = self._order(held)

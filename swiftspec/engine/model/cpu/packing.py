@@ -24,14 +24,8 @@ _Arrange = Callable[[Sequence[Tensor]], Tensor]
 class PackedModel:
     """A model for the kernels; its packer owns what it points to.
 
-    Attributes
-    ----------
-    model : Model
-        What the kernels read; without rotations.
-    num_bytes : int
-        Memory that its weights take in addition to those that were packed before.
-    widest_adapter : int
-        The largest rank of an adapter; 0 if it has none.
+    model: what the kernels read; without rotations. num_bytes: memory that its weights take in addition to those that
+    were packed before. widest_adapter: the largest rank of an adapter; 0 if it has none.
     """
 
     def __init__(self, loaded: LoadedModel, spec: ModelSpec, packer: Packer) -> None:

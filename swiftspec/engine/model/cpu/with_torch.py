@@ -85,10 +85,7 @@ class _Forward:
 class TorchLayers:
     """A model's layers. In a TP group, this rank's shard of them.
 
-    Attributes
-    ----------
-    num_bytes : int
-        Memory that its weights take in addition to those that other models share with it.
+    num_bytes: memory that its weights take in addition to those that other models share with it.
     """
 
     def __init__(

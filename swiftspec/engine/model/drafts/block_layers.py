@@ -58,13 +58,7 @@ def _name(name: str) -> str:
 class BlockLayers(DraftLayers):
     """The decoder layers of a block drafter, with what comes before and after them.
 
-    Parameters
-    ----------
-    spec : BlockSpec
-    weights : mapping
-        From `load_block_weights`.
-    dtype : torch.dtype
-        Matrices and cache have it; the residual stream is in fp32.
+    weights: from `load_block_weights`. dtype: matrices and cache have it; the residual stream is in fp32.
     """
 
     def __init__(self, spec: BlockSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype) -> None:

@@ -48,15 +48,8 @@ class _Block(NamedTuple):
 class BlockRunner(Model):
     """A block drafter beside its target.
 
-    Parameters
-    ----------
-    layers : BlockLayers
-    target : sequence of Features
-        The target's cache of each sequence, with features.
-    capacity : int
-        Slots of a sequence's cache.
-    dtype : torch.dtype
-        Dtype of the cache.
+    target: the target's cache of each sequence, with features. capacity: slots of a sequence's cache. dtype: dtype of
+    the cache.
     """
 
     has_own_threads = False

@@ -23,12 +23,7 @@ __all__ = ["DraftLayers"]
 class DraftLayers:
     """Decoder layers of a draft.
 
-    Parameters
-    ----------
-    shape : ModelSpec
-        Shape of the layers.
-    dtype : torch.dtype
-        Matrices and cache have it; the residual stream is in fp32.
+    shape: shape of the layers. dtype: matrices and cache have it; the residual stream is in fp32.
     """
 
     def __init__(self, shape: ModelSpec, *, dtype: torch.dtype) -> None:

@@ -27,18 +27,9 @@ __all__ = ["HeadLayers"]
 class HeadLayers(DraftLayers):
     """The decoder layer of a head, with what comes before and after it.
 
-    Parameters
-    ----------
-    spec : HeadSpec
-    weights : mapping
-        From `load_head_weights`.
-    dtype : torch.dtype
-        Matrices and cache have it; the residual stream is in fp32.
+    weights: from `load_head_weights`. dtype: matrices and cache have it; the residual stream is in fp32.
 
-    Attributes
-    ----------
-    tokens : Tensor or None
-        The target's token for each that it can propose, if those are not all.
+    tokens: the target's token for each that it can propose, if those are not all.
     """
 
     has_own_threads = False

@@ -53,15 +53,8 @@ class _Input(NamedTuple):
 class HeadRunner(Model):
     """A head beside its target, or in a process of its own.
 
-    Parameters
-    ----------
-    layers : HeadLayers or HeadKernels
-    target : sequence of Features
-        The target's cache of each sequence, or the store of what came from it.
-    capacity : int
-        Slots of a sequence's cache.
-    dtype : torch.dtype
-        Dtype of the cache.
+    target: the target's cache of each sequence, or the store of what came from it. capacity: slots of a sequence's
+    cache. dtype: dtype of the cache.
     """
 
     tenant_bytes: tuple[int, ...] = ()

@@ -26,18 +26,11 @@ class GpuKVCache(KVCache):
     The host knows the lengths and sends them to the device with every step. Nobody waits for a move: it precedes the
     next forward on the same stream and is part of that forward's latency.
 
-    Attributes
-    ----------
-    tree_slots : int
-        The most tree nodes, a multiple of 32.
-    workspace : Tensor or None
-        Workspace of the attention, the same for all layers.
-    rows : Rows
-        Inputs of the next forward.
-    replays : dict
-        Forwards by kind and number of rows: a captured graph holds the addresses of one cache.
-    candidates : dict
-        Captured top-k of these forwards, also by number of candidates.
+    tree_slots: the most tree nodes, a multiple of 32.
+    workspace: workspace of the attention, the same for all layers.
+    rows: inputs of the next forward.
+    replays: forwards by kind and number of rows: a captured graph holds the addresses of one cache.
+    candidates: captured top-k of these forwards, also by number of candidates.
     """
 
     def __init__(

@@ -36,12 +36,8 @@ class Ops:
     `rms_norm` is the only one that adds to the residual stream. In a TP group, where each rank has a shard of every
     weight, updates are partial sums: that group's `rms_norm` first sums them over the ranks; nothing else differs.
 
-    Attributes
-    ----------
-    tree_attention_workspace : callable
-        Returns the `workspace` of `tree_attention`, given the most rows, and the heads and keys of a layer.
-    most_tree_slots : int or None
-        Tree slots that `tree_attention` can mask. No row sees the slots after these.
+    tree_attention_workspace: returns the `workspace` of `tree_attention`, given the most rows, and the heads and keys
+    of a layer. most_tree_slots: tree slots that `tree_attention` can mask. No row sees the slots after these.
     """
 
     rms_norm: Callable[..., Tensor]

@@ -28,11 +28,7 @@ class OutputScores:
 
     A row is found again by its path: slots change, and most rows of a tree come to nothing.
 
-    Parameters
-    ----------
-    prompt : sequence of int
-    num_candidates : int
-        Likeliest tokens to tell beside each token.
+    num_candidates: likeliest tokens to tell beside each token.
     """
 
     def __init__(self, prompt: Sequence[int], num_candidates: int) -> None:

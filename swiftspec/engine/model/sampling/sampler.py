@@ -60,30 +60,20 @@ class Sampler:
     Otherwise the token is drawn by the Gumbel-max rule with noise that depends only on seed and position, so that the
     same text gets the same next token whichever policy, tree or batch computes the row.
 
-    Attributes
-    ----------
-    temperature : float
-        0 or more.
-    top_p : float
-        Keep the fewest most likely tokens that together reach this share, and ties with the last of them; above 0 up to
-        1 (1 = all).
-    top_k : int
-        Keep the `top_k` most likely tokens and ties with the last of them (0 = all). Applied before `top_p`.
-    min_p : float
-        Keep the tokens that are at least this share as likely as the likeliest one; 0 to 1 (0 = all). Applied first.
-    seed : int
-        0 or more.
-    acceptance : "follow" or "residual"
-        Accept a draft token when the target draws the same (`follow`), or by both models' probabilities (`residual`,
-        see `rejection_sampler`). Equivalent at temperature 0.
-    logit_bias : tuple of (int, float)
-        Token ids, and what is added to the target's logit of each.
-    barred : tuple of int
-        Token ids that the target cannot choose at rows before `barred_before`: ends of an output with a least length.
-    barred_before : int
-        Position of the first row at which it can.
-    num_log_probs : int or None
-        Likeliest tokens that are told beside each token of the output, with its own log-prob; None: no log-probs.
+    temperature: 0 or more.
+    top_p: keep the fewest most likely tokens that together reach this share, and ties with the last of them; above 0 up
+        to 1 (1 = all).
+    top_k: keep the `top_k` most likely tokens and ties with the last of them (0 = all). Applied before `top_p`.
+    min_p: keep the tokens that are at least this share as likely as the likeliest one; 0 to 1 (0 = all). Applied first.
+    seed: 0 or more.
+    acceptance: "follow" or "residual". Accept a draft token when the target draws the same (`follow`), or by both
+        models' probabilities (`residual`, see `rejection_sampler`). Equivalent at temperature 0.
+    logit_bias: tuple of (int, float). Token ids, and what is added to the target's logit of each.
+    barred: token ids that the target cannot choose at rows before `barred_before`: ends of an output with a least
+        length.
+    barred_before: position of the first row at which it can.
+    num_log_probs: likeliest tokens that are told beside each token of the output, with its own log-prob; None: no
+        log-probs.
     """
 
     temperature: float = 0.0

@@ -104,10 +104,8 @@ def local_spec(spec: ModelSpec, *, rank: int, size: int) -> ModelSpec:
 class SharedWeights:
     """Finds equal weights by their content, wherever they were loaded from.
 
-    Parameters
-    ----------
-    is_shared : bool
-        Whether there are several models; of one alone nothing is compared, which would take a second per gigabyte.
+    is_shared: whether there are several models; of one alone nothing is compared, which would take a second per
+    gigabyte.
     """
 
     def __init__(self, *, is_shared: bool) -> None:
