@@ -263,7 +263,9 @@ class Engine:
         Parameters
         ----------
         prompt, max_new_tokens, min_new_tokens, acceptance_method, ignore_eos, stop_token_ids, **sampling
-            Arguments of `generate`, as `request_id`, `client`, `tpot_s` and `tenant`.
+            As of `generate`.
+        request_id, client, tpot_s, tenant
+            As of `generate`.
         deliver : callable
             Takes chunks, and at the end a `Generation` or an exception; in another thread, which it must not hold up.
 

@@ -146,7 +146,7 @@ def test_unmeasured_degree_is_refused_and_the_measured_ones_are_named() -> None:
 def test_sum_is_as_weak_as_its_weakest_part() -> None:
     ranking = list(Provenance)
     assert [provenance.value for provenance in ranking] == [
-        *["measured", "published", "interpolated", "composed", "roofline", "assumed"]
+        *["measured", "given", "published", "interpolated", "composed", "roofline", "assumed"]
     ]
     for index, provenance in enumerate(ranking):
         assert weakest(ranking[: index + 1]) is provenance
