@@ -71,6 +71,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return write_models(tmp_path_factory.mktemp("models"))
 
 
+@pytest.fixture(scope="module")
+def little_text() -> Iterator[None]:
+    """Plans for other hardware on enough synthesised text for a plan, not for a good one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("swiftspec.planner.for_device.NUM_PROMPTS", 2)
+        patch.setattr("swiftspec.planner.for_device.NUM_NEW_TOKENS", 32)
+        yield
+
+
 def write_prompts(path: Path) -> Path:
     path.write_text("\n".join(json.dumps({"id": f"text-{i}", "prompt": text}) for i, text in enumerate(TEXTS)))
     return path

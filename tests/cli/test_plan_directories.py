@@ -1,7 +1,7 @@
 """`plan --device` for models given only by a config.json."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,16 +12,9 @@ from swiftspec.planner.planned_model import planned_pair
 from swiftspec.timing.latency import Provenance
 from tests.cli.published_configs import write_config
 
+pytestmark = pytest.mark.usefixtures("little_text")
+
 Fails = Callable[..., str]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _little_text() -> Iterator[None]:
-    """Enough for a plan, not for a good one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("swiftspec.planner.for_device.NUM_PROMPTS", 2)
-        patch.setattr("swiftspec.planner.for_device.NUM_NEW_TOKENS", 32)
-        yield
 
 
 PAIRS = [

@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,20 +19,13 @@ from swiftspec.simulator.forward_errors import COMPOSED
 from swiftspec.timing.latency import Provenance
 from tests.cli import samples
 
+pytestmark = pytest.mark.usefixtures("little_text")
+
 Fails = Callable[..., str]
 
 TARGET, DRAFT = "llama-3-8b", "llama-3.2-1b"
 PAIR = ["--target", TARGET, "--draft", DRAFT]
 ON_TWO = ["--device", "h800-sxm", "--devices", "2", "--jobs", "1"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _little_text() -> Iterator[None]:
-    """Enough for a plan, not for a good one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("swiftspec.planner.for_device.NUM_PROMPTS", 2)
-        patch.setattr("swiftspec.planner.for_device.NUM_NEW_TOKENS", 32)
-        yield
 
 
 @pytest.fixture(scope="module")

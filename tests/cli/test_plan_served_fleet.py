@@ -1,7 +1,7 @@
 """`plan --fleet --engine`: a fleet of another engine's replicas, its command, and its cache in fp8."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,15 +13,9 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.cli.app import main
 from swiftspec.reports.formatting import engine
 
+pytestmark = pytest.mark.usefixtures("little_text")
+
 Fails = Callable[..., str]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _little_text() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("swiftspec.planner.for_device.NUM_PROMPTS", 2)
-        patch.setattr("swiftspec.planner.for_device.NUM_NEW_TOKENS", 32)
-        yield
 
 
 CLIENTS = ["--target", "llama-3.1-8b", "--draft", "llama-3.2-1b", "--device", "h100", "--devices", "2", "--jobs", "1"]

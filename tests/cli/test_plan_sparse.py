@@ -1,7 +1,7 @@
 """`plan --device` for sparse targets: a plan with a head, and bad input."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,8 @@ import pytest
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli.app import main
 from tests.export.plans import candidate, plan
+
+pytestmark = pytest.mark.usefixtures("little_text")
 
 Fails = Callable[..., str]
 ON_TWO = ["--device", "h200", "--devices", "2", "--jobs", "1"]
@@ -24,15 +26,6 @@ MIXTRAL = {
     "vocab_size": 32000,
     "max_position_embeddings": 4096,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _little_text() -> Iterator[None]:
-    """Enough for a plan, not for a good one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("swiftspec.planner.for_device.NUM_PROMPTS", 2)
-        patch.setattr("swiftspec.planner.for_device.NUM_NEW_TOKENS", 32)
-        yield
 
 
 def test_a_mixture_with_a_head_is_planned_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

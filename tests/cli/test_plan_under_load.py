@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,19 +21,13 @@ from swiftspec.reports.under_load import choice, under_load
 from swiftspec.workload import Arrivals, Lengths, make_workload
 from tests.test_architecture import ROOT
 
+pytestmark = pytest.mark.usefixtures("little_text")
+
 Fails = Callable[..., str]
 
 PAIR = ["--target", "llama-3-8b", "--draft", "llama-3.2-1b", "--device", "h800", "--devices", "2", "--dtype", "int4"]
 ASKED = [*PAIR, "--prompt-tokens", "96", "--jobs", "1", "--policy", "swiftspec"]
 LIMITS = ["--limit", "ttft=200", "--limit", "tpot=1.8", "--limit", "p=10"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _little_text() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("swiftspec.planner.for_device.NUM_PROMPTS", 2)
-        patch.setattr("swiftspec.planner.for_device.NUM_NEW_TOKENS", 32)
-        yield
 
 
 @pytest.fixture(scope="module")
