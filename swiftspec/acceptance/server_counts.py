@@ -15,12 +15,11 @@ from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import Any, Final
 
+from swiftspec.files.prometheus import samples
 from swiftspec.files.reading import parse_foreign_json, shown
 
 __all__ = ["Counts", "in_documents", "in_metrics", "numbered", "total"]
 
-_SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(\{(?P<labels>.*)\})?\s+(?P<value>\S+)(\s+\d+)?\s*")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _OF_SERVER = re.compile(r"^(vllm|llamacpp|swiftspec|sglang):\w+[{ ]", re.MULTILINE)
 _PER_POSITION: Final = "accepted_tokens_per_pos"
 _NAMES: Final = {"vllm": "vLLM", "llamacpp": "llama.cpp", "swiftspec": "swiftspec"}
@@ -90,27 +89,12 @@ def in_metrics(text: str, path: Path) -> list[Counts]:
     return _sglang(text, path) if found[1] == "sglang" else _counters(text, path, found[1])
 
 
-def _samples(text: str, path: Path) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Name, labels and value of every sample in Prometheus' text format."""
-    for number, line in enumerate(StringIO(text), start=1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        match = _SAMPLE.fullmatch(line.strip())
-        try:
-            value = float(match["value"]) if match else None
-        except ValueError:
-            value = None
-        if match is None or value is None:
-            raise ValueError(f"{path}, line {number}: {shown(line.strip())} is no sample of Prometheus' text format")
-        yield match["name"], dict(_LABEL.findall(match["labels"] or "")), value
-
-
 def _counters(text: str, path: Path, server: str) -> list[Counts]:
     """Counters of vLLM, and of servers that use its names, summed over engines and slots."""
     sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     positions: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     prefix = f"{server}:spec_decode_num_"
-    for name, labels, value in _samples(text, path):
+    for name, labels, value in samples(text, str(path)):
         if not name.startswith(prefix):
             continue
         counter = name.removeprefix(prefix).removesuffix("_total")  # which Prometheus' client adds
@@ -137,7 +121,7 @@ def _counters(text: str, path: Path, server: str) -> list[Counts]:
 def _sglang(text: str, path: Path) -> list[Counts]:
     """Gauges of SGLang: the mean over ranks that are not idle. Those of the draft's own engine are left out."""
     gauges: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for name, labels, value in _samples(text, path):
+    for name, labels, value in samples(text, str(path)):
         if name.startswith("sglang:spec_") and labels.get("engine_type") != "draft" and math.isfinite(value):
             gauges[labels.get("model_name", "")][name.removeprefix("sglang:spec_")].append(value)
     parts = []

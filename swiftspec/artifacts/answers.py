@@ -25,6 +25,7 @@ class _Part(Facts):
 
 class _Model(_Part):
     id: Annotated[str, Field(min_length=1, max_length=_MOST_NAME_CHARACTERS)]
+    max_model_len: _Count | None = None
 
 
 class Models(_Part):

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from swiftspec.artifacts.routes import ExpertsTouched
+from swiftspec.artifacts.served import Served
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Document, Facts, ModelRef
@@ -179,6 +180,8 @@ class Profile(Document):
         Cost of pauses on a CPU. A file without any has no such field.
     feature_bytes : int
         Bytes of the target's hidden states that a head reads for a token; absent from the file for any other draft.
+    served : Served, optional
+        The server, of a profile that was measured from outside; absent from the file of any other.
     experts_touched : ExpertsTouched, optional
         Of a target with experts, those that verifications needed; absent from the file of any other.
 
@@ -211,6 +214,7 @@ class Profile(Document):
     sharing: Sharing | None = None
     warm_up: tuple[WarmUpCost, ...] = ()
     feature_bytes: int = Field(default=0, ge=0, exclude_if=lambda count: not count)
+    served: Served | None = Field(default=None, exclude_if=lambda server: server is None)
     experts_touched: ExpertsTouched | None = Field(default=None, exclude_if=lambda touched: touched is None)
 
     @model_validator(mode="after")

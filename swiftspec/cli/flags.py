@@ -10,6 +10,7 @@ __all__ = [
     "Draft",
     "Dtype",
     "Engine",
+    "EnginePython",
     "Inflate",
     "Jobs",
     "Json",
@@ -23,6 +24,7 @@ __all__ = [
     "Ray",
     "SaveInflated",
     "Seed",
+    "ServerArgs",
     "Target",
     "Timeline",
     "settings",
@@ -63,6 +65,16 @@ Load = Annotated[
 Engine = Annotated[
     str | None,
     typer.Option(metavar="NAME[@RELEASE]", help="The engine that will serve, e.g. vllm@0.15. Default: swiftspec."),
+]
+EnginePython = Annotated[
+    str | None,
+    typer.Option(
+        "--python", metavar="PATH", help="The Python that has --engine. Default: the engine's program is in PATH."
+    ),
+]
+ServerArgs = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="More options for --engine's servers, e.g. '--max-model-len 4096'."),
 ]
 ApiKeyFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The key to send; the first one of the file.")]
 Ray = Annotated[

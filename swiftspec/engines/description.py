@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -86,6 +86,8 @@ class Engine:
         On devices of at least `large_bytes` of memory other than those of `never_large`.
     small_limits : StepLimits
         On all others.
+    cpu_limits : StepLimits, optional
+        On CPUs, if it runs there.
     words : mapping of str to str
         The engine's own names of the limits that a user can set, and the fields of `StepLimits`; or `prefix_cache`,
         `no_prefix_cache` and `runs_step_by_step` of flags that switch one.
@@ -153,6 +155,7 @@ class Engine:
     op_tables: str | None
     large_limits: StepLimits
     small_limits: StepLimits
+    cpu_limits: StepLimits | None = None
     large_bytes: int = 70 * _GIB
     never_large: frozenset[str] = frozenset({"a100-sxm", "a100-pcie-80gb"})
     words: Mapping[str, str] = field(default_factory=dict)
@@ -210,11 +213,38 @@ class Engine:
         large = device.memory_bytes >= self.large_bytes and device.name not in self.never_large
         limits = self.large_limits if large else self.small_limits
         ahead = self.ahead_since is not None and self.release >= self.ahead_since
-        found = replace(limits, runs_ahead=ahead)
-        for word, value in (settings or {}).items():
+        return self._changed(replace(limits, runs_ahead=ahead), settings or {})
+
+    def limits_here(self, device: str, options: Sequence[str]) -> StepLimits:
+        """Its limits on this machine's `cpu` or `cuda`, with those of its command's options.
+
+        FieldError if it does not run there.
+        """
+        if device != "cpu":
+            ahead = self.ahead_since is not None and self.release >= self.ahead_since
+            limits = replace(self.large_limits, runs_ahead=ahead)
+        elif self.cpu_limits is None:
+            raise FieldError("device", device, f"{self.full_name} is not known to run on CPUs")
+        else:
+            limits = self.cpu_limits
+        return self._changed(limits, self._settings_in(options))
+
+    def _settings_in(self, options: Sequence[str]) -> dict[str, str]:
+        """Limits that options set, by the engine's words."""
+        found = {}
+        for place, option in enumerate(options):
+            word, equals, value = option.removeprefix("--").partition("=")
+            following = options[place + 1] if place + 1 < len(options) else "--"
+            if option.startswith("--") and (word := word.replace("-", "_")) in self.words:
+                found[word] = value if equals else "true" if following.startswith("--") else following
+        return found
+
+    def _changed(self, found: StepLimits, settings: Mapping[str, str]) -> StepLimits:
+        """Limits with those of settings."""
+        for word, value in settings.items():
             found = self._with(found, word, value)
         if self.covers_requests and found.requests > found.step_tokens:
-            stated = next((word for word in settings or {} if self.words[word] == "requests"), None)
+            stated = next((word for word in settings if self.words[word] == "requests"), None)
             if stated is not None:
                 raise ValueError(
                     f"set {stated} is {found.requests}; {self.full_name} refuses more than a step's tokens, "

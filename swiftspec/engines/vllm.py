@@ -79,6 +79,8 @@ VLLM: Final = Engine(
     # vllm/engine/arg_utils.py: H100-class devices have at least 70 GiB and are no A100.
     large_limits=StepLimits(step_tokens=8192, requests=1024),
     small_limits=StepLimits(step_tokens=2048, requests=256),
+    # vllm/platforms/cpu.py and the same file, 0.32: of one socket; no async scheduling.
+    cpu_limits=StepLimits(step_tokens=2048, requests=128, prefix_block=128, runs_ahead=False, captured_tokens=0),
     words={
         "max_num_batched_tokens": "step_tokens",
         "max_num_seqs": "requests",
@@ -148,6 +150,8 @@ VLLM: Final = Engine(
     command=CommandWords(
         release="0.33.0",
         program=("vllm", "serve", Value.TARGET),
+        module=("-m", "vllm.entrypoints.openai.api_server", "--model", Value.TARGET),
+        cpu_options=("--enforce-eager",),  # compiled, a start takes minutes
         options={
             "--tensor-parallel-size": Value.RANK_DEGREE,
             "--data-parallel-size": Value.RANKS,

@@ -22,6 +22,7 @@ from swiftspec.artifacts.answers import (
 from swiftspec.artifacts.workload import RequestClass
 from swiftspec.files.reading import MOST_JSON_BYTES
 from swiftspec.loadtest.connection import READ_BYTES, Address, Bounds, why
+from swiftspec.loadtest.readings import Reading
 from swiftspec.loadtest.streams import StreamedCompletion, followed, streamed
 from swiftspec.timing.timeline import Timeline, timelines_from_json
 
@@ -31,6 +32,7 @@ _FOUND = 200
 _QUICK_S = 60.0  # for what takes no forward
 _MOST_HEADER_BYTES = 1 << 16
 _MOST_ERROR_BYTES = 1 << 16
+_MOST_METRICS_BYTES = 16 << 20
 _MOST_TIMELINES_BYTES = 32 << 20  # of 2,000 requests with 64 tokens
 # Of an answer with a text: chunks of 200 to 400 bytes are usual, and may have a token each.
 _SOME_BYTES, _TOKEN_BYTES = 1 << 18, 1 << 12
@@ -71,6 +73,22 @@ class ServerClient:
     def tokenize(self, text: str, *, model: str) -> tuple[int, ...]:
         """Token ids of a text, by the server's tokenizer; vLLM has the same endpoint. ValueError without it."""
         return self._quick(TokenIds, "POST", "/tokenize", {"model": model, "prompt": text}).tokens
+
+    def max_context(self) -> int | None:
+        """Tokens of its longest request, if it says so. ValueError if it does not answer."""
+        return self._quick(Models, "GET", "/v1/models").data[0].max_model_len
+
+    def reading(self) -> Reading:
+        """Its metrics now. ValueError if it has none, or none that are known here."""
+        bounds = self._bounds(_MOST_METRICS_BYTES, total_s=_QUICK_S)
+        try:
+            with self._address.asked("GET", "/metrics", None, self._headers, bounds=bounds) as answer:
+                status, text = answer.status, _body(answer).decode(errors="replace")
+        except (OSError, HTTPException) as error:
+            raise ValueError(f"--url {self.url}: no answer to /metrics ({why(error)})") from error
+        if status != _FOUND:
+            raise ValueError(f"--url {self.url}: /metrics answers {status}; expected a server that tells its metrics")
+        return Reading.parse(text, f"--url {self.url}")
 
     def timelines(self) -> list[Timeline]:
         """Timelines of the requests that ended last; none if the server keeps none, or is none of ours."""

@@ -186,12 +186,12 @@ class Deployment:
 
     def serving(self, target: PlannedModel, draft: PlannedModel) -> "ServingEngine | None":
         """The engine that serves, with a pair of models; None where it is this package's own."""
-        from swiftspec.planner.under_load.serving_engine import ServingEngine
+        from swiftspec.planner.under_load.composed_engine import ComposedEngine
 
         engine, formats = self.served_by, self.as_stored(target, draft)
         if engine is None:
             return None
-        return ServingEngine(
+        return ComposedEngine(
             engine=engine,
             settings=self.settings,
             device=self.spec,
@@ -272,7 +272,7 @@ class Deployment:
         from swiftspec.costmodel.device_profile import device_profile
         from swiftspec.costmodel.forward import Host
         from swiftspec.costmodel.published import SwiftSpecKernels
-        from swiftspec.planner.under_load.serving_engine import draft_host_of, host_of
+        from swiftspec.planner.under_load.composed_engine import draft_host_of, host_of
 
         engine, formats = self.served_by, self.as_stored(target, draft)
         late_s = round_s = 0.0

@@ -83,7 +83,7 @@ class Load:
         if serving is None:
             self.check_role()
             return self
-        limits = serving.engine.limits(serving.device, serving.settings)
+        limits = serving.limits
         options = self.options.model_copy(update={"max_running": limits.requests, "prefill_rows": limits.step_tokens})
         return replace(self, serving=serving, options=options)
 

@@ -22,7 +22,7 @@ from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
 
 if TYPE_CHECKING:
-    from swiftspec.planner.under_load.serving_engine import DraftModel
+    from swiftspec.planner.under_load.composed_engine import DraftModel
 
 __all__ = ["PlannedModel", "planned_pair"]
 
@@ -93,7 +93,7 @@ class PlannedModel:
 
     def beside_target(self, quant: str) -> "DraftModel":
         """This draft in a format, on its target's devices."""
-        from swiftspec.planner.under_load.serving_engine import DraftModel
+        from swiftspec.planner.under_load.composed_engine import DraftModel
 
         return DraftModel(
             spec=self.spec,

@@ -15,9 +15,12 @@ __all__ = ["InflateFlags", "ProfileFlags", "TraceFlags"]
 class ProfileFlags:
     """Measure what forwards and messages cost on this machine.
 
+    With --engine: of that engine's servers, from outside. They are started here, asked, and ended.
+
     \b
-    Example:
+    Examples:
       swiftspec profile --target demo/target --draft demo/draft --inflate layers=12,hidden=512 --out profile.json
+      swiftspec profile --engine vllm --target llama-8b/ --draft llama-1b/ --device cuda --out vllm.json
     """
 
     target: flags.Target
@@ -34,6 +37,12 @@ class ProfileFlags:
     max_sequences: Annotated[
         int, typer.Option(min=1, metavar="N", help="Also measure steps that up to N requests share.")
     ] = 1
+    engine: flags.Engine = None
+    python: flags.EnginePython = None
+    server_args: flags.ServerArgs = None
+    minutes: Annotated[
+        float | None, typer.Option(min=1, metavar="N", help="With --engine: measure no longer. Default: 15, on GPUs 6.")
+    ] = None
     ops: Annotated[Path | None, typer.Option(metavar="FILE", help="Also time single operations (.npz).")] = None
     accept_noise: Annotated[
         bool, typer.Option("--accept-noise", help="Save a GPU's profile even if its times are noisy.")

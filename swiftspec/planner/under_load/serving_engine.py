@@ -1,89 +1,90 @@
-"""An engine that serves a pair of models on devices: seconds of its steps, and what decides how it serves a load."""
+"""An engine that serves a pair of models: what decides how it serves a load, wherever its times are from.
+
+`ComposedEngine` composes them of op tables, `MeasuredEngine` has them from a profile of servers that ran.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.costmodel.forward import Host
-from swiftspec.costmodel.shipped import kernels_of
-from swiftspec.costmodel.steps import ComposedSteps, StepWork
-from swiftspec.devices import DeviceSpec
-from swiftspec.engines.constants import Constants
+from swiftspec.costmodel.steps import StepWork
 from swiftspec.engines.description import Engine, StepLimits
 from swiftspec.engines.words import Method
-from swiftspec.models.heads import Product
-from swiftspec.models.spec import ModelSpec
-from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.arrays import EngineUnderLoad
 from swiftspec.planner.under_load.decoding import Chains
-from swiftspec.policies import Policy
-from swiftspec.policies.autoregressive import Autoregressive
-from swiftspec.policies.chains.serial import SerialChain
-from swiftspec.policies.effects import Role
 from swiftspec.scheduler.prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
     from swiftspec.planner.under_load.rounds import Round
 
-__all__ = ["DraftModel", "ServingEngine", "draft_host_of", "host_of"]
+__all__ = ["AboveEngine", "DraftMethod", "ServingEngine"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftModel:
-    """A draft on its target's devices.
+class DraftMethod(NamedTuple):
+    """A draft on its target's devices: what engines call it, and if it reads the target's states of all the text."""
 
-    products: of a head's forwards, beside those of its layers. reads_target: whether it needs the target's hidden
-    states of all the text. method: how engines call it.
-    """
-
-    spec: ModelSpec
-    quant: str
-    products: tuple[Product, ...] = ()
-    reads_target: bool = False
-    method: Method = Method.MODEL
+    method: Method
+    reads_target: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServingEngine:
-    """An engine, and the models that it serves on a group of devices.
+class AboveEngine(NamedTuple):
+    """Seconds above the engine, as in `engines.constants`: of a request, of each prompt token, of each token told."""
 
-    degree: devices of the group.
-    quant: format of the target's weights.
-    draft: None where text is looked up, or nothing is drafted.
-    settings: the user's limits, by the engine's words.
-    constants: the engine's fitted ones if not given.
-    context: tokens of the longest request, which bounds what else is in memory.
-    """
+    request_s: float
+    prompt_token_s: float
+    token_s: float
+
+
+class ServingEngine(ABC):
+    """An engine, and the models that it serves on a group of devices."""
 
     engine: Engine
-    device: DeviceSpec
-    degree: int = 1
-    target: ModelSpec
-    quant: str
-    draft: DraftModel | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
-    constants: Constants | None = None
-    context: int = 4096
 
-    def on(self, degree: int, *, context: int) -> ServingEngine:
-        """The same on another group of devices, for requests of so many tokens."""
-        return replace(self, degree=degree, context=context)
-
-    @cached_property
+    @property
+    @abstractmethod
     def limits(self) -> StepLimits:
-        """The engine's limits on this device, with the user's, of all ranks of attention in data parallel together."""
-        limits, ranks = self.engine.limits(self.device, self.settings), self.target.attention_ranks
-        if ranks == 1 or self.engine.limits_of_all_ranks:
-            return limits
-        return replace(limits, step_tokens=limits.step_tokens * ranks, requests=limits.requests * ranks)
+        """The engine's limits, with the user's, of all ranks of attention in data parallel together."""
+
+    @property
+    @abstractmethod
+    def drafts(self) -> DraftMethod | None:
+        """The draft; None where text is looked up, or nothing is drafted."""
+
+    @property
+    @abstractmethod
+    def above(self) -> AboveEngine:
+        """What lies above it."""
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of attention in data parallel."""
+        return 1
+
+    @abstractmethod
+    def on(self, degree: int, *, context: int) -> Self:
+        """The same on another group of devices, for requests of so many tokens."""
+
+    @abstractmethod
+    def step_s(self, work: StepWork) -> float:
+        """Seconds of a step, with all that the engine adds to every one."""
+
+    @abstractmethod
+    def round_s(self, method: Method | None) -> float:
+        """Seconds that a step takes longer if it verifies what a method has drafted."""
+
+    @abstractmethod
+    def draft_s(self, forward_rows: Sequence[int]) -> Callable[[int, float], float]:
+        """Seconds of a round's draft forwards, from the requests and their mean context."""
+
+    @abstractmethod
+    def room(self, *, beside_draft: bool) -> int:
+        """Tokens that the KV cache has room for. ValueError if not even the weights fit."""
 
     def described(self) -> str:
         """The engine and the limits of its steps, a clause."""
@@ -95,92 +96,29 @@ class ServingEngine:
             f"requests, {ahead}{graphs}"
         )
 
-    @cached_property
-    def added(self) -> Constants:
-        """What the engine adds to its kernels."""
-        return self.constants or self.engine.constants()
-
-    @cached_property
-    def _steps(self) -> ComposedSteps:
-        return self._composed(self.target, self.quant)
-
-    def _composed(self, spec: ModelSpec, quant: str, products: tuple[Product, ...] = ()) -> ComposedSteps:
-        """The devices' part of a model's steps."""
-        engine, device = self.engine, self.device.name
-        experts = engine.own_experts.get(f"{device}:{self.quant}")
-        read = engine.read_dtype(self.device, self.quant, spec, self.settings)
-        return _composed(device, engine.op_tables, experts, engine.collective, spec, quant, self.degree, read, products)
-
-    @property
-    def kv_dtype(self) -> str:
-        """Format of keys and values."""
-        return self.engine.kv_dtype(self.device, self.quant, self.settings)
-
-    def step_s(self, work: StepWork) -> float:
-        """Seconds of a step with what the engine adds: to every layer, and the launches of a step without a graph."""
-        seconds = self._steps.seconds(work)
-        seconds += self._added_s
-        rows = work.of_fullest(self.target.attention_ranks).rows
-        is_graph = rows <= self.limits.captured_tokens and (self.engine.graphs_prompts or not work.chunks)
-        return seconds if is_graph else max(seconds, self.target.num_layers * self.added.launch_s)
-
-    @cached_property
-    def _added_s(self) -> float:
-        return host_of(self.added).seconds(self.target, quant=self.quant, degree=self.degree)
-
-    def cache_tokens(self, draft: DraftModel | None = None) -> int:
-        """Tokens that the KV cache has room for, beside a draft whose own keys and values take room, too.
-
-        ValueError if not even the weights fit.
-        """
-        policy: Policy = SerialChain() if draft else Autoregressive()
-        drafted, quant = (draft.spec, draft.quant) if draft else (self.target, self.quant)
-        memory = MemoryModel(
-            device=self.device,
-            specs={Role.TARGET: self.target, Role.DRAFT: drafted},
-            quantisation={Role.TARGET: self.quant, Role.DRAFT: quant},
-            kv_dtype=self.kv_dtype,
-            usable_share=self.limits.memory_share,
-        )
-        option = Option(policy=policy, groups={Role.TARGET: tuple(range(self.degree))})
-        room = memory.cached_tokens(option, context=self.context)
-        if room < self.context:
-            raise ValueError(memory.too_big(option, context=self.context))
-        return room
-
     def chains(self, *, forward_rows: Sequence[int], rows: int, tokens: npt.NDArray[np.int64]) -> Chains:
         """What a simulation needs of drafting in lockstep.
 
         forward_rows: rows of every draft forward of a round, for one request. rows: rows of a verification, for one
         request. tokens: tokens of rounds, the bonus token included.
         """
-        draft = self.draft if forward_rows else None
-        if draft is None:  # text is looked up, which costs no forward
+        drafts = self.drafts if forward_rows else None
+        if drafts is None:  # text is looked up, which costs no forward
             return Chains(rows=rows, draft_s=lambda *_: 0.0, tokens=tokens, method=Method.PROMPT_LOOKUP)
-        steps = self._composed(draft.spec, draft.quant, draft.products)
-        added_s = len(forward_rows) * draft.spec.num_layers * self.added.draft_layer_s
-
-        def draft_s(requests: int, context: float) -> float:
-            cached = int(requests * context)
-            works = (
-                StepWork(sequences=requests, rows_each=each, cache_tokens=cached, sampled=requests)
-                for each in forward_rows
-            )
-            return added_s + sum(steps.seconds(work) for work in works)
-
         return Chains(
             rows=rows,
-            draft_s=draft_s,
+            draft_s=self.draft_s(forward_rows),
             tokens=tokens,
-            cache_tokens=self.cache_tokens(draft),
-            reads_target=draft.reads_target,
-            method=draft.method,
+            cache_tokens=self.room(beside_draft=True),
+            reads_target=drafts.reads_target,
+            method=drafts.method,
         )
 
     @property
     def tokens_read_again(self) -> int:
         """Tokens of each matched prefix that are read again for the draft."""
-        reads_target = self.draft is not None and self.draft.reads_target
+        drafts = self.drafts
+        reads_target = drafts is not None and drafts.reads_target
         return self.engine.blocks_given_up * self.limits.prefix_block if reads_target else 0
 
     def recorded_chains(self, rounds: Sequence[Round]) -> Chains | None:
@@ -199,59 +137,17 @@ class ServingEngine:
         beside_draft = None if chains is None else chains.cache_tokens
         method = None if chains is None else chains.method
         ahead = self.limits.runs_ahead and (method is None or self.engine.drafts_ahead(method))
-        beside_s = self.engine.late_by(method, self.limits) + (0.0 if chains is None else self.added.round_s)
+        round_s = self.round_s(method)
         return EngineUnderLoad(
             rule=self.engine.rule,
             step_tokens=self.limits.step_tokens,
             max_requests=self.limits.requests,
-            cache_tokens=self.cache_tokens() if beside_draft is None else beside_draft,
+            cache_tokens=self.room(beside_draft=False) if beside_draft is None else beside_draft,
             runs_ahead=ahead,
-            step_s=lambda work: beside_s + self.step_s(work),
-            request_s=self.added.request_s,
-            prompt_token_s=self.added.prompt_token_s,
-            token_s=self.added.token_s,
+            step_s=lambda work: round_s + self.step_s(work),
+            **self.above._asdict(),
             prefixes=PrefixCache(block_tokens=self.limits.prefix_block, gives_up=gives_up),
             chains=chains,
-            ranks=self.target.attention_ranks,
+            ranks=self.ranks,
             prompt_wait=self.limits.prompt_wait,
         )
-
-
-def host_of(constants: Constants, *, late_s: float = 0.0) -> Host:
-    """What an engine adds to a forward of its target. late_s: for steps that are formed after the one before."""
-    return Host(
-        step_s=constants.step_s + late_s,
-        layer_s=constants.layer_s,
-        sparse_layer_s=constants.sparse_layer_s,
-        fp8_layer_s=constants.fp8_layer_s,
-        beside_device=True,
-    )
-
-
-def draft_host_of(constants: Constants) -> Host:
-    """What it adds to a forward of a draft, which is launched inside a step."""
-    return Host(layer_s=constants.draft_layer_s, beside_device=True)
-
-
-@cache
-def _composed(
-    device: str,
-    library: str | None,
-    experts: str | None,
-    collective: str | None,
-    spec: ModelSpec,
-    quant: str,
-    degree: int,
-    kv_dtype: str,
-    products: tuple[Product, ...],
-) -> ComposedSteps:
-    """Composed once for all loads."""
-    return ComposedSteps(
-        spec=spec,
-        kernels=kernels_of(device, framework=library, experts=experts),
-        quant=quant,
-        degree=degree,
-        kv_dtype=kv_dtype,
-        collective=collective,
-        products=products,
-    )

@@ -18,8 +18,9 @@ from swiftspec.files.reading import parse_foreign_json
 from swiftspec.models.quantisation import draft_format
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.planner.planned_model import PlannedModel
+from swiftspec.planner.under_load.composed_engine import DraftModel
 from swiftspec.planner.under_load.decoding import Chains
-from swiftspec.planner.under_load.serving_engine import DraftModel, ServingEngine
+from swiftspec.planner.under_load.serving_engine import ServingEngine
 
 __all__ = ["Drafting", "drafting_of"]
 

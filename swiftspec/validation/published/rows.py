@@ -15,6 +15,7 @@ from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.under_load.arrays import simulate
+from swiftspec.planner.under_load.composed_engine import ComposedEngine
 from swiftspec.planner.under_load.loads import ArrayRun, Requests
 from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.validation.published.drafted import Drafting
@@ -159,7 +160,7 @@ class MeasuredRow:
     def run(self, constants: Constants) -> tuple[ServingEngine, ArrayRun]:
         """Serve the requests in simulated time. ValueError, a clause, if the model does not fit or is in no table."""
         drafting = self.drafting
-        serving = ServingEngine(
+        serving = ComposedEngine(
             engine=self.engine,
             device=self.device,
             degree=self.degree,

@@ -12,7 +12,7 @@ from swiftspec.engines.vllm import VLLM
 from swiftspec.models import known_model
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.sparse_spec import in_layout
-from swiftspec.planner.under_load.serving_engine import DraftModel, ServingEngine
+from swiftspec.planner.under_load.composed_engine import ComposedEngine, DraftModel
 
 
 @pytest.mark.parametrize(
@@ -27,16 +27,16 @@ from swiftspec.planner.under_load.serving_engine import DraftModel, ServingEngin
 def test_a_round_that_is_formed_late_takes_longer(engine: Engine, late_s: float) -> None:
     spec = known_model("llama-3.1-8b").spec
     draft = DraftModel(spec=known_model("llama-3.2-1b").spec, quant="bf16")
-    on = ServingEngine(engine=engine, device=DEVICES["h100-sxm"], target=spec, quant="bf16", draft=draft)
+    on = ComposedEngine(engine=engine, device=DEVICES["h100-sxm"], target=spec, quant="bf16", draft=draft)
     chains = on.chains(forward_rows=(2, 1, 1), rows=4, tokens=np.array([2]))
     work = StepWork(sequences=1, rows_each=4, cache_tokens=500, sampled=4)
     assert on.under_load(chains).step_s(work) - on.step_s(work) == pytest.approx(late_s + on.added.round_s)
     assert on.under_load().step_s(work) == on.step_s(work)
 
 
-def in_ranks(engine: Engine, layout: str) -> ServingEngine:
+def in_ranks(engine: Engine, layout: str) -> ComposedEngine:
     target = in_layout(known_model("deepseek-r1").spec, DeviceLayout.parse(layout))
-    return ServingEngine(engine=engine, device=DEVICES["h200-sxm"], degree=8, target=target, quant="fp8")
+    return ComposedEngine(engine=engine, device=DEVICES["h200-sxm"], degree=8, target=target, quant="fp8")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,9 @@ def test_limits_are_of_each_rank_or_of_all(engine: Engine, tokens: int, requests
 
 def test_each_rank_keeps_the_cache_of_its_own_requests() -> None:
     """Of a latent one every device of a rank has a copy."""
-    divided, ranks, both = (in_ranks(SGLANG, layout).cache_tokens() for layout in ("tp8ep8", "dp8ep8", "dp2tp4"))
+    divided, ranks, both = (
+        in_ranks(SGLANG, layout).room(beside_draft=False) for layout in ("tp8ep8", "dp8ep8", "dp2tp4")
+    )
     assert ranks > 5 * divided, "eight caches, beside more weights"
     assert 1.8 * divided < both < 2 * divided
 
@@ -60,7 +62,7 @@ def test_a_cache_in_fp8_has_twice_the_room_and_is_read_faster(target: str) -> No
     """Dense attention and latents alike, by tables of kernels that read fp8."""
     spec = known_model(target).spec
     usual, fp8 = (
-        ServingEngine(
+        ComposedEngine(
             engine=VLLM,
             device=DEVICES["h200-sxm"],
             degree=8,
@@ -71,7 +73,7 @@ def test_a_cache_in_fp8_has_twice_the_room_and_is_read_faster(target: str) -> No
         for name in ("auto", "fp8")
     )
     assert (usual.kv_dtype, fp8.kv_dtype) == ("bf16", "fp8")
-    assert fp8.cache_tokens() == pytest.approx(2 * usual.cache_tokens(), abs=2)
+    assert fp8.room(beside_draft=False) == pytest.approx(2 * usual.room(beside_draft=False), abs=2)
     work = StepWork(sequences=64, rows_each=1, cache_tokens=64 * 16_000, sampled=64)
     assert fp8.step_s(work) < 0.97 * usual.step_s(work)
 

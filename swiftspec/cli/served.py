@@ -1,0 +1,93 @@
+"""Servers of other engines in the command line: their profiles."""
+
+import shlex
+from pathlib import Path
+
+from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.served import Served
+from swiftspec.cli import console
+from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.verbs.measure import ProfileFlags
+from swiftspec.engines import engine_named
+from swiftspec.errors import FieldError
+from swiftspec.policies.effects import Role
+from swiftspec.profiler.served.engine_profile import EngineHere, profile_engine
+from swiftspec.reports.formatting import milliseconds, percent
+from swiftspec.timing.step_key import StepKey
+from swiftspec.timing.timeline import Phase
+
+__all__ = ["engine_here", "profile_served"]
+
+_SEQUENCES = 8  # requests at once, if the user does not say
+_ROWS = (1, 2, 4, 8, 16, 32)
+
+
+def engine_here(engine: str, *, device: str, python: str | None, server_args: str | None) -> EngineHere:
+    """An engine as the flags start it. FieldError for one that is not known, or needs no start."""
+    found = engine_named(engine)
+    if found.command is None:
+        raise FieldError("--engine", engine, "it is this package's own, which is measured without the option")
+    if device not in ("cpu", "cuda"):
+        raise FieldError("--device", device, "expected cpu or cuda")
+    options = tuple(shlex.split(server_args or ""))
+    found.limits_here(device, options)
+    return EngineHere(engine=found, device=device, python=python, options=options)
+
+
+def profile_served(asked: ProfileFlags, engine: str) -> Profile:
+    """Measure an engine's servers, print and save."""
+    for flag, value in (("--inflate", asked.inflate), ("--ops", asked.ops), ("--plot", asked.plot)):
+        if value is not None:
+            raise FieldError(flag, value, "an engine's servers are measured as they are, from outside")
+    here = engine_here(engine, device=asked.device, python=asked.python, server_args=asked.server_args)
+    check_outputs(inputs={"--target": asked.target, "--draft": asked.draft}, out=asked.out, json=asked.json)
+    measured = profile_engine(
+        asked.target,
+        asked.draft,
+        here=here,
+        dtype=asked.dtype,
+        max_sequences=asked.max_sequences if asked.max_sequences > 1 else _SEQUENCES,
+        minutes=asked.minutes or (15.0 if asked.device == "cpu" else 6.0),
+        logs=_logs(asked.out),
+        stages=console.progress,
+    )
+    measured.save(asked.out)
+    served = measured.served
+    assert served is not None, "it was measured on servers"
+    _show(measured, served)
+    console.say(f"\n{saved(asked.out)}")
+    write_json(asked.json, {"profile": str(asked.out), "served": served.model_dump(mode="json")})
+    return measured
+
+
+def _logs(out: Path) -> Path:
+    """Folder of the servers' logs, beside the profile."""
+    folder = out.with_name(f"{out.name}.logs")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _show(measured: Profile, served: Served) -> None:
+    """Print what steps take, and how well they are known."""
+    console.fields(target=measured.target, draft=measured.draft, engine=served.engine, device=measured.origin.device)
+    context = max(step.context for step in measured.steps)
+    rows = [
+        (
+            str(rows),
+            *(milliseconds(_step_s(measured, Role.TARGET, Phase.VERIFY, rows, at)) for at in (0, context)),
+            milliseconds(_step_s(measured, Role.DRAFT, Phase.EXPAND, rows, 0)),
+        )
+        for rows in _ROWS
+    ]
+    columns = ("rows", "step, ms", f"behind {context} tokens", "draft forward, ms")
+    console.table(f"Steps of {served.engine}, of one request", columns, rows)
+    console.paragraph(
+        f"Fitted to {served.num_measured} measurements in {served.minutes:.1f} minutes; it is off by "
+        f"{percent(served.median_error)} in the median and {percent(served.largest_error)} at most. Above the engine, "
+        f"a request takes {milliseconds(served.request_s)} ms and {1e6 * served.prompt_token_s:.0f} us for each token "
+        "of its prompt"
+    )
+
+
+def _step_s(measured: Profile, role: Role, phase: Phase, rows: int, context: int) -> float:
+    return measured.step(StepKey(role, phase, 1, rows, context)).mean_s

@@ -1,0 +1,1 @@
+"""Profiles of servers of other engines, measured from outside. No torch."""

@@ -1,0 +1,154 @@
+"""Fit of a server's steps: rows, sequences, what they attend to, and draft forwards, each with its seconds.
+
+A step of R rows takes g(R), broken straight between the sizes that were measured, and so much for every sequence, for
+every token in the caches, and for every pair of tokens that a prompt attends to. Verifying adds a constant, and
+drafting one for each forward, each of its rows and each token of its cache. No coefficient is below 0.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls
+
+from swiftspec.profiler.served.probes import Drafting, Measured, Probe, PromptProbe, PromptTime, Work
+
+__all__ = ["Coefficients", "FittedAbove", "FittedSteps", "fit_above", "fit_steps"]
+
+_KNOTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+
+class Coefficients(NamedTuple):
+    """Seconds: of a sequence, of a token in the caches, of a pair of tokens that a prompt attends to, of a step that
+    verifies looked-up or drafted tokens; and of draft forwards: of each, of a row and of a token in the caches.
+    """
+
+    sequence_s: float
+    cached_s: float
+    pair_s: float
+    lookup_s: float
+    round_s: float
+    draft_s: float
+    draft_row_s: float
+    draft_cached_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedSteps:
+    """Seconds of steps.
+
+    rows, rows_s: g. median_error, largest_error: as shares of the measured seconds.
+    """
+
+    rows: Sequence[int]
+    rows_s: Sequence[float]
+    coefficients: Coefficients
+    median_error: float
+    largest_error: float
+
+    def forward_s(self, rows: float) -> float:
+        """Seconds of so many rows, on a straight line beyond the last ones."""
+        return float(np.dot(_hats(rows, self.rows), self.rows_s))
+
+    def seconds(self, work: Work) -> float:
+        """Seconds of a step."""
+        return self.forward_s(work.rows + work.read) + float(_others(work) @ np.array(self.coefficients))
+
+
+class FittedAbove(NamedTuple):
+    """Seconds of a request above its engine, and of each of its prompt's tokens there."""
+
+    request_s: float
+    prompt_token_s: float
+
+
+def fit_steps(measured: Iterable[Measured]) -> FittedSteps:
+    """The steps of least relative squares, of the median of what was measured several times."""
+    groups: dict[tuple[Drafting, Probe | PromptProbe], list[Measured]] = defaultdict(list)
+    for one in measured:
+        groups[one.work.drafting, one.probe].append(one)
+    works = [_mean_work([one.work for one in group]) for group in groups.values()]
+    seconds = np.array([median(one.seconds for one in group) for group in groups.values()])
+    sizes = [work.rows + work.read for work in works]
+    knots = _knots(sizes)
+    columns = np.array([_columns(work, knots) for work in works]) / seconds[:, None]
+    found, _ = nnls(columns, np.ones(len(works)))
+    errors = np.abs(columns @ found - 1)
+    return FittedSteps(
+        rows=knots,
+        rows_s=np.cumsum(found[: len(knots)]).tolist(),
+        coefficients=Coefficients(*found[len(knots) :].tolist()),
+        median_error=float(np.median(errors)),
+        largest_error=float(errors.max()),
+    )
+
+
+def fit_above(times: Iterable[PromptTime]) -> FittedAbove:
+    """What lies between a request's client and its engine, by the median of each prompt's length."""
+    groups: dict[int, list[float]] = defaultdict(list)
+    for one in times:
+        groups[one.tokens].append(max(0.0, one.client_s - one.engine_s))
+    if not groups:
+        return FittedAbove(0.0, 0.0)
+    columns = np.array([[1.0, tokens] for tokens in groups])
+    found, _ = nnls(columns, np.array([median(each) for each in groups.values()]))
+    return FittedAbove(float(found[0]), float(found[1]))
+
+
+def _mean_work(works: Sequence[Work]) -> Work:
+    def mean(name: str) -> float:
+        return float(np.mean([getattr(work, name) for work in works]))
+
+    return works[0]._replace(rows=mean("rows"), cache_tokens=mean("cache_tokens"), levels=mean("levels"))
+
+
+def _knots(sizes: Sequence[float]) -> list[int]:
+    """Powers of two up to the largest step, where a step lies near each."""
+    knots = [1]
+    for knot in _KNOTS[1:]:
+        if any(knot / 1.5 <= size < knot * 1.5 for size in sizes):
+            knots.append(knot)
+    return knots
+
+
+def _hats(rows: float, knots: Sequence[int]) -> npt.NDArray[np.float64]:
+    """Weights of the knots at a number of rows."""
+    weights = np.zeros(len(knots))
+    if len(knots) == 1 or rows <= knots[0]:
+        weights[0] = 1.0
+        return weights
+    right = min(int(np.searchsorted(knots, rows)), len(knots) - 1)
+    share = (rows - knots[right - 1]) / (knots[right] - knots[right - 1])
+    weights[right - 1], weights[right] = 1 - share, share
+    return weights
+
+
+def _columns(work: Work, knots: Sequence[int]) -> npt.NDArray[np.float64]:
+    """What of each coefficient a step has; those of rows are what each knot takes more than the one before."""
+    growth = np.cumsum(_hats(work.rows + work.read, knots)[::-1])[::-1]
+    return np.concatenate([growth, _others(work)])
+
+
+def _others(work: Work) -> npt.NDArray[np.float64]:
+    """What of each of the `Coefficients` a step has."""
+    drafts = work.drafting is Drafting.DRAFT and work.sequences > 0
+    looks_up = work.drafting is Drafting.LOOKUP and work.sequences > 0
+    levels = work.levels if drafts else 0.0
+    has_read = work.read > 0
+    others = (
+        work.sequences + has_read,
+        work.cache_tokens + work.read_before,
+        work.read * (work.read_before + work.read / 2),
+        looks_up,
+        drafts,
+        levels,
+        levels * work.sequences,
+        levels * work.cache_tokens,
+    )
+    return np.array(others, float)

@@ -1,0 +1,199 @@
+"""Measurement of servers by probes, in turn and several times, and the profile that is made of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from swiftspec.artifacts.profile import HostPoint, Profile, StepPoint
+from swiftspec.artifacts.served import Served
+from swiftspec.files.document import ModelRef, Origin
+from swiftspec.policies.effects import Role
+from swiftspec.profiler.served.fit import FittedAbove, FittedSteps, fit_above, fit_steps
+from swiftspec.profiler.served.probes import Drafting, Measured, Probe, ProbedServer, PromptProbe, PromptTime, Work
+from swiftspec.progress import Progress
+from swiftspec.timing.latency import NUM_QUANTILES, Provenance
+from swiftspec.timing.sharing import Sharing, SharingCost
+from swiftspec.timing.timeline import Phase
+
+__all__ = ["ProbeSizes", "ServerTimes", "measure_servers", "profile_of"]
+
+_PASSES: Final = 3
+_WARM_UP: Final = Probe(1, 16, 4)
+_SHORT, _STEPS = 16, 24
+_LONG, _ROOM = 1024, 128  # tokens of long prompts, and of what they leave of the longest request
+_LARGEST: Final = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSizes:
+    """Sizes that are measured. sequences: requests at once, at most. longest: tokens of a request, at most."""
+
+    sequences: int
+    longest: int
+
+    @property
+    def context(self) -> int:
+        """Tokens of long prompts."""
+        return max(_SHORT, min(_LONG, self.longest - _ROOM))
+
+    def decoding(self) -> Iterator[Probe]:
+        """Requests that decode, behind short and long prompts."""
+        sizes = [1]
+        while sizes[-1] < self.sequences:
+            sizes.append(min(2 * sizes[-1], self.sequences))
+        for sequences in sizes:
+            yield Probe(sequences, _SHORT, _STEPS)
+        for sequences in {sizes[0], sizes[len(sizes) // 2], sizes[-1]}:
+            yield Probe(sequences, self.context, _STEPS)
+
+    def prompts(self) -> Iterator[PromptProbe]:
+        """Prompts that are new, and one whose beginning is not."""
+        tokens = _SHORT
+        while tokens < self.longest and tokens <= _LARGEST:
+            yield PromptProbe(tokens)
+            tokens *= 2
+        yield PromptProbe(self.context, cached=self.context // 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTimes:
+    """Times of servers, fitted. num_measured: measurements. seconds: that all of them took."""
+
+    steps: FittedSteps
+    above: FittedAbove
+    num_measured: int
+    seconds: float
+
+
+def measure_servers(
+    servers: Sequence[ProbedServer], sizes: ProbeSizes, *, most_s: float, progress: Progress
+) -> ServerTimes:
+    """Measure in turn, several times, so that all suffer alike from what a machine does meanwhile.
+
+    most_s: no further pass begins that would not end in time.
+
+    ValueError: if a request fails, or nothing could be measured.
+    """
+    began_s = time.perf_counter()
+    probes: list[tuple[ProbedServer, Probe | PromptProbe]] = [
+        (server, probe) for server in servers for probe in sizes.decoding()
+    ]
+    plain = next((server for server in servers if server.drafting is Drafting.PLAIN), servers[0])
+    probes += [(plain, probe) for probe in sizes.prompts()]
+    for server in servers:
+        server.decoding(_WARM_UP, seed=0)
+    measured: list[Measured] = []
+    times: list[PromptTime] = []
+    total = _PASSES * len(probes)
+    for number in range(_PASSES):
+        for done, (server, probe) in enumerate(probes, start=1 + number * len(probes)):
+            if isinstance(probe, Probe):
+                if (found := server.decoding(probe, seed=1)) is not None:
+                    measured.append(found)
+            elif (read := server.prompt(probe, seed=2 + number)) is not None:
+                measured.append(read[0])
+                times.append(read[1])
+            progress(done, total, f"{server.drafting}, pass {number + 1} of {_PASSES}")
+        spent_s = time.perf_counter() - began_s
+        if spent_s * (number + 2) / (number + 1) > most_s:
+            break
+    if not any(isinstance(one.probe, Probe) for one in measured):
+        raise ValueError(f"--url {plain.client.url}: no step could be measured; its answers come in too few chunks")
+    return ServerTimes(
+        steps=fit_steps(measured),
+        above=fit_above(times),
+        num_measured=len(measured),
+        seconds=time.perf_counter() - began_s,
+    )
+
+
+def profile_of(
+    times: ServerTimes,
+    sizes: ProbeSizes,
+    *,
+    device: str,
+    target: ModelRef,
+    draft: ModelRef,
+    served: Served,
+    policies: Mapping[Drafting, str],
+) -> Profile:
+    """The profile of a server. policies: names of those whose rounds were measured, by how they draft."""
+    steps, last = times.steps, sizes.context
+    coefficients = steps.coefficients
+
+    def verify(rows: int, context: int) -> float:
+        return steps.seconds(Work(Drafting.PLAIN, 1, float(rows), float(context)))
+
+    def prefill(rows: int, context: int) -> float:
+        return steps.seconds(Work(Drafting.PLAIN, read=rows, read_before=context))
+
+    def draft_forward(rows: int, context: int) -> float:
+        cached_s = coefficients.draft_cached_s * context
+        return max(1e-9, coefficients.draft_s + coefficients.draft_row_s * rows + cached_s)
+
+    sizes_of = {Phase.VERIFY: steps.rows, Phase.PREFILL: steps.rows, Phase.EXPAND: (1, 2)}
+    tables = [(Role.TARGET, Phase.VERIFY, verify), (Role.TARGET, Phase.PREFILL, prefill)]
+    if Drafting.DRAFT in policies:
+        tables += [(Role.DRAFT, Phase.EXPAND, draft_forward), (Role.DRAFT, Phase.PREFILL, draft_forward)]
+        sizes_of[Phase.PREFILL] = steps.rows
+    points = [
+        StepPoint(
+            role=role,
+            phase=phase,
+            degree=1,
+            peer_busy=False,
+            rows=rows,
+            context=context,
+            quantiles_s=(seconds(rows, context),) * NUM_QUANTILES,
+            num_samples=times.num_measured,
+            provenance=Provenance.INTERPOLATED,
+        )
+        for role, phase, seconds in tables
+        for rows in sizes_of[phase]
+        for context in (0, last)
+    ]
+    rounds = {Drafting.LOOKUP: coefficients.lookup_s, Drafting.DRAFT: coefficients.round_s}
+    costs = {
+        Role.TARGET: (coefficients.sequence_s, coefficients.cached_s),
+        Role.DRAFT: (0.0, coefficients.draft_cached_s),
+    }
+    return Profile(
+        origin=Origin.here(),
+        device=device,
+        num_devices=1,
+        target=target,
+        draft=draft,
+        steps=tuple(points),
+        host=tuple(
+            HostPoint(
+                phase=Phase.COMMIT,
+                rows=1,
+                policy=policies[drafting],
+                quantiles_s=(seconds,) * NUM_QUANTILES,
+                num_samples=times.num_measured,
+                provenance=Provenance.INTERPOLATED,
+            )
+            for drafting, seconds in rounds.items()
+            if drafting in policies and seconds > 0
+        ),
+        peers_interfere=False,
+        padded_prompts=(),
+        sharing=Sharing(
+            costs=tuple(
+                SharingCost(
+                    role=role,
+                    degree=1,
+                    peer_busy=False,
+                    sequence_s=sequence_s,
+                    slot_s=slot_s,
+                    provenance=Provenance.INTERPOLATED,
+                )
+                for role, (sequence_s, slot_s) in costs.items()
+            ),
+            host_share=1.0,
+        ),
+        served=served,
+    )

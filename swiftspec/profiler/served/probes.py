@@ -1,0 +1,164 @@
+"""Probes: a few requests at once, whose chunks tell how long a server's steps take."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from swiftspec.loadtest.client import ServerClient
+from swiftspec.loadtest.readings import Reading
+from swiftspec.loadtest.streams import StreamedCompletion
+
+__all__ = ["Drafting", "Measured", "Probe", "ProbedServer", "PromptProbe", "PromptTime", "Work"]
+
+_LEAST_STEPS: Final = 3
+_PHRASE: Final = 12  # tokens of a phrase that a prompt repeats, so that text is found in it
+
+
+class Drafting(StrEnum):
+    """How a server drafts."""
+
+    PLAIN = "plain"
+    LOOKUP = "lookup"
+    DRAFT = "draft"
+
+
+class Work(NamedTuple):
+    """Work of a step, in the mean.
+
+    sequences: requests that decode. rows: of all of them. cache_tokens: in their caches together. levels: draft tokens
+    of each. read, read_before: tokens of a prompt that are read, and those of it that were read before.
+    """
+
+    drafting: Drafting
+    sequences: int = 0
+    rows: float = 0.0
+    cache_tokens: float = 0.0
+    levels: float = 0.0
+    read: int = 0
+    read_before: int = 0
+
+
+class PromptTime(NamedTuple):
+    """Seconds from a request to its first token, and those that its engine had it."""
+
+    tokens: int
+    client_s: float
+    engine_s: float
+
+
+class Probe(NamedTuple):
+    """Requests at once, the tokens of their prompts, and the steps that are wanted."""
+
+    sequences: int
+    prompt_tokens: int
+    steps: int
+
+
+class PromptProbe(NamedTuple):
+    """A prompt, and the tokens at its beginning that the server has read before."""
+
+    tokens: int
+    cached: int = 0
+
+
+class Measured(NamedTuple):
+    """Seconds of a step, the mean of so many."""
+
+    probe: Probe | PromptProbe
+    work: Work
+    seconds: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedServer:
+    """A server, and how it drafts.
+
+    vocabulary: token ids that prompts are made of. lengths: draft tokens of a round by requests at once.
+    """
+
+    client: ServerClient
+    model: str
+    drafting: Drafting
+    vocabulary: Sequence[int]
+    lengths: Callable[[int], int]
+
+    def decoding(self, probe: Probe, *, seed: int) -> Measured | None:
+        """A step of requests that all decode; None if there were too few of them.
+
+        The same seed sends the same prompts, which the server's prefix cache then has.
+        """
+        length = self.lengths(probe.sequences)
+        num_tokens = probe.steps * (1 + (length + 1) // 2) if length else probe.steps + 1
+        prompts = [self._prompt(probe.prompt_tokens, seed, number) for number in range(probe.sequences)]
+        before = self.client.reading()
+        with ThreadPoolExecutor(probe.sequences) as threads:
+            answers = list(threads.map(lambda prompt: self._completed(prompt, num_tokens), prompts))
+        counted = self.client.reading().since(before)
+        began, ended = max(one.chunks_s[0] for one in answers), min(one.chunks_s[-1] for one in answers)
+        windows = [[at for at in one.chunks_s if began <= at <= ended] for one in answers]
+        steps = sum(len(window) - 1 for window in windows if len(window) > _LEAST_STEPS)
+        if not steps:
+            return None
+        seconds = sum(window[-1] - window[0] for window in windows if len(window) > _LEAST_STEPS) / steps
+        levels = self._levels(counted, answers) if length else 0.0
+        sent = fmean(one.num_tokens * _share_before(one, began, ended) for one in answers)
+        return Measured(
+            probe,
+            Work(
+                drafting=self.drafting,
+                sequences=probe.sequences,
+                rows=probe.sequences * (1 + levels),
+                cache_tokens=probe.sequences * (probe.prompt_tokens + sent),
+                levels=levels,
+            ),
+            seconds,
+            steps,
+        )
+
+    def prompt(self, probe: PromptProbe, *, seed: int) -> tuple[Measured, PromptTime] | None:
+        """The step that reads a prompt, and what its client waits beyond that; None if the server does not tell it."""
+        tokens = self._prompt(probe.tokens, seed, probe.tokens)
+        if probe.cached:
+            self._completed(tokens[: probe.cached], 1)
+        before = self.client.reading()
+        answer = self._completed(tokens, 1)
+        counted = self.client.reading().since(before)
+        engine_s, queued_s = counted.mean("request_prefill_time_seconds"), counted.mean("request_queue_time_seconds")
+        hits = int(counted.count("prefix_cache_hits"))
+        if not engine_s:
+            return None
+        work = Work(drafting=self.drafting, read=probe.tokens - hits, read_before=hits)
+        client_s = answer.chunks_s[0] - answer.sent_s
+        return Measured(probe, work, engine_s, 1), PromptTime(probe.tokens, client_s, engine_s + (queued_s or 0.0))
+
+    def _prompt(self, num_tokens: int, seed: int, number: int) -> list[int]:
+        """Random text that begins alike with the same seed and number alone; its end repeats a phrase."""
+        rng = np.random.default_rng([seed, number, num_tokens])
+        drawn: list[int] = rng.choice(self.vocabulary, size=num_tokens).tolist()
+        if self.drafting is Drafting.LOOKUP:
+            phrase = drawn[:_PHRASE]
+            drawn = [phrase[place % _PHRASE] for place in range(num_tokens)]
+        return drawn
+
+    def _completed(self, prompt: Sequence[int], num_tokens: int) -> StreamedCompletion:
+        answer = self.client.complete(prompt, model=self.model, num_tokens=num_tokens)
+        if answer.error:
+            raise ValueError(f"--url {self.client.url}: a request failed: {answer.error}")
+        return answer
+
+    def _levels(self, counted: Reading, answers: Sequence[StreamedCompletion]) -> float:
+        """Draft tokens of a request's step, in the mean."""
+        rounds = sum(len(one.chunks_s) - 1 for one in answers)
+        return counted.count("spec_decode_num_draft_tokens") / max(1, rounds)
+
+
+def _share_before(answer: StreamedCompletion, began: float, ended: float) -> float:
+    """Share of an answer that was there in the middle of a window."""
+    middle = (began + ended) / 2
+    return sum(at <= middle for at in answer.chunks_s) / len(answer.chunks_s)
