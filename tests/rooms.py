@@ -14,6 +14,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "progress": frozenset(),
     "interpreters": frozenset(),
     "machine": frozenset(),
+    "parent_death": frozenset(),
     "files": frozenset({"machine", "numpy", "pydantic", "pydantic_core"}),
     "policies": frozenset(),
     "models": frozenset({"files", "policies", "tokenizers"}),
@@ -28,6 +29,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"timing", "artifacts", "devices", "engines", "files", "models", "policies", "numpy", "scipy", "pyarrow"}
     ),
     "export": frozenset({"acceptance", "artifacts", "devices", "engines", "files", "models", "policies", "pydantic"}),
+    "external": frozenset({"interpreters", "machine", "parent_death", "progress"}),
     "simulator": frozenset({"timing", "artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
         {
@@ -56,11 +58,11 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "engine.driver": frozenset({"engine.model", "timing", "policies", "scheduler"}),
     "engine.process": frozenset(
         {"engine.channel", "engine.driver", "engine.model", "engine.parallel"}
-        | {"timing", "devices", "files", "interpreters", "policies", "scheduler", "torch", "zmq"}
+        | {"timing", "devices", "files", "interpreters", "parent_death", "policies", "scheduler", "torch", "zmq"}
     ),
     "engine.cluster": frozenset(
         {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "interpreters"}
-        | {"policies", "version", "torch", "ray"}
+        | {"machine", "policies", "version", "torch", "ray"}
     ),
     # kernels: what forked processes will load is compiled before they start.
     "engine": frozenset(
@@ -87,7 +89,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
             "artifacts",
             "costmodel",
         }
-        | {"devices", "files", "interpreters", "models", "policies", "progress", "scheduler", "torch", "numpy", "scipy"}
+        | {"devices", "files", "interpreters", "models", "parent_death", "policies", "progress", "scheduler"}
+        | {"torch", "numpy", "scipy"}
     ),
     "validation": frozenset(
         {
@@ -172,8 +175,14 @@ ALONE_CALL: Mapping[str, tuple[str, ...]] = {
     "further_sequences": (_UNDER_LOAD, "swiftspec.simulator.latency", "swiftspec.timing.step_costs"),
 }
 
-# Modules that write files by themselves; inflate writes a folder that appears whole, and a cache is no output.
-WRITERS = ("swiftspec.files", "swiftspec.engine.model.weights.inflate", "swiftspec.kernels.cpu_cache")
+# Modules that write files by themselves; inflate writes a folder that appears whole, and a cache is no output. Another
+# engine's server writes its log.
+WRITERS = (
+    "swiftspec.files",
+    "swiftspec.engine.model.weights.inflate",
+    "swiftspec.external.server",
+    "swiftspec.kernels.cpu_cache",
+)
 # Modules that read files by themselves: what comes with the package is believed.
 SHIPPED = (
     "swiftspec.studies.backtest.systems",

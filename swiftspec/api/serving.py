@@ -70,14 +70,16 @@ def simulate_load(
     path = None if isinstance(workload, Workload) else Path(workload)
     asked = workload if isinstance(workload, Workload) else Workload.load(workload)
     from swiftspec.artifacts.basis import candidate_of, searching
+    from swiftspec.planner.under_load.measured_engine import MeasuredEngine
     from swiftspec.planner.under_load.predictor import Predictor, serving_of_plan
+    from swiftspec.planner.under_load.serving_engine import ServingEngine
     from swiftspec.simulator.latency import LatencyTable
     from swiftspec.simulator.setup import Setup
 
     candidate = searching(candidate_of(planned.plan, policy), earlier_outputs)
     check_context(planned.plan.target, [candidate], asked)
     assumed = planned_load(planned.plan, asked, path)
-    serving = None
+    serving: ServingEngine | None = MeasuredEngine.of(planned.profile)
     if engine is not None:
         serving = serving_of_plan(planned.plan, candidate, engine=engine, settings=settings or {})
     predictor = Predictor(

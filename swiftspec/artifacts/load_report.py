@@ -8,7 +8,7 @@ from pydantic import Field
 from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.files.document import Document, Facts
 
-__all__ = ["LoadErrors", "LoadReport", "PolicyLoad"]
+__all__ = ["LoadErrors", "LoadReport", "PolicyLoad", "PredictedLoads"]
 
 
 class LoadErrors(Facts):
@@ -57,10 +57,26 @@ class PolicyLoad(Facts):
         return LoadErrors.of(self.retimed, self.measured) if self.retimed else None
 
 
+class PredictedLoads(Document):
+    """Predicted figures of a plan's policies under a workload, written before anything is measured.
+
+    plan_sha256, workload_sha256: as in `LoadReport`. policies: figures by policy.
+    """
+
+    schema_name: ClassVar[str] = "swiftspec.predicted_loads"
+    schema_version: ClassVar[int] = 1
+
+    plan_sha256: str
+    workload_sha256: str
+    policies: dict[str, LoadMetrics] = Field(min_length=1)
+
+
 class LoadReport(Document):
     """Predicted and measured figures of a plan's policies under a workload.
 
-    plan_sha256, workload_sha256: SHA-256 of the two documents. workload: the arrivals, in words.
+    plan_sha256, workload_sha256: SHA-256 of the two documents. predictions_sha256: of the predictions, which were
+    written before the first request was sent; absent from the file where they were not. workload: the arrivals, in
+    words.
     """
 
     schema_name: ClassVar[str] = "swiftspec.load_report"
@@ -68,6 +84,7 @@ class LoadReport(Document):
 
     plan_sha256: str
     workload_sha256: str
+    predictions_sha256: str | None = Field(default=None, exclude_if=lambda digest: digest is None)
     workload: str
     num_requests: int = Field(ge=1)
     max_running: int = Field(ge=1)

@@ -1,6 +1,7 @@
 """Servers of other engines in the command line: their profiles."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from swiftspec.artifacts.profile import Profile
@@ -10,8 +11,9 @@ from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.cli.verbs.measure import ProfileFlags
 from swiftspec.engines import engine_named
 from swiftspec.errors import FieldError
+from swiftspec.external.engine import EngineHere
 from swiftspec.policies.effects import Role
-from swiftspec.profiler.served.engine_profile import EngineHere, profile_engine
+from swiftspec.profiler.served.engine_profile import profile_engine
 from swiftspec.reports.formatting import milliseconds, percent
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
@@ -22,16 +24,15 @@ _SEQUENCES = 8  # requests at once, if the user does not say
 _ROWS = (1, 2, 4, 8, 16, 32)
 
 
-def engine_here(engine: str, *, device: str, python: str | None, server_args: str | None) -> EngineHere:
+def engine_here(engine: str, *, device: str, python: str | None, options: Sequence[str]) -> EngineHere:
     """An engine as the flags start it. FieldError for one that is not known, or needs no start."""
     found = engine_named(engine)
     if found.command is None:
         raise FieldError("--engine", engine, "it is this package's own, which is measured without the option")
     if device not in ("cpu", "cuda"):
         raise FieldError("--device", device, "expected cpu or cuda")
-    options = tuple(shlex.split(server_args or ""))
     found.limits_here(device, options)
-    return EngineHere(engine=found, device=device, python=python, options=options)
+    return EngineHere(engine=found, device=device, python=python, options=tuple(options))
 
 
 def profile_served(asked: ProfileFlags, engine: str) -> Profile:
@@ -39,7 +40,7 @@ def profile_served(asked: ProfileFlags, engine: str) -> Profile:
     for flag, value in (("--inflate", asked.inflate), ("--ops", asked.ops), ("--plot", asked.plot)):
         if value is not None:
             raise FieldError(flag, value, "an engine's servers are measured as they are, from outside")
-    here = engine_here(engine, device=asked.device, python=asked.python, server_args=asked.server_args)
+    here = engine_here(engine, device=asked.device, python=asked.python, options=shlex.split(asked.server_args or ""))
     check_outputs(inputs={"--target": asked.target, "--draft": asked.draft}, out=asked.out, json=asked.json)
     measured = profile_engine(
         asked.target,

@@ -4,15 +4,19 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from swiftspec.api.validating_load import validate_load as compare
+from swiftspec.api.validating_served import validate_served
 from swiftspec.artifacts.basis import files_of
 from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
+from swiftspec.artifacts.served import Served
+from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.cli.limits import Limits, load_options, read_load
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs
+from swiftspec.cli.served import engine_here
 from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.devices.contention import watch_contention
 from swiftspec.reports.formatting import count, milliseconds, percent, signed_percent, speed
@@ -36,6 +40,9 @@ def validate_load(asked: ValidateFlags, load: str, limits: Limits) -> None:
     check_outputs(inputs=files_of(made, plan), plot=asked.plot, json=asked.json)
     planned = Planned.of(made, plan)
     workload, _ = read_load(load, planned)
+    if planned.profile.served is not None and asked.url is None:
+        _on_servers(asked, planned, workload, prompts, planned.profile.served)
+        return
     with watch_contention() as contention:
         compared = compare(
             planned,
@@ -58,6 +65,24 @@ def validate_load(asked: ValidateFlags, load: str, limits: Limits) -> None:
         save_figure(asked.plot, shared_steps_compared(compared.simulated, compared.measured))
     if asked.json is not None:
         compared.report.save(asked.json)
+
+
+def _on_servers(asked: ValidateFlags, planned: Planned, workload: Workload, prompts: Path, served: Served) -> None:
+    """The same on the servers of the plan's engine."""
+    report = validate_served(
+        planned,
+        workload,
+        prompts,
+        here=engine_here(served.engine, device=planned.profile.device, python=asked.python, options=served.options),
+        policies=policy_names(asked.policies),
+        seed=asked.seed,
+        limit=asked.num_prompts,
+        freeze=asked.freeze,
+        stages=console.progress,
+    )
+    show_load_report(report)
+    if asked.json is not None:
+        report.save(asked.json)
 
 
 def plan_and_prompts(asked: ValidateFlags) -> tuple[Path, Path]:

@@ -23,7 +23,7 @@ class AllowedDegrees:
     engine: an engine that serves: degrees are those that it divides the models by.
     drafter: what the draft is for the engine, which has to have a policy to search it.
     chains_only: whether verifications have to be chains, as of the engine's loads.
-    specs: shapes of the models, needed with `engine`. Sparse ones can be divided into equal parts only.
+    specs: shapes of the models, where they are divided. Sparse ones can be divided into equal parts only.
     block_tokens: most tokens that a block drafter proposes at once; 0 where nothing bounds them.
     """
 
@@ -48,7 +48,7 @@ class AllowedDegrees:
                 return f"{option.policy.name}: a group's size is not one of those allowed, {allowed}"
             if role in self.specs and (reason := self.specs[role].objection(degree)) is not None:
                 return f"{option.policy.name}: of the {role}, {reason}"
-            if self.engine is not None and not self.engine.divides(self.specs[role], degree):
+            if self.engine is not None and role in self.specs and not self.engine.divides(self.specs[role], degree):
                 name = self.engine.full_name
                 return f"{option.policy.name}: {name} cannot divide the {role}'s heads by {degree}"
         return None

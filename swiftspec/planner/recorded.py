@@ -1,5 +1,6 @@
 """Plans for the machine that a profile was measured on."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from swiftspec.artifacts.planned import Planned
@@ -14,6 +15,7 @@ from swiftspec.planner.fleet.replica import planned_workload
 from swiftspec.planner.load import Load
 from swiftspec.planner.plan import Hardware, make_plan
 from swiftspec.planner.search.options import SearchOptions
+from swiftspec.planner.under_load.measured_engine import MeasuredEngine
 from swiftspec.progress import Progress
 
 __all__ = ["plan_recorded"]
@@ -32,15 +34,19 @@ def plan_recorded(
     """The plan for one pair of models from its profile and its trace; with their paths, if they are already files.
 
     Of a sparse target, verifications take as long as those of the trace's texts (see `routed_profile`); the plan comes
-    with the profile as it was measured.
+    with the profile as it was measured. Of a profile of a server, what its engine can run is searched, under its rules.
     """
     options.check(num_devices=num_devices)
     if options.load is not None:
         _check_context(options.load, profile.target)
+    serving, degrees = MeasuredEngine.of(profile), AllowedDegrees(sizes=options.degrees)
+    if serving is not None:
+        options = replace(options, load=options.load and options.load.under(serving))
+        degrees = replace(degrees, engine=serving.engine, drafter=serving.drafts.method, chains_only=True)
     plan = make_plan(
         routed_profile(profile, trace),
         trace,
-        Hardware(num_devices=num_devices, degrees=AllowedDegrees(sizes=options.degrees)),
+        Hardware(num_devices=num_devices, degrees=degrees, engine=serving.engine.name if serving else None),
         options,
         progress=progress,
     )

@@ -37,6 +37,7 @@ ROOFLINE: Final = 0.2
 _SPARSE_PARTS = frozenset({"experts", "absorbed", "recurrence"})  # which no dense forward has
 _UNKNOWN = (Provenance.ROOFLINE,)
 _NORMAL = NormalDist()
+_MEDIAN_DEVIATION: Final = _NORMAL.inv_cdf(0.75)  # of a standard normal, from its mean
 # Steps of an additive recurrence whose points fill the square evenly: powers of the inverse plastic number.
 _STEPS: Final[Mapping[Role, float]] = {Role.TARGET: 0.7548776662466927, Role.DRAFT: 0.5698402909980532}
 
@@ -88,7 +89,7 @@ EXACT: Final = ForwardErrors()
 
 
 def forward_errors(profile: Profile) -> ForwardErrors:
-    """Errors of a profile's forwards: none where they were measured.
+    """Errors of a profile's forwards: none where they were measured, those of the fit if that was on a server.
 
     A role's rooflines add their own error, weighted by their share of its time.
     """
@@ -96,6 +97,8 @@ def forward_errors(profile: Profile) -> ForwardErrors:
 
 
 def _error_of(profile: Profile, role: Role) -> float:
+    if profile.served is not None:
+        return profile.served.median_error / _MEDIAN_DEVIATION
     total_s = unknown_s = 0.0
     for step in profile.steps:
         if step.role is not role or step.phase is Phase.PREFILL:

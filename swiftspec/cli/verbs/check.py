@@ -46,7 +46,10 @@ class ValidateFlags:
     ] = "none"
     freeze: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --loads or --speeds: write predictions alone, hashed."),
+        typer.Option(
+            metavar="FILE",
+            help="With --loads or --speeds: write predictions alone, hashed. Of a server's plan: before measuring.",
+        ),
     ] = None
     policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which to run; always includes the choice.")] = "all"
     repeats: Annotated[
@@ -58,6 +61,7 @@ class ValidateFlags:
     url: Annotated[
         str | None, typer.Option(metavar="URL", help="With --load: send it to `swiftspec serve` of this plan.")
     ] = None
+    python: flags.EnginePython = None
     api_key_file: flags.ApiKeyFile = None
     settings: Annotated[list[str] | None, flags.settings(f"With --load: {listed(SCHEDULER)}.")] = None
     seed: flags.Seed = 0

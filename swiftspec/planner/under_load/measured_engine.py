@@ -41,7 +41,7 @@ class MeasuredEngine(ServingEngine):
         return self.served.limits
 
     @cached_property
-    def drafts(self) -> DraftMethod | None:
+    def drafts(self) -> DraftMethod:
         """The profile's draft."""
         model = self.profile.draft.model
         reads_target = is_model_directory(model) and draft_facts(model, runs=False).kind.reads_target

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +16,9 @@ from swiftspec.engines import Engine
 from swiftspec.engines.words import LengthRange
 from swiftspec.errors import FieldError
 from swiftspec.export.command import ServerSettings
-from swiftspec.export.local import local_arguments, server_command
+from swiftspec.export.local import server_command
 from swiftspec.export.nearest import drafter_of, has_policy, method_of, model_argument
-from swiftspec.external import ServerCommand, free_port, started
+from swiftspec.external.engine import EngineHere
 from swiftspec.files.document import ModelRef
 from swiftspec.loadtest.client import ServerClient
 from swiftspec.models.device_layout import DeviceLayout
@@ -29,9 +28,9 @@ from swiftspec.policies.base import drafts_chain
 from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 from swiftspec.profiler.served.measure import ProbeSizes, measure_servers, profile_of
 from swiftspec.profiler.served.probes import Drafting, ProbedServer
-from swiftspec.progress import Progress, Stages, silent
+from swiftspec.progress import Stages, silent
 
-__all__ = ["EngineHere", "drafting_policy", "probed_server", "profile_engine"]
+__all__ = ["drafting_policy", "probed_server", "profile_engine"]
 
 _DTYPES: Final[Mapping[str, str]] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _MOST_TOKENS: Final = 8  # drafted, of a round
@@ -43,44 +42,6 @@ _TEXT: Final = (
     "def area(width, height):\n    return width * height\n\nThe quick brown fox jumps over the lazy dog, and then it "
     "sleeps for a while. import os, sys; for name in sorted(os.listdir('.')): print(len(name), name.upper())\n"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineHere:
-    """An engine that is started on this machine.
-
-    device: cpu or cuda. python: of the engine's environment; its program is in PATH without. options: of its command,
-    in its own words. start_s: longest start.
-    """
-
-    engine: Engine
-    device: str = "cpu"
-    python: str | None = None
-    options: Sequence[str] = field(default_factory=tuple)
-    start_s: float = 600.0
-
-    @contextmanager
-    def server(self, settings: ServerSettings, *, log: Path, progress: Progress) -> Iterator[str]:
-        """The address of a server that serves within the context. ServerError if it does not start."""
-        port = free_port()
-        written = server_command(self.engine, settings)
-        arguments = local_arguments(
-            self.engine,
-            written.arguments,
-            target=settings.target,
-            device=self.device,
-            port=port,
-            python=self.python,
-            options=self.options,
-        )
-        command = ServerCommand(
-            name=self.engine.full_name,
-            arguments=arguments,
-            url=f"http://127.0.0.1:{port}",
-            environment=written.environment,
-        )
-        with started(command, log=log, timeout_s=self.start_s, progress=progress) as server:
-            yield server.url
 
 
 def drafting_policy(engine: Engine, draft: str, *, num_draft_tokens: int) -> Policy:
@@ -125,9 +86,17 @@ def profile_engine(
         servers = []
         for drafting, policy in policies.items():
             settings = _settings(pair.target, pair.draft, policy, drafting)
+            written = server_command(here.engine, settings)
             with stages(f"start {drafting}") as progress:
-                log = folder / f"{drafting}.log"
-                url = stack.enter_context(here.server(settings, log=log, progress=progress))
+                started = here.server(
+                    written.arguments,
+                    target=settings.target,
+                    environment=written.environment,
+                    files=written.files,
+                    log=folder / f"{drafting}.log",
+                    progress=progress,
+                )
+                url = stack.enter_context(started).url
             servers.append(probed_server(url, drafting, lengths=_lengths(drafting)))
         sizes = ProbeSizes(sequences=max_sequences, longest=servers[0].client.max_context() or _LONGEST)
         with stages("profile") as progress:

@@ -1,0 +1,66 @@
+"""An engine that this machine has, and the servers that it starts."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from swiftspec.engines import Engine
+from swiftspec.export.local import local_arguments
+from swiftspec.external.server import RunningServer, ServerCommand, started
+from swiftspec.machine import free_port
+from swiftspec.progress import Progress
+
+__all__ = ["EngineHere"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineHere:
+    """An engine that is started on this machine.
+
+    device: cpu or cuda. python: of the engine's environment; its program is in PATH without. options: of its command,
+    in its own words. start_s: longest start.
+    """
+
+    engine: Engine
+    device: str = "cpu"
+    python: str | None = None
+    options: Sequence[str] = field(default_factory=tuple)
+    start_s: float = 900.0
+
+    @contextmanager
+    def server(
+        self,
+        arguments: Sequence[str],
+        *,
+        target: str,
+        environment: Mapping[str, str],
+        files: Mapping[str, str],
+        log: Path,
+        progress: Progress,
+        port: int | None = None,
+    ) -> Iterator[RunningServer]:
+        """A server that serves within the context.
+
+        arguments, environment, files: of its command as it is exported. The files are written beside the log. port: a
+        free one if not given.
+
+        ServerError: if it does not start.
+        """
+        port = port or free_port()
+        for name, text in files.items():
+            log.with_name(name).write_text(text, encoding="utf-8")
+        placed = [str(log.with_name(word)) if word in files else word for word in arguments]
+        local = local_arguments(
+            self.engine,
+            placed,
+            target=target,
+            device=self.device,
+            port=port,
+            python=self.python,
+            options=self.options,
+        )
+        url = f"http://127.0.0.1:{port}"
+        command = ServerCommand(name=self.engine.full_name, arguments=local, url=url, environment=environment)
+        with started(command, log=log, timeout_s=self.start_s, progress=progress) as server:
+            yield server
