@@ -14,6 +14,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "progress": frozenset(),
     "interpreters": frozenset(),
     "machine": frozenset(),
+    "parent_death": frozenset(),
     "files": frozenset({"machine", "numpy", "pydantic", "pydantic_core"}),
     "policies": frozenset(),
     "models": frozenset({"files", "policies", "tokenizers"}),
@@ -56,11 +57,11 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "engine.driver": frozenset({"engine.model", "timing", "policies", "scheduler"}),
     "engine.process": frozenset(
         {"engine.channel", "engine.driver", "engine.model", "engine.parallel"}
-        | {"timing", "devices", "files", "interpreters", "policies", "scheduler", "torch", "zmq"}
+        | {"timing", "devices", "files", "interpreters", "parent_death", "policies", "scheduler", "torch", "zmq"}
     ),
     "engine.cluster": frozenset(
         {"engine.channel", "engine.parallel", "engine.process", "artifacts", "devices", "interpreters"}
-        | {"policies", "version", "torch", "ray"}
+        | {"machine", "policies", "version", "torch", "ray"}
     ),
     # kernels: what forked processes will load is compiled before they start.
     "engine": frozenset(
@@ -87,7 +88,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
             "artifacts",
             "costmodel",
         }
-        | {"devices", "files", "interpreters", "models", "policies", "progress", "scheduler", "torch", "numpy", "scipy"}
+        | {"devices", "files", "interpreters", "models", "parent_death", "policies", "progress", "scheduler"}
+        | {"torch", "numpy", "scipy"}
     ),
     "validation": frozenset(
         {

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code, was_interrupted
-from swiftspec.engine.process.parent_death import adopt_orphans
 from swiftspec.interpreters import safe_path
+from swiftspec.parent_death import adopt_orphans
 
 __all__ = ["run_program"]
 

@@ -13,8 +13,8 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
-from swiftspec.engine.process.parent_death import signal_on_parent_death
 from swiftspec.interpreters import safe_multiprocessing
+from swiftspec.parent_death import signal_on_parent_death
 
 __all__ = ["answer_of_ranks", "forkserver"]
 

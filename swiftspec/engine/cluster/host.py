@@ -17,6 +17,7 @@ from swiftspec.engine.cluster.handshake import GONE_AFTER_S, Hello, Strangers, i
 from swiftspec.engine.process.fork_server_client import ForkedProcess, ForkServer
 from swiftspec.engine.process.worker_handle import ENDS_WITHIN_S
 from swiftspec.errors import EngineError
+from swiftspec.machine import free_port
 
 __all__ = ["Host", "this_machine"]
 
@@ -80,7 +81,7 @@ class Host:
             connection.settimeout(None)
             watch_peer(connection)
             address = connection.getsockname()[0]
-            self._port = self._port or _free_port(address)
+            self._port = self._port or free_port(address)
             hello = Hello(
                 slot=self._slot,
                 node=address,
@@ -143,9 +144,3 @@ def this_machine() -> str:
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return socket.gethostname()
-
-
-def _free_port(address: str) -> int:
-    with socket.create_server((address, 0)) as trial:
-        port: int = trial.getsockname()[1]
-        return port

@@ -22,7 +22,7 @@ from enum import IntEnum
 from importlib import import_module
 from multiprocessing.connection import Connection
 
-from swiftspec.engine.process.parent_death import signal_on_parent_death
+from swiftspec.parent_death import signal_on_parent_death
 
 __all__ = ["MAX_PATH_BYTES", "NEWS", "REQUEST", "News", "main"]
 

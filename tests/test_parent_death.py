@@ -11,7 +11,7 @@ PARENT = """
 import subprocess, sys, time
 child = '''
 import signal, sys, time
-from swiftspec.engine.process.parent_death import signal_on_parent_death
+from swiftspec.parent_death import signal_on_parent_death
 signal_on_parent_death(signal.SIGKILL)
 print("armed", flush=True)
 time.sleep(60)
@@ -24,7 +24,7 @@ time.sleep(60)
 
 ADOPTS = """
 import os, subprocess, sys
-from swiftspec.engine.process.parent_death import adopt_orphans
+from swiftspec.parent_death import adopt_orphans
 adopt_orphans()
 subprocess.run(["sh", "-c", "sleep 0.3 & echo $! > " + sys.argv[1]], check=True)
 pid, status = os.wait()
