@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Folders of tests that an installation without extras passes; tests that need one say so and are skipped.
 TESTS = (
-    *("acceptance", "artifacts", "cli", "costmodel", "devices", "engines", "export", "files", "loadtest", "models"),
-    *("planner", "policies", "reports", "scheduler", "simulator", "studies", "validation", "workload"),
+    *("acceptance", "artifacts", "cli", "costmodel", "devices", "engines", "export", "external", "files", "loadtest"),
+    *("models", "planner", "policies", "reports", "scheduler", "simulator", "studies", "validation", "workload"),
     "test_architecture.py",
 )
 TEST_PACKAGES = ("hypothesis", "pytest", "pytest-benchmark", "pytest-xdist")

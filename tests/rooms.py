@@ -29,6 +29,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"timing", "artifacts", "devices", "engines", "files", "models", "policies", "numpy", "scipy", "pyarrow"}
     ),
     "export": frozenset({"acceptance", "artifacts", "devices", "engines", "files", "models", "policies", "pydantic"}),
+    "external": frozenset({"interpreters", "machine", "parent_death", "progress"}),
     "simulator": frozenset({"timing", "artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
         {
@@ -174,8 +175,14 @@ ALONE_CALL: Mapping[str, tuple[str, ...]] = {
     "further_sequences": (_UNDER_LOAD, "swiftspec.simulator.latency", "swiftspec.timing.step_costs"),
 }
 
-# Modules that write files by themselves; inflate writes a folder that appears whole, and a cache is no output.
-WRITERS = ("swiftspec.files", "swiftspec.engine.model.weights.inflate", "swiftspec.kernels.cpu_cache")
+# Modules that write files by themselves; inflate writes a folder that appears whole, and a cache is no output. Another
+# engine's server writes its log.
+WRITERS = (
+    "swiftspec.files",
+    "swiftspec.engine.model.weights.inflate",
+    "swiftspec.external.server",
+    "swiftspec.kernels.cpu_cache",
+)
 # Modules that read files by themselves: what comes with the package is believed.
 SHIPPED = (
     "swiftspec.studies.backtest.systems",
