@@ -1,9 +1,12 @@
 """What a profile of a server says of it beside its steps."""
 
+from dataclasses import replace
+
 from pydantic import Field
 
 from swiftspec.engines import engine_named
 from swiftspec.engines.description import Engine, StepLimits
+from swiftspec.engines.words import Method
 from swiftspec.files.document import Facts
 
 __all__ = ["Served"]
@@ -13,6 +16,7 @@ class Served(Facts):
     """A server that a profile was measured on, from outside.
 
     engine: with its release, `vllm@0.32.0`.
+    methods: of drafting that were measured, see `engines.words.Method`.
     options: of its command, in its own words, but models, address and drafts.
     step_tokens, requests, prefix_block: its limits, as in `StepLimits`.
     runs_ahead: whether the next step is formed while one runs.
@@ -24,6 +28,7 @@ class Served(Facts):
     """
 
     engine: str
+    methods: tuple[Method, ...]
     options: tuple[str, ...] = ()
     step_tokens: int = Field(ge=1)
     requests: int = Field(ge=1)
@@ -40,8 +45,11 @@ class Served(Facts):
 
     @property
     def description(self) -> Engine:
-        """The engine at its release."""
-        return engine_named(self.engine)
+        """The engine at its release, with the methods that were measured."""
+        engine = engine_named(self.engine)
+        return replace(
+            engine, methods={method: words for method, words in engine.methods.items() if method in self.methods}
+        )
 
     @property
     def limits(self) -> StepLimits:

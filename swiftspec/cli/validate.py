@@ -79,8 +79,10 @@ def validate(asked: ValidateFlags) -> None:
             raise ValueError(f"--plan and --prompts are of a plan; with {file} expected neither")
         validate_published(asked)
         return
-    if asked.engine is not None or asked.freeze is not None or asked.leave_out != "none":
-        raise ValueError("--engine, --leave-out and --freeze are only for --loads and --speeds")
+    if asked.engine is not None or asked.leave_out != "none":
+        raise ValueError("--engine and --leave-out are only for --loads and --speeds")
+    if asked.freeze is not None and asked.load is None:
+        raise ValueError(f"--freeze is {asked.freeze}; it needs --loads, --speeds or --load")
     limits = own_settings(asked.settings, SCHEDULER)
     if asked.load is not None:
         validate_load(asked, asked.load, limits)

@@ -152,6 +152,7 @@ VLLM: Final = Engine(
         program=("vllm", "serve", Value.TARGET),
         module=("-m", "vllm.entrypoints.openai.api_server", "--model", Value.TARGET),
         cpu_options=("--enforce-eager",),  # compiled, a start takes minutes
+        cpu_environment={"VLLM_CPU_KVCACHE_SPACE": "2"},  # GB; most of the memory without
         options={
             "--tensor-parallel-size": Value.RANK_DEGREE,
             "--data-parallel-size": Value.RANKS,

@@ -163,7 +163,8 @@ class CommandWords:
 
     release: that these words are of, `1.4.0rc1`.
     program: words before the options. module: the same after a Python of the user's own; empty if it is no Python
-    program. cpu_options: words that a start on CPUs takes, too.
+    program.
+    cpu_options, cpu_environment: words, and variables unless they are set, that a start on CPUs takes, too.
     file, settings: name of a YAML file that the options name, and its content.
     speculation: option whose value is the speculation as JSON, or its key in the file; its words are options if empty.
     quantises: whether it converts weights to fp8; otherwise they are as in the checkpoint. fp8_cache: its word for keys
@@ -174,6 +175,7 @@ class CommandWords:
     program: tuple[object, ...]
     module: tuple[object, ...] = ()
     cpu_options: tuple[str, ...] = ()
+    cpu_environment: Mapping[str, str] = field(default_factory=dict)
     options: Words
     file: str = ""
     settings: Words = field(default_factory=dict)

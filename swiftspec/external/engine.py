@@ -1,5 +1,6 @@
 """An engine that this machine has, and the servers that it starts."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -61,6 +62,10 @@ class EngineHere:
             options=self.options,
         )
         url = f"http://127.0.0.1:{port}"
-        command = ServerCommand(name=self.engine.full_name, arguments=local, url=url, environment=environment)
+        usual = self.engine.command.cpu_environment if self.device == "cpu" and self.engine.command else {}
+        unset = {name: value for name, value in usual.items() if name not in os.environ}
+        command = ServerCommand(
+            name=self.engine.full_name, arguments=local, url=url, environment={**unset, **environment}
+        )
         with started(command, log=log, timeout_s=self.start_s, progress=progress) as server:
             yield server

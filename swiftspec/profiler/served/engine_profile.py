@@ -106,6 +106,7 @@ def profile_engine(
     limits = here.engine.limits_here(here.device, here.options)
     served = Served(
         engine=f"{here.engine.name}@{here.engine.release_name}",
+        methods=tuple(filter(None, (method_of(each, drafter_of(pair.draft.model)) for each in policies.values()))),
         options=tuple(here.options),
         step_tokens=limits.step_tokens,
         requests=limits.requests,
