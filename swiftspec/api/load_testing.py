@@ -86,7 +86,8 @@ def send(
     workload.check_arrivals("a load test")
     client = ServerClient(url, api_key=api_key)
     model = client.model()
-    encoded = encoded_prompts(client, read_texts(prompts, limit), model=model)
+    texts = read_texts(prompts, limit)
+    encoded = encoded_prompts(client, texts, model=model)
     with stages("load test") as progress:
-        drawn = drawn_prompts(workload, encoded, seed=seed)
+        drawn = drawn_prompts(workload, encoded, seed=seed, names=[text.prompt_id for text in texts])
         return model, send_workload(client, workload, drawn, model=model, progress=progress)

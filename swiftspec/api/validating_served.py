@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from swiftspec.api.inputs import Prompts, read_priced
 from swiftspec.api.load_testing import send
-from swiftspec.api.serving import simulate_load
+from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad, PredictedLoads
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
+from swiftspec.costmodel.steps import StepWork
+from swiftspec.engines.words import Method
 from swiftspec.errors import FieldError
 from swiftspec.export import export_plan
+from swiftspec.export.nearest import model_argument
 from swiftspec.files.document import Origin
+from swiftspec.planner.under_load.measured_engine import MeasuredEngine
+from swiftspec.profiler.served.engine_profile import probed_server
+from swiftspec.profiler.served.probes import Drafting, Probe, ProbedServer
 from swiftspec.progress import Stages, silent
+from swiftspec.validation.served import DraftCounts, ServedPrediction
 
 if TYPE_CHECKING:
     from swiftspec.external.engine import EngineHere
 
 __all__ = ["validate_served"]
+
+_PROBED, _PROMPT, _STEPS = 4, 64, 16  # requests at once at most, tokens of their prompts, and steps of a look
 
 
 def validate_served(
@@ -68,11 +78,17 @@ def validate_served(
     if served is None:
         raise FieldError("plan", "one that is not of a server's profile", "expected one on a profile of --engine")
     workload = workload if isinstance(workload, Workload) else Workload.load(Path(workload))
-    candidates = planned.plan.select(policies)
-    predicted = {
-        each.policy: simulate_load(planned, workload, policy=each.policy, seed=seed, stages=stages).metrics
-        for each in candidates
-    }
+    engine = MeasuredEngine.of(planned.profile)
+    assert engine is not None, "its profile is of a server"
+    runs = [
+        ServedPrediction(planned=planned, candidate=each, workload=workload, seed=seed)
+        for each in planned.plan.select(policies)
+    ]
+    with stages("simulate") as progress:
+        predicted = {}
+        for done, run in enumerate(runs):
+            progress(done, len(runs), run.candidate.policy)
+            predicted[run.candidate.policy] = run.metrics()
     frozen = PredictedLoads(
         origin=Origin.here(),
         plan_sha256=sha256(planned.plan.to_bytes()).hexdigest(),
@@ -81,35 +97,11 @@ def validate_served(
     )
     if freeze is not None:
         frozen.save(freeze)
-    loads = []
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        urls = {}
-        for each in candidates:
-            exported = export_plan(planned.plan, here.engine, policy=each.policy)
-            with stages(f"start {each.policy}") as progress:
-                server = here.server(
-                    exported.arguments,
-                    target=planned.plan.target.model,
-                    environment=exported.environment,
-                    files=exported.files,
-                    log=folder / f"{each.policy}.log",
-                    progress=progress,
-                )
-                urls[each.policy] = stack.enter_context(server).url
-        for each in candidates:
-            _, sent = send(urls[each.policy], workload, prompts, api_key="", seed=seed, limit=limit, stages=stages)
-            loads.append(
-                PolicyLoad(
-                    policy=each.policy,
-                    candidate=each.describe(),
-                    predicted=predicted[each.policy],
-                    measured=sent.metrics,
-                    retimed=None,
-                    late_s=sent.late_s,
-                    mean_batch=None,
-                )
-            )
+    with _servers(planned, runs, here, stages) as servers:
+        loads = tuple(
+            _compared(run, engine, server, prompts, predicted[run.candidate.policy], limit, stages)
+            for run, server in zip(runs, servers, strict=True)
+        )
     return LoadReport(
         origin=Origin.here(),
         plan_sha256=frozen.plan_sha256,
@@ -118,5 +110,86 @@ def validate_served(
         workload=str(workload.arrivals),
         num_requests=len(workload.requests),
         max_running=served.requests,
-        policies=tuple(loads),
+        policies=loads,
     )
+
+
+@contextmanager
+def _servers(
+    planned: Planned, runs: Sequence[ServedPrediction], here: EngineHere, stages: Stages
+) -> Iterator[list[ProbedServer]]:
+    """A server of each policy, all at once."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        found = []
+        for run in runs:
+            name, length = run.candidate.policy, run.candidate.build().target_rows - 1
+            exported = export_plan(planned.plan, here.engine, policy=name)
+            with stages(f"start {name}") as progress:
+                server = here.server(
+                    exported.arguments,
+                    target=model_argument(planned.plan.target.model),
+                    environment=exported.environment,
+                    files=exported.files,
+                    log=folder / f"{name}.log",
+                    progress=progress,
+                )
+                url = stack.enter_context(server).url
+            drafting = Drafting.DRAFT if run.levels else Drafting.LOOKUP if length else Drafting.PLAIN
+            found.append(probed_server(url, drafting, lengths=lambda _, length=length: length))
+        yield found
+
+
+def _compared(
+    run: ServedPrediction,
+    engine: MeasuredEngine,
+    server: ProbedServer,
+    prompts: Prompts,
+    predicted: LoadMetrics,
+    limit: int | None,
+    stages: Stages,
+) -> PolicyLoad:
+    """One policy, sent its load between two looks at the speed of its server's steps."""
+    most = run.workload.arrivals.num_clients or _PROBED
+    factors = [_time_factor(engine, server, min(most, _PROBED))]
+    before = server.client.reading()
+    _, sent = send(server.client.url, run.workload, prompts, api_key="", seed=run.seed, limit=limit, stages=stages)
+    counted = server.client.reading().since(before)
+    factors.append(_time_factor(engine, server, min(most, _PROBED)))
+    accepted = counted.count("spec_decode_num_accepted_tokens")
+    counts = DraftCounts(
+        steps=sum(answer.num_tokens - 1 for answer in sent.answers) - accepted,
+        drafts=counted.count("spec_decode_num_drafts"),
+        drafted=counted.count("spec_decode_num_draft_tokens"),
+        by_position=counted.by_position,
+    )
+    factor = fmean(factors)
+    return PolicyLoad(
+        policy=run.candidate.policy,
+        candidate=run.candidate.describe(),
+        predicted=predicted,
+        measured=sent.metrics,
+        retimed=run.metrics(time_factor=factor),
+        retraced=run.metrics(time_factor=factor, counts=counts if run.candidate.build().target_rows > 1 else None),
+        late_s=sent.late_s,
+        mean_batch=None,
+        time_factor=factor,
+        survival=run.survival(),
+        measured_survival=counts.survival,
+    )
+
+
+def _time_factor(engine: MeasuredEngine, server: ProbedServer, sequences: int) -> float:
+    """Seconds of the server's steps now, over those of the profile; 1 where they cannot be seen."""
+    measured = server.decoding(Probe(sequences, _PROMPT, _STEPS), seed=0)
+    if measured is None:
+        return 1.0
+    work = measured.work
+    levels, context = round(work.levels), work.cache_tokens / work.sequences
+    method = {Drafting.LOOKUP: Method.PROMPT_LOOKUP, Drafting.DRAFT: engine.drafts.method}.get(server.drafting)
+    profiled_s = engine.round_s(method) + engine.step_s(
+        StepWork(sequences=work.sequences, rows_each=1 + levels, cache_tokens=round(work.cache_tokens))
+    )
+    if server.drafting is Drafting.DRAFT:
+        profiled_s += engine.draft_s([1] * levels)(work.sequences, context)
+    return measured.seconds / profiled_s

@@ -34,6 +34,9 @@ class PolicyLoad(Facts):
     """One policy under the load.
 
     retimed: the prediction repeated with the step latencies during the measurement; None if too few steps were seen.
+    retraced: repeated with these and with the acceptance that the server counted, too. time_factor: step times of
+    another engine's server then, over those of its profile. survival, measured_survival: shares of the drafts of which
+    at least 1, 2, .. tokens are accepted. All four are of other engines' servers only, and absent from other files.
     late_s: longest delay of a submission after its arrival. mean_batch: requests in a target's step, by time, measured.
     A server that keeps no timelines tells of no steps.
     """
@@ -45,6 +48,10 @@ class PolicyLoad(Facts):
     retimed: LoadMetrics | None
     late_s: float = Field(ge=0)
     mean_batch: float | None = Field(ge=0)
+    retraced: LoadMetrics | None = Field(default=None, exclude_if=lambda metrics: metrics is None)
+    time_factor: float | None = Field(default=None, gt=0, exclude_if=lambda factor: factor is None)
+    survival: tuple[float, ...] = Field(default=(), exclude_if=lambda shares: not shares)
+    measured_survival: tuple[float, ...] = Field(default=(), exclude_if=lambda shares: not shares)
 
     @property
     def error(self) -> LoadErrors:
@@ -55,6 +62,11 @@ class PolicyLoad(Facts):
     def retimed_error(self) -> LoadErrors | None:
         """Errors of the re-timed prediction."""
         return LoadErrors.of(self.retimed, self.measured) if self.retimed else None
+
+    @property
+    def retraced_error(self) -> LoadErrors | None:
+        """Errors of the re-traced prediction."""
+        return LoadErrors.of(self.retraced, self.measured) if self.retraced else None
 
 
 class PredictedLoads(Document):

@@ -14,6 +14,7 @@ from swiftspec.artifacts.prompts import Prompt, read_prompts
 from swiftspec.cli import console
 from swiftspec.cli.nodes import NodeOptions, write_new_secret
 from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.served_plan import engine_of, run_on_engine
 from swiftspec.cli.verbs.use import RunFlags
 from swiftspec.engine.api import Engine
 from swiftspec.engine.checks import check_acceptance, check_devices
@@ -61,6 +62,9 @@ def run(asked: RunFlags) -> None:
     check_outputs(inputs=named, timeline=asked.timeline, plot=asked.plot, json=asked.json)
     made = Plan.load(asked.plan)
     check_outputs(inputs=files_of(made, asked.plan), timeline=asked.timeline, plot=asked.plot, json=asked.json)
+    if (engine := engine_of(asked.plan, asked.engine)) is not None:
+        run_on_engine(asked, engine, list(_prompts(asked)))
+        return
     candidate = candidate_of(made, asked.policy)
     nodes = NodeOptions(asked.ray, asked.secret)
     check_devices(made, [candidate] if nodes.is_here else [], source=str(asked.plan))

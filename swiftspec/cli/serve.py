@@ -13,6 +13,7 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
 from swiftspec.cli.nodes import on_ray
 from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.served_plan import engine_of, serve_on_engine
 from swiftspec.cli.settings import SERVER, own_settings
 from swiftspec.cli.verbs.use import ServeFlags
 from swiftspec.engine.checks import check_devices
@@ -35,6 +36,9 @@ _LEAST_CHARACTERS = 8
 
 def serve(asked: ServeFlags) -> None:
     """Serve until a signal. ValueError if anything is wrong before the first request."""
+    if (engine := engine_of(asked.plan, asked.engine)) is not None:
+        serve_on_engine(asked, engine)
+        return
     settings = own_settings(asked.settings, SERVER)
     inputs = {"--plan": asked.plan, "--api-key-file": asked.api_key_file, "--chat-template": asked.chat_template}
     check_outputs(inputs=inputs, json=asked.json)

@@ -107,8 +107,10 @@ _LATENCIES: Mapping[str, Callable[[LoadMetrics], Percentiles]] = {
 
 def show_load_report(report: LoadReport) -> None:
     """Print predicted against measured: means with their errors, and percentiles."""
-    means = ("policy", "figure", "predicted", "re-timed", "measured", "error", "re-timed")
-    rows = [row for policy in report.policies for row in _means(policy)]
+    is_retraced = any(policy.retraced for policy in report.policies)
+    again = ("re-timed", "re-traced") if is_retraced else ("re-timed",)
+    means = ("policy", "figure", "predicted", *again, "measured", "error", *again)
+    rows = [row for policy in report.policies for row in _means(policy, len(again))]
     console.table("Predicted against measured under load: means, in ms", means, rows, num_text_columns=2)
     tails = ("policy", "figure", *(f"{share} {side}" for share in ("p50", "p95", "p99") for side in ("pred.", "meas.")))
     rows = [row for policy in report.policies for row in _percentiles(policy)]
@@ -119,6 +121,8 @@ def show_load_report(report: LoadReport) -> None:
         f"{count(report.num_requests, 'request')} under {report.workload}, at most {report.max_running} at once; every "
         "request once." + " Re-timed: simulated again with the step latencies during the measurement." * has_retimed
     )
+    for policy in report.policies if is_retraced else ():
+        console.paragraph(_acceptance(policy))
     errors = [f"{name} {_median_error(report, name)}" for name in (*_LATENCIES, "tokens/s")]
     console.paragraph(f"Median errors of the means over policies: {', '.join(errors)}")
     late_s = max(policy.late_s for policy in report.policies)
@@ -135,18 +139,31 @@ def _median_error(report: LoadReport, name: str) -> str:
     return percent(error) + ("" if again is None else f" (re-timed {percent(again)})")
 
 
-def _means(policy: PolicyLoad) -> Iterator[tuple[str, ...]]:
+def _means(policy: PolicyLoad, num_again: int) -> Iterator[tuple[str, ...]]:
+    """Rows of a policy. num_again: repeated predictions: with measured step times, and with measured acceptance, too."""
+    again = [(policy.retimed, policy.retimed_error), (policy.retraced, policy.retraced_error)][:num_again]
     for number, (name, field) in enumerate(_FIELDS.items()):
-        again = policy.retimed_error
         yield (
             "" if number else policy.policy,
             name,
             _mean(policy.predicted, name),
-            _mean(policy.retimed, name) if policy.retimed else "",
+            *(_mean(metrics, name) if metrics else "" for metrics, _ in again),
             _mean(policy.measured, name),
             signed_percent(getattr(policy.error, field)),
-            signed_percent(getattr(again, field)) if again else "",
+            *(signed_percent(getattr(error, field)) if error else "" for _, error in again),
         )
+
+
+def _acceptance(policy: PolicyLoad) -> str:
+    """Tokens per round and accepted shares by position, predicted beside measured, a sentence."""
+    shares = ", ".join(
+        f"{100 * predicted:.0f}/{100 * measured:.0f}"
+        for predicted, measured in zip(policy.survival, policy.measured_survival, strict=False)
+    )
+    rounds = (
+        f"{policy.predicted.tokens_per_round:.2f} tokens per round, measured {policy.measured.tokens_per_round:.2f}"
+    )
+    return f"{policy.policy}: {rounds}" + (f"; accepted up to each position, in %: {shares}" if shares else "")
 
 
 def _mean(metrics: LoadMetrics, name: str) -> str:

@@ -59,15 +59,18 @@ def encoded_prompts(client: ServerClient, prompts: Sequence[Prompt], *, model: s
     return found
 
 
-def drawn_prompts(workload: Workload, prompts: Sequence[PromptTokens], *, seed: int) -> list[PromptTokens]:
-    """A prompt for each of the workload's requests, drawn from those given, in the request's length.
+def drawn_prompts(
+    workload: Workload, prompts: Sequence[PromptTokens], *, seed: int, names: Sequence[str] = ()
+) -> list[PromptTokens]:
+    """A prompt for each of the workload's requests, in the request's length: the one that it names, else one drawn.
 
-    Stretches that requests share have the same tokens: those of one of the prompts, from another place on in each.
+    names: of the prompts. Stretches that requests share have the same tokens: those of one of the prompts, from another place on in each.
     """
     drawn = np.random.default_rng([seed, 1]).integers(len(prompts), size=len(workload.requests)).tolist()
-    numbers = dict[str, int]()
+    numbers, named = dict[str, int](), {name: index for index, name in enumerate(names)}
     found = []
     for index, asked in zip(drawn, workload.requests, strict=True):
+        index = named.get(asked.prompt_id or "", index)
         tokens: list[int] = []
         for name, length in asked.shared:
             number = numbers.setdefault(name, len(numbers))

@@ -16,9 +16,12 @@ __all__ = ["ExportFlags", "RunFlags", "ServeFlags"]
 class RunFlags:
     """Execute a plan. Text goes to stdout as it is committed, figures to stderr.
 
+    With --engine, or a plan on its profile: by that engine's server, which is started and ended.
+
     \b
-    Example:
+    Examples:
       swiftspec run --plan plan.json --prompt "def main():" --timeline run.json
+      swiftspec run --plan plan.json --prompt "def main():" --engine vllm
     """
 
     plan: Annotated[
@@ -45,6 +48,9 @@ class RunFlags:
             "accepts more at temperatures above 0; co-located policies only."
         ),
     ] = "follow"
+    engine: flags.Engine = None
+    python: flags.EnginePython = None
+    server_args: flags.ServerArgs = None
     ray: flags.Ray = None
     secret: Annotated[
         Path | None,
@@ -72,6 +78,7 @@ class ServeFlags:
           -d '{"prompt": "def main():", "max_tokens": 64}'
       swiftspec serve --plan plan.json --tenant tests=tests-finetune --tenant sql=sql-lora
       swiftspec serve --plan plan.json --set max_running=64,max_context=8192
+      swiftspec serve --plan plan.json --engine vllm --python vllm-env/bin/python
     """
 
     plan: flags.PlanFile
@@ -105,6 +112,9 @@ class ServeFlags:
         Path | None, typer.Option(metavar="FILE", help="Jinja template of conversations, instead of the model's.")
     ] = None
     settings: Annotated[list[str] | None, flags.settings(f"{listed(SERVER)}.")] = None
+    engine: flags.Engine = None
+    python: flags.EnginePython = None
+    server_args: flags.ServerArgs = None
     ray: flags.Ray = None
     json: flags.Json = None
 

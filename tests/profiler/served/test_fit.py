@@ -1,0 +1,94 @@
+"""Fits of a server's steps, against steps whose coefficients are known."""
+
+import numpy as np
+import pytest
+
+from swiftspec.profiler.served.fit import Coefficients, FittedSteps, fit_above, fit_steps
+from swiftspec.profiler.served.measure import ProbeSizes
+from swiftspec.profiler.served.probes import Drafting, Measured, Probe, PromptProbe, PromptTime, Work
+
+KNOWN = FittedSteps(
+    rows=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
+    rows_s=(0.040, 0.041, 0.043, 0.047, 0.060, 0.085, 0.130, 0.220, 0.400, 0.770),
+    coefficients=Coefficients(
+        sequence_s=2e-4,
+        cached_s=4e-6,
+        pair_s=1e-7,
+        lookup_s=0.002,
+        round_s=0.003,
+        draft_s=0.0015,
+        draft_row_s=1e-4,
+        draft_cached_s=5e-7,
+    ),
+    median_error=0.0,
+    largest_error=0.0,
+)
+SIZES = ProbeSizes(sequences=8, longest=1024)
+LENGTHS = {Drafting.PLAIN: (0, 0, 0, 0), Drafting.LOOKUP: (8, 5, 3, 1), Drafting.DRAFT: (8, 3, 6, 2)}
+
+
+def probed(noise: float = 0.0) -> list[Measured]:
+    """What probes of all sizes would measure, three times."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(3):
+        for drafting, lengths in LENGTHS.items():
+            for probe in SIZES.decoding():
+                levels = lengths[(probe.sequences - 1).bit_length()]
+                cached = probe.sequences * (probe.prompt_tokens + 12.0)
+                found.append((probe, Work(drafting, probe.sequences, probe.sequences * (1.0 + levels), cached, levels)))
+        for prompt in SIZES.prompts():
+            read = Work(Drafting.PLAIN, read=prompt.tokens - prompt.cached, read_before=prompt.cached)
+            found.append((prompt, read))
+    return [
+        Measured(probe, work, KNOWN.seconds(work) * float(np.exp(noise * rng.standard_normal())), 24)
+        for probe, work in found
+    ]
+
+
+def works() -> list[Work]:
+    """Steps that no probe had."""
+    return [
+        Work(Drafting.PLAIN, 3, 3.0, 900.0),
+        Work(Drafting.PLAIN, 6, 6.0, 300.0),
+        Work(Drafting.LOOKUP, 3, 12.0, 600.0, 3.0),
+        Work(Drafting.DRAFT, 1, 5.0, 300.0, 4.0),
+        Work(Drafting.DRAFT, 4, 16.0, 800.0, 3.0),
+        Work(Drafting.PLAIN, 2, 2.0, 200.0, read=100),
+    ]
+
+
+def test_steps_that_follow_the_law_are_found_again() -> None:
+    fitted = fit_steps(probed())
+    assert fitted.largest_error < 0.01
+    for work in works():
+        assert fitted.seconds(work) == pytest.approx(KNOWN.seconds(work), rel=0.02), work
+
+
+def test_noise_makes_the_stated_error_and_not_a_bias() -> None:
+    fitted = fit_steps(probed(noise=0.05))
+    assert 0.005 < fitted.median_error < 0.05
+    errors = [fitted.seconds(work) / KNOWN.seconds(work) - 1 for work in works()]
+    assert abs(float(np.mean(errors))) < 0.05
+
+
+def test_more_rows_never_take_less() -> None:
+    fitted = fit_steps(probed(noise=0.1))
+    times = [fitted.forward_s(rows) for rows in range(1, 700)]
+    assert all(later >= sooner for sooner, later in zip(times, times[1:], strict=False))
+
+
+def test_probes_cover_requests_contexts_and_prompts() -> None:
+    decoding, prompts = list(ProbeSizes(sequences=6, longest=512).decoding()), list(SIZES.prompts())
+    assert {probe.sequences for probe in decoding} == {1, 2, 4, 6}
+    assert {probe.prompt_tokens for probe in decoding} == {16, 384}
+    assert PromptProbe(512) in prompts
+    assert any(probe.cached for probe in prompts)
+    assert all(isinstance(probe, Probe) for probe in decoding)
+
+
+def test_what_lies_above_the_engine_grows_with_the_prompt() -> None:
+    times = [PromptTime(tokens, 0.2 + 0.006 + 2e-6 * tokens, 0.2) for tokens in (16, 64, 256, 1024)]
+    above = fit_above(times)
+    assert above.request_s == pytest.approx(0.006)
+    assert above.prompt_token_s == pytest.approx(2e-6)
