@@ -8,7 +8,18 @@ from pydantic import ConfigDict, Field
 from swiftspec.files.document import Facts
 from swiftspec.files.reading import brief, parse_json, shown
 
-__all__ = ["Answer", "Chunk", "Failed", "Models", "ScoredText", "TokenIds", "WrittenText", "read_answer", "sentence_of"]
+__all__ = [
+    "Answer",
+    "Chunk",
+    "Failed",
+    "Models",
+    "ScoredText",
+    "TokenIds",
+    "Version",
+    "WrittenText",
+    "read_answer",
+    "sentence_of",
+]
 
 _MOST_TOKENS = 1 << 31
 _MOST_NAME_CHARACTERS = 1000
@@ -32,6 +43,12 @@ class Models(_Part):
     """The models of a server."""
 
     data: Annotated[tuple[_Model, ...], Field(min_length=1)]
+
+
+class Version(_Part):
+    """The release of a server."""
+
+    version: Annotated[str, Field(max_length=_MOST_NAME_CHARACTERS)]
 
 
 class TokenIds(_Part):

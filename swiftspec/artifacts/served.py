@@ -1,6 +1,7 @@
 """What a profile of a server says of it beside its steps."""
 
 from dataclasses import replace
+from statistics import median
 
 from pydantic import Field
 
@@ -9,7 +10,31 @@ from swiftspec.engines.description import Engine, StepLimits
 from swiftspec.engines.words import Method
 from swiftspec.files.document import Facts
 
-__all__ = ["Served"]
+__all__ = ["MeasuredStep", "Served"]
+
+
+class MeasuredStep(Facts):
+    """A step as it was measured, and as it was fitted.
+
+    drafting: how its server drafts. sequences: requests that decode. rows: of all of them. cache_tokens: in their
+    caches together. levels: draft tokens of each. read, read_before: tokens of a prompt that are read, and those of it
+    that were read before. All are means of the steps that were measured together. seconds: the median of several times.
+    """
+
+    drafting: str
+    sequences: int = Field(ge=0)
+    rows: float = Field(ge=0)
+    cache_tokens: float = Field(ge=0)
+    levels: float = Field(ge=0)
+    read: int = Field(ge=0)
+    read_before: int = Field(ge=0)
+    seconds: float = Field(gt=0)
+    fitted_s: float = Field(gt=0)
+
+    @property
+    def error(self) -> float:
+        """Fitted over measured, minus 1."""
+        return self.fitted_s / self.seconds - 1
 
 
 class Served(Facts):
@@ -22,8 +47,7 @@ class Served(Facts):
     runs_ahead: whether the next step is formed while one runs.
     cache_tokens: tokens that its KV cache has room for; beside_draft: the same next to the profile's draft.
     request_s, prompt_token_s: above the engine, as in `engines.constants`.
-    median_error, largest_error: of the fitted steps, as shares of the measured ones.
-    num_measured: measurements that the steps were fitted to.
+    measured: what the steps were fitted to.
     minutes: time that measuring took, starts included.
     """
 
@@ -38,10 +62,13 @@ class Served(Facts):
     beside_draft: int | None = Field(default=None, ge=1)
     request_s: float = Field(ge=0)
     prompt_token_s: float = Field(ge=0)
-    median_error: float = Field(ge=0)
-    largest_error: float = Field(ge=0)
-    num_measured: int = Field(ge=1)
+    measured: tuple[MeasuredStep, ...] = Field(min_length=1)
     minutes: float = Field(ge=0)
+
+    @property
+    def median_error(self) -> float:
+        """Of the fitted steps, as a share of the measured ones."""
+        return median(abs(step.error) for step in self.measured)
 
     @property
     def description(self) -> Engine:

@@ -31,10 +31,10 @@ def profile(asked: ProfileFlags, *, passes: int | None = None, stop: Callable[[]
 
     ValueError, and nothing saved, if measurements on a GPU contradict each other and --accept-noise is not given.
     """
-    if asked.engine is not None:
+    if asked.engine is not None or asked.url is not None:
         from swiftspec.cli.served import profile_served
 
-        return profile_served(asked, asked.engine)
+        return profile_served(asked)
     save_expanded(asked.target, asked.inflate, asked.save_inflated)
     check_outputs(
         inputs={"--target": asked.target, "--draft": asked.draft},

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.served import Served
+from swiftspec.artifacts.served import MeasuredStep, Served
 from swiftspec.cli import console
+from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.cli.verbs.measure import ProfileFlags
 from swiftspec.engines import engine_named
 from swiftspec.errors import FieldError
 from swiftspec.external.engine import EngineHere
 from swiftspec.policies.effects import Role
-from swiftspec.profiler.served.engine_profile import profile_engine
+from swiftspec.profiler.served.engine_profile import profile_engine, profile_url
 from swiftspec.reports.formatting import milliseconds, percent
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
@@ -21,6 +22,7 @@ from swiftspec.timing.timeline import Phase
 __all__ = ["engine_here", "profile_served"]
 
 _SEQUENCES = 8  # requests at once, if the user does not say
+_MINUTES = {"cpu": 15.0, "cuda": 6.0}
 _ROWS = (1, 2, 4, 8, 16, 32)
 
 
@@ -35,23 +37,14 @@ def engine_here(engine: str, *, device: str, python: str | None, options: Sequen
     return EngineHere(engine=found, device=device, python=python, options=tuple(options))
 
 
-def profile_served(asked: ProfileFlags, engine: str) -> Profile:
-    """Measure an engine's servers, print and save."""
+def profile_served(asked: ProfileFlags) -> Profile:
+    """Measure an engine's servers, or one that runs, print and save."""
     for flag, value in (("--inflate", asked.inflate), ("--ops", asked.ops), ("--plot", asked.plot)):
         if value is not None:
-            raise FieldError(flag, value, "an engine's servers are measured as they are, from outside")
-    here = engine_here(engine, device=asked.device, python=asked.python, options=shlex.split(asked.server_args or ""))
-    check_outputs(inputs={"--target": asked.target, "--draft": asked.draft}, out=asked.out, json=asked.json)
-    measured = profile_engine(
-        asked.target,
-        asked.draft,
-        here=here,
-        dtype=asked.dtype,
-        max_sequences=asked.max_sequences if asked.max_sequences > 1 else _SEQUENCES,
-        minutes=asked.minutes or (15.0 if asked.device == "cpu" else 6.0),
-        logs=_logs(asked.out),
-        stages=console.progress,
-    )
+            raise FieldError(flag, value, "a server is measured as it is, from outside")
+    inputs = {"--target": asked.target, "--draft": asked.draft, "--api-key-file": asked.api_key_file}
+    check_outputs(inputs=inputs, out=asked.out, json=asked.json)
+    measured = _measured(asked)
     measured.save(asked.out)
     served = measured.served
     assert served is not None, "it was measured on servers"
@@ -59,6 +52,40 @@ def profile_served(asked: ProfileFlags, engine: str) -> Profile:
     console.say(f"\n{saved(asked.out)}")
     write_json(asked.json, {"profile": str(asked.out), "served": served.model_dump(mode="json")})
     return measured
+
+
+def _measured(asked: ProfileFlags) -> Profile:
+    sequences = asked.max_sequences if asked.max_sequences > 1 else _SEQUENCES
+    minutes = asked.minutes or _MINUTES.get(asked.device)
+    if asked.url is not None:
+        started = {"--engine": asked.engine, "--python": asked.python, "--server-args": asked.server_args}
+        for flag, value in started.items():
+            if value is not None:
+                raise FieldError(flag, value, "--url measures a server that runs")
+        return profile_url(
+            asked.url,
+            asked.target,
+            asked.draft,
+            device=asked.device,
+            dtype=asked.dtype,
+            max_sequences=sequences,
+            minutes=minutes,
+            api_key=read_api_key(asked.api_key_file),
+            stages=console.progress,
+        )
+    here = engine_here(
+        asked.engine or "", device=asked.device, python=asked.python, options=shlex.split(asked.server_args or "")
+    )
+    return profile_engine(
+        asked.target,
+        asked.draft,
+        here=here,
+        dtype=asked.dtype,
+        max_sequences=sequences,
+        minutes=minutes,
+        logs=_logs(asked.out),
+        stages=console.progress,
+    )
 
 
 def _logs(out: Path) -> Path:
@@ -82,12 +109,19 @@ def _show(measured: Profile, served: Served) -> None:
     ]
     columns = ("rows", "step, ms", f"behind {context} tokens", "draft forward, ms")
     console.table(f"Steps of {served.engine}, of one request", columns, rows)
+    worst = max(served.measured, key=lambda step: abs(step.error))
     console.paragraph(
-        f"Fitted to {served.num_measured} measurements in {served.minutes:.1f} minutes; it is off by "
-        f"{percent(served.median_error)} in the median and {percent(served.largest_error)} at most. Above the engine, "
-        f"a request takes {milliseconds(served.request_s)} ms and {1e6 * served.prompt_token_s:.0f} us for each token "
-        "of its prompt"
+        f"Fitted to {len(served.measured)} kinds of steps in {served.minutes:.1f} minutes, "
+        f"{percent(served.median_error)} off in the median; the worst, {_described(worst)}, takes "
+        f"{milliseconds(worst.seconds)} ms and {milliseconds(worst.fitted_s)} by the fit. Above the engine, a request "
+        f"takes {milliseconds(served.request_s)} ms and {1e6 * served.prompt_token_s:.0f} us for each token of its prompt"
     )
+
+
+def _described(step: MeasuredStep) -> str:
+    if step.read:
+        return f"of {step.read} tokens of a prompt"
+    return f"{step.drafting} with {step.sequences} requests of {step.rows / step.sequences:.1f} rows"
 
 
 def _step_s(measured: Profile, role: Role, phase: Phase, rows: int, context: int) -> float:

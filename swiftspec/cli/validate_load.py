@@ -140,7 +140,7 @@ def _median_error(report: LoadReport, name: str) -> str:
 
 
 def _means(policy: PolicyLoad, num_again: int) -> Iterator[tuple[str, ...]]:
-    """Rows of a policy. num_again: repeated predictions: with measured step times, and with measured acceptance, too."""
+    """Rows of a policy. num_again: repeated predictions, with measured step times and with measured acceptance, too."""
     again = [(policy.retimed, policy.retimed_error), (policy.retraced, policy.retraced_error)][:num_again]
     for number, (name, field) in enumerate(_FIELDS.items()):
         yield (

@@ -15,6 +15,7 @@ from swiftspec.artifacts.answers import (
     Models,
     ScoredText,
     TokenIds,
+    Version,
     WrittenText,
     read_answer,
     sentence_of,
@@ -77,6 +78,13 @@ class ServerClient:
     def max_context(self) -> int | None:
         """Tokens of its longest request, if it says so. ValueError if it does not answer."""
         return self._quick(Models, "GET", "/v1/models").data[0].max_model_len
+
+    def release(self) -> str:
+        """Its release, as vLLM says it; empty if it says none."""
+        try:
+            return self._quick(Version, "GET", "/version").version
+        except ValueError:
+            return ""
 
     def reading(self) -> Reading:
         """Its metrics now. ValueError if it has none, or none that are known here."""

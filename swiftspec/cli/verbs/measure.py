@@ -21,6 +21,7 @@ class ProfileFlags:
     Examples:
       swiftspec profile --target demo/target --draft demo/draft --inflate layers=12,hidden=512 --out profile.json
       swiftspec profile --engine vllm --target llama-8b/ --draft llama-1b/ --device cuda --out vllm.json
+      swiftspec profile --url http://127.0.0.1:8000 --target llama-8b/ --draft llama-1b/ --device cuda --out vllm.json
     """
 
     target: flags.Target
@@ -38,10 +39,15 @@ class ProfileFlags:
         int, typer.Option(min=1, metavar="N", help="Also measure steps that up to N requests share.")
     ] = 1
     engine: flags.Engine = None
+    url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Measure the server that runs there, of vLLM, SGLang or this package."),
+    ] = None
+    api_key_file: flags.ApiKeyFile = None
     python: flags.EnginePython = None
     server_args: flags.ServerArgs = None
     minutes: Annotated[
-        float | None, typer.Option(min=1, metavar="N", help="With --engine: measure no longer. Default: 15, on GPUs 6.")
+        float | None, typer.Option(min=1, metavar="N", help="Of a server: measure no longer. Default: 15, on GPUs 6.")
     ] = None
     ops: Annotated[Path | None, typer.Option(metavar="FILE", help="Also time single operations (.npz).")] = None
     accept_noise: Annotated[

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from swiftspec.artifacts.pair import resolve_pair
+from swiftspec.artifacts.pair import Pair, resolve_pair
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.served import Served
-from swiftspec.engines import Engine
+from swiftspec.engines import Engine, engine_named
 from swiftspec.engines.words import LengthRange
 from swiftspec.errors import FieldError
 from swiftspec.export.command import ServerSettings
@@ -27,10 +28,10 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import drafts_chain
 from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 from swiftspec.profiler.served.measure import ProbeSizes, measure_servers, profile_of
-from swiftspec.profiler.served.probes import Drafting, ProbedServer
+from swiftspec.profiler.served.probes import Drafting, Probe, ProbedServer
 from swiftspec.progress import Stages, silent
 
-__all__ = ["drafting_policy", "probed_server", "profile_engine"]
+__all__ = ["drafting_policy", "probed_server", "profile_engine", "profile_url"]
 
 _DTYPES: Final[Mapping[str, str]] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _MOST_TOKENS: Final = 8  # drafted, of a round
@@ -38,6 +39,8 @@ _MOST_TOKENS: Final = 8  # drafted, of a round
 _LENGTHS: Final[Mapping[Drafting, tuple[int, ...]]] = {Drafting.LOOKUP: (8, 5, 3, 1), Drafting.DRAFT: (8, 3, 6, 2)}
 _LADDER: Final = tuple(2**power for power in range(11))  # requests at once
 _LONGEST: Final = 4096
+_LOOK: Final = Probe(1, 16, 8)  # by which a server shows how it drafts
+_MINUTES: Final = 15.0
 _TEXT: Final = (
     "def area(width, height):\n    return width * height\n\nThe quick brown fox jumps over the lazy dog, and then it "
     "sleeps for a while. import os, sys; for name in sorted(os.listdir('.')): print(len(name), name.upper())\n"
@@ -67,8 +70,7 @@ def profile_engine(
 ) -> Profile:
     """Start an engine plainly, with looked-up drafts and with a draft, measure all three, and end them.
 
-    On CPUs they run together and are measured in turn, so that they suffer alike from what the machine does meanwhile;
-    on GPUs, where they do not fit beside each other, one after the other.
+    On CPUs they run together and are measured in turn, so that they suffer alike from what the machine does meanwhile.
 
     max_sequences: requests at once, at most. minutes: no further pass begins after that. logs: folder for the servers'.
 
@@ -98,16 +100,90 @@ def profile_engine(
                 )
                 url = stack.enter_context(started).url
             servers.append(probed_server(url, drafting, lengths=_lengths(drafting)))
-        sizes = ProbeSizes(sequences=max_sequences, longest=servers[0].client.max_context() or _LONGEST)
-        with stages("profile") as progress:
-            most_s = 60 * (minutes or 15.0) - (time.monotonic() - began_s)
-            times = measure_servers(servers, sizes, most_s=most_s, progress=progress)
-        plain, beside = (server.client.reading() for server in (servers[0], servers[-1]))
-    limits = here.engine.limits_here(here.device, here.options)
+        return _measured(
+            servers,
+            pair,
+            policies,
+            engine=here.engine,
+            device=here.device,
+            options=here.options,
+            max_sequences=max_sequences,
+            began_s=began_s,
+            most_s=60 * (minutes or _MINUTES),
+            stages=stages,
+        )
+
+
+def profile_url(
+    url: str,
+    target: str,
+    draft: str,
+    *,
+    device: str = "cpu",
+    dtype: str = "auto",
+    max_sequences: int = 8,
+    minutes: float | None = None,
+    api_key: str = "",
+    stages: Stages = silent,
+) -> Profile:
+    """Measure a server that runs, and drafts as it does: without a draft, or always as many tokens.
+
+    target, draft: the models that it serves, as the profile's users name them. Else as `profile_engine`.
+
+    ValueError: if it does not answer, tells no metrics, or is of an engine that is not known here.
+    """
+    began_s = time.monotonic()
+    pair = resolve_pair(target=target, draft=draft, inflate=None, dtype=_known(dtype), device=device)
+    server = probed_server(url, Drafting.PLAIN, lengths=lambda _: 0, api_key=api_key)
+    before = server.client.reading()
+    server.decoding(_LOOK, seed=0)
+    counted = server.client.reading().since(before)
+    engine = engine_named(counted.engine)
+    if release := server.client.release():
+        engine = engine.at(release)
+    policies: dict[Drafting, Policy] = {Drafting.PLAIN: Autoregressive()}
+    if drafts := counted.count("spec_decode_num_drafts"):
+        length = round(counted.count("spec_decode_num_draft_tokens") / drafts)
+        server = replace(server, drafting=Drafting.DRAFT, lengths=lambda _: length)
+        policies = {Drafting.DRAFT: drafting_policy(engine, draft, num_draft_tokens=length)}
+    return _measured(
+        [server],
+        pair,
+        policies,
+        engine=engine,
+        device=device,
+        options=(),
+        max_sequences=max_sequences,
+        began_s=began_s,
+        most_s=60 * (minutes or _MINUTES),
+        stages=stages,
+    )
+
+
+def _measured(
+    servers: Sequence[ProbedServer],
+    pair: Pair,
+    policies: Mapping[Drafting, Policy],
+    *,
+    engine: Engine,
+    device: str,
+    options: Sequence[str],
+    max_sequences: int,
+    began_s: float,
+    most_s: float,
+    stages: Stages,
+) -> Profile:
+    """The profile of servers that run. began_s: when their start began, of `time.monotonic`."""
+    sizes = ProbeSizes(sequences=max_sequences, longest=servers[0].client.max_context() or _LONGEST)
+    with stages("profile") as progress:
+        times = measure_servers(servers, sizes, most_s=most_s - (time.monotonic() - began_s), progress=progress)
+    plain, beside = (server.client.reading() for server in (servers[0], servers[-1]))
+    limits = engine.limits_here(device, options)
+    drafter = drafter_of(pair.draft.model)
     served = Served(
-        engine=f"{here.engine.name}@{here.engine.release_name}",
-        methods=tuple(filter(None, (method_of(each, drafter_of(pair.draft.model)) for each in policies.values()))),
-        options=tuple(here.options),
+        engine=f"{engine.name}@{engine.release_name}" if engine.release else engine.name,
+        methods=tuple(filter(None, (method_of(each, drafter) for each in policies.values()))),
+        options=tuple(options),
         step_tokens=limits.step_tokens,
         requests=limits.requests,
         prefix_block=limits.prefix_block if plain.block_tokens is None else plain.block_tokens,
@@ -116,15 +192,11 @@ def profile_engine(
         beside_draft=beside.cache_tokens,
         request_s=times.above.request_s,
         prompt_token_s=times.above.prompt_token_s,
-        median_error=times.steps.median_error,
-        largest_error=times.steps.largest_error,
-        num_measured=times.num_measured,
+        measured=times.measured,
         minutes=(time.monotonic() - began_s) / 60,
     )
     names = {drafting: policy.name for drafting, policy in policies.items()}
-    return profile_of(
-        times, sizes, device=here.device, target=pair.target, draft=pair.draft, served=served, policies=names
-    )
+    return profile_of(times, sizes, device=device, target=pair.target, draft=pair.draft, served=served, policies=names)
 
 
 def probed_server(url: str, drafting: Drafting, *, lengths: Callable[[int], int], api_key: str = "") -> ProbedServer:

@@ -19,7 +19,7 @@ from scipy.optimize import nnls
 
 from swiftspec.profiler.served.probes import Drafting, Measured, Probe, PromptProbe, PromptTime, Work
 
-__all__ = ["Coefficients", "FittedAbove", "FittedSteps", "fit_above", "fit_steps"]
+__all__ = ["Coefficients", "FittedAbove", "FittedSteps", "fit_above", "fit_steps", "typical"]
 
 _KNOTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
@@ -43,14 +43,12 @@ class Coefficients(NamedTuple):
 class FittedSteps:
     """Seconds of steps.
 
-    rows, rows_s: g. median_error, largest_error: as shares of the measured seconds.
+    rows, rows_s: g.
     """
 
     rows: Sequence[int]
     rows_s: Sequence[float]
     coefficients: Coefficients
-    median_error: float
-    largest_error: float
 
     def forward_s(self, rows: float) -> float:
         """Seconds of so many rows, on a straight line beyond the last ones."""
@@ -68,24 +66,27 @@ class FittedAbove(NamedTuple):
     prompt_token_s: float
 
 
-def fit_steps(measured: Iterable[Measured]) -> FittedSteps:
-    """The steps of least relative squares, of the median of what was measured several times."""
+def typical(measured: Iterable[Measured]) -> list[Measured]:
+    """The median of what was measured several times, of their mean work."""
     groups: dict[tuple[Drafting, Probe | PromptProbe], list[Measured]] = defaultdict(list)
     for one in measured:
         groups[one.work.drafting, one.probe].append(one)
-    works = [_mean_work([one.work for one in group]) for group in groups.values()]
-    seconds = np.array([median(one.seconds for one in group) for group in groups.values()])
-    sizes = [work.rows + work.read for work in works]
-    knots = _knots(sizes)
+    return [
+        Measured(probe, _mean_work([one.work for one in group]), median(one.seconds for one in group), len(group))
+        for (_, probe), group in groups.items()
+    ]
+
+
+def fit_steps(measured: Sequence[Measured]) -> FittedSteps:
+    """The steps of least relative squares."""
+    works, seconds = [one.work for one in measured], np.array([one.seconds for one in measured])
+    knots = _knots([work.rows + work.read for work in works])
     columns = np.array([_columns(work, knots) for work in works]) / seconds[:, None]
     found, _ = nnls(columns, np.ones(len(works)))
-    errors = np.abs(columns @ found - 1)
     return FittedSteps(
         rows=knots,
         rows_s=np.cumsum(found[: len(knots)]).tolist(),
         coefficients=Coefficients(*found[len(knots) :].tolist()),
-        median_error=float(np.median(errors)),
-        largest_error=float(errors.max()),
     )
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from swiftspec.artifacts.profile import HostPoint, Profile, StepPoint
-from swiftspec.artifacts.served import Served
+from swiftspec.artifacts.served import MeasuredStep, Served
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies.effects import Role
-from swiftspec.profiler.served.fit import FittedAbove, FittedSteps, fit_above, fit_steps
+from swiftspec.profiler.served.fit import FittedAbove, FittedSteps, fit_above, fit_steps, typical
 from swiftspec.profiler.served.probes import Drafting, Measured, Probe, ProbedServer, PromptProbe, PromptTime, Work
 from swiftspec.progress import Progress
 from swiftspec.timing.latency import NUM_QUANTILES, Provenance
@@ -60,12 +60,11 @@ class ProbeSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTimes:
-    """Times of servers, fitted. num_measured: measurements. seconds: that all of them took."""
+    """Times of servers, fitted. measured: what the steps were fitted to."""
 
     steps: FittedSteps
     above: FittedAbove
-    num_measured: int
-    seconds: float
+    measured: tuple[MeasuredStep, ...]
 
 
 def measure_servers(
@@ -102,11 +101,14 @@ def measure_servers(
             break
     if not any(isinstance(one.probe, Probe) for one in measured):
         raise ValueError(f"--url {plain.client.url}: no step could be measured; its answers come in too few chunks")
+    medians = typical(measured)
+    steps = fit_steps(medians)
     return ServerTimes(
-        steps=fit_steps(measured),
+        steps=steps,
         above=fit_above(times),
-        num_measured=len(measured),
-        seconds=time.perf_counter() - began_s,
+        measured=tuple(
+            MeasuredStep(**one.work._asdict(), seconds=one.seconds, fitted_s=steps.seconds(one.work)) for one in medians
+        ),
     )
 
 
@@ -148,7 +150,7 @@ def profile_of(
             rows=rows,
             context=context,
             quantiles_s=(seconds(rows, context),) * NUM_QUANTILES,
-            num_samples=times.num_measured,
+            num_samples=len(times.measured),
             provenance=Provenance.INTERPOLATED,
         )
         for role, phase, seconds in tables
@@ -173,7 +175,7 @@ def profile_of(
                 rows=1,
                 policy=policies[drafting],
                 quantiles_s=(seconds,) * NUM_QUANTILES,
-                num_samples=times.num_measured,
+                num_samples=len(times.measured),
                 provenance=Provenance.INTERPOLATED,
             )
             for drafting, seconds in rounds.items()
