@@ -62,8 +62,8 @@ def run(asked: RunFlags) -> None:
     check_outputs(inputs=named, timeline=asked.timeline, plot=asked.plot, json=asked.json)
     made = Plan.load(asked.plan)
     check_outputs(inputs=files_of(made, asked.plan), timeline=asked.timeline, plot=asked.plot, json=asked.json)
-    if (engine := engine_of(asked.plan, asked.engine)) is not None:
-        run_on_engine(asked, engine, list(_prompts(asked)))
+    if (served_by := engine_of(asked.plan, asked.engine)) is not None:
+        run_on_engine(asked, served_by, list(_prompts(asked)))
         return
     candidate = candidate_of(made, asked.policy)
     nodes = NodeOptions(asked.ray, asked.secret)

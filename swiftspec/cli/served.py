@@ -113,8 +113,9 @@ def _show(measured: Profile, served: Served) -> None:
     console.paragraph(
         f"Fitted to {len(served.measured)} kinds of steps in {served.minutes:.1f} minutes, "
         f"{percent(served.median_error)} off in the median; the worst, {_described(worst)}, takes "
-        f"{milliseconds(worst.seconds)} ms and {milliseconds(worst.fitted_s)} by the fit. Above the engine, a request "
-        f"takes {milliseconds(served.request_s)} ms and {1e6 * served.prompt_token_s:.0f} us for each token of its prompt"
+        f"{milliseconds(worst.seconds)} ms and {milliseconds(worst.fitted_s)} by the fit. Above the engine, a "
+        f"request takes {milliseconds(served.request_s)} ms and each token of its prompt "
+        f"{1e6 * served.prompt_token_s:.0f} us"
     )
 
 

@@ -64,7 +64,9 @@ def drawn_prompts(
 ) -> list[PromptTokens]:
     """A prompt for each of the workload's requests, in the request's length: the one that it names, else one drawn.
 
-    names: of the prompts. Stretches that requests share have the same tokens: those of one of the prompts, from another place on in each.
+    Stretches that requests share have the same tokens: those of one of the prompts, from another place on in each.
+
+    names: of the prompts.
     """
     drawn = np.random.default_rng([seed, 1]).integers(len(prompts), size=len(workload.requests)).tolist()
     numbers, named = dict[str, int](), {name: index for index, name in enumerate(names)}

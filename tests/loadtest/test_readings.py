@@ -47,7 +47,7 @@ def test_a_cache_without_prefixes_has_no_blocks() -> None:
 
 
 def test_metrics_of_something_else_are_refused() -> None:
-    with pytest.raises(ValueError, match="metrics.txt: no metric of a server that is known here"):
+    with pytest.raises(ValueError, match=r"metrics\.txt: no metric of a server that is known here"):
         Reading.parse("process_open_fds 34.0\n", "metrics.txt")
     with pytest.raises(ValueError, match="no sample"):
         Reading.parse("<html>", "metrics.txt")

@@ -1,5 +1,7 @@
 """Fits of a server's steps, against steps whose coefficients are known."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -71,7 +73,7 @@ def test_noise_is_no_bias() -> None:
 def test_more_rows_never_take_less() -> None:
     fitted = fit_steps(typical(probed(noise=0.1)))
     times = [fitted.forward_s(rows) for rows in range(1, 700)]
-    assert all(later >= sooner for sooner, later in zip(times, times[1:], strict=False))
+    assert all(later >= sooner for sooner, later in pairwise(times))
 
 
 def test_probes_cover_requests_contexts_and_prompts() -> None:
