@@ -4,6 +4,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 CLIENTS_ARGS ?=
+ENGINES_ARGS ?=
 SOAK_FAULTS ?= 200
 SOAK_PROMPTS ?= 500
 SOAK_REQUESTS ?= 2000
@@ -15,7 +16,7 @@ INSTALLED := $(VENV)/.installed
 # The demo and the tests read nothing but what the repository holds.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo serve clients docs test lean check bench soak campaign clean
+.PHONY: help demo serve clients engines docs test lean check bench soak campaign clean
 
 help:
 	@echo "make demo    profile, trace, plan, run and validate the bundled pair, in at most 8 minutes"
@@ -28,6 +29,7 @@ help:
 	@echo "make soak    SOAK_FAULTS=200 prompts with a fault in each, then SOAK_PROMPTS=500 of varied lengths, then SOAK_REQUESTS=2000 at once"
 	@echo "make campaign    faults of every kind and process, then faults and 10,000 odd requests at loaded servers"
 	@echo "make clients    real clients (openai, GuideLLM, AIPerf, lm-eval; CLIENTS_ARGS="--vllm PYTHON" compares with vLLM) against the server, each in an environment of its own"
+	@echo "make engines    the real vLLM on CPUs from profile to validation: ENGINES_ARGS='--vllm PYTHON', of an environment that has it"
 	@echo "make clean   remove caches and build outputs; $(VENV) stays"
 
 demo: $(INSTALLED)
@@ -39,6 +41,9 @@ serve: $(INSTALLED)
 
 clients: $(INSTALLED)
 	$(BIN)/python -m tests.clients.run $(CLIENTS_ARGS)
+
+engines: $(INSTALLED)
+	$(BIN)/python -m tests.external.engines $(ENGINES_ARGS)
 
 docs: $(INSTALLED)
 	$(BIN)/python -m tests.api_reference build/api

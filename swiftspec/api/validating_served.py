@@ -31,7 +31,7 @@ from swiftspec.validation.served import DraftCounts, ServedPrediction
 if TYPE_CHECKING:
     from swiftspec.external.engine import EngineHere
 
-__all__ = ["validate_served"]
+__all__ = ["compared", "server_of", "validate_served"]
 
 _PROBED, _PROMPT, _STEPS = 4, 64, 16  # requests at once at most, tokens of their prompts, and steps of a look
 
@@ -78,8 +78,6 @@ def validate_served(
     if served is None:
         raise FieldError("plan", "one that is not of a server's profile", "expected one on a profile of --engine")
     workload = workload if isinstance(workload, Workload) else Workload.load(Path(workload))
-    engine = MeasuredEngine.of(planned.profile)
-    assert engine is not None, "its profile is of a server"
     runs = [
         ServedPrediction(planned=planned, candidate=each, workload=workload, seed=seed)
         for each in planned.plan.select(policies)
@@ -97,9 +95,11 @@ def validate_served(
     )
     if freeze is not None:
         frozen.save(freeze)
-    with _servers(planned, runs, here, stages) as servers:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        servers = [stack.enter_context(server_of(run, here, folder=folder, stages=stages)) for run in runs]
         loads = tuple(
-            _compared(run, engine, server, prompts, predicted[run.candidate.policy], limit, stages)
+            compared(run, server, prompts, predicted[run.candidate.policy], limit=limit, stages=stages)
             for run, server in zip(runs, servers, strict=True)
         )
     return LoadReport(
@@ -115,41 +115,38 @@ def validate_served(
 
 
 @contextmanager
-def _servers(
-    planned: Planned, runs: Sequence[ServedPrediction], here: EngineHere, stages: Stages
-) -> Iterator[list[ProbedServer]]:
-    """A server of each policy, all at once."""
+def server_of(run: ServedPrediction, here: EngineHere, *, folder: Path, stages: Stages) -> Iterator[ProbedServer]:
+    """The server of a policy. folder: for its log and its files."""
+    name, length = run.candidate.policy, run.candidate.build().target_rows - 1
+    plan = run.planned.plan.model_copy(update={"chosen": run.candidate, "alternatives": ()})
+    exported = export_plan(plan, here.engine)
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        found = []
-        for run in runs:
-            name, length = run.candidate.policy, run.candidate.build().target_rows - 1
-            exported = export_plan(planned.plan, here.engine, policy=name)
-            with stages(f"start {name}") as progress:
-                server = here.server(
-                    exported.arguments,
-                    target=model_argument(planned.plan.target.model),
-                    environment=exported.environment,
-                    files=exported.files,
-                    log=folder / f"{name}.log",
-                    progress=progress,
-                )
-                url = stack.enter_context(server).url
-            drafting = Drafting.DRAFT if run.levels else Drafting.LOOKUP if length else Drafting.PLAIN
-            found.append(probed_server(url, drafting, lengths=lambda _, length=length: length))
-        yield found
+        with stages(f"start {name}") as progress:
+            server = here.server(
+                exported.arguments,
+                target=model_argument(plan.target.model),
+                environment=exported.environment,
+                files=exported.files,
+                log=folder / f"{name}.log",
+                progress=progress,
+            )
+            url = stack.enter_context(server).url
+        drafting = Drafting.DRAFT if run.levels else Drafting.LOOKUP if length else Drafting.PLAIN
+        yield probed_server(url, drafting, lengths=lambda _: length)
 
 
-def _compared(
+def compared(
     run: ServedPrediction,
-    engine: MeasuredEngine,
     server: ProbedServer,
     prompts: Prompts,
     predicted: LoadMetrics,
-    limit: int | None,
-    stages: Stages,
+    *,
+    limit: int | None = None,
+    stages: Stages = silent,
 ) -> PolicyLoad:
     """One policy, sent its load between two looks at the speed of its server's steps."""
+    engine = MeasuredEngine.of(run.planned.profile)
+    assert engine is not None, "its profile is of a server"
     most = run.workload.arrivals.num_clients or _PROBED
     factors = [_time_factor(engine, server, min(most, _PROBED))]
     before = server.client.reading()

@@ -5,25 +5,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from swiftspec.profiler.served.fit import Coefficients, FittedSteps, fit_above, fit_steps, typical
+from swiftspec.profiler.served.fit import fit_above, fit_steps, typical
 from swiftspec.profiler.served.measure import ProbeSizes
 from swiftspec.profiler.served.probes import Drafting, Measured, Probe, PromptProbe, PromptTime, Work
+from tests.profiler.served.steps import KNOWN, SIZES
 
-KNOWN = FittedSteps(
-    rows=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
-    rows_s=(0.040, 0.041, 0.043, 0.047, 0.060, 0.085, 0.130, 0.220, 0.400, 0.770),
-    coefficients=Coefficients(
-        sequence_s=2e-4,
-        cached_s=4e-6,
-        pair_s=1e-7,
-        lookup_s=0.002,
-        round_s=0.003,
-        draft_s=0.0015,
-        draft_row_s=1e-4,
-        draft_cached_s=5e-7,
-    ),
-)
-SIZES = ProbeSizes(sequences=8, longest=1024)
 LENGTHS = {Drafting.PLAIN: (0, 0, 0, 0), Drafting.LOOKUP: (8, 5, 3, 1), Drafting.DRAFT: (8, 3, 6, 2)}
 
 

@@ -1,0 +1,205 @@
+"""The real vLLM from profile to validation, on CPUs: `make engines ENGINES_ARGS="--vllm PYTHON"`.
+
+PYTHON is that of an environment with vLLM for CPUs (docs/engines.md says how it is made); nothing is installed here.
+Takes about 20 minutes of a quiet machine with two cores and 16 GB: greedy outputs of every method beside those of plain
+decoding, a profile, a plan and its validation, and starts that fail. Results are in DIR/engines.json, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from swiftspec.artifacts.prompts import read_prompts
+from swiftspec.cli import console
+from swiftspec.engine.model.weights.inflate import write_inflated
+from swiftspec.engines import engine_named
+from swiftspec.export.command import ServerSettings
+from swiftspec.export.local import server_command
+from swiftspec.export.nearest import drafter_of, method_of
+from swiftspec.external.engine import EngineHere
+from swiftspec.loadtest.client import ServerClient
+from swiftspec.models.device_layout import DeviceLayout
+from swiftspec.models.inflation import Inflation
+from swiftspec.models.spec import ModelSpec
+from swiftspec.policies import Policy
+from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.chains.serial import SerialChain
+from swiftspec.policies.lookup.prompt_lookup import PromptLookup
+from swiftspec.policies.trees.heads import HeadChain
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "swiftspec/demo"
+LAYERS = 48  # so many that a row of the target takes 30 draft forwards, as of a model of 8 billion beside one of 0.3
+OPTIONS = ("--max-model-len", "1024", "--max-num-seqs", "16")
+NUM_PROMPTS, NUM_TOKENS, LENGTH = 40, 64, 4
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vllm", type=Path, required=True, help="Python of an environment with vLLM for CPUs")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/engines", help="models, logs and results")
+    parser.add_argument("--only", choices=["outputs", "way", "faults"], help="one part")
+    asked = parser.parse_args()
+    asked.work.mkdir(parents=True, exist_ok=True)
+    target, head = write_models(asked.work)
+    here = EngineHere(engine=engine_named("vllm@0.32.0"), python=str(asked.vllm), options=OPTIONS)
+    results: dict[str, object] = {}
+    held = True
+    if asked.only in (None, "outputs"):
+        results["outputs"] = apart = outputs(here, target, head, asked.work)
+        held &= not any(apart.values())
+    if asked.only in (None, "faults"):
+        results["faults"] = wrong = faults(asked.vllm, target, asked.work)
+        held &= not wrong
+    if asked.only in (None, "way"):
+        results["way"] = way(asked.vllm, target, asked.work)
+    (asked.work / "engines.json").write_text(json.dumps(results, indent=1))
+    return 0 if held else 1
+
+
+def write_models(folder: Path) -> tuple[Path, Path]:
+    """The bundled target with more layers, and its EAGLE-3 head, which reads the layers that the small one's became."""
+    target, head = folder / "target", folder / "head"
+    if not target.is_dir():
+        write_inflated(DEMO / "target", Inflation(layers=LAYERS), target, dtype=torch.float32, seed=0)
+    shutil.copytree(DEMO / "head", head, dirs_exist_ok=True)
+    small = ModelSpec.from_directory(DEMO / "target").num_layers
+    config = json.loads((head / "config.json").read_text())
+    layers = config["eagle_config"][LAYER_IDS]
+    config["eagle_config"][LAYER_IDS] = [layer * LAYERS // small for layer in layers]
+    (head / "config.json").write_text(json.dumps(config))
+    return target, head
+
+
+def outputs(here: EngineHere, target: Path, head: Path, folder: Path) -> dict[str, int]:
+    """Of every method, prompts whose greedy text is not that of plain decoding."""
+    methods: Mapping[str, tuple[Policy, Path]] = {
+        "plain": (Autoregressive(), DEMO / "draft"),
+        "n-gram": (PromptLookup(num_draft_tokens=LENGTH), DEMO / "draft"),
+        "draft model": (SerialChain(num_draft_tokens=LENGTH), DEMO / "draft"),
+        "EAGLE-3": (HeadChain(num_draft_tokens=LENGTH), head),
+    }
+    texts = {
+        name: _texts(here, target, policy, draft, folder / f"{name}.log") for name, (policy, draft) in methods.items()
+    }
+    apart = {
+        name: sum(mine != plain for mine, plain in zip(of_method, texts["plain"], strict=True))
+        for name, of_method in texts.items()
+        if name != "plain"
+    }
+    rows = [(name, f"{count} of {NUM_PROMPTS}") for name, count in apart.items()]
+    console.table("Greedy outputs in fp32 that differ from plain decoding's", ("method", "prompts"), rows)
+    return apart
+
+
+def _texts(here: EngineHere, target: Path, policy: Policy, draft: Path, log: Path) -> list[str]:
+    drafter = drafter_of(str(draft))
+    drafts = policy.layout.name == "COLOCATED"
+    settings = ServerSettings(
+        target=str(target),
+        draft=str(draft) if drafts else None,
+        method=method_of(policy, drafter),
+        policy=policy,
+        layout=DeviceLayout(tp=1),
+        draft_degree=1,
+        dtype="float32",
+    )
+    written = server_command(here.engine, settings)
+    with (
+        console.progress(f"outputs of {policy.name}") as progress,
+        here.server(
+            written.arguments,
+            target=str(target),
+            environment=written.environment,
+            files=written.files,
+            log=log,
+            progress=progress,
+        ) as server,
+    ):
+        client = ServerClient(server.url)
+        model = client.model()
+        prompts = read_prompts(DEMO / "prompts/validate.jsonl")[:NUM_PROMPTS]
+        return [
+            client.write(each.text, model=model, num_tokens=NUM_TOKENS, temperature=0.0, seed=0).text
+            for each in prompts
+        ]
+
+
+def way(python: Path, target: Path, folder: Path) -> object:
+    """Profile, trace, plan and validation, as a user types them."""
+    pair = ["--target", str(target), "--draft", str(DEMO / "draft"), "--dtype", "fp32"]
+    profile, trace, plan, load = (
+        str(folder / name) for name in ("profile.json", "trace.npz", "plan.json", "load.json")
+    )
+    prompts, others = (str(DEMO / "prompts" / name) for name in ("trace.jsonl", "validate.jsonl"))
+    arguments = ["--python", str(python)]
+    options = ["--server-args", " ".join(OPTIONS)]
+    _run("profile", "--engine", "vllm@0.32.0", *arguments, *options, *pair, "--out", profile)
+    _run("trace", *pair, "--prompts", prompts, "--num-prompts", "48", "--out", trace)
+    lengths = ["--prompt-tokens", "uniform:70:120", "--output-tokens", "fixed:96"]
+    _run("workload", "--arrivals", "closed:4", "--requests", "24", *lengths, "--out", load)
+    _run("plan", *pair, "--profile", profile, "--trace", trace, "--load", load, "--out", plan)
+    report = folder / "validated.json"
+    _run("validate", "--plan", plan, "--load", load, "--prompts", others, *arguments, "--json", str(report))
+    _run("run", "--plan", plan, *arguments, "--prompt", "def add(a, b):", "--max-new-tokens", "16")
+    return json.loads(report.read_text())["policies"]
+
+
+def _run(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "swiftspec", *arguments], check=True)
+
+
+def faults(python: Path, target: Path, folder: Path) -> list[str]:
+    """Names of the faults that did not end with one sentence, exit code 2 and no process."""
+    draft = str(DEMO / "draft")
+    pair = ["--target", str(target), "--draft", draft, "--dtype", "fp32", "--out", str(folder / "no.json")]
+    engine = ["--engine", "vllm@0.32.0", "--python", str(python)]
+    cases: Mapping[str, tuple[Sequence[str], str]] = {
+        "no such Python": (["--engine", "vllm", "--python", "/no/python", *pair], "there is no program /no/python"),
+        "an option that it does not know": ([*engine, *pair, "--server-args", "--no-such-option"], "no-such-option"),
+        "a model too long for its cache": (
+            [*engine, *pair, "--server-args", "--max-model-len 100000"],
+            r"vLLM ended before it was ready",
+        ),
+        "nothing at the address": (["--url", "http://127.0.0.1:9", *pair], "no answer"),
+    }
+    wrong = []
+    for name, (arguments, sentence) in cases.items():
+        before = _servers()
+        done = subprocess.run(
+            [sys.executable, "-m", "swiftspec", "profile", *arguments], capture_output=True, text=True, check=False
+        )
+        said = [line for line in done.stderr.splitlines() if "swiftspec: error" in line]
+        good = done.returncode == 2 and "Traceback" not in done.stderr and re.search(sentence, done.stderr)
+        if not good or _servers() != before:
+            wrong.append(name)
+        console.say(f"{name}: exit code {done.returncode}; {said[-1] if said else done.stderr[-300:]}")
+    return wrong
+
+
+def _servers() -> set[int]:
+    """Processes of vLLM on this machine."""
+    found = set()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                if b"vllm.entrypoints" in (folder / "cmdline").read_bytes().split(b"\0"):
+                    found.add(int(folder.name))
+            except OSError:
+                continue
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
