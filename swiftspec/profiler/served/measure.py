@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 from swiftspec.artifacts.profile import HostPoint, Profile, StepPoint
@@ -21,7 +22,7 @@ from swiftspec.timing.timeline import Phase
 __all__ = ["ProbeSizes", "ServerTimes", "measure_servers", "profile_of"]
 
 _PASSES: Final = 3
-_WARM_UP: Final = Probe(1, 16, 4)
+_WARM_UP, _REFERENCE = Probe(1, 16, 4), Probe(1, 16, 8)
 _SHORT, _STEPS = 16, 24
 _LONG, _ROOM = 1024, 128  # tokens of long prompts, and of what they leave of the longest request
 _LARGEST: Final = 8192
@@ -86,14 +87,16 @@ def measure_servers(
         server.decoding(_WARM_UP, seed=0)
     measured: list[Measured] = []
     times: list[PromptTime] = []
+    pace = _Pace(plain)
     total = _PASSES * len(probes)
     for number in range(_PASSES):
         for done, (server, probe) in enumerate(probes, start=1 + number * len(probes)):
+            pace.look()
             if isinstance(probe, Probe):
                 if (found := server.decoding(probe, seed=1)) is not None:
-                    measured.append(found)
+                    measured.append(pace.noted(found))
             elif (read := server.prompt(probe, seed=2 + number)) is not None:
-                measured.append(read[0])
+                measured.append(pace.noted(read[0]))
                 times.append(read[1])
             progress(done, total, f"{server.drafting}, pass {number + 1} of {_PASSES}")
         spent_s = time.perf_counter() - began_s
@@ -101,6 +104,8 @@ def measure_servers(
             break
     if not any(isinstance(one.probe, Probe) for one in measured):
         raise ValueError(f"--url {plain.client.url}: no step could be measured; its answers come in too few chunks")
+    pace.look()
+    measured = pace.at_usual(measured)
     medians = typical(measured)
     steps = fit_steps(medians)
     return ServerTimes(
@@ -110,6 +115,36 @@ def measure_servers(
             MeasuredStep(**one.work._asdict(), seconds=one.seconds, fitted_s=steps.seconds(one.work)) for one in medians
         ),
     )
+
+
+class _Pace:
+    """The machine's pace: how long the same few steps take before and after every measurement.
+
+    A machine that others share may be half as fast for some seconds. What was measured meanwhile is divided by that.
+    """
+
+    def __init__(self, server: ProbedServer) -> None:
+        self._server = server
+        self._seconds: list[float] = []
+        self._looks: list[int] = []  # number of the look before each measurement
+
+    def look(self) -> None:
+        """Measure the steps."""
+        found = self._server.decoding(_REFERENCE, seed=0)
+        self._seconds.append(found.seconds if found else self._seconds[-1] if self._seconds else 1.0)
+
+    def noted(self, measured: Measured) -> Measured:
+        """The same; it came after the last look."""
+        self._looks.append(len(self._seconds) - 1)
+        return measured
+
+    def at_usual(self, measured: Sequence[Measured]) -> list[Measured]:
+        """All that was noted, at the pace that was usual."""
+        usual_s = median(self._seconds)
+        around_s = [(self._seconds[look] + self._seconds[look + 1]) / 2 for look in self._looks]
+        return [
+            one._replace(seconds=one.seconds * usual_s / each) for one, each in zip(measured, around_s, strict=True)
+        ]
 
 
 def profile_of(
