@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from swiftspec.artifacts.pair import Pair, resolve_pair
 from swiftspec.artifacts.profile import Profile
@@ -22,12 +23,13 @@ from swiftspec.export.nearest import drafter_of, has_policy, method_of, model_ar
 from swiftspec.external.engine import EngineHere
 from swiftspec.files.document import ModelRef
 from swiftspec.loadtest.client import ServerClient
+from swiftspec.loadtest.readings import Reading
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.policies import Policy, make_policy, policy_classes
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import drafts_chain
 from swiftspec.policies.lookup.prompt_lookup import PromptLookup
-from swiftspec.profiler.served.measure import ProbeSizes, measure_servers, profile_of
+from swiftspec.profiler.served.measure import Measurements, ProbeSizes, ServerTimes, measure_servers, profile_of
 from swiftspec.profiler.served.probes import Drafting, Probe, ProbedServer
 from swiftspec.progress import Stages, silent
 
@@ -70,7 +72,8 @@ def profile_engine(
 ) -> Profile:
     """Start an engine plainly, with looked-up drafts and with a draft, measure all three, and end them.
 
-    On CPUs they run together and are measured in turn, so that they suffer alike from what the machine does meanwhile.
+    On CPUs they run together and are measured in turn, so that they suffer alike from what the machine does meanwhile;
+    on GPUs, where they have no room beside each other, one after the other.
 
     max_sequences: requests at once, at most. minutes: no further pass begins after that. logs: folder for the servers'.
 
@@ -83,35 +86,40 @@ def profile_engine(
         Drafting.LOOKUP: PromptLookup(num_draft_tokens=_MOST_TOKENS),
         Drafting.DRAFT: drafting_policy(here.engine, draft, num_draft_tokens=_MOST_TOKENS),
     }
+    ends_s = began_s + 60 * (minutes or _MINUTES)
+    together = [policies] if here.device == "cpu" else [{drafting: each} for drafting, each in policies.items()]
+    found: list[_Measured] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, group in enumerate(together):
+            with ExitStack() as stack:
+                servers = [
+                    stack.enter_context(_server(here, pair, policy, drafting, logs or Path(folder), stages))
+                    for drafting, policy in group.items()
+                ]
+                share_s = (ends_s - time.monotonic()) / (len(together) - number)
+                found.append(_measured(servers, max_sequences=max_sequences, most_s=share_s, stages=stages))
+    return _profile(found, pair, policies, here.engine, device=here.device, options=here.options, began_s=began_s)
+
+
+@contextmanager
+def _server(
+    here: EngineHere, pair: Pair, policy: Policy, drafting: Drafting, logs: Path, stages: Stages
+) -> Iterator[ProbedServer]:
+    """A server that drafts as a policy."""
+    settings = _settings(pair.target, pair.draft, policy, drafting)
+    written = server_command(here.engine, settings)
     with ExitStack() as stack:
-        folder = logs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        servers = []
-        for drafting, policy in policies.items():
-            settings = _settings(pair.target, pair.draft, policy, drafting)
-            written = server_command(here.engine, settings)
-            with stages(f"start {drafting}") as progress:
-                started = here.server(
-                    written.arguments,
-                    target=settings.target,
-                    environment=written.environment,
-                    files=written.files,
-                    log=folder / f"{drafting}.log",
-                    progress=progress,
-                )
-                url = stack.enter_context(started).url
-            servers.append(probed_server(url, drafting, lengths=_lengths(drafting)))
-        return _measured(
-            servers,
-            pair,
-            policies,
-            engine=here.engine,
-            device=here.device,
-            options=here.options,
-            max_sequences=max_sequences,
-            began_s=began_s,
-            most_s=60 * (minutes or _MINUTES),
-            stages=stages,
-        )
+        with stages(f"start {drafting}") as progress:
+            started = here.server(
+                written.arguments,
+                target=settings.target,
+                environment=written.environment,
+                files=written.files,
+                log=logs / f"{drafting}.log",
+                progress=progress,
+            )
+            url = stack.enter_context(started).url
+        yield probed_server(url, drafting, lengths=_lengths(drafting))
 
 
 def profile_url(
@@ -146,38 +154,40 @@ def profile_url(
         length = round(counted.count("spec_decode_num_draft_tokens") / drafts)
         server = replace(server, drafting=Drafting.DRAFT, lengths=lambda _: length)
         policies = {Drafting.DRAFT: drafting_policy(engine, draft, num_draft_tokens=length)}
-    return _measured(
-        [server],
-        pair,
-        policies,
-        engine=engine,
-        device=device,
-        options=(),
-        max_sequences=max_sequences,
-        began_s=began_s,
-        most_s=60 * (minutes or _MINUTES),
-        stages=stages,
-    )
+    most_s = 60 * (minutes or _MINUTES) - (time.monotonic() - began_s)
+    found = _measured([server], max_sequences=max_sequences, most_s=most_s, stages=stages)
+    return _profile([found], pair, policies, engine, device=device, options=(), began_s=began_s)
 
 
-def _measured(
-    servers: Sequence[ProbedServer],
-    pair: Pair,
-    policies: Mapping[Drafting, Policy],
-    *,
-    engine: Engine,
-    device: str,
-    options: Sequence[str],
-    max_sequences: int,
-    began_s: float,
-    most_s: float,
-    stages: Stages,
-) -> Profile:
-    """The profile of servers that run. began_s: when their start began, of `time.monotonic`."""
+class _Measured(NamedTuple):
+    """What servers that ran together have told: times, sizes, and the first's and the last's metrics at the end."""
+
+    times: Measurements
+    sizes: ProbeSizes
+    first: Reading
+    last: Reading
+
+
+def _measured(servers: Sequence[ProbedServer], *, max_sequences: int, most_s: float, stages: Stages) -> _Measured:
     sizes = ProbeSizes(sequences=max_sequences, longest=servers[0].client.max_context() or _LONGEST)
     with stages("profile") as progress:
-        times = measure_servers(servers, sizes, most_s=most_s - (time.monotonic() - began_s), progress=progress)
-    plain, beside = (server.client.reading() for server in (servers[0], servers[-1]))
+        times = measure_servers(servers, sizes, most_s=most_s, progress=progress)
+    return _Measured(times, sizes, servers[0].client.reading(), servers[-1].client.reading())
+
+
+def _profile(
+    found: Sequence[_Measured],
+    pair: Pair,
+    policies: Mapping[Drafting, Policy],
+    engine: Engine,
+    *,
+    device: str,
+    options: Sequence[str],
+    began_s: float,
+) -> Profile:
+    """The profile of servers. began_s: when their start began, of `time.monotonic`."""
+    sizes, plain, beside = found[0].sizes, found[0].first, found[-1].last
+    times = ServerTimes.of(reduce(Measurements.also, (each.times for each in found)))
     limits = engine.limits_here(device, options)
     drafter = drafter_of(pair.draft.model)
     served = Served(

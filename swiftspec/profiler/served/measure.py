@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from swiftspec.artifacts.profile import HostPoint, Profile, StepPoint
 from swiftspec.artifacts.served import MeasuredStep, Served
@@ -19,7 +19,7 @@ from swiftspec.timing.latency import NUM_QUANTILES, Provenance
 from swiftspec.timing.sharing import Sharing, SharingCost
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["ProbeSizes", "ServerTimes", "measure_servers", "profile_of"]
+__all__ = ["Measurements", "ProbeSizes", "ServerTimes", "measure_servers", "profile_of"]
 
 _PASSES: Final = 3
 _WARM_UP, _REFERENCE = Probe(1, 16, 4), Probe(1, 16, 8)
@@ -59,6 +59,17 @@ class ProbeSizes:
         yield PromptProbe(self.context, cached=self.context // 2)
 
 
+class Measurements(NamedTuple):
+    """Steps and prompts of servers, as they were measured."""
+
+    steps: tuple[Measured, ...] = ()
+    prompts: tuple[PromptTime, ...] = ()
+
+    def also(self, other: Measurements) -> Measurements:
+        """Both together."""
+        return Measurements(self.steps + other.steps, self.prompts + other.prompts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTimes:
     """Times of servers, fitted. measured: what the steps were fitted to."""
@@ -67,27 +78,46 @@ class ServerTimes:
     above: FittedAbove
     measured: tuple[MeasuredStep, ...]
 
+    @classmethod
+    def of(cls, measured: Measurements) -> ServerTimes:
+        """The fit of measurements. ValueError if no request was seen to decode."""
+        if not any(isinstance(one.probe, Probe) for one in measured.steps):
+            raise ValueError("no step could be measured: the server's answers come in too few chunks")
+        medians = typical(measured.steps)
+        steps = fit_steps(medians)
+        return cls(
+            steps=steps,
+            above=fit_above(measured.prompts),
+            measured=tuple(
+                MeasuredStep(**one.work._asdict(), seconds=one.seconds, fitted_s=steps.seconds(one.work))
+                for one in medians
+            ),
+        )
+
 
 def measure_servers(
     servers: Sequence[ProbedServer], sizes: ProbeSizes, *, most_s: float, progress: Progress
-) -> ServerTimes:
+) -> Measurements:
     """Measure in turn, several times, so that all suffer alike from what a machine does meanwhile.
+
+    Prompts are measured on the first server alone, if it is plain.
 
     most_s: no further pass begins that would not end in time.
 
-    ValueError: if a request fails, or nothing could be measured.
+    ValueError: if a request fails.
     """
     began_s = time.perf_counter()
     probes: list[tuple[ProbedServer, Probe | PromptProbe]] = [
         (server, probe) for server in servers for probe in sizes.decoding()
     ]
-    plain = next((server for server in servers if server.drafting is Drafting.PLAIN), servers[0])
-    probes += [(plain, probe) for probe in sizes.prompts()]
+    first = servers[0]
+    if first.drafting is Drafting.PLAIN:
+        probes += [(first, probe) for probe in sizes.prompts()]
     for server in servers:
         server.decoding(_WARM_UP, seed=0)
     measured: list[Measured] = []
     times: list[PromptTime] = []
-    pace = _Pace(plain)
+    pace = _Pace(first)
     total = _PASSES * len(probes)
     for number in range(_PASSES):
         for done, (server, probe) in enumerate(probes, start=1 + number * len(probes)):
@@ -102,19 +132,8 @@ def measure_servers(
         spent_s = time.perf_counter() - began_s
         if spent_s * (number + 2) / (number + 1) > most_s:
             break
-    if not any(isinstance(one.probe, Probe) for one in measured):
-        raise ValueError(f"--url {plain.client.url}: no step could be measured; its answers come in too few chunks")
     pace.look()
-    measured = pace.at_usual(measured)
-    medians = typical(measured)
-    steps = fit_steps(medians)
-    return ServerTimes(
-        steps=steps,
-        above=fit_above(times),
-        measured=tuple(
-            MeasuredStep(**one.work._asdict(), seconds=one.seconds, fitted_s=steps.seconds(one.work)) for one in medians
-        ),
-    )
+    return Measurements(tuple(pace.at_usual(measured)), tuple(times))
 
 
 class _Pace:
