@@ -22,9 +22,9 @@ from swiftspec.timing.timeline import Phase
 __all__ = ["Measurements", "ProbeSizes", "ServerTimes", "measure_servers", "profile_of"]
 
 _PASSES: Final = 3
-_WARM_UP, _REFERENCE = Probe(1, 16, 4), Probe(1, 16, 8)
-_SHORT, _STEPS = 16, 24
-_LONG, _ROOM = 1024, 128  # tokens of long prompts, and of what they leave of the longest request
+_WARM_UP, _REFERENCE = Probe(1, 16, 4), Probe(1, 16, 6)
+_SHORT, _STEPS = 16, 16
+_LONG: Final = 1024  # tokens of long prompts, at most, or half of the longest request
 _LARGEST: Final = 8192
 
 
@@ -38,7 +38,7 @@ class ProbeSizes:
     @property
     def context(self) -> int:
         """Tokens of long prompts."""
-        return max(_SHORT, min(_LONG, self.longest - _ROOM))
+        return max(_SHORT, min(_LONG, self.longest // 2))
 
     def decoding(self) -> Iterator[Probe]:
         """Requests that decode, behind short and long prompts."""

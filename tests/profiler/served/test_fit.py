@@ -65,7 +65,7 @@ def test_more_rows_never_take_less() -> None:
 def test_probes_cover_requests_contexts_and_prompts() -> None:
     decoding, prompts = list(ProbeSizes(sequences=6, longest=512).decoding()), list(SIZES.prompts())
     assert {probe.sequences for probe in decoding} == {1, 2, 4, 6}
-    assert {probe.prompt_tokens for probe in decoding} == {16, 384}
+    assert {probe.prompt_tokens for probe in decoding} == {16, 256}
     assert PromptProbe(512) in prompts
     assert any(probe.cached for probe in prompts)
     assert all(isinstance(probe, Probe) for probe in decoding)
