@@ -29,7 +29,8 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"timing", "artifacts", "devices", "engines", "files", "models", "policies", "numpy", "scipy", "pyarrow"}
     ),
     "export": frozenset({"acceptance", "artifacts", "devices", "engines", "files", "models", "policies", "pydantic"}),
-    "external": frozenset({"interpreters", "machine", "parent_death", "progress"}),
+    "external": frozenset({"engines", "export", "files", "interpreters", "machine", "parent_death", "progress"}),
+    "loadtest": frozenset({"timing", "artifacts", "files", "numpy"}),
     "simulator": frozenset({"timing", "artifacts", "policies", "scheduler", "simpy", "numpy"}),
     "planner": frozenset(
         {
@@ -88,6 +89,11 @@ ROOMS: Mapping[str, frozenset[str]] = {
             "engine.process",
             "artifacts",
             "costmodel",
+            # Of servers, from outside.
+            "engines",
+            "export",
+            "external",
+            "loadtest",
         }
         | {"devices", "files", "interpreters", "models", "parent_death", "policies", "progress", "scheduler"}
         | {"torch", "numpy", "scipy"}
@@ -110,14 +116,25 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"timing", "artifacts", "devices", "engines", "files", "models", "policies", "matplotlib", "numpy"}
     ),
     "demo": frozenset({"files", "profiler", "simulator", "artifacts", "torch"}),
-    "loadtest": frozenset({"timing", "artifacts", "files", "numpy"}),
     # The engine as everyone uses it: see NEVERS.
     "server": frozenset(
         {"timing", "engine", "artifacts", "files", "interpreters", "models", "version"}
         | {"pydantic", "starlette", "uvicorn", "prometheus_client", "jinja2"}
     ),
     "api": frozenset(
-        {"files", "timing", "acceptance", "artifacts", "devices", "engine", "loadtest", "models", "planner"}
+        {
+            "files",
+            "timing",
+            "acceptance",
+            "artifacts",
+            "costmodel",
+            "devices",
+            "engine",
+            "engines",
+            "export",
+            "external",
+        }
+        | {"loadtest", "models", "planner"}
         | {"policies", "profiler", "progress", "scheduler", "simulator", "validation"}
     ),
     # What pytest loads: it uses the library as a user does, and nothing uses it.

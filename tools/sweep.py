@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--python", help="of the engine's environment")
     parser.add_argument("--loads", type=Path, nargs="+", required=True, help="workloads")
     parser.add_argument("--lengths", default="1,2,3,4,5,6,7,8", help="draft tokens")
-    parser.add_argument("--policies", default="all", help="names; plain decoding is always measured")
+    parser.add_argument("--policies", default="all", help="names of the plan's")
     parser.add_argument("--out", type=Path, required=True, help="results, JSON")
     asked = parser.parse_args()
     planned = Planned.load(asked.plan)
@@ -73,11 +73,13 @@ def main() -> None:
 def _candidates(planned: Planned, lengths: Sequence[int], names: Sequence[str]) -> Iterator[Candidate]:
     """Each policy of the plan with every length; those without one as they are."""
     for each in (planned.plan.chosen, *planned.plan.alternatives):
+        if "all" not in names and each.policy not in names:
+            continue
         if _LENGTH not in each.shape:
             yield each
-        elif "all" in names or each.policy in names:
-            for length in lengths:
-                yield each.model_copy(update={"shape": each.shape | {_LENGTH: length}})
+            continue
+        for length in lengths:
+            yield each.model_copy(update={"shape": each.shape | {_LENGTH: length}})
 
 
 def _run(planned: Planned, candidate: Candidate, workload: Workload) -> ServedPrediction:

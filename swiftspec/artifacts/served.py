@@ -1,4 +1,4 @@
-"""What a profile of a server says of it beside its steps."""
+"""Facts of the server that a profile was measured on, beside its steps."""
 
 from dataclasses import replace
 from statistics import median

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from swiftspec.api.validating_load import validate_load as compare
-from swiftspec.api.validating_served import validate_served
 from swiftspec.artifacts.basis import files_of
 from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
@@ -69,6 +68,8 @@ def validate_load(asked: ValidateFlags, load: str, limits: Limits) -> None:
 
 def _on_servers(asked: ValidateFlags, planned: Planned, workload: Workload, prompts: Path, served: Served) -> None:
     """The same on the servers of the plan's engine."""
+    from swiftspec.api.validating_served import validate_served
+
     report = validate_served(
         planned,
         workload,

@@ -9,6 +9,7 @@ from pathlib import Path
 from swiftspec.engines import Engine
 from swiftspec.export.local import local_arguments
 from swiftspec.external.server import RunningServer, ServerCommand, started
+from swiftspec.files.writing import write_output
 from swiftspec.machine import free_port
 from swiftspec.progress import Progress
 
@@ -50,7 +51,7 @@ class EngineHere:
         """
         port = port or free_port()
         for name, text in files.items():
-            log.with_name(name).write_text(text, encoding="utf-8")
+            write_output(log.with_name(name), text.encode())
         placed = [str(log.with_name(word)) if word in files else word for word in arguments]
         local = local_arguments(
             self.engine,
