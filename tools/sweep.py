@@ -137,10 +137,8 @@ def show(measured: Mapping[tuple[str, str], PolicyLoad]) -> None:
     console.table("Predicted against measured", columns, rows, num_text_columns=2)
     for figure in ("tpot", "e2el"):
         for label, of in (("", "error"), (" re-timed", "retimed_error"), (" re-traced", "retraced_error")):
-            errors = [abs(getattr(getattr(cell, of), figure)) for cell in measured.values() if getattr(cell, of)]
-            console.paragraph(
-                f"{figure}{label}: {percent(median(errors))} in the median, {percent(max(errors))} at most"
-            )
+            found = [abs(getattr(getattr(cell, of), figure)) for cell in measured.values() if getattr(cell, of)]
+            console.paragraph(f"{figure}{label}: {percent(median(found))} in the median, {percent(max(found))} at most")
     _show_regrets(measured)
 
 

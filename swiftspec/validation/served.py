@@ -49,7 +49,7 @@ class DraftCounts:
             return [Round((), 1, 1)]
         rng = np.random.default_rng(seed)
         rows = 1 + round(self.drafted / self.drafts)
-        shares = -np.diff((1.0, *self.survival, 0.0)).clip(0.0)
+        shares = np.maximum(0.0, -np.diff((1.0, *self.survival, 0.0)))
         accepted = rng.choice(len(shares), size=_DRAWN, p=shares / shares.sum())
         drafts = rng.random(_DRAWN) < self.drafts / max(self.steps, self.drafts)
         return [

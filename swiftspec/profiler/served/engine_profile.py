@@ -147,7 +147,7 @@ def profile_url(
     server.decoding(_LOOK, seed=0)
     counted = server.client.reading().since(before)
     engine = engine_named(counted.engine)
-    if release := server.client.release():
+    if engine.release and (release := server.client.release()):
         engine = engine.at(release)
     policies: dict[Drafting, Policy] = {Drafting.PLAIN: Autoregressive()}
     if drafts := counted.count("spec_decode_num_drafts"):

@@ -16,7 +16,7 @@ LENGTHS = {Drafting.PLAIN: (0, 0, 0, 0), Drafting.LOOKUP: (8, 5, 3, 1), Drafting
 def probed(noise: float = 0.0) -> list[Measured]:
     """What probes of all sizes would measure, three times."""
     rng = np.random.default_rng(0)
-    found = []
+    found: list[tuple[Probe | PromptProbe, Work]] = []
     for _ in range(3):
         for drafting, lengths in LENGTHS.items():
             for probe in SIZES.decoding():

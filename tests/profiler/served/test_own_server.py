@@ -29,8 +29,7 @@ WITHIN = 0.1
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Profile, dict[int, float]]:
     """The profile from outside, and medians of the server's own seconds of steps by requests in them."""
     folder: Path = tmp_path_factory.mktemp("outside")
-    made = plan(target=LARGE, draft=DRAFT)
-    made.model_copy(update={"num_devices": 1}).save(folder / "plan.json")
+    plan(target=LARGE, draft=DRAFT).save(folder / "plan.json")
     settings = ("--policy", "autoregressive", "--set", "max_running=4,max_context=512,keep_timelines=512")
     with running(folder / "plan.json", *settings, log=folder / "server.log") as server:
         found = profile_url(server.url, "demo/target", "demo/draft", max_sequences=2, minutes=1)
