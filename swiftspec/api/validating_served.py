@@ -95,13 +95,17 @@ def validate_served(
     )
     if freeze is not None:
         frozen.save(freeze)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        servers = [stack.enter_context(server_of(run, here, folder=folder, stages=stages)) for run in runs]
-        loads = tuple(
-            compared(run, server, prompts, predicted[run.candidate.policy], limit=limit, stages=stages)
-            for run, server in zip(runs, servers, strict=True)
-        )
+    loads: list[PolicyLoad] = []
+    together = [runs] if here.device == "cpu" else [[run] for run in runs]  # on GPUs one server fits at a time
+    with tempfile.TemporaryDirectory() as folder:
+        for group in together:
+            with ExitStack() as stack:
+                servers = [
+                    stack.enter_context(server_of(run, here, folder=Path(folder), stages=stages)) for run in group
+                ]
+                for run, server in zip(group, servers, strict=True):
+                    before = predicted[run.candidate.policy]
+                    loads.append(compared(run, server, prompts, before, limit=limit, stages=stages))
     return LoadReport(
         origin=Origin.here(),
         plan_sha256=frozen.plan_sha256,
@@ -110,7 +114,7 @@ def validate_served(
         workload=str(workload.arrivals),
         num_requests=len(workload.requests),
         max_running=served.requests,
-        policies=loads,
+        policies=tuple(loads),
     )
 
 
