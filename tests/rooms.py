@@ -111,13 +111,16 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "demo": frozenset({"files", "profiler", "simulator", "artifacts", "torch"}),
     "loadtest": frozenset({"timing", "artifacts", "files", "numpy"}),
+    "advise": frozenset(
+        {"artifacts", "engines", "files", "loadtest", "planner", "progress", "scheduler", "validation", "numpy"}
+    ),
     # The engine as everyone uses it: see NEVERS.
     "server": frozenset(
         {"timing", "engine", "artifacts", "files", "interpreters", "models", "version"}
         | {"pydantic", "starlette", "uvicorn", "prometheus_client", "jinja2"}
     ),
     "api": frozenset(
-        {"files", "timing", "acceptance", "artifacts", "devices", "engine", "loadtest", "models", "planner"}
+        {"advise", "files", "timing", "acceptance", "artifacts", "devices", "engine", "loadtest", "models", "planner"}
         | {"policies", "profiler", "progress", "scheduler", "simulator", "validation"}
     ),
     # What pytest loads: it uses the library as a user does, and nothing uses it.
@@ -152,11 +155,12 @@ NEVERS = (
 
 # Modules, and who alone imports them: the studies, the one predictor of loads, and what studies serve with besides.
 _UNDER_LOAD, _PUBLISHED = "swiftspec.planner.under_load", "swiftspec.validation.published"
+_SERVER_MODEL = "swiftspec.advise.model"
 ALONE = (
     ("swiftspec.studies", ("swiftspec.studies", "swiftspec.cli.study")),
     ("swiftspec.simulator.load", (_UNDER_LOAD,)),
     ("swiftspec.simulator.serving", ("swiftspec.simulator", "swiftspec.studies")),
-    ("swiftspec.planner.under_load.arrays", (_UNDER_LOAD, _PUBLISHED)),
+    ("swiftspec.planner.under_load.arrays", (_UNDER_LOAD, _PUBLISHED, _SERVER_MODEL)),
     ("swiftspec.planner.under_load.own_engine", (_UNDER_LOAD,)),
     # Controls weigh costs of steps; nobody makes a speed of them.
     (
