@@ -1,4 +1,4 @@
-"""How sure a gain is: its interval, of what the counts and the model leave open, and how many requests would do."""
+"""Certainty of a gain: its interval, of what the counts and the model leave open, and how many requests would do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two readings of a server's metrics say of its load, its acceptance and its service times."""
+"""Counts between two readings of a server's metrics: its load, its acceptance and its service times."""
 
 from __future__ import annotations
 
