@@ -116,6 +116,9 @@ ROOMS: Mapping[str, frozenset[str]] = {
         {"timing", "artifacts", "devices", "engines", "files", "models", "policies", "matplotlib", "numpy"}
     ),
     "demo": frozenset({"files", "profiler", "simulator", "artifacts", "torch"}),
+    "advise": frozenset(
+        {"artifacts", "engines", "files", "loadtest", "planner", "progress", "scheduler", "validation", "numpy"}
+    ),
     # The engine as everyone uses it: see NEVERS.
     "server": frozenset(
         {"timing", "engine", "artifacts", "files", "interpreters", "models", "version"}
@@ -123,6 +126,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     ),
     "api": frozenset(
         {
+            "advise",
             "files",
             "timing",
             "acceptance",
@@ -169,11 +173,12 @@ NEVERS = (
 
 # Modules, and who alone imports them: the studies, the one predictor of loads, and what studies serve with besides.
 _UNDER_LOAD, _PUBLISHED = "swiftspec.planner.under_load", "swiftspec.validation.published"
+_SERVER_MODEL = "swiftspec.advise.model"
 ALONE = (
     ("swiftspec.studies", ("swiftspec.studies", "swiftspec.cli.study")),
     ("swiftspec.simulator.load", (_UNDER_LOAD,)),
     ("swiftspec.simulator.serving", ("swiftspec.simulator", "swiftspec.studies")),
-    ("swiftspec.planner.under_load.arrays", (_UNDER_LOAD, _PUBLISHED)),
+    ("swiftspec.planner.under_load.arrays", (_UNDER_LOAD, _PUBLISHED, _SERVER_MODEL)),
     ("swiftspec.planner.under_load.own_engine", (_UNDER_LOAD,)),
     # Controls weigh costs of steps; nobody makes a speed of them.
     (

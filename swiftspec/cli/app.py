@@ -149,6 +149,7 @@ _VERBS: dict[str, tuple[str, type, str]] = {
     "export": (USE, use.ExportFlags, "export.export"),
     "validate": (CHECK, check.ValidateFlags, "validate.validate"),
     "loadtest": (CHECK, check.LoadTestFlags, "load_test.load_test"),
+    "advise": (CHECK, check.AdviseFlags, "advise.advise"),
     "workload": (DATA, data.WorkloadFlags, "workload.workload"),
     "demo": (MORE, more.DemoFlags, "demo.demo"),
     "import": (DATA, data.ImportFlags, "importing.import_files"),

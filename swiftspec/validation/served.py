@@ -49,9 +49,9 @@ class DraftCounts:
             return [Round((), 1, 1)]
         rng = np.random.default_rng(seed)
         rows = 1 + round(self.drafted / self.drafts)
-        shares = np.maximum(0.0, -np.diff((1.0, *self.survival, 0.0)))
-        accepted = rng.choice(len(shares), size=_DRAWN, p=shares / shares.sum())
-        drafts = rng.random(_DRAWN) < self.drafts / max(self.steps, self.drafts)
+        evenly = (np.arange(_DRAWN) + 0.5) / _DRAWN  # so that few rounds have the mean of many
+        accepted = rng.permutation(np.searchsorted(1.0 - np.array(self.survival), evenly, side="right"))
+        drafts = rng.permutation(evenly < self.drafts / max(self.steps, self.drafts))
         return [
             Round((1,) * levels, rows, 1 + count) if has_draft else Round((1,) * levels, 1, 1)
             for count, has_draft in zip(accepted.tolist(), drafts.tolist(), strict=True)

@@ -17,7 +17,7 @@ GROUPS = {
     "Measure": ("profile", "trace"),
     "Decide": ("plan", "simulate"),
     "Use": ("run", "serve", "export"),
-    "Check": ("validate", "loadtest"),
+    "Check": ("validate", "loadtest", "advise"),
     "Data": ("workload", "import", "list"),
     "Demonstrate and study": ("demo", "study"),
 }

@@ -9,7 +9,7 @@ import typer
 from swiftspec.cli import flags
 from swiftspec.cli.settings import SCHEDULER, listed
 
-__all__ = ["LoadTestFlags", "ValidateFlags"]
+__all__ = ["AdviseFlags", "LoadTestFlags", "ValidateFlags"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,4 +87,58 @@ class LoadTestFlags:
     api_key_file: flags.ApiKeyFile = None
     num_prompts: flags.NumPrompts = None
     seed: flags.Seed = 0
+    json: flags.Json = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviseFlags:
+    """Say what to change in a server that runs, and what that brings.
+
+    Reads its metrics twice, under its own load, and fits a model of the server to them: a profile of such a server, or
+    a device by name. "Leave it as it is" and "not enough evidence" are answers, too.
+
+    \b
+    Examples:
+      swiftspec advise --url http://127.0.0.1:8000 --seconds 300 --profile vllm.json --report advice.html
+      swiftspec advise --before 10h.txt --after 11h.txt --seconds 3600 --device h100 --engine vllm@0.15 \\
+          --target llama-3.1-8b --draft eagle3 --set max_num_seqs=128
+    """
+
+    url: Annotated[str | None, typer.Option(metavar="URL", help="Address of a vLLM or an SGLang that runs.")] = None
+    seconds: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Time between the readings. Default with --url: 60; files need it."),
+    ] = None
+    before: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Instead of --url: what /metrics answered, and .. ")
+    ] = None
+    after: Annotated[Path | None, typer.Option(metavar="FILE", help=".. what it answered --seconds later.")] = None
+    profile: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Profile of such a server, by `swiftspec profile --engine`."),
+    ] = None
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Instead of --profile: the server's device, e.g. h100.")
+    ] = None
+    devices: Annotated[int, typer.Option(min=1, help="With --device: devices of the server.")] = 1
+    target: Annotated[str | None, typer.Option(metavar="M", help="With --device: the model that is served.")] = None
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="M",
+            help="With --device: its draft. With either, ngram says that drafts are looked up in the text.",
+        ),
+    ] = None
+    dtype: Annotated[
+        str | None, typer.Option(metavar="TARGET[,DRAFT]", help="With --device: formats of the weights, e.g. fp8.")
+    ] = None
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[@RELEASE]", help="With --device: the server's engine. Default: as its metrics say."),
+    ] = None
+    settings: Annotated[
+        list[str] | None, flags.settings("The server's own limits, by its engine's words, e.g. max_num_seqs=128.")
+    ] = None
+    api_key_file: flags.ApiKeyFile = None
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page to show (.html).")] = None
     json: flags.Json = None

@@ -1,5 +1,5 @@
-"""The report of a plan as one self-contained HTML file. No torch and no simulator here."""
+"""The report of a plan, or of advice, as one self-contained HTML file. No torch and no simulator here."""
 
-from swiftspec.reports.html.page import render
+from swiftspec.reports.html.page import render, render_advice
 
-__all__ = ["render"]
+__all__ = ["render", "render_advice"]

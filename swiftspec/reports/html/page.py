@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from itertools import groupby
 
+from swiftspec.artifacts.advice import Advice
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
+from swiftspec.reports.advice import advice_sections
 from swiftspec.reports.basis import references
 from swiftspec.reports.html.charts import (
     bar,
@@ -37,7 +39,7 @@ from swiftspec.reports.model import (
 from swiftspec.reports.plan import plan_sections
 from swiftspec.timing.timeline import Timeline
 
-__all__ = ["render"]
+__all__ = ["render", "render_advice"]
 
 _NUM_LEVELS = 6  # colours of cells
 _LONG_TITLE = 8
@@ -57,8 +59,19 @@ def render(plan: Plan, *, profile: Profile, timeline: Timeline | None) -> str:
         *(_section(section) for section in sections),
         _references(references(plan, profile)),
     )
-    head = _head(f"{plan.models} on {where}")
-    return "<!DOCTYPE html>\n" + element("html", head, element("body", main), lang="en") + "\n"
+    return _page(f"{plan.models} on {where}", main)
+
+
+def render_advice(advice: Advice) -> str:
+    """Advice for a server that runs, as the text of an HTML file."""
+    answer, *sections = advice_sections(advice)
+    subject = f"{advice.server}, {advice.origin.created_utc}"
+    main = element("main", _header(answer, subject), *(_section(section) for section in sections))
+    return _page(f"Advice for {advice.server}", main)
+
+
+def _page(title: str, main: Markup) -> str:
+    return "<!DOCTYPE html>\n" + element("html", _head(title), element("body", main), lang="en") + "\n"
 
 
 def _head(title: str) -> Markup:

@@ -1,0 +1,178 @@
+"""Changes of a server that runs: which there are, and what each would bring under the same load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from swiftspec.advise.evidence import ENOUGH_REQUESTS, LEAST_GAIN, Evidence
+from swiftspec.advise.model import Served, ServerModel, Variant
+from swiftspec.advise.words import length_setting, limit_setting, schedule_setting
+from swiftspec.artifacts.advice import Advice, Change, ChangeKind, LengthAtLoad, Outcome
+from swiftspec.engines.words import LengthRange
+from swiftspec.files.document import Origin
+from swiftspec.planner.under_load.composed_engine import ComposedEngine
+from swiftspec.progress import Progress
+
+__all__ = ["advice_on"]
+
+_MOST_LENGTH: Final = 8
+_LOADS: Final = (0.5, 1.0, 2.0)
+_LONG_PROMPT: Final = 0.5  # of a step's tokens, new ones of a prompt: from there on steps' tokens count
+_SMALL_BLOCK: Final = 16  # tokens
+_BEYOND: Final = "Acceptance beyond the counted positions is taken to go on as at the last one."
+_REPLICAS: Final = "It takes as many devices again; each server has half of the requests."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """A change with its variant, and what is predicted for it."""
+
+    change: Change
+    variant: Variant
+    served: Served
+
+
+def advice_on(model: ServerModel, *, server: str, progress: Progress) -> Advice:
+    """Try all changes of a calibrated model. ValueError if the models do not fit the device."""
+    lengths = _lengths(model)
+    evidence = Evidence(
+        model=model, now=model.serve(model.now), lengths=tuple(lengths), requests=model.observed.requests
+    )
+    tried: list[_Tried] = []
+    wanted = [*_length_variants(model, lengths), *_other_variants(model)]
+    for done, (kind, value, variant) in enumerate(wanted):
+        progress(done, len(wanted), f"{kind} {value}")
+        tried.append(_tried(evidence, kind, value, variant))
+    outcome, best, needed = _judged(evidence, tried)
+    by_load = _by_load(model, lengths, [each for each in tried if each.change.kind is ChangeKind.DRAFT_LENGTH])
+    is_length = [each.change.kind is ChangeKind.DRAFT_LENGTH for each in tried]
+    return Advice(
+        origin=Origin.here(),
+        server=server,
+        outcome=outcome,
+        observed=model.observed,
+        fit=model.fit(),
+        lengths=tuple(each.change for each, length in zip(tried, is_length, strict=True) if length),
+        changes=tuple(each.change for each, length in zip(tried, is_length, strict=True) if not length),
+        best=best,
+        needed_requests=needed,
+        by_load=by_load,
+        schedule=schedule_setting(model.serving.engine, model.method, _ranges(by_load)),
+    )
+
+
+def _lengths(model: ServerModel) -> list[int]:
+    """Draft lengths to try: none but that in use where acceptance is not known."""
+    now = model.now
+    if not now.length:
+        return [0]
+    fits = model.serving.limits.step_tokens // now.requests - 1
+    return sorted({0, *range(1, min(_MOST_LENGTH, fits) + 1), now.length})
+
+
+def _length_variants(model: ServerModel, lengths: Sequence[int]) -> Iterator[tuple[ChangeKind, int, Variant]]:
+    for length in lengths:
+        yield ChangeKind.DRAFT_LENGTH, length, replace(model.now, length=length)
+
+
+def _other_variants(model: ServerModel) -> Iterator[tuple[ChangeKind, int, Variant]]:
+    now, limits, observed = model.now, model.serving.limits, model.observed
+    if model.is_full:
+        most = 2 * model.most_requests
+        yield ChangeKind.REQUESTS, most, replace(now, most_requests=most)
+    new_tokens = observed.prompt_tokens * (1 - (observed.cached_share or 0.0))
+    if model.is_full or new_tokens > _LONG_PROMPT * limits.step_tokens:
+        for tokens in (limits.step_tokens // 2, 2 * limits.step_tokens):
+            yield ChangeKind.STEP_TOKENS, tokens, replace(now, step_tokens=tokens)
+    rows = min(now.requests, model.most_requests) * (1 + now.length)
+    word = limit_setting(model.serving.engine, "captured_tokens")
+    if isinstance(model.serving, ComposedEngine) and word and 0 < limits.captured_tokens < rows:
+        size = 1 << (rows - 1).bit_length()
+        larger = replace(model.serving, settings={**model.serving.settings, word: str(size)})
+        yield ChangeKind.GRAPHS, size, replace(now, serving=larger)
+    if model.read_again > _SMALL_BLOCK and isinstance(model.serving, ComposedEngine):
+        yield ChangeKind.PREFIX_BLOCK, _SMALL_BLOCK, replace(now, block=_SMALL_BLOCK)
+    if now.requests > 1:
+        yield ChangeKind.REPLICAS, 2, replace(now, requests=-(-now.requests // 2))
+
+
+def _tried(evidence: Evidence, kind: ChangeKind, value: int, variant: Variant) -> _Tried:
+    model = evidence.model
+    is_now = variant == model.now
+    served = evidence.now if is_now else model.serve(variant)
+    engine, is_more = model.serving.engine, kind is ChangeKind.REPLICAS
+    if kind is ChangeKind.DRAFT_LENGTH:
+        setting = length_setting(engine, model.method, value, levels=model.levels(value))
+    else:
+        word = limit_setting(engine, _FIELDS.get(kind, ""))
+        setting = f"{word}={value}" if word else ""
+    change = Change(
+        kind=kind,
+        value=value,
+        setting=setting,
+        gain=evidence.gain(variant, served),
+        ttft_s=served.ttft_s,
+        tpot_s=served.tpot_s,
+        tokens_per_s=served.tokens_per_s * (value if is_more else 1),
+        is_free=not is_more,
+        remark=_REPLICAS if is_more else _BEYOND if variant.length > max(model.now.length, 0) else "",
+    )
+    return _Tried(change=change, variant=variant, served=served)
+
+
+_FIELDS: Final = {
+    ChangeKind.REQUESTS: "requests",
+    ChangeKind.STEP_TOKENS: "step_tokens",
+    ChangeKind.GRAPHS: "captured_tokens",
+    ChangeKind.PREFIX_BLOCK: "prefix_block",
+}
+
+
+def _judged(evidence: Evidence, tried: Sequence[_Tried]) -> tuple[Outcome, Change | None, int | None]:
+    """What to do, the best change, and the requests that would be enough where they are not."""
+    free = [each for each in tried if each.change.is_free and each.variant != evidence.model.now]
+    sure = [each for each in free if each.change.gain.low > LEAST_GAIN]
+    best = max(sure or free, key=lambda each: each.change.gain.ratio, default=None)
+    few = evidence.requests < ENOUGH_REQUESTS
+    if best is None or best.change.gain.ratio <= LEAST_GAIN:
+        return (Outcome.NOT_ENOUGH, None, ENOUGH_REQUESTS) if few else (Outcome.LEAVE, None, None)
+    needed = evidence.needed_requests(best.variant, best.served)
+    if few:
+        return Outcome.NOT_ENOUGH, best.change, needed or ENOUGH_REQUESTS
+    if sure:
+        return Outcome.CHANGE, best.change, None
+    return (Outcome.LEAVE, None, None) if needed is None else (Outcome.NOT_ENOUGH, best.change, needed)
+
+
+def _by_load(model: ServerModel, lengths: Sequence[int], tried: Sequence[_Tried]) -> tuple[LengthAtLoad, ...]:
+    """The fastest length at half, the same and twice the load; nothing where lengths cannot be compared."""
+    if len(lengths) < 2:
+        return ()
+    now, found = model.now, {}
+    for share in _LOADS:
+        requests = max(1, round(share * now.requests))
+        known = {each.variant.length: each.served for each in tried} if requests == now.requests else {}
+        fit = [each for each in lengths if requests * (1 + each) <= model.serving.limits.step_tokens]
+        served = {each: known.get(each) or model.serve(replace(now, length=each, requests=requests)) for each in fit}
+        if now.length not in served:
+            continue
+        best = min(served, key=lambda each: served[each].e2e_s)
+        gain = served[now.length].e2e_s / served[best].e2e_s
+        if gain <= LEAST_GAIN:  # as good as the one in use
+            best, gain = now.length, 1.0
+        found[requests] = LengthAtLoad(requests=requests, draft_tokens=best, gain=gain)
+    return tuple(found.values())
+
+
+def _ranges(by_load: Sequence[LengthAtLoad]) -> list[LengthRange]:
+    """Lengths by requests at once: each from half-way after the load before it; none where all are the same."""
+    if len({each.draft_tokens for each in by_load}) < 2:
+        return []
+    firsts = [1, *((left.requests + right.requests) // 2 + 1 for left, right in pairwise(by_load))]
+    lasts = [*(first - 1 for first in firsts[1:]), 2 * by_load[-1].requests]
+    return [
+        LengthRange(first, last, each.draft_tokens) for first, last, each in zip(firsts, lasts, by_load, strict=True)
+    ]

@@ -1,0 +1,91 @@
+"""`swiftspec advise`: what to change in a server that runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from swiftspec.api.advising import ServerReadings, read_server
+from swiftspec.api.advising import advise as advice_for
+from swiftspec.artifacts.advice import Advice
+from swiftspec.cli import console
+from swiftspec.cli.load_test import read_api_key
+from swiftspec.cli.outputs import check_outputs, saved
+from swiftspec.cli.sections import show
+from swiftspec.cli.settings import parse_settings
+from swiftspec.cli.verbs.check import AdviseFlags
+from swiftspec.errors import FieldError
+from swiftspec.files.writing import write_output
+from swiftspec.planner.deployment import Deployment
+from swiftspec.reports.advice import advice_sections
+
+__all__ = ["advise"]
+
+_SECONDS = 60.0
+
+
+def advise(asked: AdviseFlags) -> Advice:
+    """Read, advise, print and save."""
+    inputs = {"--before": asked.before, "--after": asked.after, "--profile": asked.profile}
+    check_outputs(inputs=inputs, report=asked.report, json=asked.json)
+    _check(asked)
+    readings = _readings(asked)
+    settings = parse_settings(asked.settings)
+    advice = advice_for(
+        readings,
+        profile=asked.profile,
+        deployment=_deployment(asked, readings.after.engine, settings),
+        target=asked.target or "",
+        draft=asked.draft or "",
+        settings=settings,
+        stages=console.progress,
+    )
+    answer, *sections = advice_sections(advice)
+    console.paragraph(f"{answer.title}.")
+    show([answer, *sections])
+    if asked.report is not None:
+        from swiftspec.reports.html import render_advice
+
+        write_output(asked.report, render_advice(advice).encode())
+        console.say(f"\n{saved(asked.report)}")
+    if asked.json is not None:
+        advice.save(asked.json)
+    return advice
+
+
+def _check(asked: AdviseFlags) -> None:
+    """FieldError for flags that do not go together, before a server is watched."""
+    if asked.profile is None and asked.device is None:
+        raise ValueError("--profile is missing; expected a profile of such a server, or --device with --target")
+    if asked.profile is not None and asked.device is not None:
+        raise FieldError("--device", asked.device, "--profile says what steps take")
+    if asked.device is None:
+        for flag, value in (("--target", asked.target), ("--dtype", asked.dtype), ("--engine", asked.engine)):
+            if value is not None:
+                raise FieldError(flag, value, "it needs --device; a profile has its own")
+
+
+def _readings(asked: AdviseFlags) -> ServerReadings:
+    """From the server, or from files."""
+    files = asked.before, asked.after
+    if asked.url is not None:
+        if any(files):
+            raise FieldError("--url", asked.url, "expected either that, or --before and --after")
+        key = read_api_key(asked.api_key_file)
+        seconds = _SECONDS if asked.seconds is None else asked.seconds
+        return read_server(asked.url, seconds=seconds, api_key=key, stages=console.progress)
+    if asked.before is None or asked.after is None:
+        raise ValueError("--url is missing; expected the address of a server, or --before and --after")
+    if asked.seconds is None:
+        raise ValueError("--seconds is missing; expected the time between --before and --after")
+    return ServerReadings.of(asked.before, asked.after, seconds=asked.seconds)
+
+
+def _deployment(asked: AdviseFlags, engine: str, settings: dict[str, str]) -> Deployment | None:
+    """The server's device; None beside a profile."""
+    if asked.device is None:
+        return None
+    fields: dict[str, Any] = {"settings": settings}
+    if asked.dtype is not None:
+        target, _, draft = asked.dtype.partition(",")
+        fields |= {"quant": target.strip()} | ({"draft_quant": draft.strip()} if draft else {})
+    return Deployment(device=asked.device, num_devices=asked.devices, engine=asked.engine or engine, **fields)
