@@ -12,33 +12,19 @@ from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.decoding import Chains
 from swiftspec.planner.under_load.loads import ArrayRun, Requests
 from swiftspec.planner.under_load.measured_engine import MeasuredEngine
-from swiftspec.profiler.served.fit import Coefficients, FittedAbove, FittedSteps
+from swiftspec.profiler.served.fit import FittedAbove
 from swiftspec.profiler.served.measure import ProbeSizes, ServerTimes, profile_of
 from swiftspec.profiler.served.probes import Drafting
 from tests.builders import MODEL
+from tests.profiler.served.steps import KNOWN, STEP
 
-STEPS = FittedSteps(
-    rows=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
-    rows_s=(0.040, 0.041, 0.043, 0.047, 0.060, 0.085, 0.130, 0.220, 0.400, 0.770),
-    coefficients=Coefficients(
-        sequence_s=2e-4,
-        cached_s=4e-6,
-        pair_s=1e-7,
-        lookup_s=0.002,
-        round_s=0.003,
-        draft_s=0.0015,
-        draft_row_s=1e-4,
-        draft_cached_s=5e-7,
-    ),
-    median_error=0.03,
-    largest_error=0.1,
-)
 RATE = 0.65  # at which each draft token is accepted, if those before it were
 PROMPT, OUTPUT = 120, 64
 
 
 def served_profile() -> Profile:
-    """A profile of a vLLM server."""
+    """A profile of a vLLM server, whose fit is 3 % off."""
+    step = STEP.model_copy(update={"fitted_s": 1.03 * STEP.seconds})
     served = Served(
         engine="vllm@0.32.0",
         methods=(Method.MODEL, Method.PROMPT_LOOKUP),
@@ -49,12 +35,10 @@ def served_profile() -> Profile:
         cache_tokens=100_000,
         request_s=0.005,
         prompt_token_s=2e-6,
-        median_error=STEPS.median_error,
-        largest_error=STEPS.largest_error,
-        num_measured=100,
+        measured=(step,),
         minutes=1.0,
     )
-    times = ServerTimes(steps=STEPS, above=FittedAbove(0.005, 2e-6), num_measured=100, seconds=60.0)
+    times = ServerTimes(steps=KNOWN, above=FittedAbove(0.005, 2e-6), measured=(step,))
     policies = {Drafting.PLAIN: "autoregressive", Drafting.LOOKUP: "prompt_lookup", Drafting.DRAFT: "serial_chain"}
     sizes = ProbeSizes(sequences=8, longest=1024)
     return profile_of(times, sizes, device="cpu", target=MODEL, draft=MODEL, served=served, policies=policies)

@@ -177,7 +177,7 @@ def profile_of(
     policies: Mapping[Drafting, str],
 ) -> Profile:
     """The profile of a server. policies: names of those whose rounds were measured, by how they draft."""
-    steps, last = times.steps, sizes.context
+    steps, last = times.steps, sizes.longest  # what the fit says of contexts lies on straight lines
     coefficients = steps.coefficients
 
     def verify(rows: int, context: int) -> float:

@@ -8,7 +8,7 @@ from swiftspec.profiler.served.fit import Coefficients, FittedAbove, FittedSteps
 from swiftspec.profiler.served.measure import ProbeSizes, ServerTimes, profile_of
 from swiftspec.profiler.served.probes import Drafting
 
-__all__ = ["KNOWN", "SIZES", "known_profile"]
+__all__ = ["KNOWN", "SIZES", "STEP", "known_profile"]
 
 KNOWN = FittedSteps(
     rows=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
@@ -25,7 +25,7 @@ KNOWN = FittedSteps(
     ),
 )
 SIZES = ProbeSizes(sequences=8, longest=1024)
-_STEP = MeasuredStep(
+STEP = MeasuredStep(
     drafting="plain",
     sequences=1,
     rows=1.0,
@@ -52,11 +52,11 @@ def known_profile() -> Profile:
         beside_draft=19_000,
         request_s=0.006,
         prompt_token_s=0.0,
-        measured=(_STEP,),
+        measured=(STEP,),
         minutes=5.0,
     )
     return profile_of(
-        ServerTimes(steps=KNOWN, above=FittedAbove(0.006, 0.0), measured=(_STEP,)),
+        ServerTimes(steps=KNOWN, above=FittedAbove(0.006, 0.0), measured=(STEP,)),
         SIZES,
         device="cpu",
         target=ModelRef(model="demo/target", dtype="float32"),
