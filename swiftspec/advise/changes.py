@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from swiftspec.advise.evidence import ENOUGH_REQUESTS, LEAST_GAIN, Evidence
-from swiftspec.advise.model import Served, ServerModel, Variant
+from swiftspec.advise.model import LoadMeans, ServerModel, Variant
 from swiftspec.advise.words import length_setting, limit_setting, schedule_setting
 from swiftspec.artifacts.advice import Advice, Change, ChangeKind, LengthAtLoad, Outcome
 from swiftspec.engines.words import LengthRange
@@ -32,7 +32,7 @@ class _Tried:
 
     change: Change
     variant: Variant
-    served: Served
+    served: LoadMeans
 
 
 def advice_on(model: ServerModel, *, server: str, progress: Progress) -> Advice:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from swiftspec.advise.model import Served, ServerModel, Variant
+from swiftspec.advise.model import LoadMeans, ServerModel, Variant
 from swiftspec.advise.observed import effective
 from swiftspec.artifacts.gain import Gain
 
@@ -37,7 +37,7 @@ class Evidence:
     """
 
     model: ServerModel
-    now: Served
+    now: LoadMeans
     lengths: tuple[int, ...]
     requests: int
 
@@ -45,7 +45,7 @@ class Evidence:
         """The same with more requests of this kind."""
         return replace(self, requests=requests)
 
-    def gain(self, variant: Variant, then: Served) -> Gain:
+    def gain(self, variant: Variant, then: LoadMeans) -> Gain:
         """Gain of a variant with its 90 % interval.
 
         The counted TPOT stays as it is: if more tokens were accepted, then steps took longer.
@@ -61,7 +61,7 @@ class Evidence:
         low, high = np.quantile(ratios, _LEVELS).tolist()
         return Gain(ratio=ratio, low=min(max(low, 1e-3), ratio), high=max(high, ratio))
 
-    def needed_requests(self, variant: Variant, then: Served) -> int | None:
+    def needed_requests(self, variant: Variant, then: LoadMeans) -> int | None:
         """Requests with which the gain would be sure, if it is as predicted; None if no number would do."""
         if self.of(_MANY).gain(variant, then).low <= LEAST_GAIN:
             return None
@@ -70,7 +70,7 @@ class Evidence:
             needed *= _GROWTH
         return round(needed)
 
-    def _step_errors(self, variant: Variant, then: Served) -> npt.NDArray[np.float64]:
+    def _step_errors(self, variant: Variant, then: LoadMeans) -> npt.NDArray[np.float64]:
         """Factors of the seconds of a step: the part in which both servers' differ may be wrong."""
         accepted = self.model.acceptance
         now_s = self.now.tpot_s * accepted.tokens(self.model.now.length)

@@ -19,7 +19,7 @@ from swiftspec.planner.under_load.loads import UNEVEN, Requests
 from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.scheduler.prefix_cache import PrefixCache
 
-__all__ = ["AT_ONCE", "Served", "ServerModel", "Variant"]
+__all__ = ["AT_ONCE", "LoadMeans", "ServerModel", "Variant"]
 
 # Methods that draft all tokens of a round in one forward.
 AT_ONCE: Final = frozenset({Method.PARD, Method.P_EAGLE, Method.DFLASH, Method.DSPARK, Method.DOMINO})
@@ -46,7 +46,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class LoadMeans:
     """Predicted means of a load. tokens_per_s: of all requests."""
 
     ttft_s: float
@@ -117,7 +117,7 @@ class ServerModel:
         drafts = self.observed.draft_tokens and not self.looks_up and self.observed.cached_share
         return self.serving.tokens_read_again if drafts else 0
 
-    def serve(self, variant: Variant) -> Served:
+    def serve(self, variant: Variant) -> LoadMeans:
         """Simulate the load. ValueError if the models do not fit the device."""
         requests = self._requests(variant.requests)
         run = simulate(requests, self._engine(variant), seed=_SEED)
@@ -125,7 +125,7 @@ class ServerModel:
         inner = slice(variant.requests, -variant.requests)
         ttft_s, e2e_s = float(run.ttft_s[inner].mean()), float(run.e2e_s[inner].mean())
         later = float(run.output_tokens[inner].mean()) - 1
-        return Served(
+        return LoadMeans(
             ttft_s=ttft_s,
             tpot_s=(e2e_s - ttft_s) / max(1.0, later),
             e2e_s=e2e_s,

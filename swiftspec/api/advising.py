@@ -27,7 +27,6 @@ __all__ = ["LOOKED_UP", "ServerReadings", "advise", "read_server"]
 
 LOOKED_UP: Final = "ngram"  # as a draft: proposals are looked up in the text
 _MOST_BYTES: Final = 16 << 20
-_NORMAL_MEDIAN: Final = 0.6745  # median of the absolute value of a standard normal
 # Relative standard deviation of composed steps: predictions of measured loads are off by about as much.
 _COMPOSED_ERROR: Final = 0.15
 _WAIT_S: Final = 1.0
@@ -134,7 +133,7 @@ def _of_profile(profile: Profile, name: str, settings: Mapping[str, str]) -> tup
         changed = {"step_tokens": limits.step_tokens, "requests": limits.requests, "runs_ahead": limits.runs_ahead}
         served = replace(served, served=known.model_copy(update=changed))
     source = f"measured on a server of {known.engine}, off by {100 * known.median_error:.1f} % in the median"
-    return served, source, known.median_error / _NORMAL_MEDIAN
+    return served, source, known.step_error
 
 
 def _composed(

@@ -126,15 +126,8 @@ def server_of(run: ServedPrediction, here: EngineHere, *, folder: Path, stages: 
     exported = export_plan(plan, here.engine)
     with ExitStack() as stack:
         with stages(f"start {name}") as progress:
-            server = here.server(
-                exported.arguments,
-                target=model_argument(plan.target.model),
-                environment=exported.environment,
-                files=exported.files,
-                log=folder / f"{name}.log",
-                progress=progress,
-            )
-            url = stack.enter_context(server).url
+            target, log = model_argument(plan.target.model), folder / f"{name}.log"
+            url = stack.enter_context(here.server(exported, target=target, log=log, progress=progress)).url
         drafting = Drafting.DRAFT if run.levels else Drafting.LOOKUP if length else Drafting.PLAIN
         yield probed_server(url, drafting, lengths=lambda _: length)
 

@@ -1,7 +1,8 @@
 """Facts of the server that a profile was measured on, beside its steps."""
 
 from dataclasses import replace
-from statistics import median
+from statistics import NormalDist, median
+from typing import Final
 
 from pydantic import Field
 
@@ -11,6 +12,8 @@ from swiftspec.engines.words import Method
 from swiftspec.files.document import Facts
 
 __all__ = ["MeasuredStep", "Served"]
+
+_MEDIAN_DEVIATION: Final = NormalDist().inv_cdf(0.75)  # of a standard normal, from its mean
 
 
 class MeasuredStep(Facts):
@@ -69,6 +72,11 @@ class Served(Facts):
     def median_error(self) -> float:
         """Of the fitted steps, as a share of the measured ones."""
         return median(abs(step.error) for step in self.measured)
+
+    @property
+    def step_error(self) -> float:
+        """Relative standard deviation of a step's time, of which the median error is that of a normal law."""
+        return self.median_error / _MEDIAN_DEVIATION
 
     @property
     def description(self) -> Engine:

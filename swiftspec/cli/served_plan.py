@@ -88,15 +88,8 @@ def _server(
         console.note(exported.basis)
     with ExitStack() as stack:
         with console.progress(f"start {exported.full_name}") as progress:
-            started = here.server(
-                exported.arguments,
-                target=model_argument(made.target.model),
-                environment=exported.environment,
-                files=exported.files,
-                log=log,
-                progress=progress,
-                port=port,
-            )
+            target = model_argument(made.target.model)
+            started = here.server(exported, target=target, log=log, progress=progress, port=port)
             server = stack.enter_context(started)
         yield server, exported, made
 

@@ -212,8 +212,7 @@ class Engine:
         """
         large = device.memory_bytes >= self.large_bytes and device.name not in self.never_large
         limits = self.large_limits if large else self.small_limits
-        ahead = self.ahead_since is not None and self.release >= self.ahead_since
-        return self._changed(replace(limits, runs_ahead=ahead), settings or {})
+        return self._changed(replace(limits, runs_ahead=self._is_ahead), settings or {})
 
     def limits_here(self, device: str, options: Sequence[str]) -> StepLimits:
         """Its limits on this machine's `cpu` or `cuda`, with those of its command's options.
@@ -221,13 +220,17 @@ class Engine:
         FieldError if it does not run there.
         """
         if device != "cpu":
-            ahead = self.ahead_since is not None and self.release >= self.ahead_since
-            limits = replace(self.large_limits, runs_ahead=ahead)
+            limits = replace(self.large_limits, runs_ahead=self._is_ahead)
         elif self.cpu_limits is None:
             raise FieldError("device", device, f"{self.full_name} is not known to run on CPUs")
         else:
             limits = self.cpu_limits
         return self._changed(limits, self._settings_in(options))
+
+    @property
+    def _is_ahead(self) -> bool:
+        """Whether this release forms the next step while one runs."""
+        return self.ahead_since is not None and self.release >= self.ahead_since
 
     def _settings_in(self, options: Sequence[str]) -> dict[str, str]:
         """Limits that options set, by the engine's words."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from swiftspec.engines import Engine
 from swiftspec.export.local import local_arguments
@@ -13,7 +14,18 @@ from swiftspec.files.writing import write_output
 from swiftspec.machine import free_port
 from swiftspec.progress import Progress
 
-__all__ = ["EngineHere"]
+__all__ = ["EngineHere", "WrittenCommand"]
+
+
+class WrittenCommand(Protocol):
+    """A command as `export` writes it: words, variables, and the text of files by the names that words have."""
+
+    @property
+    def arguments(self) -> Sequence[str]: ...
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+    @property
+    def files(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,26 +45,24 @@ class EngineHere:
     @contextmanager
     def server(
         self,
-        arguments: Sequence[str],
+        written: WrittenCommand,
         *,
         target: str,
-        environment: Mapping[str, str],
-        files: Mapping[str, str],
         log: Path,
         progress: Progress,
         port: int | None = None,
     ) -> Iterator[RunningServer]:
         """A server that serves within the context.
 
-        arguments, environment, files: of its command as it is exported. The files are written beside the log. port: a
-        free one if not given.
+        written: its command as it is exported. target: the model that it names. log: its files are written beside it.
+        port: a free one if not given.
 
         ServerError: if it does not start.
         """
         port = port or free_port()
-        for name, text in files.items():
+        for name, text in written.files.items():
             write_output(log.with_name(name), text.encode())
-        placed = [str(log.with_name(word)) if word in files else word for word in arguments]
+        placed = [str(log.with_name(word)) if word in written.files else word for word in written.arguments]
         local = local_arguments(
             self.engine,
             placed,
@@ -66,7 +76,7 @@ class EngineHere:
         usual = self.engine.command.cpu_environment if self.device == "cpu" and self.engine.command else {}
         unset = {name: value for name, value in usual.items() if name not in os.environ}
         command = ServerCommand(
-            name=self.engine.full_name, arguments=local, url=url, environment={**unset, **environment}
+            name=self.engine.full_name, arguments=local, url=url, environment={**unset, **written.environment}
         )
         with started(command, log=log, timeout_s=self.start_s, progress=progress) as server:
             yield server

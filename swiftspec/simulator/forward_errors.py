@@ -37,7 +37,6 @@ ROOFLINE: Final = 0.2
 _SPARSE_PARTS = frozenset({"experts", "absorbed", "recurrence"})  # which no dense forward has
 _UNKNOWN = (Provenance.ROOFLINE,)
 _NORMAL = NormalDist()
-_MEDIAN_DEVIATION: Final = _NORMAL.inv_cdf(0.75)  # of a standard normal, from its mean
 # Steps of an additive recurrence whose points fill the square evenly: powers of the inverse plastic number.
 _STEPS: Final[Mapping[Role, float]] = {Role.TARGET: 0.7548776662466927, Role.DRAFT: 0.5698402909980532}
 
@@ -98,7 +97,7 @@ def forward_errors(profile: Profile) -> ForwardErrors:
 
 def _error_of(profile: Profile, role: Role) -> float:
     if profile.served is not None:
-        return profile.served.median_error / _MEDIAN_DEVIATION
+        return profile.served.step_error
     total_s = unknown_s = 0.0
     for step in profile.steps:
         if step.role is not role or step.phase is Phase.PREFILL:

@@ -54,7 +54,9 @@ def test_advice_is_printed_saved_and_drawn(
     assert found.best.setting in said
     assert "Drafts accepted up to each token" in said
     root = ElementTree.fromstring(page.read_text().removeprefix("<!DOCTYPE html>\n"))
-    title = "".join(root.find("body/main/header/h1").itertext())  # type: ignore[union-attr]
+    heading = root.find("body/main/header/h1")
+    assert heading is not None
+    title = "".join(heading.itertext())
     assert title.startswith(f"Draft {found.best.value} token")
     assert len(root.findall(".//circle")) == len(found.lengths)
 

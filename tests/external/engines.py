@@ -39,7 +39,7 @@ from swiftspec.policies.trees.heads import HeadChain
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "swiftspec/demo"
-LAYERS = 48  # so many that a row of the target takes 30 draft forwards, as of a model of 8 billion beside one of 0.3
+LAYERS = 48  # so many that a row of the target takes some 25 draft forwards
 OPTIONS = ("--max-model-len", "1024", "--max-num-seqs", "16")
 NUM_PROMPTS, NUM_TOKENS, LENGTH = 40, 64, 4
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
@@ -118,14 +118,7 @@ def _texts(here: EngineHere, target: Path, policy: Policy, draft: Path, log: Pat
     written = server_command(here.engine, settings)
     with (
         console.progress(f"outputs of {policy.name}") as progress,
-        here.server(
-            written.arguments,
-            target=str(target),
-            environment=written.environment,
-            files=written.files,
-            log=log,
-            progress=progress,
-        ) as server,
+        here.server(written, target=str(target), log=log, progress=progress) as server,
     ):
         client = ServerClient(server.url)
         model = client.model()

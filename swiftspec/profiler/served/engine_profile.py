@@ -110,15 +110,8 @@ def _server(
     written = server_command(here.engine, settings)
     with ExitStack() as stack:
         with stages(f"start {drafting}") as progress:
-            started = here.server(
-                written.arguments,
-                target=settings.target,
-                environment=written.environment,
-                files=written.files,
-                log=logs / f"{drafting}.log",
-                progress=progress,
-            )
-            url = stack.enter_context(started).url
+            log = logs / f"{drafting}.log"
+            url = stack.enter_context(here.server(written, target=settings.target, log=log, progress=progress)).url
         yield probed_server(url, drafting, lengths=_lengths(drafting))
 
 
