@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Final
 
 from swiftspec.advise.evidence import ENOUGH_REQUESTS, LEAST_GAIN, Evidence
@@ -173,6 +173,8 @@ def _ranges(by_load: Sequence[LengthAtLoad]) -> list[LengthRange]:
         return []
     firsts = [1, *((left.requests + right.requests) // 2 + 1 for left, right in pairwise(by_load))]
     lasts = [*(first - 1 for first in firsts[1:]), 2 * by_load[-1].requests]
-    return [
+    ranges = [
         LengthRange(first, last, each.draft_tokens) for first, last, each in zip(firsts, lasts, by_load, strict=True)
     ]
+    alike = [list(group) for _, group in groupby(ranges, key=lambda each: each.num_draft_tokens)]
+    return [LengthRange(group[0].first, group[-1].last, group[0].num_draft_tokens) for group in alike]

@@ -27,6 +27,7 @@ _ASK_EVERY_S = 0.25
 _ANSWERS_WITHIN_S = 2.0
 _TAIL_BYTES = 1 << 16
 _LINE_CHARACTERS = 300
+_ADDRESS = re.compile(r"\S+://\S+")  # of an explanation, which may have the word, too
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -161,6 +162,6 @@ def _complaint(log: Path) -> str:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         text = _STYLE.sub("", file.read().decode(errors="replace"))
     lines = [line for raw in text.splitlines() if (line := " ".join(raw.split()))]
-    errors = [line for line in lines if "error" in line.lower()]
+    errors = [line for line in lines if "error" in _ADDRESS.sub("", line).lower()]
     line = (errors or lines or ["it printed nothing"])[-1]
     return line if len(line) <= _LINE_CHARACTERS else f"{line[: _LINE_CHARACTERS - 3]}..."
