@@ -76,7 +76,10 @@ def test_a_server_that_is_killed_is_said_to_be(fake: Fake) -> None:
     ("script", "complaint"),
     [
         ("echo starting; echo 'ERROR: no GPU'; echo bye; echo; exit 4", "(exit code 4): ERROR: no GPU"),
-        ("echo 'Value error: too long'; echo 'visit https://x.dev/value_error'; exit 1", "Value error: too long"),
+        (
+            "echo 'Value error: too long'; echo 'visit https://x.dev/value_error'; exit 1",
+            "(exit code 1): Value error: too long",
+        ),
         ("echo starting; echo '  no  GPU'; exit 4", "(exit code 4): no GPU"),
         ("exit 0", "(exit code 0): it printed nothing"),
         ("printf 'error %01000d' 0; exit 4", f"(exit code 4): error {'0' * 291}..."),
