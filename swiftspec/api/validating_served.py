@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
@@ -21,6 +22,7 @@ from swiftspec.engines.words import Method
 from swiftspec.errors import FieldError
 from swiftspec.export import export_plan
 from swiftspec.export.nearest import model_argument
+from swiftspec.external.core_pace import watched
 from swiftspec.files.document import Origin
 from swiftspec.planner.under_load.measured_engine import MeasuredEngine
 from swiftspec.profiler.served.engine_profile import probed_server
@@ -127,9 +129,9 @@ def server_of(run: ServedPrediction, here: EngineHere, *, folder: Path, stages: 
     with ExitStack() as stack:
         with stages(f"start {name}") as progress:
             target, log = model_argument(plan.target.model), folder / f"{name}.log"
-            url = stack.enter_context(here.server(exported, target=target, log=log, progress=progress)).url
+            server = stack.enter_context(here.server(exported, target=target, log=log, progress=progress))
         drafting = Drafting.DRAFT if run.levels else Drafting.LOOKUP if length else Drafting.PLAIN
-        yield probed_server(url, drafting, lengths=lambda _: length)
+        yield probed_server(server.url, drafting, lengths=lambda _: length, cores=here.cores(server))
 
 
 def compared(
@@ -141,15 +143,19 @@ def compared(
     limit: int | None = None,
     stages: Stages = silent,
 ) -> PolicyLoad:
-    """One policy, sent its load between two looks at the speed of its server's steps."""
+    """One policy, sent its load. Its cores' pace tells how fast steps are then, or a look before and one after it."""
     engine = MeasuredEngine.of(run.planned.profile)
     assert engine is not None, "its profile is of a server"
-    most = run.workload.arrivals.num_clients or _PROBED
-    factors = [_time_factor(engine, server, min(most, _PROBED))]
+    usual_s = engine.served.pace_s if server.cores else None
+    sequences = min(run.workload.arrivals.num_clients or _PROBED, _PROBED)
+    factors = [] if usual_s else [_time_factor(engine, server, sequences)]
     before = server.client.reading()
-    _, sent = send(server.client.url, run.workload, prompts, api_key="", seed=run.seed, limit=limit, stages=stages)
+    with watched(server.cores) as pace:
+        began_s = time.perf_counter()
+        _, sent = send(server.client.url, run.workload, prompts, api_key="", seed=run.seed, limit=limit, stages=stages)
+        pace_s = pace.seconds(began_s, time.perf_counter())
     counted = server.client.reading().since(before)
-    factors.append(_time_factor(engine, server, min(most, _PROBED)))
+    factors.append(pace_s / usual_s if usual_s else _time_factor(engine, server, sequences))
     accepted = counted.count("spec_decode_num_accepted_tokens")
     counts = DraftCounts(
         steps=sum(answer.num_tokens - 1 for answer in sent.answers) - accepted,

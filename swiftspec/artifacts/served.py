@@ -51,7 +51,8 @@ class Served(Facts):
     cache_tokens: tokens that its KV cache has room for; beside_draft: the same next to the profile's draft.
     request_s, prompt_token_s: above the engine, as in `engines.constants`.
     measured: what the steps were fitted to.
-    minutes: time that measuring took, starts included.
+    minutes: time that measuring took, starts included. pace_s: what the work of `external.core_pace` took on the
+    server's cores meanwhile; None where they were not watched.
     """
 
     engine: str
@@ -67,6 +68,7 @@ class Served(Facts):
     prompt_token_s: float = Field(ge=0)
     measured: tuple[MeasuredStep, ...] = Field(min_length=1)
     minutes: float = Field(ge=0)
+    pace_s: float | None = Field(default=None, gt=0, exclude_if=lambda seconds: seconds is None)
 
     @property
     def median_error(self) -> float:

@@ -1,7 +1,7 @@
 """An engine that this machine has, and the servers that it starts."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +41,10 @@ class EngineHere:
     python: str | None = None
     options: Sequence[str] = field(default_factory=tuple)
     start_s: float = 900.0
+
+    def cores(self, server: RunningServer) -> Set[int]:
+        """Cores that a server of it computes on; none where a GPU does."""
+        return server.cores if self.device == "cpu" else frozenset()
 
     @contextmanager
     def server(

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -48,6 +48,15 @@ class ProcessGroup:
             return None
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
+    @property
+    def cores(self) -> Set[int]:
+        """Cores that its threads are bound to; all that it may use if none is bound."""
+        every = os.sched_getaffinity(0)
+        allowed = [
+            cores for entry in Path("/proc").glob("[0-9]*") if _runs_in(self.pid, entry) for cores in _cores(entry)
+        ]
+        return set().union(*(cores for cores in allowed if cores < every)) or every
+
     def end(self, *, within_s: float, noted: Sequence[int]) -> None:
         """Ask all processes to end, and kill those that run after a while, or as soon as a signal has been noted."""
         self._signal(signal.SIGTERM)
@@ -82,6 +91,13 @@ def _runs_in(group: int, entry: Path) -> bool:
         return False
     fields = stat.rpartition(b")")[2].split()
     return int(fields[_GROUP]) == group and (fields[_STATE] not in (b"Z", b"X") or int(fields[_NUM_THREADS]) > 1)
+
+
+def _cores(entry: Path) -> Iterator[Set[int]]:
+    """Cores that each thread of a process may use."""
+    for thread in entry.glob("task/[0-9]*"):
+        with suppress(OSError):  # it has gone
+            yield os.sched_getaffinity(int(thread.name))
 
 
 @contextmanager

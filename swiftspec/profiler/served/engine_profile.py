@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import reduce
@@ -111,8 +111,8 @@ def _server(
     with ExitStack() as stack:
         with stages(f"start {drafting}") as progress:
             log = logs / f"{drafting}.log"
-            url = stack.enter_context(here.server(written, target=settings.target, log=log, progress=progress)).url
-        yield probed_server(url, drafting, lengths=_lengths(drafting))
+            server = stack.enter_context(here.server(written, target=settings.target, log=log, progress=progress))
+        yield probed_server(server.url, drafting, lengths=_lengths(drafting), cores=here.cores(server))
 
 
 def profile_url(
@@ -180,7 +180,8 @@ def _profile(
 ) -> Profile:
     """The profile of servers. began_s: when their start began, of `time.monotonic`."""
     sizes, plain, beside = found[0].sizes, found[0].first, found[-1].last
-    times = ServerTimes.of(reduce(Measurements.also, (each.times for each in found)))
+    measured = reduce(Measurements.also, (each.times for each in found))
+    times = ServerTimes.of(measured)
     limits = engine.limits_here(device, options)
     drafter = drafter_of(pair.draft.model)
     served = Served(
@@ -197,18 +198,28 @@ def _profile(
         prompt_token_s=times.above.prompt_token_s,
         measured=times.measured,
         minutes=(time.monotonic() - began_s) / 60,
+        pace_s=measured.pace_s,
     )
     names = {drafting: policy.name for drafting, policy in policies.items()}
     return profile_of(times, sizes, device=device, target=pair.target, draft=pair.draft, served=served, policies=names)
 
 
-def probed_server(url: str, drafting: Drafting, *, lengths: Callable[[int], int], api_key: str = "") -> ProbedServer:
+def probed_server(
+    url: str,
+    drafting: Drafting,
+    *,
+    lengths: Callable[[int], int],
+    api_key: str = "",
+    cores: Set[int] = frozenset(),
+) -> ProbedServer:
     """A server that runs. ValueError if it does not answer, or tells no metrics."""
     client = ServerClient(url, api_key=api_key)
     model = client.model()
     client.reading()
     vocabulary = sorted({*client.tokenize(_TEXT, model=model)})
-    return ProbedServer(client=client, model=model, drafting=drafting, vocabulary=vocabulary, lengths=lengths)
+    return ProbedServer(
+        client=client, model=model, drafting=drafting, vocabulary=vocabulary, lengths=lengths, cores=cores
+    )
 
 
 def _known(dtype: str) -> str:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from swiftspec.artifacts.profile import HostPoint, Profile, StepPoint
 from swiftspec.artifacts.served import MeasuredStep, Served
+from swiftspec.external.core_pace import watched
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.served.fit import FittedAbove, FittedSteps, fit_above, fit_steps, typical
@@ -21,9 +22,10 @@ from swiftspec.timing.timeline import Phase
 
 __all__ = ["Measurements", "ProbeSizes", "ServerTimes", "measure_servers", "profile_of"]
 
-_PASSES: Final = 3
-_WARM_UP, _REFERENCE = Probe(1, 16, 4), Probe(1, 16, 6)
-_SHORT, _STEPS = 16, 16
+_PASSES: Final = 4
+_WARM_UP: Final = Probe(1, 16, 4)
+_SETTLES_S: Final = 1.5  # a worker of vLLM polls for a second after its last step, on the cores of the next server's
+_SHORT, _STEPS = 16, 32
 _LONG: Final = 1024  # tokens of long prompts, at most, or half of the longest request
 _LARGEST: Final = 8192
 
@@ -60,14 +62,15 @@ class ProbeSizes:
 
 
 class Measurements(NamedTuple):
-    """Steps and prompts of servers, as they were measured."""
+    """Steps and prompts of servers, as they were measured, and the pace of the cores that all times hold for."""
 
     steps: tuple[Measured, ...] = ()
     prompts: tuple[PromptTime, ...] = ()
+    pace_s: float | None = None
 
     def also(self, other: Measurements) -> Measurements:
-        """Both together."""
-        return Measurements(self.steps + other.steps, self.prompts + other.prompts)
+        """Both together, of servers on devices that keep their pace."""
+        return Measurements(self.steps + other.steps, self.prompts + other.prompts, self.pace_s or other.pace_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,72 +101,55 @@ class ServerTimes:
 def measure_servers(
     servers: Sequence[ProbedServer], sizes: ProbeSizes, *, most_s: float, progress: Progress
 ) -> Measurements:
-    """Measure in turn, several times, so that all suffer alike from what a machine does meanwhile.
+    """Measure each server in turn, several times, so that all suffer alike from what a machine does meanwhile.
 
-    Prompts are measured on the first server alone, if it is plain.
+    Where they compute on cores of this machine, the cores' pace is watched, and all is told at the usual one. Prompts
+    are measured on the first server alone, if it is plain.
 
     most_s: no further pass begins that would not end in time.
 
     ValueError: if a request fails.
     """
     began_s = time.perf_counter()
-    probes: list[tuple[ProbedServer, Probe | PromptProbe]] = [
-        (server, probe) for server in servers for probe in sizes.decoding()
-    ]
-    first = servers[0]
-    if first.drafting is Drafting.PLAIN:
-        probes += [(first, probe) for probe in sizes.prompts()]
+    probes: dict[Drafting, list[Probe | PromptProbe]] = {each.drafting: [*sizes.decoding()] for each in servers}
+    if Drafting.PLAIN in probes:
+        probes[Drafting.PLAIN] += sizes.prompts()
+    total, done = _PASSES * sum(map(len, probes.values())), 0
     for server in servers:
         server.decoding(_WARM_UP, seed=0)
-    measured: list[Measured] = []
+    timed: list[_Timed] = []
     times: list[PromptTime] = []
-    pace = _Pace(first)
-    total = _PASSES * len(probes)
-    for number in range(_PASSES):
-        for done, (server, probe) in enumerate(probes, start=1 + number * len(probes)):
-            pace.look()
-            if isinstance(probe, Probe):
-                if (found := server.decoding(probe, seed=1)) is not None:
-                    measured.append(pace.noted(found))
-            elif (read := server.prompt(probe, seed=2 + number)) is not None:
-                measured.append(pace.noted(read[0]))
-                times.append(read[1])
-            progress(done, total, f"{server.drafting}, pass {number + 1} of {_PASSES}")
-        spent_s = time.perf_counter() - began_s
-        if spent_s * (number + 2) / (number + 1) > most_s:
-            break
-    pace.look()
-    return Measurements(tuple(pace.at_usual(measured)), tuple(times))
+    with watched(servers[0].cores) as pace:
+        for number in range(_PASSES):
+            for server in servers:
+                time.sleep(_SETTLES_S)
+                for probe in probes[server.drafting]:
+                    sent_s, found = time.perf_counter(), None
+                    if isinstance(probe, Probe):
+                        found = server.decoding(probe, seed=1)
+                    elif (read := server.prompt(probe, seed=2 + number)) is not None:
+                        found = read[0]
+                        times.append(read[1])
+                    if found is not None:
+                        timed.append(_Timed(found, pace.seconds(sent_s, time.perf_counter())))
+                    done += 1
+                    progress(done, total, f"{server.drafting}, pass {number + 1} of {_PASSES}")
+            spent_s = time.perf_counter() - began_s
+            if spent_s * (number + 2) / (number + 1) > most_s:
+                break
+    usual_s = median(each.pace_s for each in timed) if timed else 1.0
+    return Measurements(
+        tuple(each.measured._replace(seconds=each.measured.seconds * usual_s / each.pace_s) for each in timed),
+        tuple(times),
+        usual_s if servers[0].cores else None,
+    )
 
 
-class _Pace:
-    """The machine's pace: how long the same few steps take before and after every measurement.
+class _Timed(NamedTuple):
+    """What was measured, and the pace of the cores meanwhile."""
 
-    A machine that others share may be half as fast for some seconds. What was measured meanwhile is divided by that.
-    """
-
-    def __init__(self, server: ProbedServer) -> None:
-        self._server = server
-        self._seconds: list[float] = []
-        self._looks: list[int] = []  # number of the look before each measurement
-
-    def look(self) -> None:
-        """Measure the steps."""
-        found = self._server.decoding(_REFERENCE, seed=0)
-        self._seconds.append(found.seconds if found else self._seconds[-1] if self._seconds else 1.0)
-
-    def noted(self, measured: Measured) -> Measured:
-        """The same; it came after the last look."""
-        self._looks.append(len(self._seconds) - 1)
-        return measured
-
-    def at_usual(self, measured: Sequence[Measured]) -> list[Measured]:
-        """All that was noted, at the pace that was usual."""
-        usual_s = median(self._seconds)
-        around_s = [(self._seconds[look] + self._seconds[look + 1]) / 2 for look in self._looks]
-        return [
-            one._replace(seconds=one.seconds * usual_s / each) for one, each in zip(measured, around_s, strict=True)
-        ]
+    measured: Measured
+    pace_s: float
 
 
 def profile_of(

@@ -1,6 +1,6 @@
 """Probes: a few requests at once, whose chunks tell how long a server's steps take."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
@@ -80,6 +80,7 @@ class ProbedServer:
     """A server, and how it drafts.
 
     vocabulary: token ids that prompts are made of. lengths: draft tokens of a round by requests at once.
+    cores: of this machine, that it computes on.
     """
 
     client: ServerClient
@@ -87,6 +88,7 @@ class ProbedServer:
     drafting: Drafting
     vocabulary: Sequence[int]
     lengths: Callable[[int], int]
+    cores: Set[int] = frozenset()
 
     def decoding(self, probe: Probe, *, seed: int) -> Measured | None:
         """A step of requests that all decode; None if there were too few of them.

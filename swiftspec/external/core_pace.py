@@ -1,0 +1,105 @@
+"""How fast cores are meanwhile: the same work, again and again, beside what is measured on them.
+
+A core that other machines share may be half as fast for some seconds, and all that runs on it is, by much the same
+factor. So times that were measured a minute apart can be compared once each is divided by what this work took then.
+Four kinds of work count alike, because each suffers from something else: Python's own, and arrays that fit the
+second-level cache, that are computed with, and that do not fit. docs/log/2026-11-27-vllm-on-cpus.md has how well steps
+of a server follow them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["CorePace", "watched"]
+
+_EVERY_S: Final = 0.1  # the work takes 2 % of a core
+_AROUND_S: Final = 0.3  # so that some samples lie in the shortest window
+_MOST_CORES: Final = 8
+_TURNS: Final = 3000
+_SIDE: Final = 512
+_CACHED: Final = 125_000
+_STREAMED: Final = 1_000_000
+
+
+class CorePace:
+    """Seconds of the work on some cores, as far as they have been watched."""
+
+    def __init__(self, watchers: list[_Watcher]) -> None:
+        self._watchers = watchers
+
+    def seconds(self, began_s: float, ended_s: float) -> float:
+        """Of the work, the mean over cores, between two times of `time.perf_counter`; 1 if no core is watched."""
+        means = [each.mean(began_s - _AROUND_S, ended_s + _AROUND_S) for each in self._watchers]
+        known = [mean for mean in means if mean is not None]
+        return float(np.exp(np.mean(np.log(known)))) if known else 1.0
+
+
+@contextmanager
+def watched(cores: Set[int]) -> Iterator[CorePace]:
+    """Cores that are watched within the context; none where threads cannot be bound to cores."""
+    chosen = sorted(cores)[:: -(-len(cores) // _MOST_CORES) or 1] if sys.platform == "linux" else []
+    watchers = [_Watcher(core) for core in chosen]
+    for each in watchers:
+        each.start()
+    try:
+        yield CorePace(watchers)
+    finally:
+        for each in watchers:
+            each.ends.set()
+        for each in watchers:
+            each.join()
+
+
+class _Watcher(Thread):
+    """A thread on one core. Its work is timed by the processor time that it got, whoever else waited."""
+
+    def __init__(self, core: int) -> None:
+        super().__init__(name=f"pace of core {core}", daemon=True)
+        self.ends = Event()
+        self._core = core
+        self._samples: list[tuple[float, ...]] = []  # when, and seconds of each kind
+
+    def run(self) -> None:
+        if sys.platform == "linux":
+            os.sched_setaffinity(0, {self._core})  # of this thread alone
+        kinds = _kinds()
+        while not self.ends.wait(_EVERY_S):
+            self._samples.append((time.perf_counter(), *(_seconds(kind) for kind in kinds)))
+
+    def mean(self, began_s: float, ended_s: float) -> float | None:
+        """The geometric mean over the kinds of their mean seconds; None if nothing was sampled in that time."""
+        samples = np.array([one for one in self._samples if began_s <= one[0] <= ended_s])
+        return float(np.exp(np.mean(np.log(samples[:, 1:].mean(axis=0))))) if samples.size else None
+
+
+def _kinds() -> list[Callable[[], object]]:
+    """Work of this thread alone: none of it is done by a library's threads."""
+    cached, streamed = np.ones(_CACHED, np.float32), np.ones(_STREAMED, np.float32)
+    matrix, vector = np.ones((_SIDE, _SIDE), np.float32), np.ones(_SIDE, np.float32)
+    product: npt.NDArray[np.float32] = np.empty_like(matrix)
+    return [_count, cached.sum, lambda: np.multiply(matrix, vector, out=product), streamed.sum]
+
+
+def _count() -> int:
+    total = 0
+    for number in range(_TURNS):
+        total += number
+    return total
+
+
+def _seconds(kind: Callable[[], object]) -> float:
+    """Of the second of two runs: the first finds the caches as others left them."""
+    kind()
+    began_s = time.thread_time()
+    kind()
+    return max(1e-9, time.thread_time() - began_s)
