@@ -2,9 +2,8 @@
 
 A core that other machines share may be half as fast for some seconds, and all that runs on it is, by much the same
 factor. So times that were measured a minute apart can be compared once each is divided by what this work took then.
-Four kinds of work count alike, because each suffers from something else: Python's own, and arrays that fit the
-second-level cache, that are computed with, and that do not fit. docs/log/2026-11-27-vllm-on-cpus.md has how well steps
-of a server follow them.
+Two kinds of work count alike, as they do in decoding: products with a matrix that fits the second-level cache, and sums
+over what does not. docs/log/2026-11-27-vllm-on-cpus.md has how well steps of a server follow them.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ __all__ = ["CorePace", "watched"]
 _EVERY_S: Final = 0.1  # the work takes 2 % of a core
 _AROUND_S: Final = 0.3  # so that some samples lie in the shortest window
 _MOST_CORES: Final = 8
-_TURNS: Final = 3000
 _SIDE: Final = 512
-_CACHED: Final = 125_000
 _STREAMED: Final = 1_000_000
 
 
@@ -84,17 +81,9 @@ class _Watcher(Thread):
 
 def _kinds() -> list[Callable[[], object]]:
     """Work of this thread alone: none of it is done by a library's threads."""
-    cached, streamed = np.ones(_CACHED, np.float32), np.ones(_STREAMED, np.float32)
     matrix, vector = np.ones((_SIDE, _SIDE), np.float32), np.ones(_SIDE, np.float32)
     product: npt.NDArray[np.float32] = np.empty_like(matrix)
-    return [_count, cached.sum, lambda: np.multiply(matrix, vector, out=product), streamed.sum]
-
-
-def _count() -> int:
-    total = 0
-    for number in range(_TURNS):
-        total += number
-    return total
+    return [lambda: np.multiply(matrix, vector, out=product), np.ones(_STREAMED, np.float32).sum]
 
 
 def _seconds(kind: Callable[[], object]) -> float:

@@ -22,7 +22,7 @@ from swiftspec.timing.timeline import Phase
 
 __all__ = ["Measurements", "ProbeSizes", "ServerTimes", "measure_servers", "profile_of"]
 
-_PASSES: Final = 4
+_PASSES: Final = 5
 _WARM_UP: Final = Probe(1, 16, 4)
 _SETTLES_S: Final = 1.5  # a worker of vLLM polls for a second after its last step, on the cores of the next server's
 _SHORT, _STEPS = 16, 32
