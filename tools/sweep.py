@@ -48,26 +48,22 @@ def main() -> None:
     loads = {path.stem: Workload.load(path) for path in asked.loads}
     lengths = [int(length) for length in asked.lengths.split(",")]
     candidates = list(_candidates(planned, lengths, asked.policies.split(",")))
-    predicted = {
-        (each.describe(), name): _run(planned, each, workload).metrics()
+    runs = {
+        (each.describe(), name): _run(planned, each, workload)
         for each in candidates
         for name, workload in loads.items()
     }
-    frozen = json.dumps({f"{who} {name}": found.model_dump() for (who, name), found in predicted.items()})
-    asked.out.with_suffix(".predicted.json").write_text(frozen)
-    console.say(f"{len(predicted)} predictions, SHA-256 {sha256(frozen.encode()).hexdigest()}")
-    measured, spent_s = _measure(planned, candidates, loads, predicted, asked)
-    asked.out.write_text(
-        json.dumps(
-            {
-                "predictions_sha256": sha256(frozen.encode()).hexdigest(),
-                "seconds": spent_s,
-                "profile_minutes": planned.profile.served.minutes if planned.profile.served else None,
-                "cells": {f"{who} | {name}": found.model_dump() for (who, name), found in measured.items()},
-            }
-        )
-    )
-    show(measured)
+    predicted = frozen(runs, asked.out.with_suffix(".predicted.json"))
+    show(_measure(planned, candidates, loads, predicted, asked))
+
+
+def frozen(runs: Mapping[tuple[str, str], ServedPrediction], path: Path) -> dict[tuple[str, str], LoadMetrics]:
+    """Predictions of candidates under loads, written before anything is measured."""
+    predicted = {names: run.metrics() for names, run in runs.items()}
+    text = json.dumps({f"{who} {name}": found.model_dump() for (who, name), found in predicted.items()})
+    path.write_text(text)
+    console.say(f"{len(predicted)} predictions, SHA-256 {sha256(text.encode()).hexdigest()}")
+    return predicted
 
 
 def _candidates(planned: Planned, lengths: Sequence[int], names: Sequence[str]) -> Iterator[Candidate]:
@@ -92,8 +88,8 @@ def _measure(
     loads: Mapping[str, Workload],
     predicted: Mapping[tuple[str, str], LoadMetrics],
     asked: Any,
-) -> tuple[dict[tuple[str, str], PolicyLoad], dict[str, float]]:
-    """All cells, and the seconds that starts and loads took."""
+) -> dict[tuple[str, str], PolicyLoad]:
+    """All cells, written after each server."""
     served = planned.profile.served
     assert served is not None, "a plan on the profile of a server"
     here = engine_here(served.engine, device=planned.profile.device, python=asked.python, options=served.options)
@@ -113,7 +109,14 @@ def _measure(
                     spent_s["loads"] += time.monotonic() - began_s
                     tpot = cell.error.tpot
                     console.say(f"{who} under {name}: TPOT {signed_percent(tpot)}, steps x {cell.time_factor:.2f}")
-    return found, spent_s
+        results = {
+            "predictions_sha256": sha256(asked.out.with_suffix(".predicted.json").read_bytes()).hexdigest(),
+            "seconds": spent_s,
+            "profile_minutes": served.minutes,
+            "cells": {f"{who} | {name}": cell.model_dump() for (who, name), cell in found.items()},
+        }
+        asked.out.write_text(json.dumps(results))
+    return found
 
 
 def show(measured: Mapping[tuple[str, str], PolicyLoad]) -> None:
@@ -143,7 +146,10 @@ def show(measured: Mapping[tuple[str, str], PolicyLoad]) -> None:
 
 
 def _show_regrets(measured: Mapping[tuple[str, str], PolicyLoad]) -> None:
-    """What the predicted best of each load takes longer than the measured best: of all, and of each policy's."""
+    """What the predicted best of each load takes longer than the measured best: of all, and of each policy's.
+
+    Once as measured, and once with each measured time divided by what the machine's pace made of it.
+    """
     groups: dict[tuple[str, str], list[PolicyLoad]] = defaultdict(list)
     for (_, name), cell in measured.items():
         groups[name, "all"].append(cell)
@@ -153,10 +159,16 @@ def _show_regrets(measured: Mapping[tuple[str, str], PolicyLoad]) -> None:
         if len(cells) < 2:
             continue
         chosen = min(cells, key=lambda cell: cell.predicted.e2el_s.mean)
-        best = min(cells, key=lambda cell: cell.measured.e2el_s.mean)
-        regret = chosen.measured.e2el_s.mean / best.measured.e2el_s.mean - 1
-        rows.append((name, policy, chosen.candidate, best.candidate, percent(regret)))
-    console.table("Choices", ("load", "of", "predicted best", "measured best", "regret"), rows, num_text_columns=4)
+        best = min(cells, key=_at_usual_pace)
+        regret = chosen.measured.e2el_s.mean / min(cell.measured.e2el_s.mean for cell in cells) - 1
+        at_usual_pace = _at_usual_pace(chosen) / _at_usual_pace(best) - 1
+        rows.append((name, policy, chosen.candidate, best.candidate, percent(regret), percent(at_usual_pace)))
+    columns = ("load", "of", "predicted best", "best at one pace", "regret", "at one pace")
+    console.table("Choices", columns, rows, num_text_columns=4)
+
+
+def _at_usual_pace(cell: PolicyLoad) -> float:
+    return cell.measured.e2el_s.mean / (cell.time_factor or 1.0)
 
 
 if __name__ == "__main__":

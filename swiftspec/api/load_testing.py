@@ -53,7 +53,7 @@ def load_test(
     asked = workload if isinstance(workload, Workload) else Workload.load(Path(workload))
     model, sent = send(url, asked, prompts, api_key=api_key, seed=seed, limit=limit, stages=stages)
     ended = [answer for answer in sent.answers if not answer.error]
-    later_chunks = sum(len(answer.chunks_s) - 1 for answer in ended)
+    later_rounds = sum(answer.num_rounds - 1 for answer in ended)
     # How many tokens came with the first chunk is not told; a target's first commit has one.
     later_tokens = sum(answer.num_tokens - 1 for answer in ended)
     return LoadTest(
@@ -63,7 +63,7 @@ def load_test(
         workload_sha256=sha256(asked.to_bytes()).hexdigest(),
         workload=str(asked.arrivals),
         metrics=sent.metrics,
-        tokens_per_iteration=later_tokens / later_chunks if later_chunks else 0.0,
+        tokens_per_iteration=later_tokens / later_rounds if later_rounds else 0.0,
         failures=sent.failures,
         late_s=sent.late_s,
         requests=tuple(

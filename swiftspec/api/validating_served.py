@@ -128,7 +128,7 @@ def server_of(run: ServedPrediction, here: EngineHere, *, folder: Path, stages: 
     exported = export_plan(plan, here.engine)
     with ExitStack() as stack:
         with stages(f"start {name}") as progress:
-            target, log = model_argument(plan.target.model), folder / f"{name}.log"
+            target, log = model_argument(plan.target.model, here.engine), folder / f"{name}.log"
             server = stack.enter_context(here.server(exported, target=target, log=log, progress=progress))
         drafting = Drafting.DRAFT if run.levels else Drafting.LOOKUP if length else Drafting.PLAIN
         yield probed_server(server.url, drafting, lengths=lambda _: length, cores=here.cores(server))

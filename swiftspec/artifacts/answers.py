@@ -14,6 +14,7 @@ __all__ = [
     "Failed",
     "Models",
     "ScoredText",
+    "Timings",
     "TokenIds",
     "Version",
     "WrittenText",
@@ -34,9 +35,15 @@ class _Part(Facts):
     model_config = ConfigDict(extra="ignore")
 
 
+class _Meta(_Part):
+    n_ctx: _Count | None = None
+
+
 class _Model(_Part):
     id: Annotated[str, Field(min_length=1, max_length=_MOST_NAME_CHARACTERS)]
+    root: str | None = None
     max_model_len: _Count | None = None
+    meta: _Meta = _Meta()
 
 
 class Models(_Part):
@@ -98,11 +105,22 @@ class _Piece(_Part):
     text: str | None = None
 
 
+class Timings(_Part):
+    """What llama.cpp's server says of a completion: how long it read the prompt, tokens of it that it had read before,
+    and drafted tokens that it accepted.
+    """
+
+    prompt_ms: Annotated[float, Field(ge=0)]
+    cache_n: _Count = 0
+    draft_n_accepted: _Count = 0
+
+
 class Chunk(_Part):
     """An event of a stream."""
 
     choices: tuple[_Piece, ...] | None = None
     usage: _Usage | None = None
+    timings: Timings | None = None
     error: Any = None
 
 

@@ -83,6 +83,7 @@ def _measured(asked: ProfileFlags) -> Profile:
         dtype=asked.dtype,
         max_sequences=sequences,
         minutes=minutes,
+        starts=asked.starts,
         logs=_logs(asked.out),
         stages=console.progress,
     )

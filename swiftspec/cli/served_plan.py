@@ -88,7 +88,7 @@ def _server(
         console.note(exported.basis)
     with ExitStack() as stack:
         with console.progress(f"start {exported.full_name}") as progress:
-            target = model_argument(made.target.model)
+            target = model_argument(made.target.model, here.engine)
             started = here.server(exported, target=target, log=log, progress=progress, port=port)
             server = stack.enter_context(started)
         yield server, exported, made

@@ -23,7 +23,7 @@ def _drafter(name: str) -> MethodWords:
 
 _GGUF = (
     "llama.cpp reads GGUF files, which have their own weight formats: convert the checkpoints with "
-    "convert_hf_to_gguf.py and name the files in their place."
+    "convert_hf_to_gguf.py, and put the file beside config.json or name it in the directory's place."
 )
 
 LLAMACPP: Final = Engine(
@@ -36,6 +36,7 @@ LLAMACPP: Final = Engine(
     # tools/server: -ub 512 tokens of all slots together; four slots unless --parallel says otherwise.
     large_limits=StepLimits(step_tokens=512, requests=4, prefix_block=1),
     small_limits=StepLimits(step_tokens=512, requests=4, prefix_block=1),
+    cpu_limits=StepLimits(step_tokens=512, requests=4, prefix_block=1, runs_ahead=False),
     words={"ubatch_size": "step_tokens", "parallel": "requests"},
     whole_experts=False,
     divides_heads=False,  # the rows of its matrices, by any number
@@ -55,6 +56,8 @@ LLAMACPP: Final = Engine(
             "--tensor-split": Value.EQUAL_PARTS,
             "--parallel": Value.MAX_RUNNING,
         },
+        cpu_options=("--metrics", "--no-webui"),
+        reads=".gguf",
         quantises=False,
         remark=_GGUF,
     ),

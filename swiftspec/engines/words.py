@@ -167,6 +167,7 @@ class CommandWords:
     cpu_options, cpu_environment: words, and variables unless they are set, that a start on CPUs takes, too.
     file, settings: name of a YAML file that the options name, and its content.
     speculation: option whose value is the speculation as JSON, or its key in the file; its words are options if empty.
+    reads: how the names of its files of weights end, if it reads no checkpoints.
     quantises: whether it converts weights to fp8; otherwise they are as in the checkpoint. fp8_cache: its word for keys
     and values in fp8. remark: a sentence.
     """
@@ -180,6 +181,7 @@ class CommandWords:
     file: str = ""
     settings: Words = field(default_factory=dict)
     speculation: str = ""
+    reads: str = ""
     quantises: bool = True
     fp8_cache: str = "fp8"
     remark: str = ""

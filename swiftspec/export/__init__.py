@@ -115,11 +115,11 @@ def export_plan(
     schedule, lost = expressible(
         engine, wanted, method=method, imitates=imitated is not None, ranks=layout.dp if layout else 1
     )
-    own, unnamed = checkpoint(plan.draft.model)
+    own, unnamed = checkpoint(plan.draft.model, engine)
     if unnamed and (draft is not None or not drafts):
         unnamed = ""
     served = ServerSettings(
-        target=model_argument(plan.target.model),
+        target=model_argument(plan.target.model, engine),
         draft=(draft or own) if drafts else None,
         method=method,
         policy=found.policy,

@@ -63,20 +63,30 @@ def drafter_of(model: str) -> Method:
     return METHODS_BY_DRAFT[drafter] if drafter else Method.MODEL
 
 
-def model_argument(name: str) -> str:
-    """A model as engines name it: a repository of the hub, or a directory."""
+def model_argument(name: str, engine: Engine) -> str:
+    """A model as engines name it: a repository of the hub, or a directory, or the one file in it that the engine reads.
+
+    FieldError if there are several such files.
+    """
     if name in model_names():
         return known_model(name).source
-    return str(model_directory(name)) if is_model_directory(name) else name
+    if not is_model_directory(name):
+        return name
+    directory = model_directory(name)
+    reads = engine.command.reads if engine.command else ""
+    files = sorted(directory.glob(f"*{reads}")) if reads else []
+    if len(files) > 1:
+        raise FieldError("model", str(directory), f"it has {len(files)} files of {reads}; expected one")
+    return str(files[0] if files else directory)
 
 
-def checkpoint(model: str) -> tuple[str | None, str]:
+def checkpoint(model: str, engine: Engine) -> tuple[str | None, str]:
     """A draft as engines name it, None where it comes with its target; and a sentence if the plan names none."""
     drafter = drafter_of(model)
     if is_model_directory(model) and model not in model_names():
-        return str(model_directory(model)), ""
+        return model_argument(model, engine), ""
     if drafter is Method.MODEL:
-        return model_argument(model), ""
+        return model_argument(model, engine), ""
     if drafter is Method.MTP:
         return None, "The MTP layers are those of the target's checkpoint; a target without them has no such draft."
     if drafter is Method.PARD and (known := _PARD.get(model.removeprefix(_PARALLEL))):

@@ -73,11 +73,17 @@ class ServerClient:
 
     def tokenize(self, text: str, *, model: str) -> tuple[int, ...]:
         """Token ids of a text, by the server's tokenizer; vLLM has the same endpoint. ValueError without it."""
-        return self._quick(TokenIds, "POST", "/tokenize", {"model": model, "prompt": text}).tokens
+        said = {"model": model, "prompt": text, "content": text}  # llama.cpp's word is the second
+        return self._quick(TokenIds, "POST", "/tokenize", said).tokens
 
     def max_context(self) -> int | None:
         """Tokens of its longest request, if it says so. ValueError if it does not answer."""
-        return self._quick(Models, "GET", "/v1/models").data[0].max_model_len
+        model = self._quick(Models, "GET", "/v1/models").data[0]
+        return model.max_model_len or model.meta.n_ctx  # the second is llama.cpp's word
+
+    def weights(self) -> str | None:
+        """Repository or directory of its model, if it says so. ValueError if it does not answer."""
+        return self._quick(Models, "GET", "/v1/models").data[0].root
 
     def release(self) -> str:
         """Its release, as vLLM says it; empty if it says none."""

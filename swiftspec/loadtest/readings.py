@@ -11,8 +11,8 @@ from swiftspec.files.prometheus import samples
 
 __all__ = ["Reading"]
 
-# Prefixes of metrics' names, and the engines that have them.
-_PREFIXES: Final[Mapping[str, str]] = {"vllm": "vllm", "sglang": "sglang", "swiftspec": "swiftspec"}
+# Engines that have their names before those of their metrics.
+_ENGINES: Final = ("vllm", "sglang", "swiftspec", "llamacpp")
 _POSITIONS: Final = "spec_decode_num_accepted_tokens_per_pos"
 _CACHE: Final = "cache_config_info"
 
@@ -42,9 +42,9 @@ class Reading:
         engine = ""
         for name, labels, value in samples(text, source):
             prefix, colon, rest = name.partition(":")
-            if not colon or prefix not in _PREFIXES:
+            if not colon or prefix not in _ENGINES:
                 continue
-            engine = engine or _PREFIXES[prefix]
+            engine = engine or prefix
             rest = rest.removesuffix("_total")
             if rest == _POSITIONS:
                 positions[int(labels["position"])] += value
@@ -53,7 +53,7 @@ class Reading:
             elif not rest.endswith(("_bucket", "_created")):
                 values[rest] += value
         if not engine:
-            known = ", ".join(f"{prefix}:" for prefix in _PREFIXES)
+            known = ", ".join(f"{prefix}:" for prefix in _ENGINES)
             raise ValueError(f"{source}: no metric of a server that is known here; expected names with {known}")
         by_position = tuple(positions[place] for place in range(max(positions, default=-1) + 1))
         return cls(engine=engine, values=dict(values), by_position=by_position, cache=cache)

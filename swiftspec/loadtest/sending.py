@@ -176,7 +176,7 @@ def _sent(
             queued_s=0.0,
             commits_s=answer.chunks_s,
             num_tokens=answer.num_tokens,
-            num_rounds=max(1, len(answer.chunks_s) - 1),
+            num_rounds=max(1, answer.num_rounds - 1),
             class_name=asked.class_name,
         )
         records.append(record.judged(limits[asked.class_name].ttft_s, limits[asked.class_name].tpot_s))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from http.client import HTTPResponse
 from itertools import accumulate
 
-from swiftspec.artifacts.answers import Chunk, read_answer, sentence_of
+from swiftspec.artifacts.answers import Chunk, Timings, read_answer, sentence_of
 from swiftspec.loadtest.connection import READ_BYTES
 
 __all__ = ["Piece", "StreamedCompletion", "followed", "streamed"]
@@ -26,6 +26,7 @@ class StreamedCompletion:
     sent_s, answered_s: when it was sent, and when the answer began or failed; times of `time.perf_counter`.
     chunks_s: when chunks with text or tokens came.
     num_tokens: output tokens.
+    timings: what the server says of its own work, if it does.
     status: HTTP status; 0 if there was no answer.
     error: why it failed; empty if it did not.
     """
@@ -34,9 +35,15 @@ class StreamedCompletion:
     answered_s: float
     chunks_s: tuple[float, ...] = ()
     num_tokens: int = 0
+    timings: Timings | None = None
     text: str = ""
     status: int = 200
     error: str = ""
+
+    @property
+    def num_rounds(self) -> int:
+        """Steps that wrote it: a chunk is one, but of llama.cpp, where every token is a chunk."""
+        return len(self.chunks_s) - (self.timings.draft_n_accepted if self.timings else 0)
 
 
 def followed(answer: HTTPResponse) -> list[Piece]:
@@ -59,7 +66,7 @@ def streamed(pieces: Sequence[Piece], *, sent_s: float, answered_s: float, most_
     """The completion that a stream has told. ValueError if an event is none of a completion's, or counts too many."""
     chunks_s: list[float] = []
     texts: list[str] = []
-    num_tokens, error = 0, "the stream ended too early"
+    num_tokens, timings, error = 0, None, "the stream ended too early"
     for now_s, data in _events(pieces):
         if data == b"[DONE]":
             error = ""
@@ -68,11 +75,12 @@ def streamed(pieces: Sequence[Piece], *, sent_s: float, answered_s: float, most_
         if chunk.error is not None:
             error = sentence_of(chunk.error) or "an error"
             break
-        if chunk.choices:
+        if chunk.choices and (chunk.timings is None or chunk.choices[0].text):  # llama.cpp's last one has no token
             chunks_s.append(now_s)
             texts.append(chunk.choices[0].text or "")
         if chunk.usage is not None:
             num_tokens = chunk.usage.completion_tokens
+        timings = chunk.timings or timings
     if not error and not (chunks_s and num_tokens):
         error = "the stream had no tokens, or did not count them"
     if not error and num_tokens > most_tokens:
@@ -82,6 +90,7 @@ def streamed(pieces: Sequence[Piece], *, sent_s: float, answered_s: float, most_
         answered_s=answered_s,
         chunks_s=tuple(chunks_s),
         num_tokens=num_tokens,
+        timings=timings,
         text="".join(texts),
         error=error,
     )

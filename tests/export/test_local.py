@@ -1,10 +1,13 @@
 """Commands of engines that start on this machine."""
 
+from pathlib import Path
+
 import pytest
 
 from swiftspec.engines import engine_named
 from swiftspec.errors import FieldError
 from swiftspec.export.local import local_arguments
+from swiftspec.export.nearest import model_argument
 
 WRITTEN = ("vllm", "serve", "/models/target", "--dtype", "float32")
 
@@ -34,3 +37,15 @@ def test_an_engine_that_is_no_python_program_has_none() -> None:
             port=1,
             python="/env/bin/python",
         )
+
+
+def test_an_engine_that_reads_files_of_its_own_is_told_the_one_in_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    llamacpp = engine_named("llamacpp")
+    assert model_argument(str(tmp_path), llamacpp) == str(tmp_path)
+    (tmp_path / "target.gguf").touch()
+    assert model_argument(str(tmp_path), llamacpp) == str(tmp_path / "target.gguf")
+    assert model_argument(str(tmp_path), engine_named("vllm")) == str(tmp_path)
+    (tmp_path / "other.gguf").touch()
+    with pytest.raises(FieldError, match=r"it has 2 files of \.gguf; expected one"):
+        model_argument(str(tmp_path), llamacpp)

@@ -12,9 +12,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,6 +30,7 @@ from swiftspec.export.command import ServerSettings
 from swiftspec.export.local import server_command
 from swiftspec.export.nearest import drafter_of, method_of
 from swiftspec.external.engine import EngineHere
+from swiftspec.external.server import ServerError
 from swiftspec.loadtest.client import ServerClient
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.inflation import Inflation
@@ -49,7 +53,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vllm", type=Path, required=True, help="Python of an environment with vLLM for CPUs")
     parser.add_argument("--work", type=Path, default=ROOT / "build/engines", help="models, logs and results")
-    parser.add_argument("--only", choices=["outputs", "way", "faults"], help="one part")
+    parser.add_argument("--only", choices=["outputs", "way", "faults", "hour"], help="one part")
     asked = parser.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)
     target, head = write_models(asked.work)
@@ -64,6 +68,8 @@ def main() -> int:
         held &= not wrong
     if asked.only in (None, "way"):
         results["way"] = way(asked.vllm, target, asked.work)
+    if asked.only in (None, "hour"):
+        results["hour"] = hour(asked.vllm, target, asked.work)
     (asked.work / "engines.json").write_text(json.dumps(results, indent=1))
     return 0 if held else 1
 
@@ -104,18 +110,7 @@ def outputs(here: EngineHere, target: Path, head: Path, folder: Path) -> dict[st
 
 
 def _texts(here: EngineHere, target: Path, policy: Policy, draft: Path, log: Path) -> list[str]:
-    drafter = drafter_of(str(draft))
-    drafts = policy.layout.name == "COLOCATED"
-    settings = ServerSettings(
-        target=str(target),
-        draft=str(draft) if drafts else None,
-        method=method_of(policy, drafter),
-        policy=policy,
-        layout=DeviceLayout(tp=1),
-        draft_degree=1,
-        dtype="float32",
-    )
-    written = server_command(here.engine, settings)
+    written = server_command(here.engine, _settings(target, policy, draft))
     with (
         console.progress(f"outputs of {policy.name}") as progress,
         here.server(written, target=str(target), log=log, progress=progress) as server,
@@ -127,6 +122,19 @@ def _texts(here: EngineHere, target: Path, policy: Policy, draft: Path, log: Pat
             client.write(each.text, model=model, num_tokens=NUM_TOKENS, temperature=0.0, seed=0).text
             for each in prompts
         ]
+
+
+def _settings(target: Path, policy: Policy, draft: Path) -> ServerSettings:
+    drafts = policy.layout.name == "COLOCATED"
+    return ServerSettings(
+        target=str(target),
+        draft=str(draft) if drafts else None,
+        method=method_of(policy, drafter_of(str(draft))),
+        policy=policy,
+        layout=DeviceLayout(tp=1),
+        draft_degree=1,
+        dtype="float32",
+    )
 
 
 def way(python: Path, target: Path, folder: Path) -> object:
@@ -149,6 +157,22 @@ def way(python: Path, target: Path, folder: Path) -> object:
     return json.loads(report.read_text())["policies"]
 
 
+def hour(python: Path, target: Path, folder: Path) -> object:
+    """What tools.cluster_hour writes of its dry run."""
+    out = folder / "hour"
+    arguments = ["--target", str(target), "--draft", str(DEMO / "draft"), "--dtype", "fp32", "--out", str(out)]
+    engine = ["--engine", "vllm@0.32.0", "--python", str(python), "--server-args", " ".join(OPTIONS)]
+    prompts = ["--prompts", str(DEMO / "prompts/validate.jsonl")]
+    command = [sys.executable, "-m", "tools.cluster_hour", "--dry-run", *arguments, *engine, *prompts]
+    subprocess.run(command, check=True, cwd=ROOT)
+    with tarfile.open(out.with_suffix(".tar.gz")) as packed:
+        names = packed.getnames()
+        results = json.loads((out / "results.json").read_text())
+    assert not any(name.endswith((".jsonl", ".npz")) for name in names), "texts are not sent"
+    assert all(results["vllm_bench"].values()), "vLLM's own client measured every load"
+    return {"sent": names, "vllm_bench": results["vllm_bench"]}
+
+
 def _run(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "swiftspec", *arguments], check=True)
 
@@ -167,18 +191,46 @@ def faults(python: Path, target: Path, folder: Path) -> list[str]:
         ),
         "nothing at the address": (["--url", "http://127.0.0.1:9", *pair], "no answer"),
     }
-    wrong = []
-    for name, (arguments, sentence) in cases.items():
-        before = _servers()
-        done = subprocess.run(
-            [sys.executable, "-m", "swiftspec", "profile", *arguments], capture_output=True, text=True, check=False
-        )
-        said = [line for line in done.stderr.splitlines() if "swiftspec: error" in line]
-        good = done.returncode == 2 and "Traceback" not in done.stderr and re.search(sentence, done.stderr)
-        if not good or _servers() != before:
-            wrong.append(name)
-        console.say(f"{name}: exit code {done.returncode}; {said[-1] if said else done.stderr[-300:]}")
+    wrong = [name for name, (arguments, sentence) in cases.items() if not _refused(name, arguments, sentence)]
+    key = folder / "key"
+    key.write_text("secret\n")
+    here = EngineHere(engine=engine_named("vllm@0.32.0"), python=str(python), options=(*OPTIONS, "--api-key", "secret"))
+    written = server_command(here.engine, _settings(target, Autoregressive(), DEMO / "draft"))
+    before = _servers()
+    with console.progress("faults") as progress:
+        try:
+            with replace(here, start_s=3.0).server(written, target=str(target), log=folder / "slow.log", progress=progress):
+                wrong.append("slower than its time limit")
+        except ServerError as error:
+            console.say(f"slower than its time limit: {error}")
+            wrong += [] if "not ready after 3 s" in str(error) and _servers() == before else ["time limit"]
+        with here.server(written, target=str(target), log=folder / "keyed.log", progress=progress) as server:
+            asked = ["--url", server.url]
+            keyed = [*asked, "--api-key-file", str(key)]
+            other = ["--target", draft, *pair[2:]]
+            wrong += [] if _refused("no key", [*asked, *pair], "401") else ["no key"]
+            wrong += [] if _refused("another model", [*keyed, *other], "serves .*target") else ["another model"]
+            died = ["it dies half way"]
+            wrong += [] if _refused(*died, [*keyed, *pair], "a request failed|no answer", dies=server.pid) else died
     return wrong
+
+
+def _refused(name: str, arguments: Sequence[str], sentence: str, *, dies: int | None = None) -> bool:
+    """Whether a profile ends with such a sentence, exit code 2 and no process more. dies: a group that is killed."""
+    before = _servers()
+    command = [sys.executable, "-m", "swiftspec", "profile", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as profile:
+        assert profile.stderr is not None
+        said = []
+        for line in profile.stderr:
+            said.append(line)
+            if dies is not None and line.startswith("profile: "):
+                os.killpg(dies, signal.SIGKILL)
+                before, dies = set(), None
+    text = "".join(said)
+    console.say(f"{name}: exit code {profile.returncode}; {said[-1].strip() if said else ''}")
+    good = profile.returncode == 2 and "Traceback" not in text and re.search(sentence, text) is not None
+    return good and _servers() <= before
 
 
 def _servers() -> set[int]:

@@ -41,7 +41,7 @@ class ProfileFlags:
     engine: flags.Engine = None
     url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Measure the server that runs there, of vLLM, SGLang or this package."),
+        typer.Option(metavar="URL", help="Measure the server that runs there."),
     ] = None
     api_key_file: flags.ApiKeyFile = None
     python: flags.EnginePython = None
@@ -49,6 +49,9 @@ class ProfileFlags:
     minutes: Annotated[
         float | None, typer.Option(min=1, metavar="N", help="Of a server: measure no longer. Default: 15, on GPUs 6.")
     ] = None
+    starts: Annotated[
+        int, typer.Option(min=1, max=3, help="With --engine: servers that are started: plain, with a draft, with ngram.")
+    ] = 3
     ops: Annotated[Path | None, typer.Option(metavar="FILE", help="Also time single operations (.npz).")] = None
     accept_noise: Annotated[
         bool, typer.Option("--accept-noise", help="Save a GPU's profile even if its times are noisy.")

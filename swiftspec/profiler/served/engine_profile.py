@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import reduce
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final, NamedTuple
 
 from swiftspec.artifacts.pair import Pair, resolve_pair
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.served import Served
 from swiftspec.engines import Engine, engine_named
-from swiftspec.engines.words import LengthRange
+from swiftspec.engines.words import LengthRange, Method
 from swiftspec.errors import FieldError
 from swiftspec.export.command import ServerSettings
 from swiftspec.export.local import server_command
@@ -67,15 +67,17 @@ def profile_engine(
     dtype: str = "auto",
     max_sequences: int = 8,
     minutes: float | None = None,
+    starts: int = 3,
     logs: Path | None = None,
     stages: Stages = silent,
 ) -> Profile:
-    """Start an engine plainly, with looked-up drafts and with a draft, measure all three, and end them.
+    """Start an engine plainly, with a draft and with looked-up drafts, measure all three, and end them.
 
     On CPUs they run together and are measured in turn, so that they suffer alike from what the machine does meanwhile;
     on GPUs, where they have no room beside each other, one after the other.
 
-    max_sequences: requests at once, at most. minutes: no further pass begins after that. logs: folder for the servers'.
+    max_sequences: requests at once, at most. minutes: no further pass begins after that. starts: of these three, the
+    first so many. logs: folder for the servers'.
 
     ValueError: if a model cannot be read, a server does not start, or it is none that can be measured.
     """
@@ -83,9 +85,11 @@ def profile_engine(
     pair = resolve_pair(target=target, draft=draft, inflate=None, dtype=_known(dtype), device=here.device)
     policies: dict[Drafting, Policy] = {
         Drafting.PLAIN: Autoregressive(),
-        Drafting.LOOKUP: PromptLookup(num_draft_tokens=_MOST_TOKENS),
         Drafting.DRAFT: drafting_policy(here.engine, draft, num_draft_tokens=_MOST_TOKENS),
     }
+    if Method.PROMPT_LOOKUP in here.engine.methods:
+        policies[Drafting.LOOKUP] = PromptLookup(num_draft_tokens=_MOST_TOKENS)
+    policies = dict([*policies.items()][:starts])
     ends_s = began_s + 60 * (minutes or _MINUTES)
     together = [policies] if here.device == "cpu" else [{drafting: each} for drafting, each in policies.items()]
     found: list[_Measured] = []
@@ -106,13 +110,14 @@ def _server(
     here: EngineHere, pair: Pair, policy: Policy, drafting: Drafting, logs: Path, stages: Stages
 ) -> Iterator[ProbedServer]:
     """A server that drafts as a policy."""
-    settings = _settings(pair.target, pair.draft, policy, drafting)
+    lengths = _lengths(here.engine, drafting)
+    settings = _settings(here.engine, pair, policy, drafting, lengths)
     written = server_command(here.engine, settings)
     with ExitStack() as stack:
         with stages(f"start {drafting}") as progress:
             log = logs / f"{drafting}.log"
             server = stack.enter_context(here.server(written, target=settings.target, log=log, progress=progress))
-        yield probed_server(server.url, drafting, lengths=_lengths(drafting), cores=here.cores(server))
+        yield probed_server(server.url, drafting, lengths=lengths, cores=here.cores(server))
 
 
 def profile_url(
@@ -131,7 +136,7 @@ def profile_url(
 
     target, draft: the models that it serves, as the profile's users name them. Else as `profile_engine`.
 
-    ValueError: if it does not answer, tells no metrics, or is of an engine that is not known here.
+    ValueError: if it does not answer, tells no metrics, serves another target, or is of an engine that is not known here.
     """
     began_s = time.monotonic()
     pair = resolve_pair(target=target, draft=draft, inflate=None, dtype=_known(dtype), device=device)
@@ -142,6 +147,7 @@ def profile_url(
     engine = engine_named(counted.engine)
     if engine.release and (release := server.client.release()):
         engine = engine.at(release)
+    _check_target(server, pair.target.model, engine)
     policies: dict[Drafting, Policy] = {Drafting.PLAIN: Autoregressive()}
     if drafts := counted.count("spec_decode_num_drafts"):
         length = round(counted.count("spec_decode_num_draft_tokens") / drafts)
@@ -152,20 +158,28 @@ def profile_url(
     return _profile([found], pair, policies, engine, device=device, options=(), began_s=began_s)
 
 
+def _check_target(server: ProbedServer, target: str, engine: Engine) -> None:
+    """FieldError if a server's model is another one, by the last part of its path: a container has its own folders."""
+    weights = server.client.weights() or ""
+    if "/" in weights and PurePath(weights).name.lower() != PurePath(model_argument(target, engine)).name.lower():
+        raise FieldError("target", target, f"{server.client.url} serves {weights}")
+
+
 class _Measured(NamedTuple):
-    """What servers that ran together have told: times, sizes, and the first's and the last's metrics at the end."""
+    """What servers that ran together have told: times, sizes, and metrics of the first and of one with a draft."""
 
     times: Measurements
     sizes: ProbeSizes
     first: Reading
-    last: Reading
+    drafted: Reading | None
 
 
 def _measured(servers: Sequence[ProbedServer], *, max_sequences: int, most_s: float, stages: Stages) -> _Measured:
     sizes = ProbeSizes(sequences=max_sequences, longest=servers[0].client.max_context() or _LONGEST)
     with stages("profile") as progress:
         times = measure_servers(servers, sizes, most_s=most_s, progress=progress)
-    return _Measured(times, sizes, servers[0].client.reading(), servers[-1].client.reading())
+    drafted = (server.client.reading() for server in servers if server.drafting is Drafting.DRAFT)
+    return _Measured(times, sizes, servers[0].client.reading(), next(drafted, None))
 
 
 def _profile(
@@ -179,7 +193,8 @@ def _profile(
     began_s: float,
 ) -> Profile:
     """The profile of servers. began_s: when their start began, of `time.monotonic`."""
-    sizes, plain, beside = found[0].sizes, found[0].first, found[-1].last
+    sizes, plain = found[0].sizes, found[0].first
+    beside = next((each.drafted for each in found if each.drafted), None)
     measured = reduce(Measurements.also, (each.times for each in found))
     times = ServerTimes.of(measured)
     limits = engine.limits_here(device, options)
@@ -193,7 +208,7 @@ def _profile(
         prefix_block=limits.prefix_block if plain.block_tokens is None else plain.block_tokens,
         runs_ahead=limits.runs_ahead,
         cache_tokens=plain.cache_tokens or limits.requests * sizes.longest,
-        beside_draft=beside.cache_tokens,
+        beside_draft=beside.cache_tokens if beside else None,
         request_s=times.above.request_s,
         prompt_token_s=times.above.prompt_token_s,
         measured=times.measured,
@@ -226,23 +241,25 @@ def _known(dtype: str) -> str:
     return "bfloat16" if dtype == "auto" else dtype
 
 
-def _settings(target: ModelRef, draft: ModelRef, policy: Policy, drafting: Drafting) -> ServerSettings:
-    drafter = drafter_of(draft.model)
-    lengths = _lengths(drafting)
+def _settings(
+    engine: Engine, pair: Pair, policy: Policy, drafting: Drafting, lengths: Callable[[int], int]
+) -> ServerSettings:
     schedule = [LengthRange(last // 2 + 1, last, lengths(last)) for last in _LADDER]
     return ServerSettings(
-        target=model_argument(target.model),
-        draft=model_argument(draft.model) if drafting is Drafting.DRAFT else None,
-        method=method_of(policy, drafter),
+        target=model_argument(pair.target.model, engine),
+        draft=model_argument(pair.draft.model, engine) if drafting is Drafting.DRAFT else None,
+        method=method_of(policy, drafter_of(pair.draft.model)),
         policy=policy,
         layout=DeviceLayout(tp=1),
         draft_degree=1,
-        dtype=_DTYPES.get(target.dtype, target.dtype),
-        schedule=() if drafting is Drafting.PLAIN else tuple(schedule),
+        dtype=_DTYPES.get(pair.target.dtype, pair.target.dtype),
+        schedule=() if drafting is Drafting.PLAIN or engine.schedule is None else tuple(schedule),
     )
 
 
-def _lengths(drafting: Drafting) -> Callable[[int], int]:
-    """Draft tokens by requests at once, as probed."""
+def _lengths(engine: Engine, drafting: Drafting) -> Callable[[int], int]:
+    """Draft tokens by requests at once, as probed: one number where the engine has no schedule."""
     pattern = _LENGTHS.get(drafting, (0,))
+    if engine.schedule is None:
+        return lambda _: pattern[0]
     return lambda sequences: pattern[(sequences - 1).bit_length() % len(pattern)]

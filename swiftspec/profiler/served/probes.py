@@ -104,10 +104,11 @@ class ProbedServer:
         counted = self.client.reading().since(before)
         began, ended = max(one.chunks_s[0] for one in answers), min(one.chunks_s[-1] for one in answers)
         windows = [[at for at in one.chunks_s if began <= at <= ended] for one in answers]
-        steps = sum(len(window) - 1 for window in windows if len(window) > _LEAST_STEPS)
-        if not steps:
+        seen = [(one, window) for one, window in zip(answers, windows, strict=True) if len(window) > _LEAST_STEPS]
+        if not seen:
             return None
-        seconds = sum(window[-1] - window[0] for window in windows if len(window) > _LEAST_STEPS) / steps
+        steps = sum((len(window) - 1) * (one.num_rounds - 1) / (len(one.chunks_s) - 1) for one, window in seen)
+        seconds = sum(window[-1] - window[0] for _, window in seen) / steps
         levels = self._levels(counted, answers) if length else 0.0
         sent = fmean(one.num_tokens * _share_before(one, began, ended) for one in answers)
         return Measured(
@@ -120,7 +121,7 @@ class ProbedServer:
                 levels=levels,
             ),
             seconds,
-            steps,
+            round(steps),
         )
 
     def prompt(self, probe: PromptProbe, *, seed: int) -> tuple[Measured, PromptTime] | None:
@@ -133,6 +134,8 @@ class ProbedServer:
         counted = self.client.reading().since(before)
         engine_s, queued_s = counted.mean("request_prefill_time_seconds"), counted.mean("request_queue_time_seconds")
         hits = int(counted.count("prefix_cache_hits"))
+        if answer.timings is not None:
+            engine_s, hits = 1e-3 * answer.timings.prompt_ms, answer.timings.cache_n
         if not engine_s:
             return None
         work = Work(drafting=self.drafting, read=probe.tokens - hits, read_before=hits)
@@ -156,8 +159,7 @@ class ProbedServer:
 
     def _levels(self, counted: Reading, answers: Sequence[StreamedCompletion]) -> float:
         """Draft tokens of a request's step, in the mean."""
-        rounds = sum(len(one.chunks_s) - 1 for one in answers)
-        return counted.count("spec_decode_num_draft_tokens") / max(1, rounds)
+        return counted.count("spec_decode_num_draft_tokens") / max(1, sum(one.num_rounds - 1 for one in answers))
 
 
 def _share_before(answer: StreamedCompletion, began: float, ended: float) -> float:
