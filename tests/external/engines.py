@@ -199,7 +199,9 @@ def faults(python: Path, target: Path, folder: Path) -> list[str]:
     before = _servers()
     with console.progress("faults") as progress:
         try:
-            with replace(here, start_s=3.0).server(written, target=str(target), log=folder / "slow.log", progress=progress):
+            with replace(here, start_s=3.0).server(
+                written, target=str(target), log=folder / "slow.log", progress=progress
+            ):
                 wrong.append("slower than its time limit")
         except ServerError as error:
             console.say(f"slower than its time limit: {error}")

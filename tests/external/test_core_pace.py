@@ -38,7 +38,9 @@ def test_a_program_computes_on_the_cores_that_its_threads_are_bound_to(tmp_path:
     out = tmp_path / "out"
     with (
         out.open("wb") as output,
-        process_group([sys.executable, "-c", program], environment=dict(os.environ), output=output, ends_within_s=5) as one,
+        process_group(
+            [sys.executable, "-c", program], environment=dict(os.environ), output=output, ends_within_s=5
+        ) as one,
     ):
         until_s = time.monotonic() + 20
         while not out.stat().st_size and time.monotonic() < until_s:

@@ -50,7 +50,8 @@ class ProfileFlags:
         float | None, typer.Option(min=1, metavar="N", help="Of a server: measure no longer. Default: 15, on GPUs 6.")
     ] = None
     starts: Annotated[
-        int, typer.Option(min=1, max=3, help="With --engine: servers that are started: plain, with a draft, with ngram.")
+        int,
+        typer.Option(min=1, max=3, help="With --engine: servers that are started: plain, with a draft, with ngram."),
     ] = 3
     ops: Annotated[Path | None, typer.Option(metavar="FILE", help="Also time single operations (.npz).")] = None
     accept_noise: Annotated[

@@ -21,7 +21,6 @@ from swiftspec.export.command import ServerSettings
 from swiftspec.export.local import server_command
 from swiftspec.export.nearest import drafter_of, has_policy, method_of, model_argument
 from swiftspec.external.engine import EngineHere
-from swiftspec.files.document import ModelRef
 from swiftspec.loadtest.client import ServerClient
 from swiftspec.loadtest.readings import Reading
 from swiftspec.models.device_layout import DeviceLayout

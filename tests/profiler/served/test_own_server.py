@@ -10,8 +10,8 @@ import pytest
 from swiftspec.artifacts.profile import Profile
 from swiftspec.files.document import ModelRef
 from swiftspec.loadtest.client import ServerClient
-from swiftspec.policies.effects import Role
 from swiftspec.machine import cores_here
+from swiftspec.policies.effects import Role
 from swiftspec.profiler.served.engine_profile import probed_server, profile_url
 from swiftspec.profiler.served.measure import Measurements, ProbeSizes, measure_servers
 from swiftspec.profiler.served.probes import Drafting
