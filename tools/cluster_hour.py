@@ -4,9 +4,9 @@
         --python vllm-env/bin/python --server-args "--max-model-len 4096" --out hour
 
 It profiles vLLM (three starts), records the draft's acceptance on half of the prompts, plans for the largest load, and
-writes its predictions. Only then it starts vLLM twice, plainly and with the plan's method, and sends four closed loops of
-the other prompts to each: by this package's load test, and by vLLM's own `bench serve`. OUT.tar.gz has all results and no
-text of yours. --dry-run does the same on CPUs, smaller.
+writes its predictions. Only then it starts vLLM twice, plainly and with the plan's method, and sends four closed loops
+of the other prompts to each: by this package's load test, and by vLLM's own `bench serve`. OUT.tar.gz has all results
+and no text of yours. --dry-run does the same on CPUs, smaller.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from swiftspec.cli import console
 from swiftspec.cli.served import engine_here
 from swiftspec.validation.served import ServedPrediction
 from tools.sweep import frozen, show
+
+_Cells = dict[tuple[str, str], PolicyLoad]  # by candidate and load
+_Benches = dict[tuple[str, str], dict[str, Any]]
 
 _OUTPUT_TOKENS = 256
 _SENT = ("*.json", "*.txt", "*.log", "profile.json.logs/*.log")  # no prompts, and no trace, which has their tokens
@@ -55,9 +58,12 @@ def main() -> None:
     (asked.out / "machine.txt").write_text(_machine())
     planned, loads = _prepare(asked, clients)
     cells, benches = _measure(planned, loads, asked)
-    results = {"cells": {name: cell.model_dump() for name, cell in cells.items()}, "vllm_bench": benches}
+    results = {
+        "cells": {f"{who} | {name}": cell.model_dump() for (who, name), cell in cells.items()},
+        "vllm_bench": {f"{who} | {name}": bench for (who, name), bench in benches.items()},
+    }
     (asked.out / "results.json").write_text(json.dumps(results))
-    show({tuple(name.split(" | ")): cell for name, cell in cells.items()})
+    show(cells)
     _show_benches(cells, benches)
     archive = asked.out.with_suffix(".tar.gz")
     with tarfile.open(archive, "w:gz") as packed:
@@ -100,9 +106,7 @@ def _prepare(asked: Any, clients: Sequence[int]) -> tuple[Planned, dict[str, Wor
     return Planned.load(out / "plan.json"), loads
 
 
-def _measure(
-    planned: Planned, loads: dict[str, Workload], asked: Any
-) -> tuple[dict[str, PolicyLoad], dict[str, dict[str, Any]]]:
+def _measure(planned: Planned, loads: dict[str, Workload], asked: Any) -> tuple[_Cells, _Benches]:
     """What our load test and vLLM's own measured of plain decoding and of the plan's method."""
     served = planned.profile.served
     assert served is not None, "it was measured on servers"
@@ -115,7 +119,8 @@ def _measure(
         for name, workload in loads.items()
     }
     predicted = frozen(runs, asked.out / "predicted.json")
-    cells, benches = {}, {}
+    cells: _Cells = {}
+    benches: _Benches = {}
     for who in chosen:
         first = runs[who, next(iter(loads))]
         with (
@@ -126,8 +131,8 @@ def _measure(
                 prompts = asked.out / "validate.jsonl"
                 run = runs[who, name]
                 cell = compared(run, server, prompts, predicted[who, name], stages=console.progress)
-                cells[f"{who} | {name}"] = cell
-                benches[f"{who} | {name}"] = _bench(server.client.url, server.model, workload, asked)
+                cells[who, name] = cell
+                benches[who, name] = _bench(server.client.url, server.model, workload, asked)
     return cells, benches
 
 
@@ -169,10 +174,10 @@ main(parser.parse_args())
 """
 
 
-def _show_benches(cells: dict[str, PolicyLoad], benches: dict[str, dict[str, Any]]) -> None:
+def _show_benches(cells: _Cells, benches: _Benches) -> None:
     rows = [
-        (*name.split(" | "), f"{1e3 * cells[name].measured.tpot_s.mean:.1f}", f"{bench['mean_tpot_ms']:.1f}")
-        for name, bench in benches.items()
+        (*names, f"{1e3 * cells[names].measured.tpot_s.mean:.1f}", f"{bench['mean_tpot_ms']:.1f}")
+        for names, bench in benches.items()
         if bench
     ]
     columns = ("candidate", "load", "our load test", "vllm bench serve")

@@ -1,8 +1,8 @@
 """The verbs as functions: profile, trace, plan, simulate, validate.
 
 `simulate_load` and `validate_load` are those of many requests, with a workload of `swiftspec.workload`. `compare_kinds`
-lays kinds of drafts side by side at several loads. `profile_engine`, `profile_url` and `validate_served` measure servers
-of other engines, and `advise` says what to change in one that runs.
+lays kinds of drafts side by side at several loads. `profile_engine`, `profile_url` and `validate_served` measure
+servers of other engines, and `advise` says what to change in one that runs.
 
 Each takes and returns objects, which `save` and `load` convert to and from files. Imports happen when a stage is
 called. A wrong argument raises a ValueError of one sentence that names the field and its value.

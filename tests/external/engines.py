@@ -192,28 +192,36 @@ def faults(python: Path, target: Path, folder: Path) -> list[str]:
         "nothing at the address": (["--url", "http://127.0.0.1:9", *pair], "no answer"),
     }
     wrong = [name for name, (arguments, sentence) in cases.items() if not _refused(name, arguments, sentence)]
-    key = folder / "key"
-    key.write_text("secret\n")
+    return wrong + _faults_of_a_server(python, target, pair, folder)
+
+
+def _faults_of_a_server(python: Path, target: Path, pair: Sequence[str], folder: Path) -> list[str]:
+    """The same of one that takes longer than it may, wants a key, has another model, and dies."""
     here = EngineHere(engine=engine_named("vllm@0.32.0"), python=str(python), options=(*OPTIONS, "--api-key", "secret"))
     written = server_command(here.engine, _settings(target, Autoregressive(), DEMO / "draft"))
-    before = _servers()
+    key = folder / "key"
+    key.write_text("secret\n")
+    wrong, before = [], _servers()
     with console.progress("faults") as progress:
         try:
             with replace(here, start_s=3.0).server(
                 written, target=str(target), log=folder / "slow.log", progress=progress
             ):
-                wrong.append("slower than its time limit")
+                wrong.append("slower than its limit")
         except ServerError as error:
-            console.say(f"slower than its time limit: {error}")
-            wrong += [] if "not ready after 3 s" in str(error) and _servers() == before else ["time limit"]
+            console.say(f"slower than its limit: {error}")
+            if "not ready after 3 s" not in str(error) or _servers() != before:
+                wrong.append("slower than its limit")
         with here.server(written, target=str(target), log=folder / "keyed.log", progress=progress) as server:
-            asked = ["--url", server.url]
-            keyed = [*asked, "--api-key-file", str(key)]
-            other = ["--target", draft, *pair[2:]]
-            wrong += [] if _refused("no key", [*asked, *pair], "401") else ["no key"]
-            wrong += [] if _refused("another model", [*keyed, *other], "serves .*target") else ["another model"]
-            died = ["it dies half way"]
-            wrong += [] if _refused(*died, [*keyed, *pair], "a request failed|no answer", dies=server.pid) else died
+            keyed = ["--url", server.url, "--api-key-file", str(key)]
+            other = ["--target", str(DEMO / "draft"), *pair[2:]]
+            for name, arguments, sentence, dies in (
+                ("no key", ["--url", server.url, *pair], "401", None),
+                ("another model", [*keyed, *other], "serves .*target", None),
+                ("it dies half way", [*keyed, *pair], "a request failed|no answer", server.pid),
+            ):
+                if not _refused(name, arguments, sentence, dies=dies):
+                    wrong.append(name)
     return wrong
 
 

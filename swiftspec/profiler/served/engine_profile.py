@@ -135,7 +135,7 @@ def profile_url(
 
     target, draft: the models that it serves, as the profile's users name them. Else as `profile_engine`.
 
-    ValueError: if it does not answer, tells no metrics, serves another target, or is of an engine that is not known here.
+    ValueError: if it does not answer, tells no metrics, has another target, or is of an engine that is not known here.
     """
     began_s = time.monotonic()
     pair = resolve_pair(target=target, draft=draft, inflate=None, dtype=_known(dtype), device=device)
