@@ -37,8 +37,7 @@ class CorePace:
     def seconds(self, began_s: float, ended_s: float) -> float:
         """Of the work, the mean over cores, between two times of `time.perf_counter`; 1 if no core is watched."""
         means = [each.mean(began_s - _AROUND_S, ended_s + _AROUND_S) for each in self._watchers]
-        known = [mean for mean in means if mean is not None]
-        return float(np.exp(np.mean(np.log(known)))) if known else 1.0
+        return float(np.exp(np.mean(np.log(means)))) if means else 1.0
 
 
 @contextmanager
@@ -49,6 +48,8 @@ def watched(cores: Set[int]) -> Iterator[CorePace]:
     for each in watchers:
         each.start()
     try:
+        for each in watchers:
+            each.has_sample.wait()
         yield CorePace(watchers)
     finally:
         for each in watchers:
@@ -62,7 +63,7 @@ class _Watcher(Thread):
 
     def __init__(self, core: int) -> None:
         super().__init__(name=f"pace of core {core}", daemon=True)
-        self.ends = Event()
+        self.has_sample, self.ends = Event(), Event()
         self._core = core
         self._samples: list[tuple[float, ...]] = []  # when, and seconds of each kind
 
@@ -70,13 +71,19 @@ class _Watcher(Thread):
         if sys.platform == "linux":
             os.sched_setaffinity(0, {self._core})  # of this thread alone
         kinds = _kinds()
-        while not self.ends.wait(_EVERY_S):
+        while True:
             self._samples.append((time.perf_counter(), *(_seconds(kind) for kind in kinds)))
+            self.has_sample.set()
+            if self.ends.wait(_EVERY_S):
+                break
 
-    def mean(self, began_s: float, ended_s: float) -> float | None:
-        """The geometric mean over the kinds of their mean seconds; None if nothing was sampled in that time."""
-        samples = np.array([one for one in self._samples if began_s <= one[0] <= ended_s])
-        return float(np.exp(np.mean(np.log(samples[:, 1:].mean(axis=0))))) if samples.size else None
+    def mean(self, began_s: float, ended_s: float) -> float:
+        """The geometric mean over the kinds of their mean seconds in that time, or of the sample that is nearest."""
+        samples = np.array(self._samples)
+        within = samples[(began_s <= samples[:, 0]) & (samples[:, 0] <= ended_s)]
+        if not within.size:
+            within = samples[[np.argmin(abs(samples[:, 0] - began_s))]]
+        return float(np.exp(np.mean(np.log(within[:, 1:].mean(axis=0)))))
 
 
 def _kinds() -> list[Callable[[], object]]:

@@ -44,7 +44,7 @@ class EngineHere:
 
     def cores(self, server: RunningServer) -> Set[int]:
         """Cores that a server of it computes on; none where a GPU does."""
-        return server.cores if self.device == "cpu" else frozenset()
+        return server.group.cores if self.device == "cpu" else frozenset()
 
     @contextmanager
     def server(

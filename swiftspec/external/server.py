@@ -10,7 +10,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
@@ -73,11 +73,6 @@ class RunningServer:
     def pid(self) -> int:
         """Of the process that was started; the number of its group, too."""
         return self.group.pid
-
-    @property
-    def cores(self) -> Set[int]:
-        """Cores that it computes on."""
-        return self.group.cores
 
     def check(self) -> None:
         """ServerError, with what its log says, if the server has ended."""
