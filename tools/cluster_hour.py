@@ -85,14 +85,15 @@ def _prepare(asked: Any, clients: Sequence[int]) -> tuple[Planned, dict[str, Wor
     texts = read_prompts(asked.prompts)
     half = len(texts) // 2
     for name, part in (("trace", texts[:half]), ("validate", texts[half:])):
-        lines = [json.dumps({"prompt_id": each.prompt_id, "prompt": each.text}) for each in part]
+        lines = [json.dumps({"id": each.prompt_id, "prompt": each.text}) for each in part]
         (out / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     pair = ["--target", asked.target, "--draft", asked.draft, "--dtype", asked.dtype]
     server = ["--engine", asked.engine, "--python", asked.python, "--server-args", asked.server_args]
     device = ["--device", "cpu" if asked.dry_run else "cuda"]
-    most = str(min(max(clients), 16))
-    _run("profile", *server, *device, *pair, "--max-sequences", most, "--out", str(out / "profile.json"))
-    _run("trace", *pair, *device, "--prompts", str(out / "trace.jsonl"), "--out", str(out / "trace.npz"))
+    sizes = ["--max-sequences", str(min(max(clients), 16)), *(["--minutes", "2", "--starts", "2"] * asked.dry_run)]
+    few = ["--num-prompts", "8"] * asked.dry_run
+    _run("profile", *server, *device, *pair, *sizes, "--out", str(out / "profile.json"))
+    _run("trace", *pair, *device, *few, "--prompts", str(out / "trace.jsonl"), "--out", str(out / "trace.npz"))
     tokens = ["--prompts", str(out / "validate.jsonl"), "--tokenizer", asked.target]
     tokens += ["--output-tokens", f"fixed:{32 if asked.dry_run else _OUTPUT_TOKENS}"]
     loads = {}
