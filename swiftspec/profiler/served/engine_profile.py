@@ -36,8 +36,9 @@ __all__ = ["drafting_policy", "probed_server", "profile_engine", "profile_url"]
 
 _DTYPES: Final[Mapping[str, str]] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _MOST_TOKENS: Final = 8  # drafted, of a round
-# Draft tokens by requests at once, in turn: so that neither grows with the other.
-_LENGTHS: Final[Mapping[Drafting, tuple[int, ...]]] = {Drafting.LOOKUP: (8, 5, 3, 1), Drafting.DRAFT: (8, 3, 6, 2)}
+# Draft tokens by requests at once, in turn: so that neither grows with the other. A draft of few tokens for one request
+# verifies no more rows than plain decoding was measured with, which tells what a round takes beyond its forwards.
+_LENGTHS: Final[Mapping[Drafting, tuple[int, ...]]] = {Drafting.LOOKUP: (8, 5, 3, 1), Drafting.DRAFT: (2, 8, 1, 5)}
 _LADDER: Final = tuple(2**power for power in range(11))  # requests at once
 _LONGEST: Final = 4096
 _LOOK: Final = Probe(1, 16, 8)  # by which a server shows how it drafts
@@ -259,6 +260,6 @@ def _settings(
 def _lengths(engine: Engine, drafting: Drafting) -> Callable[[int], int]:
     """Draft tokens by requests at once, as probed: one number where the engine has no schedule."""
     pattern = _LENGTHS.get(drafting, (0,))
-    if engine.schedule is None:
-        return lambda _: pattern[0]
+    if engine.schedule is None and drafting is not Drafting.PLAIN:
+        pattern = (_MOST_TOKENS // 2,)
     return lambda sequences: pattern[(sequences - 1).bit_length() % len(pattern)]
