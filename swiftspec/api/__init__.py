@@ -1,36 +1,28 @@
 """The verbs as functions: profile, trace, plan, simulate, validate.
 
 `simulate_load` and `validate_load` are those of many requests, with a workload of `swiftspec.workload`. `compare_kinds`
-lays kinds of drafts side by side at several loads. `profile_engine`, `profile_url` and `validate_served` measure
-servers of other engines, and `advise` says what to change in one that runs.
+lays kinds of drafts side by side at several loads.
 
 Each takes and returns objects, which `save` and `load` convert to and from files. Imports happen when a stage is
 called. A wrong argument raises a ValueError of one sentence that names the field and its value.
 """
 
-from swiftspec.api.advising import advise
 from swiftspec.api.comparing import compare_kinds
 from swiftspec.api.planning import plan, simulate
 from swiftspec.api.recording import NUM_CANDIDATES, profile, trace
 from swiftspec.api.serving import LoadOptions, simulate_load
 from swiftspec.api.validating import validate
 from swiftspec.api.validating_load import validate_load
-from swiftspec.api.validating_served import validate_served
-from swiftspec.profiler.served.engine_profile import profile_engine, profile_url
 
 __all__ = [
     "NUM_CANDIDATES",
     "LoadOptions",
-    "advise",
     "compare_kinds",
     "plan",
     "profile",
-    "profile_engine",
-    "profile_url",
     "simulate",
     "simulate_load",
     "trace",
     "validate",
     "validate_load",
-    "validate_served",
 ]

@@ -22,9 +22,9 @@ from swiftspec.engines.words import Method
 from swiftspec.errors import FieldError
 from swiftspec.export import export_plan
 from swiftspec.export.nearest import model_argument
-from swiftspec.external.core_pace import watched
 from swiftspec.files.document import Origin
 from swiftspec.planner.under_load.measured_engine import MeasuredEngine
+from swiftspec.profiler.served.core_pace import watched
 from swiftspec.profiler.served.engine_profile import probed_server
 from swiftspec.profiler.served.probes import Drafting, Probe, ProbedServer
 from swiftspec.progress import Stages, silent

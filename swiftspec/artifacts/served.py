@@ -51,7 +51,7 @@ class Served(Facts):
     cache_tokens: tokens that its KV cache has room for; beside_draft: the same next to the profile's draft.
     request_s, prompt_token_s: above the engine, as in `engines.constants`.
     measured: what the steps were fitted to.
-    minutes: time that measuring took, starts included. pace_s: what the work of `external.core_pace` took on the
+    minutes: time that measuring took, starts included. pace_s: what the work of `profiler.served.core_pace` took on the
     server's cores meanwhile; None where they were not watched.
     """
 

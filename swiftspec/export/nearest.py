@@ -66,7 +66,7 @@ def drafter_of(model: str) -> Method:
 def model_argument(name: str, engine: Engine) -> str:
     """A model as engines name it: a repository of the hub, or a directory, or the one file in it that the engine reads.
 
-    FieldError if there are several such files.
+    ValueError if there are several such files.
     """
     if name in model_names():
         return known_model(name).source
@@ -76,7 +76,7 @@ def model_argument(name: str, engine: Engine) -> str:
     reads = engine.command.reads if engine.command else ""
     files = sorted(directory.glob(f"*{reads}")) if reads else []
     if len(files) > 1:
-        raise FieldError("model", str(directory), f"it has {len(files)} files of {reads}; expected one")
+        raise ValueError(f"{directory} has {len(files)} files of {reads}; expected one")
     return str(files[0] if files else directory)
 
 

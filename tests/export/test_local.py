@@ -47,5 +47,5 @@ def test_an_engine_that_reads_files_of_its_own_is_told_the_one_in_the_directory(
     assert model_argument(str(tmp_path), llamacpp) == str(tmp_path / "target.gguf")
     assert model_argument(str(tmp_path), engine_named("vllm")) == str(tmp_path)
     (tmp_path / "other.gguf").touch()
-    with pytest.raises(FieldError, match=r"it has 2 files of \.gguf; expected one"):
+    with pytest.raises(ValueError, match=r"has 2 files of \.gguf; expected one"):
         model_argument(str(tmp_path), llamacpp)

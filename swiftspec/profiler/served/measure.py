@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from swiftspec.artifacts.profile import HostPoint, Profile, StepPoint
 from swiftspec.artifacts.served import MeasuredStep, Served
-from swiftspec.external.core_pace import watched
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies.effects import Role
+from swiftspec.profiler.served.core_pace import watched
 from swiftspec.profiler.served.fit import FittedAbove, FittedSteps, fit_above, fit_steps, typical
 from swiftspec.profiler.served.probes import Drafting, Measured, Probe, ProbedServer, PromptProbe, PromptTime, Work
 from swiftspec.progress import Progress

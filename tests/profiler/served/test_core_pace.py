@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from swiftspec.external.core_pace import watched
 from swiftspec.external.group import process_group
 from swiftspec.machine import cores_here
+from swiftspec.profiler.served.core_pace import watched
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads are bound to cores on Linux only")
 

@@ -1,4 +1,4 @@
-"""How fast cores are meanwhile: the same work, again and again, beside what is measured on them.
+"""Pace of cores: the same work, timed again and again beside what is measured on them.
 
 A core that other machines share may be half as fast for some seconds, and all that runs on it is, by much the same
 factor. So times that were measured a minute apart can be compared once each is divided by what this work took then.
