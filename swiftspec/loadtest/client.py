@@ -73,8 +73,10 @@ class ServerClient:
 
     def tokenize(self, text: str, *, model: str) -> tuple[int, ...]:
         """Token ids of a text, by the server's tokenizer; vLLM has the same endpoint. ValueError without it."""
-        said = {"model": model, "prompt": text, "content": text}  # llama.cpp's word is the second
-        return self._quick(TokenIds, "POST", "/tokenize", said).tokens
+        found = self._quick(TokenIds, "POST", "/tokenize", {"model": model, "prompt": text}).tokens
+        if found or not text:
+            return found
+        return self._quick(TokenIds, "POST", "/tokenize", {"content": text}).tokens  # llama.cpp's word for it
 
     def max_context(self) -> int | None:
         """Tokens of its longest request, if it says so. ValueError if it does not answer."""
