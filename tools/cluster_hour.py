@@ -3,10 +3,11 @@
     python -m tools.cluster_hour --target llama-8b/ --draft llama-1b/ --dtype bf16 --prompts yours.jsonl \\
         --python vllm-env/bin/python --server-args "--max-model-len 4096" --out hour
 
-It profiles vLLM (three starts), records the draft's acceptance on half of the prompts, plans for the largest load, and
-writes its predictions. Only then it starts vLLM twice, plainly and with the plan's method, and sends four closed loops
-of the other prompts to each: by this package's load test, and by vLLM's own `bench serve`. OUT.tar.gz has all results
-and no text of yours. --dry-run does the same on CPUs, smaller.
+It profiles vLLM (three starts), records the draft's acceptance on 24 of the first half of the prompts, by this
+package's engine on the host's cores, plans for the largest load, and writes its predictions. Only then it starts
+vLLM twice, plainly and with the plan's method, and sends four closed loops of the other prompts to each: by this
+package's load test, and by vLLM's own `bench serve`, which wants `vllm[bench]`. OUT.tar.gz has all results and no
+text of yours. --dry-run does the same on CPUs, smaller.
 """
 
 from __future__ import annotations
@@ -91,9 +92,9 @@ def _prepare(asked: Any, clients: Sequence[int]) -> tuple[Planned, dict[str, Wor
     server = ["--engine", asked.engine, "--python", asked.python, "--server-args", asked.server_args]
     device = ["--device", "cpu" if asked.dry_run else "cuda"]
     sizes = ["--max-sequences", str(min(max(clients), 16)), *(["--minutes", "2", "--starts", "2"] * asked.dry_run)]
-    few = ["--num-prompts", "8"] * asked.dry_run
+    few = ["--num-prompts", "8" if asked.dry_run else "24", "--max-new-tokens", "64"]  # they run on the host's cores
     _run("profile", *server, *device, *pair, *sizes, "--out", str(out / "profile.json"))
-    _run("trace", *pair, *device, *few, "--prompts", str(out / "trace.jsonl"), "--out", str(out / "trace.npz"))
+    _run("trace", *pair, *few, "--prompts", str(out / "trace.jsonl"), "--out", str(out / "trace.npz"))
     tokens = ["--prompts", str(out / "validate.jsonl"), "--tokenizer", asked.target]
     tokens += ["--output-tokens", f"fixed:{32 if asked.dry_run else _OUTPUT_TOKENS}"]
     loads = {}
@@ -154,7 +155,7 @@ def _bench(url: str, model: str, workload: Workload, asked: Any) -> dict[str, An
             "--result-filename": str(result),
         }
         words = [word for pair in options.items() for word in pair]
-        flags = ["--custom-skip-chat-template", "--ignore-eos", "--save-result", "--disable-tqdm"]
+        flags = ["--skip-chat-template", "--ignore-eos", "--save-result", "--disable-tqdm"]
         command = [asked.python, "-c", _BENCH, *words, *flags]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if not result.exists():
@@ -165,9 +166,14 @@ def _bench(url: str, model: str, workload: Workload, asked: Any) -> dict[str, An
         return {name: value for name, value in found.items() if isinstance(value, int | float | str)}
 
 
-# As its command line does, which does not start where the package has another name, as on CPUs.
+# As its command line does, but that the package may have another name, as on CPUs.
 _BENCH = """
 import argparse
+from importlib import metadata
+by_name = metadata.Distribution.from_name
+metadata.Distribution.from_name = lambda name: next(
+    found for found in metadata.distributions() if found.name in (name, name + "-cpu")
+) if name == "vllm" else by_name(name)
 from vllm.benchmarks.serve import add_cli_args, main
 parser = argparse.ArgumentParser()
 add_cli_args(parser)
@@ -187,7 +193,8 @@ def _show_benches(cells: _Cells, benches: _Benches) -> None:
 
 def _run(*arguments: str) -> None:
     console.say(f"\nswiftspec {' '.join(arguments)}")
-    subprocess.run([sys.executable, "-m", "swiftspec", *arguments], check=True)
+    if code := subprocess.run([sys.executable, "-m", "swiftspec", *arguments], check=False).returncode:
+        sys.exit(code)  # it has said why
 
 
 if __name__ == "__main__":
