@@ -6,7 +6,7 @@
 #
 # wheels/         packages that a machine with torch, Triton, NumPy, transformers and pytest may lack, in the versions of
 #                 constraints.txt
-# kernels.tar.gz  Triton's cache. $PYTHON's Triton compiles it, which takes minutes; a machine with another version of
+# kernels.tar.xz  Triton's cache. $PYTHON's Triton compiles it, which takes minutes; a machine with another version of
 #                 Triton finds nothing in it
 # commit          the commit that a run's records name; rewrite it with `--only commit` after each commit
 #
@@ -54,7 +54,7 @@ if [[ $only == *,kernels,* ]]; then
     TRITON_CACHE_DIR=$cache TRITON_STORE_BINARY_ONLY=1 PYTHONPATH=$PWD "$python" -m tools.baking \
         --inflate "$(sed -n 's/^shape=//p' scripts/gpu_runs.sh)" --only "$kinds" \
         tests/kernels/test_*.py tests/engine/model/test_static_kernels.py
-    PYTHONPATH=$PWD "$python" -m tools.kernel_cache pack "$cache" "$carried/kernels.tar.gz"
+    PYTHONPATH=$PWD "$python" -m tools.kernel_cache pack "$cache" "$carried/kernels.tar.xz"
 fi
 [[ $only != *,commit,* ]] || git describe --always --dirty >"$carried/commit"
 size_mb=$(du -sm "$carried" | cut -f1)

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
 # Checks swiftspec on a GPU, without a network, in three runs of at most eight minutes each.
 #
-#   scripts/gpu_runs.sh 1|2|3 [--dry-run] [--only STEP[,STEP...]]
+#   scripts/gpu_runs.sh 1|2|3 [--dry-run] [--quick] [--only STEP[,STEP...]]
 #
 #   1  is it right?          tests on the GPU, forwards and greedy outputs against the CPU's, one forward's kernels
 #   2  how fast is it?       tilings, attention, forwards and products against torch's
 #   3  does a plan hold?     profile, trace, plan, validate; ways to share a GPU
 #
 # Every step has a time limit; one that fails is recorded, and the next one runs. After each step summary.txt and
-# all.tar.gz (everything) are rewritten in $OUT, by default gpu-runs/N; log.txt and records.jsonl grow while steps run.
-# Runs do not depend on each other. The folder of scripts/gpu_carry.sh is used if it exists: packages, compiled kernels,
-# the commit. --dry-run does the same on a CPU, at tiny shapes. PYTHON chooses the interpreter. Exit code 0 if no step
-# failed.
+# all.tar.gz (everything) are rewritten in $OUT, by default gpu-runs/N; records.jsonl grows while steps run. Steps that
+# measure no time run side by side. Runs do not depend on each other. The folder of scripts/gpu_carry.sh is
+# used if it exists: packages, compiled kernels, a trace, the commit. --quick measures tiny shapes, to see whether the
+# steps run at all; --dry-run does so on a CPU. PYTHON chooses the interpreter. Exit code 0 if no step failed.
 
 set -uo pipefail
 
-usage="usage: gpu_runs.sh 1|2|3 [--dry-run] [--only STEP[,STEP...]]"
-run=${1:-} dry_run="" only=""
+usage="usage: gpu_runs.sh 1|2|3 [--dry-run] [--quick] [--only STEP[,STEP...]]"
+run=${1:-} dry_run="" quick=() only=""
 case $run in
     1) steps=is_right ;;
     2) steps=how_fast ;;
@@ -26,7 +26,8 @@ esac
 shift
 while (($#)); do
     case $1 in
-        --dry-run) dry_run=--dry-run; shift ;;
+        --dry-run) dry_run=--dry-run quick=(--quick); shift ;;
+        --quick) quick=(--quick); shift ;;
         --only) only=,${2:?--only needs names of steps},; shift 2 ;;
         *) echo "gpu_runs.sh: unknown option $1; $usage" >&2; exit 2 ;;
     esac
@@ -39,47 +40,48 @@ python=${PYTHON:-python3}
 
 # The bundled target, inflated to the size of an 8B model, with the same output. Contexts of 4000 tokens fit.
 shape=layers=32,hidden=4096,heads=64,intermediate=14336,positions=5120
-device=cuda inflate=(--inflate "$shape") quick=() deadline_s=480 workers=12
+device=cuda inflate=(--inflate "$shape") deadline_s=480 workers=12
 verbs=("$python" -m swiftspec)
 if [[ $dry_run ]]; then
-    device=cpu inflate=() quick=(--quick) deadline_s=3600 workers=0
+    device=cpu inflate=() deadline_s=3600 workers=0
     export TRITON_INTERPRET=1 OMP_NUM_THREADS=1
     # A profile of few samples takes seconds. It is enough to make a plan, but not a good one.
     brief="import sys; from swiftspec.profiler import steps; from swiftspec.cli.app import main"
     brief+="; steps.PASSES = steps.SWEEP_REPEATS = steps.REPEATS = 1; steps.HOST_TOKENS = 16; steps.CONTEXTS = (16, 64)"
     verbs=("$python" -c "$brief; sys.exit(main(sys.argv[1:]))")
 fi
-failures=0
 
 # Rewrite summary.txt and all.tar.gz from the results so far: the machine may be taken away during the next step.
-gather() {
+gather() (
+    flock 9
     if "$python" -m tools.gpu_report "$work" --run "$run" $dry_run >>"$out/log.txt" 2>&1; then
         cp "$work/summary.txt" "$out"
     else
-        echo "gpu_runs.sh: summary.txt could not be written; log.txt says why" >&2
-        failures=$((failures + 1))
+        echo "gpu_runs.sh: summary.txt could not be written; log.txt says why" | tee -a "$bare/failures" >&2
     fi
-    tar --dereference -czf "$out/.all.tar.gz" -C "$work" . && mv "$out/.all.tar.gz" "$out/all.tar.gz"
-}
+    tar --dereference --warning=no-file-changed -czf "$out/.all.tar.gz" -C "$work" . # steps beside it still write
+    mv "$out/.all.tar.gz" "$out/all.tar.gz"
+) 9>"$bare/gathering"
 
 num_cached() { find "$TRITON_CACHE_DIR" -mindepth 1 -maxdepth 1 | wc -l; }
 
 # step NAME LIMIT_S COMMAND...: run it, unless --only leaves it out; answer its exit code, 124 if it ran out of time
 step() {
-    local name=$1 limit_s=$2 left_s=$((deadline_s - SECONDS)) code=124 start_s=$SECONDS log_bytes cached
+    local name=$1 limit_s=$2 left_s=$((deadline_s - SECONDS)) code=124 start_s=$SECONDS cached log=$work/$1.log
     shift 2
     [[ -z $only || $only == *,$name,* || $name == packages ]] || return 0
     [[ -z $dry_run ]] || limit_s=$((20 * limit_s)) # the CPU may be busy with other things
     ((limit_s <= left_s)) || limit_s=$left_s
-    echo "== $name: $*" | tee -a "$out/log.txt"
-    log_bytes=$(stat -c %s "$out/log.txt") cached=$(num_cached)
+    cached=$(num_cached)
+    echo "== $name: $*" >"$log"
     if ((limit_s >= 2)); then
         # Not through a pipe: a process that outlives its step would keep it open, and the run would wait for it.
-        timeout --kill-after=5 "$limit_s" "$@" >>"$out/log.txt" 2>&1
+        timeout --kill-after=5 "$limit_s" "$@" >>"$log" 2>&1
         code=$?
     fi
-    tail -c "+$((log_bytes + 1))" "$out/log.txt" >"$work/$name.log"
-    ((code == 0 || code == 77)) || failures=$((failures + 1))
+    cat "$log" >>"$out/log.txt"
+    echo "== $name: $((SECONDS - start_s)) s, exit code $code"
+    ((code == 0 || code == 77)) || echo "$name" >>"$bare/failures"
     printf '%s\t%s\t%s\t%s\t%s\n' "$name" "$limit_s" $((SECONDS - start_s)) "$code" $(($(num_cached) - cached)) \
         >>"$work/steps.tsv"
     gather
@@ -121,11 +123,12 @@ is_right() {
         engine=(tests/engine/model/test_cuda_graph.py) kernels=(tests/kernels/test_rms_norm.py)
         ranks=(tests/kernels/test_symmetric.py)
     fi
+    measure decoder 60 decoder &
+    measure greedy 90 greedy &
+    tests tests-engine 90 "${engine[@]}" -n "$workers" &
+    tests tests-kernels 120 "${kernels[@]}" -n "$workers" &
+    wait
     measure limits 25 limits
-    measure decoder 30 decoder
-    tests tests-engine 60 "${engine[@]}" -n "$workers"
-    tests tests-kernels 120 "${kernels[@]}" -n "$workers"
-    measure greedy 45 greedy
     measure forward 50 forward --models 32B
     tests tests-ranks 50 "${ranks[@]}" -x
     step sanitizer 50 bash -c 'with compute-sanitizer --tool memcheck --error-exitcode 9 "$@"' - "$python" \
@@ -151,8 +154,12 @@ does_it_hold() {
     head -n "$traced" $prompts/trace.jsonl >"$work/traced.jsonl"
     step profile 140 "${verbs[@]}" profile "${pair[@]}" "${inflate[@]}" --device "$device" --devices 1 --dtype "$dtype" \
         --accept-noise --out "$work/profile.json"
-    step trace 45 "${verbs[@]}" trace "${pair[@]}" --dtype "$dtype" --prompts "$work/traced.jsonl" \
-        --max-new-tokens "$tokens" --out "$work/trace.npz"
+    if [[ -f $carried/trace.npz ]]; then
+        cp "$carried/trace.npz" "$work"
+    else
+        step trace 45 "${verbs[@]}" trace "${pair[@]}" --dtype "$dtype" --prompts "$work/traced.jsonl" \
+            --max-new-tokens "$tokens" --out "$work/trace.npz"
+    fi
     step plan 45 "${verbs[@]}" plan "${pair[@]}" "${inflate[@]}" --dtype "$dtype" "${files[@]}" --devices 1 \
         "${asked[@]}" --jobs "$jobs" --out "$work/plan.json"
     step validate 90 "${verbs[@]}" validate --plan "$work/plan.json" --prompts $prompts/validate.jsonl \
@@ -184,8 +191,8 @@ mkdir -p "$TRITON_CACHE_DIR"
 SWIFTSPEC_COMMIT=$(git describe --always --dirty 2>/dev/null || cat "$carried/commit" 2>/dev/null) \
     || SWIFTSPEC_COMMIT="unknown commit"
 export SWIFTSPEC_COMMIT
-if [[ -f $carried/kernels.tar.gz ]]; then
-    "$python" -m tools.kernel_cache unpack "$TRITON_CACHE_DIR" "$carried/kernels.tar.gz" \
+if [[ -f $carried/kernels.tar.xz ]]; then
+    "$python" -m tools.kernel_cache unpack "$TRITON_CACHE_DIR" "$carried/kernels.tar.xz" \
         >>"$out/log.txt" 2>&1
 fi
 if compgen -G "$carried/wheels/*.whl" >/dev/null; then
@@ -199,4 +206,4 @@ if ! measure packages 90 packages; then
 fi
 "$steps"
 cat "$out/summary.txt"
-exit $((failures > 0))
+[[ ! -s $bare/failures ]]

@@ -26,7 +26,7 @@ _NEEDED = (".cubin", ".json")  # files that a launch reads; the others are stage
 def pack(folder: Path, archive: Path) -> int:
     """Write the entries of a cache, without the files of compilation; return the number of kernels."""
     kernels = 0
-    with tarfile.open(archive, "w:gz") as packed:
+    with tarfile.open(archive, "w:xz") as packed:
         for path in sorted(folder.rglob("*")):
             if path.suffix in _NEEDED:
                 kernels += path.suffix == ".cubin"

@@ -34,7 +34,7 @@ if __name__ == "__main__":
     baked, moved = Path(os.environ["TRITON_CACHE_DIR"]), Path("moved")
     assert compile_all([job], num_processes=1) == 1
     moved.mkdir()
-    assert pack(baked, Path("kernels.tar.gz")) == unpack(moved.resolve(), Path("kernels.tar.gz")) == len(kernels(baked))
+    assert pack(baked, Path("kernels.tar.xz")) == unpack(moved.resolve(), Path("kernels.tar.xz")) == len(kernels(baked))
     shutil.rmtree(baked)
     compiled = kernels(moved)
     knobs.cache.dir = str(moved.resolve())
