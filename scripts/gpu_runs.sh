@@ -40,7 +40,7 @@ python=${PYTHON:-python3}
 
 # The bundled target, inflated to the size of an 8B model, with the same output. Contexts of 4000 tokens fit.
 shape=layers=32,hidden=4096,heads=64,intermediate=14336,positions=5120
-device=cuda inflate=(--inflate "$shape") deadline_s=480 workers=12
+device=cuda inflate=(--inflate "$shape") deadline_s=480 workers=8
 verbs=("$python" -m swiftspec)
 if [[ $dry_run ]]; then
     device=cpu inflate=() deadline_s=3600 workers=0
