@@ -147,7 +147,7 @@ how_fast() {
 }
 
 does_it_hold() {
-    local pair=(--target demo/target --draft demo/draft) prompts=swiftspec/demo/prompts files limit=6 tokens=48 jobs=16
+    local pair=(--target demo/target --draft demo/draft) prompts=swiftspec/demo/prompts files limit=24 tokens=48 jobs=16
     local dtype=bf16 traced=18 asked=()
     files=(--profile "$work/profile.json" --trace "$work/trace.npz")
     [[ -z $dry_run ]] || traced=1 limit=1 tokens=16 jobs=1 dtype=fp32 asked=(--policy serial_tree)
@@ -162,9 +162,9 @@ does_it_hold() {
     fi
     step plan 45 "${verbs[@]}" plan "${pair[@]}" "${inflate[@]}" --dtype "$dtype" "${files[@]}" --devices 1 \
         "${asked[@]}" --jobs "$jobs" --out "$work/plan.json"
-    step validate 90 "${verbs[@]}" validate --plan "$work/plan.json" --prompts $prompts/validate.jsonl \
-        --limit "$limit" --max-new-tokens "$tokens" --json "$work/validation.json"
-    step timeline 15 "${verbs[@]}" run --plan "$work/plan.json" --prompt "def main():" --max-new-tokens "$tokens" \
+    step validate 100 "${verbs[@]}" validate --plan "$work/plan.json" --prompts $prompts/validate.jsonl \
+        --limit "$limit" --repeats 1 --max-new-tokens "$tokens" --json "$work/validation.json"
+    step timeline 40 "${verbs[@]}" run --plan "$work/plan.json" --prompt "def main():" --max-new-tokens "$tokens" \
         --timeline "$work/timeline.json"
     measure sharing 60 sharing "${inflate[@]}"
     measure ops 40 ops "${inflate[@]}"

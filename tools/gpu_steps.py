@@ -30,6 +30,7 @@ _MODULES = (
 )
 
 _COMPILING_S = 60.0  # of the tuning step, before it measures
+_TUNING_S = 0.05  # of one candidate: a table has thousands
 
 Record = Mapping[str, Any]
 
@@ -83,11 +84,11 @@ def _import_all(names: Iterable[str]) -> None:
         raise ImportError(f"cannot be imported: {', '.join(failed)}")
 
 
-def _watch(options: argparse.Namespace) -> Any:
+def _watch(options: argparse.Namespace, **settings: float) -> Any:
     from swiftspec.profiler.op_timer import OpTimer
 
     brief: dict[str, Any] = {"repeats": 5, "warm_up_s": 0.0, "budget_s": 0.0, "in_a_row": 1, "cached_bytes": 1 << 12}
-    return OpTimer(options.device, **(brief if options.quick else {}))
+    return OpTimer(options.device, **(brief if options.quick else settings))
 
 
 def _limits(options: argparse.Namespace) -> Iterable[Record]:
@@ -165,15 +166,16 @@ def _tune(options: argparse.Namespace) -> Iterator[Record]:
 
         # Candidates of other rows, and those not compiled by then, are compiled one by one when they are timed.
         with suppress(TimeoutError):
-            launches = tuning_launches(products, rows[:4])
+            launches = tuning_launches(products, rows[:3])
             compile_all(launches, num_processes=len(os.sched_getaffinity(0)), deadline_s=_COMPILING_S)
         path = table_path(torch.cuda.get_device_name())
         paths = [path, options.folder / path.name]
     else:  # interpreted kernels: no table for the engine to find
         paths = [options.folder / table_path(device_name()).name]
+    watch = _watch(options, warm_up_s=_TUNING_S / 5, budget_s=_TUNING_S)
     choices = []
     wanted = ((m, product) for m in rows for product in products)
-    for choice in tune(wanted, watch=_watch(options), progress=print):
+    for choice in tune(wanted, watch=watch, progress=print):
         choices.append(choice)
         for path in paths:
             save_table(choices, path)

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -58,3 +59,11 @@ def test_a_stream_of_ones_own_records_too() -> None:
     with torch.cuda.stream(stream):
         replay: Replay[Tensor] = Replay(lambda: number + 1.0, GraphPool(torch.device("cuda")))
         assert replay().tolist() == [2.0] * 4
+
+
+@with_gpu
+def test_a_pool_outlives_its_graphs() -> None:
+    """As when a request ends, and with it a cache, before the next one begins."""
+    pool = GraphPool(torch.device("cuda"))
+    kept = [Replay(partial(torch.full, (4,), turn, device="cuda"), pool)() for turn in range(3)]
+    assert [answer.tolist() for answer in kept] == [[0] * 4, [1] * 4, [2] * 4]

@@ -28,6 +28,7 @@ class GraphPool:
         self.records = device.type == "cuda"
         self._handle = torch.cuda.graph_pool_handle() if self.records else None
         self._stream = torch.cuda.Stream(device) if self.records else None
+        self._first: torch.cuda.CUDAGraph | None = None
 
     def record(self, function: Callable[[], T]) -> tuple[Callable[[], None], T]:
         """A callable that runs `function` again, and the tensors that hold its results.
@@ -39,13 +40,21 @@ class GraphPool:
         stream = self._stream if current == torch.cuda.default_stream(self.device) else current
         assert stream is not None, "only a GPU records"
         stream.wait_stream(current)
+        if self._first is None:
+            # torch forgets a pool when its last graph is gone, and then refuses its handle. This graph stays.
+            self._first = torch.cuda.CUDAGraph()
+            with self._capture(self._first, stream):
+                torch.zeros(1, device=self.device)
         with torch.cuda.stream(stream):
             function()
-        # thread_local: another thread, with another model, may allocate during the capture.
-        with torch.cuda.graph(graph, pool=self._handle, stream=stream, capture_error_mode="thread_local"):
+        with self._capture(graph, stream):
             answer = function()
         current.wait_stream(stream)
         return graph.replay, answer
+
+    def _capture(self, graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> torch.cuda.graph:
+        # thread_local: another thread, with another model, may allocate during the capture.
+        return torch.cuda.graph(graph, pool=self._handle, stream=stream, capture_error_mode="thread_local")
 
 
 class Replay(Generic[T]):
