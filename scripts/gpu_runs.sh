@@ -136,8 +136,8 @@ is_right() {
 }
 
 how_fast() {
-    measure tune 150 tune --inflate "$shape"
-    measure forward 120 forward --models 32B,8B --dtypes bfloat16,fp8,int4 --products tuned,default,torch
+    measure tune 130 tune --inflate "$shape"
+    measure forward 100 forward --models 32B,8B --dtypes bfloat16,fp8,int4 --products tuned,default,torch
     measure attention 60 attention
     measure kernels 50 kernels
     # Only our own kernels, whose names begin with an underscore. ncu slows them down, so the times of
