@@ -53,8 +53,8 @@ fi
 
 # Rewrite summary.txt and all.tar.gz from the results so far: the machine may be taken away during the next step.
 gather() (
-    flock 9
-    if "$python" -m tools.gpu_report "$work" --run "$run" $dry_run >>"$out/log.txt" 2>&1; then
+    flock 9 # closed below: a process that outlives the report would hold it
+    if "$python" -m tools.gpu_report "$work" --run "$run" $dry_run >>"$out/log.txt" 2>&1 9>&-; then
         cp "$work/summary.txt" "$out"
     else
         echo "gpu_runs.sh: summary.txt could not be written; log.txt says why" | tee -a "$bare/failures" >&2
@@ -114,8 +114,7 @@ export -f with
 export device
 
 is_right() {
-    local engine=(tests/engine/model/test_cuda_graph.py tests/engine/model/test_static_kernels.py tests/engine/model/test_gpu_model.py
-        tests/tools/test_shared_process.py)
+    local engine=(tests/engine/model/test_{cuda_graph,static_kernels,gpu_model}.py tests/tools/test_shared_process.py)
     local ranks=(tests/kernels/test_all_reduce.py tests/kernels/test_gemm_all_reduce.py tests/kernels/test_symmetric.py
         tests/kernels/test_round.py)
     local kernels=(tests/kernels "${ranks[@]/#/--ignore=}")

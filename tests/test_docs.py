@@ -99,6 +99,7 @@ def test_the_tree_names_every_part_of_the_package() -> None:
         ("2026-11-23-accuracy-of-policies.md", "demo-sapphire-rapids-2-cores"),
         ("2026-11-22-policies-on-zen-4-cores.md", "demo-zen4-2-cores"),
         ("2026-11-22-policies-on-zen-4-cores.md", "demo-zen4-2-cores-same-text"),
+        ("2026-11-27-first-h100.md", "demo-h100-sxm"),
     ],
 )
 def test_tables_are_the_recorded_validation(log: str, recorded: str) -> None:

@@ -106,7 +106,7 @@ def _kernels(options: argparse.Namespace) -> Iterable[Record]:
 def _attention(options: argparse.Namespace) -> Iterable[Record]:
     from tools.baselines import attention_records
 
-    return attention_records(_watch(options), quick=options.quick)
+    return attention_records(_watch(options, warm_up_s=_TUNING_S / 5, budget_s=_TUNING_S), quick=options.quick)
 
 
 def _forward(options: argparse.Namespace) -> Iterator[Record]:

@@ -124,7 +124,6 @@ def _int4_gemm_kernel(
     first_pair = tl.load(pairs + first * size_n, mask=any_block, other=0)
     if PDL:
         tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
     t0, t1, t2, t3 = _load_inputs(inputs + first * 256, keep & any_block)
 
     total = tl.zeros((BLOCK_N, BLOCK_M) if SWAP_AB else (BLOCK_M, BLOCK_N), tl.float32)
@@ -133,6 +132,8 @@ def _int4_gemm_kernel(
         pair = tl.load(pairs + block * size_n)
         tiles = _load_inputs(inputs + block * 256, keep)
         total = _add_block(total, line, pair, tiles, SWAP_AB, UPCAST, x.dtype.element_ty)
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()  # as late as in the skinny GEMM
     # As in the skinny GEMM: the first tile waits in registers, not in shared memory ahead of all other loads.
     tiles = (
         tl.where(any_block, t0, 0.0),

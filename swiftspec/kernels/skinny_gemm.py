@@ -93,7 +93,6 @@ def _skinny_gemm_kernel(
     first_weight = load_tile(weights, first * BLOCK_K, every, size_k, BLOCK_K, EVEN_K)
     if PDL:
         tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
     first_input = load_tile(inputs, first * BLOCK_K, row < num_rows, size_k, BLOCK_K, EVEN_K)
 
     total = tl.zeros((BLOCK_N, BLOCK_M) if SWAP_AB else (BLOCK_M, BLOCK_N), tl.float32)
@@ -101,6 +100,10 @@ def _skinny_gemm_kernel(
         tile_weight = load_tile(weights, tile * BLOCK_K, every, size_k, BLOCK_K, EVEN_K)
         tile_input = load_tile(inputs, tile * BLOCK_K, row < num_rows, size_k, BLOCK_K, EVEN_K)
         total = multiply(tile_input, tile_weight.to(x.dtype.element_ty), total, SWAP_AB, UPCAST)
+    if PDL:
+        # Not earlier: kernels that start before this one has asked for all its weights compete with it for the memory.
+        # On an H100 that was 9 % of an 8B model's forward in fp8, 4 % in int4, and nothing in bf16.
+        tl.extra.cuda.gdc_launch_dependents()
     # Not a no-op to the compiler, which otherwise stages the first tile in shared memory right where it is loaded, and
     # so waits for it there: before all other loads, and before the predecessor's end.
     first_input = tl.where(first < num_tiles, first_input, 0.0)
