@@ -1,9 +1,10 @@
 """Pace of cores: the same work, timed again and again beside what is measured on them.
 
 A core that other machines share may be half as fast for some seconds, and all that runs on it is, by much the same
-factor. So times that were measured a minute apart can be compared once each is divided by what this work took then.
-Two kinds of work count alike, as they do in decoding: products with a matrix that fits the second-level cache, and sums
-over what does not. docs/log/2026-11-27-vllm-on-cpus.md has how well steps of a server follow them.
+factor. So times that were measured a minute apart can be compared once each is divided by what this work took then. It
+reads more than the second-level cache holds, as decoding does: work that just fits is faster or slower by a third from
+one process to the next, with the pages that it was given. docs/log/2026-11-27-vllm-on-cpus.md has how well steps of a
+server follow it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,12 @@ from threading import Event, Thread
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 __all__ = ["CorePace", "watched"]
 
-_EVERY_S: Final = 0.1  # the work takes 2 % of a core
+_EVERY_S: Final = 0.1  # the work takes 1 % of a core
 _AROUND_S: Final = 0.3  # so that some samples lie in the shortest window
 _MOST_CORES: Final = 8
-_SIDE: Final = 512
 _STREAMED: Final = 1_000_000
 
 
@@ -37,7 +36,7 @@ class CorePace:
     def seconds(self, began_s: float, ended_s: float) -> float:
         """Of the work, the mean over cores, between two times of `time.perf_counter`; 1 if no core is watched."""
         means = [each.mean(began_s - _AROUND_S, ended_s + _AROUND_S) for each in self._watchers]
-        return float(np.exp(np.mean(np.log(means)))) if means else 1.0
+        return float(np.mean(means)) if means else 1.0
 
 
 @contextmanager
@@ -65,37 +64,28 @@ class _Watcher(Thread):
         super().__init__(name=f"pace of core {core}", daemon=True)
         self.has_sample, self.ends = Event(), Event()
         self._core = core
-        self._samples: list[tuple[float, ...]] = []  # when, and seconds of each kind
+        self._samples: list[tuple[float, float]] = []  # when, and the work's seconds
 
     def run(self) -> None:
         if sys.platform == "linux":
             os.sched_setaffinity(0, {self._core})  # of this thread alone
-        kinds = _kinds()
+        streamed = np.ones(_STREAMED, np.float32)
         while True:
-            self._samples.append((time.perf_counter(), *(_seconds(kind) for kind in kinds)))
+            self._samples.append((time.perf_counter(), _seconds(streamed.sum)))
             self.has_sample.set()
             if self.ends.wait(_EVERY_S):
                 break
 
     def mean(self, began_s: float, ended_s: float) -> float:
-        """The geometric mean over the kinds of their mean seconds in that time, or of the sample that is nearest."""
-        samples = np.array(self._samples)
-        within = samples[(began_s <= samples[:, 0]) & (samples[:, 0] <= ended_s)]
-        if not within.size:
-            within = samples[[np.argmin(abs(samples[:, 0] - began_s))]]
-        return float(np.exp(np.mean(np.log(within[:, 1:].mean(axis=0)))))
+        """Seconds in that time, or of the sample that is nearest."""
+        when_s, seconds = np.array(self._samples).T
+        within = seconds[(began_s <= when_s) & (when_s <= ended_s)]
+        return float(within.mean() if within.size else seconds[np.argmin(abs(when_s - began_s))])
 
 
-def _kinds() -> list[Callable[[], object]]:
-    """Work of this thread alone: none of it is done by a library's threads."""
-    matrix, vector = np.ones((_SIDE, _SIDE), np.float32), np.ones(_SIDE, np.float32)
-    product: npt.NDArray[np.float32] = np.empty_like(matrix)
-    return [lambda: np.multiply(matrix, vector, out=product), np.ones(_STREAMED, np.float32).sum]
-
-
-def _seconds(kind: Callable[[], object]) -> float:
+def _seconds(work: Callable[[], object]) -> float:
     """Of the second of two runs: the first finds the caches as others left them."""
-    kind()
+    work()
     began_s = time.thread_time()
-    kind()
+    work()
     return max(1e-9, time.thread_time() - began_s)
