@@ -96,6 +96,8 @@ def engine(plan: Plan) -> str:
     if plan.engine is None:
         return "not stated in this plan" if plan.quantisation else "this project's own, as measured on this machine"
     described = ENGINES.get(plan.engine)
+    if not plan.quantisation:  # a plan on a profile, which is of this engine's own server
+        return f"{described.full_name if described else plan.engine}, as measured"
     text = (described.kernels or f"{described.full_name}'s kernels and host time") if described else plan.engine
     if plan.host_s is not None:
         text += f"; a host time of {milliseconds(plan.host_s)} ms a step, given"

@@ -37,6 +37,7 @@ def test_a_plan_without_measurements_says_so_first(capsys: pytest.CaptureFixture
         (None, "Engine: this project's own, as measured on this machine"),
         ("swiftspec", "Engine: swiftspec, with the op tables' kernels, the fastest all-reduce"),
         ("vllm", "Engine: vLLM's kernels and host time"),
+        ("vllm measured", "Engine: vLLM, as measured"),
     ],
 )
 def test_whose_engine_is_assumed_stands_in_the_first_three_lines(
@@ -44,8 +45,10 @@ def test_whose_engine_is_assumed_stands_in_the_first_three_lines(
 ) -> None:
     shares = {Provenance.COMPOSED: 0.55, Provenance.ROOFLINE: 0.45}
     weak = SWIFTSPEC.model_copy(update={"prediction": PREDICTION.model_copy(update={"provenance": shares})})
+    name, _, measured = (engine or "").partition(" ")
+    formats = {} if measured or engine is None else {Role.TARGET: "bf16", Role.DRAFT: "bf16"}
     for made in (plan(), plan(chosen=weak)):
-        lines = printed(capsys, made.model_copy(update={"engine": engine}))
+        lines = printed(capsys, made.model_copy(update={"engine": name or None, "quantisation": formats}))
         assert any(line.startswith(said) for line in lines[:3]), lines[:3]
 
 

@@ -34,11 +34,13 @@ def test_provenance_shares_come_largest_first_and_without_crumbs() -> None:
 
 
 def test_every_engine_is_put_into_words() -> None:
+    formats = {Role.TARGET: "bf16", Role.DRAFT: "bf16"}
     for name in ENGINES:
-        text = engine(plan().model_copy(update={"engine": name}))
+        text = engine(plan().model_copy(update={"engine": name, "quantisation": formats}))
         assert len(text) > len(name) + 10
+    assert engine(plan().model_copy(update={"engine": "llamacpp"})) == "llama.cpp, as measured"
     int4 = plan().model_copy(update={"engine": "swiftspec", "quantisation": {Role.TARGET: "int4", Role.DRAFT: "bf16"}})
     assert engine(int4).endswith("forwards in int4 are SwiftSpec's, as published")
-    own_host = plan().model_copy(update={"engine": "vllm", "host_s": 0.0004})
+    own_host = plan().model_copy(update={"engine": "vllm", "host_s": 0.0004, "quantisation": formats})
     assert engine(own_host).endswith("; a host time of 0.400 ms a step, given")
     assert engine(plan()) == "this project's own, as measured on this machine"
