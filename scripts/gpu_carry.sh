@@ -8,6 +8,7 @@
 #                 constraints.txt
 # kernels.tar.xz  Triton's cache. $PYTHON's Triton compiles it, which takes minutes; a machine with another version of
 #                 Triton finds nothing in it
+# trace.npz       yours, if you put one there: swiftspec trace --target demo/target --draft demo/draft --dtype bf16 ..
 # commit          the commit that a run's records name; rewrite it with `--only commit` after each commit
 #
 # The folder is $CARRIED, by default gpu-carried, at most 30 MB.
