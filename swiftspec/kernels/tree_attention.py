@@ -43,7 +43,7 @@ WORD_BITS = 32
 
 BLOCK = 64  # slots; with 16-bit keys of 128 a block is 32 KB, and two more are in flight
 BLOCKS_Q = (16, 32)  # queries
-MIN_BLOCKS = 4  # per split: with 2 or 1 a kernel alone is up to 10 % faster, and a forward 2 to 4 % slower (H100)
+MIN_BLOCKS = 4  # per split: with 1 or 2 a kernel alone is up to 16 % faster, and a forward 2 to 5 % slower (H100)
 NUM_SMS = 132  # H100 and H200; a constant, since the result must not depend on what else runs
 MAX_MERGE_BYTES = 256 * 1024  # of partial results: one program reads them all
 

@@ -15,6 +15,8 @@ from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
 from tests.artifacts.test_plan import PREDICTION, SWIFTSPEC, plan
 
+FORMATS = {Role.TARGET: "bf16", Role.DRAFT: "bf16"}  # of a plan for a device by name
+
 REASONS = {"swiftspec: too wide": 3, "serial_tree: too wide": 4, "dsi: needs more devices": 1}
 
 
@@ -32,23 +34,21 @@ def test_a_plan_without_measurements_says_so_first(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("engine", "said"),
+    ("engine", "formats", "said"),
     [
-        (None, "Engine: this project's own, as measured on this machine"),
-        ("swiftspec", "Engine: swiftspec, with the op tables' kernels, the fastest all-reduce"),
-        ("vllm", "Engine: vLLM's kernels and host time"),
-        ("vllm measured", "Engine: vLLM, as measured"),
+        (None, {}, "Engine: this project's own, as measured on this machine"),
+        ("swiftspec", FORMATS, "Engine: swiftspec, with the op tables' kernels, the fastest all-reduce"),
+        ("vllm", FORMATS, "Engine: vLLM's kernels and host time"),
+        ("vllm", {}, "Engine: vLLM, as measured"),
     ],
 )
 def test_whose_engine_is_assumed_stands_in_the_first_three_lines(
-    capsys: pytest.CaptureFixture[str], engine: str | None, said: str
+    capsys: pytest.CaptureFixture[str], engine: str | None, formats: dict[Role, str], said: str
 ) -> None:
     shares = {Provenance.COMPOSED: 0.55, Provenance.ROOFLINE: 0.45}
     weak = SWIFTSPEC.model_copy(update={"prediction": PREDICTION.model_copy(update={"provenance": shares})})
-    name, _, measured = (engine or "").partition(" ")
-    formats = {} if measured or engine is None else {Role.TARGET: "bf16", Role.DRAFT: "bf16"}
     for made in (plan(), plan(chosen=weak)):
-        lines = printed(capsys, made.model_copy(update={"engine": name or None, "quantisation": formats}))
+        lines = printed(capsys, made.model_copy(update={"engine": engine, "quantisation": formats}))
         assert any(line.startswith(said) for line in lines[:3]), lines[:3]
 
 
