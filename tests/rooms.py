@@ -51,7 +51,9 @@ ROOMS: Mapping[str, frozenset[str]] = {
         | {"interpreters", "joblib", "dask", "distributed", "ray", "numpy", "scipy"}
     ),
     "kernels": frozenset({"files", "torch", "triton"}),
-    "engine.channel": frozenset({"files", "policies", "zmq"}),
+    "engine.channel": frozenset({"files", "policies", "pydantic", "zmq"}),
+    # What runs in another engine: it loads neither torch nor transformers.
+    "drafter": frozenset({"engine.channel", "models", "policies"}),
     "engine.parallel": frozenset({"engine.channel", "torch", "zmq"}),
     "engine.model": frozenset(
         {"engine.parallel", "timing", "devices", "files", "kernels", "models", "policies", *TORCH}
@@ -68,6 +70,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     # kernels: what forked processes will load is compiled before they start.
     "engine": frozenset(
         {
+            "engine.channel",
             "engine.model",
             "engine.process",
             "artifacts",

@@ -13,6 +13,7 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
 from swiftspec.cli.nodes import on_ray
 from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.serve_draft import serve_draft
 from swiftspec.cli.served_plan import engine_of, serve_on_engine
 from swiftspec.cli.settings import SERVER, own_settings
 from swiftspec.cli.verbs.use import ServeFlags
@@ -36,6 +37,11 @@ _LEAST_CHARACTERS = 8
 
 def serve(asked: ServeFlags) -> None:
     """Serve until a signal. ValueError if anything is wrong before the first request."""
+    if asked.role is not None:
+        serve_draft(asked)
+        return
+    if asked.plan is None:
+        raise ValueError("Missing option '--plan'.")
     if (engine := engine_of(asked.plan, asked.engine)) is not None:
         serve_on_engine(asked, engine)
         return

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 __all__ = [
     "CONDITIONS",
+    "DRAFT_SERVER",
     "DRAWN",
     "PLANNER",
     "REPLAYED",
@@ -89,6 +90,12 @@ SERVER: Final[Mapping[str, Setting]] = {
     "request_timeout_s": Setting(float, 0.001, "longest time of a request"),
     "send_timeout_s": Setting(float, 0.1, "a client that takes nothing for so long is given up", 30),
     "drain_s": Setting(float, 0, "time that requests have to end after Ctrl-C", 30),
+}
+DRAFT_SERVER: Final[Mapping[str, Setting]] = {
+    "max_running": Setting(int, 1, "requests at once", 8),
+    "max_context": Setting(int, 2, "tokens of the longest request; as the draft has positions, 4096 at most"),
+    "device": Setting(str, 0, "cpu or cuda", values=("cpu", "cuda")),
+    "dtype": Setting(str, 0, "of the draft; float32 on a CPU, bfloat16 on a GPU"),
 }
 PLANNER: Final[Mapping[str, Setting]] = {
     "max_running": _RUNNING,

@@ -1,12 +1,14 @@
 """Vocabulary of a model directory, read from its tokenizer.json without the library that tokenises."""
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from swiftspec.files.reading import read_foreign_json, shown
 
-__all__ = ["check_same_vocabulary", "read_vocabulary", "tokenizer_file"]
+__all__ = ["check_same_vocabulary", "read_vocabulary", "tokenizer_file", "vocabulary_digest"]
 
 _FILE = "tokenizer.json"
 
@@ -30,6 +32,12 @@ def read_vocabulary(directory: Path) -> dict[str, int]:
     if not vocabulary:
         raise ValueError(f"{path}: not a tokenizer (model.vocab is missing)")
     return vocabulary
+
+
+def vocabulary_digest(directory: Path) -> str:
+    """SHA-256 of tokens and their ids. ValueError as `read_vocabulary`."""
+    ordered = sorted(read_vocabulary(directory).items(), key=lambda item: (item[1], item[0]))
+    return hashlib.sha256(json.dumps(ordered).encode()).hexdigest()
 
 
 def _entries(content: Any) -> Iterator[tuple[Any, Any]]:

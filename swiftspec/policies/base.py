@@ -22,6 +22,7 @@ __all__ = [
     "check_positive",
     "check_shape",
     "drafts_chain",
+    "drafts_elsewhere",
     "lacks_mask",
     "sends_features",
     "shape_of",
@@ -265,6 +266,15 @@ def drafts_chain(policy: Policy) -> bool:
     """Whether a draft model writes a chain that the target then verifies, on the same devices: all engines do that."""
     has_more = policy.drafts_from_text or policy.fuzzy or policy.exits or policy.verifies_trees
     return policy.layout is Layout.COLOCATED and policy.chain_tokens > 0 and not has_more
+
+
+def drafts_elsewhere(policy: Policy) -> bool:
+    """Whether its draft program can draft for a target of another engine: one that verifies chains, by whole forwards.
+
+    That engine sends verdicts and nothing beside them.
+    """
+    is_plain = not (policy.verifies_trees or policy.exits or sends_features(policy))
+    return policy.layout is Layout.DISAGGREGATED and policy.target_groups == 1 and is_plain
 
 
 def check_draft(policy: Policy, kind: DraftKind) -> None:

@@ -50,7 +50,7 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.policies.request import Request
 
-__all__ = ["GroupMember", "Recoverable", "RecoveringDraft", "RecoveringTarget", "recoverable"]
+__all__ = ["GroupMember", "Recoverable", "RecoveringDraft", "RecoveringTarget", "ServedDraft", "recoverable"]
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.8  # between probes; twice as long each time
 _COMMITS_TO_TRUST = 8  # after this many, an exchange was worth opening, and the next pause is the first again
@@ -258,7 +258,7 @@ class RecoveringTarget(_Relay):
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         message = yield from poll()
         known = message.num_known if isinstance(message, ProbeReply) else -1
-        if not len(self._request.prompt) <= known <= len(self._text):
+        if not 0 <= known <= len(self._text):
             return False
         missing = tuple(self._text[known : known + _MOST_TOKENS])
         start = len(missing) <= _MOST_MISSING
@@ -317,6 +317,16 @@ class RecoveringDraft(_Relay):
             return False
         self._text += text.tokens[len(self._text) - text.position :]
         return True
+
+
+class ServedDraft(RecoveringDraft):
+    """The draft of a target in another engine: of a request it knows only what it is told. max_tokens: of its text."""
+
+    def __init__(self, policy: Policy, *, max_tokens: int, mask_token: int = -1) -> None:
+        # A request has a prompt; this one's is never read.
+        request = Request(prompt=(0,), max_new_tokens=max_tokens - 1, mask_token=mask_token)
+        super().__init__(policy, request, restarted=True)
+        self._text.clear()
 
 
 class GroupMember(_Relay):

@@ -22,6 +22,7 @@ from swiftspec.policies.asynchronous.specbranch import SpecBranch
 from swiftspec.policies.asynchronous.ssd import Ssd
 from swiftspec.policies.asynchronous.ssd_head import SsdHead
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
+from swiftspec.policies.asynchronous.swiftspec_chain import SwiftSpecChain
 from swiftspec.policies.asynchronous.swiftspec_parallel import SwiftSpecParallel
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import Policy
@@ -79,6 +80,7 @@ POLICIES: dict[str, type[Policy]] = {
         Ssd,
         SsdHead,
         Mirror,
+        SwiftSpecChain,
         SwiftSpec,
         SwiftSpecParallel,
     )

@@ -262,6 +262,16 @@ class TokenTree(SlottedTree[_Node]):
             parents.append(index)
         return Subtree(root.position, tuple(tokens), tuple(parents))
 
+    def best_chain(self, num_rows: int) -> Subtree:
+        """The root, and from it on the likeliest candidate after each node, up to `num_rows` nodes in all."""
+        node, tokens = self._root, [self._root.token]
+        while node.tokens and len(tokens) < num_rows:
+            tokens.append(node.tokens[0])
+            if not node.children:
+                break
+            node = node.children[0]
+        return Subtree.chain(self._root.position, tuple(tokens))
+
     def advance(self, tokens: Sequence[int]) -> bool:
         """Follow the verified tokens and re-root at the last one; True on a hit, when that one is in the tree.
 

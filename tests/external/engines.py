@@ -40,6 +40,7 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 from swiftspec.policies.trees.heads import HeadChain
+from tests.external import drafter
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "swiftspec/demo"
@@ -53,7 +54,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vllm", type=Path, required=True, help="Python of an environment with vLLM for CPUs")
     parser.add_argument("--work", type=Path, default=ROOT / "build/engines", help="models, logs and results")
-    parser.add_argument("--only", choices=["outputs", "way", "faults", "hour"], help="one part")
+    parser.add_argument("--only", choices=["outputs", "way", "faults", "hour", "drafter"], help="one part")
     asked = parser.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)
     target, head = write_models(asked.work)
@@ -70,6 +71,11 @@ def main() -> int:
         results["way"] = way(asked.vllm, target, asked.work)
     if asked.only in (None, "hour"):
         results["hour"] = hour(asked.vllm, target, asked.work)
+    if asked.only == "drafter":
+        prompts = [each.text for each in read_prompts(DEMO / "prompts/validate.jsonl")[:NUM_PROMPTS]]
+        plain = server_command(here.engine, _settings(target, Autoregressive(), DEMO / "draft"))
+        setting = drafter.Setting(here=here, plain=plain, target=target, draft=DEMO / "draft", folder=asked.work)
+        results["drafter"], held = drafter.check(setting, prompts)
     (asked.work / "engines.json").write_text(json.dumps(results, indent=1))
     return 0 if held else 1
 

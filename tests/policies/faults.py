@@ -5,7 +5,7 @@ Time passes in ticks: an effect takes one, a wait as many as it takes. Messages 
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any
 
@@ -37,7 +37,7 @@ from swiftspec.policies.effects import (
     TargetForward,
     Verdict,
 )
-from swiftspec.policies.recovery import Recoverable, RecoveringDraft, RecoveringTarget
+from swiftspec.policies.recovery import Recoverable, RecoveringDraft, RecoveringTarget, ServedDraft
 from tests.policies.fakes import VOCAB_SIZE, FakeCache, FakeDraft, Path, continued
 
 TICK_S = 0.01
@@ -73,6 +73,7 @@ class Faults:
     outages: tuple[Outage, ...] = ()
     bursts: tuple[int, ...] = (1,)
     alone: bool = False  # the target is told that there is no draft yet
+    served: bool = False  # the draft is that of another engine's target: it is told the text, and alone at first
     patience: int = 40
 
 
@@ -122,16 +123,20 @@ class World:
         self.output: Path = ()
         self.moments: list[Moment] = []
         self.target_part = RecoveringTarget(
-            policy, request, fallback=fallback, patience_s=faults.patience * TICK_S, alone=faults.alone
+            policy, request, fallback=fallback, patience_s=faults.patience * TICK_S, alone=self._begins_alone
         )
         rows = max(policy.target_rows, fallback.target_rows)
         self.target = self._process(Role.TARGET, self.target_part, rows)
-        self.draft: Process | None = self._draft(restarted=faults.alone)
+        self.draft: Process | None = self._draft(restarted=self._begins_alone)
         self._fates = {Role.TARGET: cycle(faults.to_target), Role.DRAFT: cycle(faults.to_draft)}
         self._outages = deque(sorted(faults.outages, key=lambda outage: outage.start))
         self._frozen_until = 0
         self._restart_at: int | None = None
         self._waiting_since = 0
+
+    @property
+    def _begins_alone(self) -> bool:
+        return self.faults.alone or self.faults.served
 
     def _process(self, role: Role, part: Recoverable, tree_slots: int) -> Process:
         return Process(
@@ -143,8 +148,12 @@ class World:
         )
 
     def _draft(self, *, restarted: bool) -> Process:
-        part = RecoveringDraft(self.policy, self.request, restarted=restarted)
-        return self._process(Role.DRAFT, part, self.policy.draft_rows)
+        if not self.faults.served or sends_features(self.policy):
+            part = RecoveringDraft(self.policy, self.request, restarted=restarted)
+            return self._process(Role.DRAFT, part, self.policy.draft_rows)
+        most = len(self.request.prompt) + self.request.max_new_tokens
+        served = ServedDraft(self.policy, max_tokens=most, mask_token=self.request.mask_token)
+        return replace(self._process(Role.DRAFT, served, self.policy.draft_rows), known=())
 
     def run(self) -> "World":
         """Until the target has finished."""
@@ -266,6 +275,7 @@ class World:
 
 
 SHAPES: dict[str, dict[str, Any]] = {
+    "swiftspec_chain": {"num_draft_tokens": 3, "expand_rows": 2, "num_candidates": 3, "tree_capacity": 12},
     "swiftspec": {"verify_rows": 4, "expand_rows": 2, "num_candidates": 3, "tree_capacity": 12},
     "swiftspec_parallel": {
         "verify_rows": 4,
@@ -331,5 +341,6 @@ def faults(*, until: int = 10**9) -> st.SearchStrategy[Faults]:
         outages=st.lists(outage, max_size=3).map(tuple),
         bursts=st.lists(st.integers(1, 9), min_size=1, max_size=5).map(tuple),
         alone=st.booleans(),
+        served=st.booleans(),
         patience=st.integers(1, 60),
     )

@@ -47,6 +47,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "mirror": {"num_draft_tokens": 2, "guesses": 1},
     "ssd": {"num_draft_tokens": 2, "branches": 4},
     "ssd_head": {"num_draft_tokens": 2, "branches": 4},
+    "swiftspec_chain": {"num_draft_tokens": 2, "expand_rows": 2, "num_candidates": 3, "tree_capacity": 12},
     "swiftspec": {"verify_rows": 4, "expand_rows": 2, "num_candidates": 3, "tree_capacity": 12},
     "swiftspec_parallel": {
         "verify_rows": 4,

@@ -27,6 +27,7 @@ def test_policies_go_by_their_names_simplest_first() -> None:
         "ssd",
         "ssd_head",
         "mirror",
+        "swiftspec_chain",
         "swiftspec",
         "swiftspec_parallel",
     ]

@@ -79,9 +79,24 @@ class ServeFlags:
       swiftspec serve --plan plan.json --tenant tests=tests-finetune --tenant sql=sql-lora
       swiftspec serve --plan plan.json --set max_running=64,max_context=8192
       swiftspec serve --plan plan.json --engine vllm --python vllm-env/bin/python
+      swiftspec serve --role draft --draft demo/draft --address ipc:///tmp/draft --set num_draft_tokens=6
     """
 
-    plan: flags.PlanFile
+    plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.  [required]")
+    ] = None
+    role: Annotated[
+        Literal["draft"] | None,
+        typer.Option(help="Only draft, without a plan, for a vLLM server with `swiftspec.drafter.Drafter`."),
+    ] = None
+    draft: Annotated[str | None, typer.Option(metavar="M", help="With --role: the draft.")] = None
+    address: Annotated[
+        str | None, typer.Option(metavar="A", help="With --role: ipc://FILE, or tcp://HOST:PORT with --secret.")
+    ] = None
+    devices: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --role: cores. Default: 1.")] = None
+    secret: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --role: from `swiftspec run --new-secret`.")
+    ] = None
     policy: flags.PolicyName = None
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is every one of this machine's.")] = (
         "127.0.0.1"

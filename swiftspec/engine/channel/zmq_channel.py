@@ -9,7 +9,7 @@ exchange (see `sequencing`), and the programs recover from either.
 import os
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -129,6 +129,7 @@ class Channel:
     vocab_size: a message with a token outside it is invalid.
     curve: rejects peers without the secret; for addresses that others can reach.
     most_payload_bytes: size of the largest payload beside a message.
+    serves: requests begin when the peer opens them, in any order; see `knocking`.
     """
 
     def __init__(
@@ -140,11 +141,13 @@ class Channel:
         vocab_size: int,
         curve: Curve | None = None,
         most_payload_bytes: int = 0,
+        serves: bool = False,
     ) -> None:
         self._address, self._binds, self._curve = address, bind, curve
         self._most_bytes = max(_MAX_BYTES, most_payload_bytes)  # of a frame
         self._open_socket()
         self._leads = leads
+        self._serves = serves
         self._vocab_size = vocab_size
         self._has_met_peer = False
         self._requests: dict[int, RequestChannel] = {}
@@ -201,10 +204,18 @@ class Channel:
         self._last_opened = max(request, self._last_opened)
         part = self._requests[request] = RequestChannel(self, request, leads=self._leads, payload=payload)
         early = [heard for number, heard in self._early if number == request]
-        self._early = deque((entry for entry in self._early if entry[0] > self._last_opened), maxlen=_MAX_QUEUED)
+        self._keep_early(lambda number: number != request if self._serves else number > self._last_opened)
         for heard in early:
             part.hear(heard)
         return part
+
+    @property
+    def knocking(self) -> Collection[int]:
+        """Requests that the peer has opened, and this end has not."""
+        return dict.fromkeys(number for number, _ in self._early)
+
+    def _keep_early(self, is_kept: Callable[[int], bool]) -> None:
+        self._early = deque((entry for entry in self._early if is_kept(entry[0])), maxlen=_MAX_QUEUED)
 
     def close(self, request: int) -> None:
         """End a request's part, if it is open: what still comes of it is dropped."""
@@ -249,8 +260,18 @@ class Channel:
         heard = (header, message, payload) if is_valid else None
         if (part := self._requests.get(header.request)) is not None:
             part.hear(heard)
+        elif self._serves:
+            self._hear_knock(header.request, heard)
         elif header.request > self._last_opened:
             self._early.append((header.request, heard))
+
+    def _hear_knock(self, request: int, heard: "_Heard") -> None:
+        """Keep what comes of a request from its probe on, and nothing of one that has been stopped."""
+        message = heard[1] if heard else None
+        if isinstance(message, Stop):
+            self._keep_early(lambda number: number != request)
+        elif isinstance(message, Probe) or request in self.knocking:
+            self._early.append((request, heard))
 
     def _hear_nonsense(self, frame: bytes) -> None:
         """An invalid message breaks its request's exchange; every one, if it does not even say which is meant."""

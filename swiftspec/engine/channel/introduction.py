@@ -1,0 +1,91 @@
+"""Introduction of a draft that serves targets of other engines; it goes beside its replies to probes."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+from pydantic import ValidationError
+
+from swiftspec.engine.channel.zmq_channel import Payload
+from swiftspec.files.document import Facts, first_problem
+from swiftspec.policies.base import Policy, Value, shape_of
+from swiftspec.policies.effects import Message, PeerError, ProbeReply
+from swiftspec.policies.registry import make_policy
+
+__all__ = ["Introduced", "Introducing", "Introduction"]
+
+
+class Introduction(Facts):
+    """A draft that serves.
+
+    version: of the messages and of this. name, shape: of the policy whose draft program it runs. vocab_size: tokens of
+    the draft. vocabulary: digest of its tokenizer, empty if not known. num_requests: that it drafts for at once.
+    max_context: tokens of the longest.
+    """
+
+    VERSION: ClassVar[int] = 1
+
+    version: int = VERSION
+    name: str
+    shape: dict[str, Value]
+    vocab_size: int
+    vocabulary: str
+    num_requests: int
+    max_context: int
+
+    @classmethod
+    def of(cls, policy: Policy, **facts: Any) -> Self:
+        """That of a policy's draft."""
+        return cls(name=policy.name, shape=shape_of(policy), **facts)
+
+    @classmethod
+    def decode(cls, content: bytes) -> Self:
+        """What `model_dump_json` wrote. PeerError, a clause, for anything else."""
+        try:
+            found = cls.model_validate_json(content)
+            _ = found.policy
+        except ValidationError as error:
+            raise PeerError(f"its introduction is not understood ({first_problem(error)})") from error
+        except ValueError as error:
+            raise PeerError(f"its policy is not known here ({error})") from error
+        if found.version != cls.VERSION:
+            raise PeerError(f"its messages have version {found.version}, expected {cls.VERSION}")
+        return found
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The policy. ValueError if this package has none of that name and shape."""
+        return make_policy(self.name, **self.shape)
+
+
+@dataclass(slots=True)
+class Introducing(Payload):
+    """The draft's end: its introduction goes beside every reply to a probe."""
+
+    content: bytes
+
+    def outgoing(self, message: Message, /) -> bytes:
+        return self.content if isinstance(message, ProbeReply) else b""
+
+    def takes(self, _message: Message, payload: bytes, /) -> bool:
+        return not payload
+
+
+@dataclass(slots=True)
+class Introduced(Payload):
+    """The target's end. latest: introduction that came last. expected: that of the server in use.
+
+    Replies of another server are not delivered.
+    """
+
+    latest: bytes = b""
+    expected: bytes = b""
+
+    def outgoing(self, _message: Message, /) -> bytes:
+        return b""
+
+    def takes(self, message: Message, payload: bytes, /) -> bool:
+        if not isinstance(message, ProbeReply):
+            return not payload
+        self.latest = payload
+        return payload == self.expected

@@ -1,0 +1,322 @@
+"""The real vLLM with a draft server, on CPUs: `make engines ENGINES_ARGS="--vllm PYTHON --only drafter"`.
+
+The draft has the last core and vLLM's worker the first. Greedy outputs of 40 prompts beside plain decoding's, alone, at
+4 and at 8 at once, with requests that are cancelled and prompts that are cached; while the draft server is killed and
+started again, stopped for two seconds, and replaced by one that sends nonsense; what 500 prompts leave behind; and how
+likely tokens are above temperature 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import zmq
+from scipy.stats import chi2_contingency
+
+from swiftspec.cli import console
+from swiftspec.export.command import Command
+from swiftspec.external.engine import EngineHere
+from swiftspec.external.server import RunningServer
+from swiftspec.loadtest.client import ServerClient
+
+ROOT = Path(__file__).parents[2]
+NUM_TOKENS, NUM_DRAFT_TOKENS = 64, 5
+DRAFTS_WITH = ("swiftspec_chain", "ssd", "amusd")
+SAMPLES, SAMPLED_TOKENS = 400, 3
+LEAST_OFTEN = 12  # of both samples, for a text to be counted by itself
+SOAK = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """vLLM and a draft server on one machine. plain: vLLM's command without a draft."""
+
+    here: EngineHere
+    plain: Command
+    target: Path
+    draft: Path
+    folder: Path
+
+    @property
+    def address(self) -> str:
+        return f"ipc://{self.folder / 'draft.socket'}"
+
+    @contextmanager
+    def vllm(self, name: str, *, limit_ms: float | None = None) -> Iterator[RunningServer]:
+        """vLLM that drafts with whoever is at the address."""
+        ours = {"address": self.address} | ({} if limit_ms is None else {"limit_ms": limit_ms})
+        method = {
+            "method": "custom_class",
+            "model": "swiftspec.drafter.Drafter",
+            "num_speculative_tokens": NUM_DRAFT_TOKENS,
+        }
+        words = ("--speculative-config", json.dumps(method), "--additional-config", json.dumps({"swiftspec": ours}))
+        written = replace(self.plain, arguments=(*self.plain.arguments, *words))
+        with self._started(written, name) as server:
+            yield server
+
+    @contextmanager
+    def vllm_alone(self) -> Iterator[RunningServer]:
+        """vLLM that decodes plainly."""
+        with self._started(self.plain, "alone") as server:
+            yield server
+
+    @contextmanager
+    def _started(self, written: Command, name: str) -> Iterator[RunningServer]:
+        environment = {"VLLM_CPU_OMP_THREADS_BIND": "0", "PYTHONPATH": str(ROOT)}
+        written = replace(written, environment={**written.environment, **environment})
+        log = self.folder / f"drafter-{name}.log"
+        with (
+            console.progress(f"vLLM, {name}") as progress,
+            self.here.server(written, target=str(self.target), log=log, progress=progress) as server,
+        ):
+            yield server
+
+    @contextmanager
+    def draft_server(self, policy: str = DRAFTS_WITH[0], *, shape: str = "") -> Iterator[subprocess.Popen[bytes]]:
+        """A draft server that is ready; its figures are written when it ends."""
+        words = [sys.executable, "-m", "swiftspec", "serve", "--role", "draft", "--draft", str(self.draft)]
+        usual = "lookahead=1,verify_rows=6" if policy == "amusd" else f"num_draft_tokens={NUM_DRAFT_TOKENS}"
+        shape = shape or usual
+        words += ["--policy", policy, "--address", self.address, "--set", f"{shape},max_context=1024"]
+        words += ["--json", str(self.folder / f"draft-{policy}.json")]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as server:
+            assert server.stdout is not None
+            for line in server.stdout:
+                if line.startswith(b"Drafting at"):
+                    break
+            threading.Thread(target=server.stdout.read, daemon=True).start()
+            try:
+                yield server
+            finally:
+                server.send_signal(signal.SIGCONT)
+                server.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    server.wait(20)
+                server.kill()
+
+
+def texts(server: RunningServer, prompts: Sequence[str], *, at_once: int, num_tokens: int = NUM_TOKENS) -> list[str]:
+    """Greedy continuations."""
+    client = ServerClient(server.url)
+    model = client.model()
+
+    def text(prompt: str) -> str:
+        return ServerClient(server.url).write(prompt, model=model, num_tokens=num_tokens, temperature=0.0, seed=0).text
+
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(text, prompts))
+
+
+def cancelled(server: RunningServer, prompt: str, *, after_s: float) -> None:
+    """Ask for a long text, and hang up."""
+    where = urlsplit(server.url)
+    connection = HTTPConnection(where.hostname or "", where.port, timeout=30)
+    body = {"model": ServerClient(server.url).model(), "prompt": prompt, "max_tokens": 400, "stream": True}
+    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+    connection.getresponse().read(1)
+    time.sleep(after_s)
+    connection.close()
+
+
+def num_apart(mine: Sequence[str], plain: Sequence[str]) -> int:
+    return sum(one != other for one, other in zip(mine, plain, strict=True))
+
+
+def accepted(server: RunningServer) -> float:
+    """Draft tokens that vLLM has accepted, by its own counters."""
+    return ServerClient(server.url).reading().count("spec_decode_num_accepted_tokens")
+
+
+def outputs(setting: Setting, prompts: Sequence[str], plain: Sequence[str]) -> dict[str, int]:
+    """Prompts whose text is not plain decoding's, by policy and how many were asked for at once."""
+    apart: dict[str, int] = {}
+    for policy in DRAFTS_WITH:
+        with setting.draft_server(policy), setting.vllm(policy) as server:
+            for at_once in (1, 4, 8):
+                before = accepted(server)
+                if at_once > 1:
+                    others = [
+                        threading.Thread(target=cancelled, args=(server, each), kwargs={"after_s": 0.3})
+                        for each in prompts[:4]
+                    ]
+                    for each in others:
+                        each.start()
+                # Twice, so that the second time prompts are cached.
+                found = texts(server, [*prompts, *prompts[:8]], at_once=at_once)
+                apart[f"{policy}, {at_once} at once"] = num_apart(found, [*plain, *plain[:8]])
+                console.say(
+                    f"{policy}, {at_once} at once: {apart[f'{policy}, {at_once} at once']} apart, "
+                    f"{accepted(server) - before:.0f} tokens accepted of {48 * NUM_TOKENS}"
+                )
+    return apart
+
+
+def faults(setting: Setting, prompts: Sequence[str], plain: Sequence[str]) -> dict[str, int]:
+    """The same while the draft server is killed, stopped or replaced."""
+    apart: dict[str, int] = {}
+
+    def run(name: str, server: RunningServer, harm: Callable[[], None]) -> None:
+        harming = threading.Thread(target=harm)
+        harming.start()
+        apart[name] = num_apart(texts(server, prompts, at_once=4), plain)
+        harming.join()
+        console.say(f"{name}: {apart[name]} apart")
+
+    with setting.vllm("faults", limit_ms=100) as server:
+        run("no draft server", server, lambda: None)
+        with setting.draft_server() as draft:
+
+            def stop() -> None:
+                for _ in range(3):
+                    time.sleep(2)
+                    draft.send_signal(signal.SIGSTOP)
+                    time.sleep(2)
+                    draft.send_signal(signal.SIGCONT)
+
+            run("stopped three times for two seconds", server, stop)
+
+            def kill() -> None:
+                time.sleep(3)
+                draft.kill()
+
+            run("killed", server, kill)
+
+        def restart() -> None:
+            for _ in range(2):
+                with setting.draft_server() as again:
+                    time.sleep(4)
+                    again.kill()
+
+        run("started and killed twice", server, restart)
+        run("nonsense", server, lambda: nonsense(setting.address, seconds=5))
+        with setting.draft_server():
+            before = accepted(server)
+            run("back again", server, lambda: None)
+            if accepted(server) - before < 200:
+                apart["back again, and nothing accepted"] = 1
+    return apart
+
+
+def nonsense(address: str, *, seconds: float) -> None:
+    """Answer every message with others that are wrong."""
+    Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.bind(address)
+    until_s = time.perf_counter() + seconds
+    while time.perf_counter() < until_s:
+        frame = socket.recv_multipart()[0] if socket.poll(20) else secrets.token_bytes(25)
+        for kind in range(8):
+            content = frame[:12] + bytes([kind]) + secrets.token_bytes(4 * secrets.randbelow(9))
+            with suppress(zmq.Again):
+                socket.send_multipart([content, secrets.token_bytes(9)][: 1 + secrets.randbelow(2)], zmq.NOBLOCK)
+    socket.close()
+    context.term()
+
+
+def law(setting: Setting, prompt: str) -> float:
+    """How likely it is that texts with drafts differ as much from those without if both have one law."""
+    counted: dict[str, Counter[str]] = {}
+    for name, started in (("alone", setting.vllm_alone), ("law", lambda: setting.vllm("law"))):
+        with setting.draft_server(), started() as server:
+            model = ServerClient(server.url).model()
+
+            def sample(seed: int, url: str = server.url, model: str = model) -> str:
+                client = ServerClient(url)
+                return client.write(prompt, model=model, num_tokens=SAMPLED_TOKENS, temperature=1.0, seed=seed).text
+
+            with ThreadPoolExecutor(8) as pool:
+                counted[name] = Counter(pool.map(sample, range(SAMPLES)))
+            console.say(f"{name}: {accepted(server):.0f} tokens accepted, {len(counted[name])} texts")
+    both = counted["alone"] + counted["law"]
+    often = [text for text, count in both.items() if count >= LEAST_OFTEN]
+    table = [[count[text] for text in often] for count in counted.values()]
+    for row in table:
+        row.append(SAMPLES - sum(row))
+    return float(chi2_contingency(table).pvalue)
+
+
+def soak(setting: Setting, prompts: Sequence[str]) -> dict[str, object]:
+    """What many prompts leave: memory of both processes after a tenth of them and at the end, in MB."""
+    with setting.draft_server() as draft, setting.vllm("soak") as server:
+        most = max(_processes(server.pid), key=_megabytes)
+        found: dict[str, object] = {}
+        for share in (0.1, 1.0):
+            many = [prompts[number % len(prompts)] for number in range(round(share * SOAK))]
+            texts(server, many, at_once=8, num_tokens=32)
+            found[f"vLLM after {len(many)}"] = _megabytes(most)
+            found[f"draft after {len(many)}"] = _megabytes(draft.pid)
+        texts(server, prompts[:1], at_once=1)  # its steps let the server forget the last ones
+    found["draft"] = json.loads((setting.folder / f"draft-{DRAFTS_WITH[0]}.json").read_text())
+    return found
+
+
+def _processes(group: int) -> list[int]:
+    numbers = [int(each.name) for each in Path("/proc").glob("[0-9]*")]
+    return [number for number in numbers if _group(number) == group]
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+def _megabytes(pid: int) -> float:
+    try:
+        found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return 0.0
+    return int(found[1]) / 1e3 if found else 0.0
+
+
+def refusals(setting: Setting, prompts: Sequence[str], plain: Sequence[str]) -> dict[str, bool]:
+    """Whether one sentence in vLLM's log says what is wrong, and its texts are right."""
+    cases: Mapping[str, tuple[str, str]] = {
+        "no server": ("", "nobody answers at"),
+        "fewer draft tokens": ("num_draft_tokens=3", "num_speculative_tokens is 5, and swiftspec_chain there sends"),
+    }
+    held = {}
+    for name, (shape, sentence) in cases.items():
+        with ExitStack() as stack:
+            if shape:
+                stack.enter_context(setting.draft_server(shape=shape))
+            server = stack.enter_context(setting.vllm(name.replace(" ", "-")))
+            time.sleep(6)
+            right = not num_apart(texts(server, prompts[:8], at_once=4), plain[:8])
+            said = server.log.read_text(errors="replace")
+            held[name] = right and said.count(sentence) == 1 and "Traceback" not in said
+            console.say(f"{name}: {held[name]}")
+    return held
+
+
+def check(setting: Setting, prompts: Sequence[str]) -> tuple[dict[str, object], bool]:
+    """All of it: the results, and whether everything held."""
+    with setting.vllm_alone() as server:
+        plain = texts(server, prompts, at_once=1)
+    results: dict[str, object] = {}
+    results["outputs"] = apart = outputs(setting, prompts, plain)
+    results["faults"] = harmed = faults(setting, prompts, plain)
+    results["refusals"] = refused = refusals(setting, prompts, plain)
+    results["law"] = likely = law(setting, prompts[0])
+    results["soak"] = soak(setting, prompts)
+    return results, not any(apart.values()) and not any(harmed.values()) and all(refused.values()) and likely > 0.001
