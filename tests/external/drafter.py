@@ -72,14 +72,14 @@ class Setting:
             yield server
 
     @contextmanager
-    def vllm_alone(self) -> Iterator[RunningServer]:
-        """vLLM that decodes plainly."""
-        with self._started(self.plain, "alone") as server:
+    def vllm_alone(self, command: Command | None = None, *, cores: str = "0") -> Iterator[RunningServer]:
+        """vLLM by itself, plain or by a command of its own."""
+        with self._started(command or self.plain, "alone", cores=cores) as server:
             yield server
 
     @contextmanager
-    def _started(self, written: Command, name: str) -> Iterator[RunningServer]:
-        environment = {"VLLM_CPU_OMP_THREADS_BIND": "0", "PYTHONPATH": str(ROOT)}
+    def _started(self, written: Command, name: str, *, cores: str = "0") -> Iterator[RunningServer]:
+        environment = {"VLLM_CPU_OMP_THREADS_BIND": cores, "PYTHONPATH": str(ROOT)}
         written = replace(written, environment={**written.environment, **environment})
         log = self.folder / f"drafter-{name}.log"
         with (
@@ -128,7 +128,13 @@ def cancelled(server: RunningServer, prompt: str, *, after_s: float) -> None:
     """Ask for a long text, and hang up."""
     where = urlsplit(server.url)
     connection = HTTPConnection(where.hostname or "", where.port, timeout=30)
-    body = {"model": ServerClient(server.url).model(), "prompt": prompt, "max_tokens": 400, "stream": True}
+    body = {
+        "model": ServerClient(server.url).model(),
+        "prompt": prompt,
+        "max_tokens": 400,
+        "temperature": 0,
+        "stream": True,
+    }
     connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
     connection.getresponse().read(1)
     time.sleep(after_s)

@@ -40,7 +40,7 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 from swiftspec.policies.trees.heads import HeadChain
-from tests.external import drafter
+from tests.external import drafter, drafter_speed
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "swiftspec/demo"
@@ -54,7 +54,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vllm", type=Path, required=True, help="Python of an environment with vLLM for CPUs")
     parser.add_argument("--work", type=Path, default=ROOT / "build/engines", help="models, logs and results")
-    parser.add_argument("--only", choices=["outputs", "way", "faults", "hour", "drafter"], help="one part")
+    parser.add_argument(
+        "--only", choices=["outputs", "way", "faults", "hour", "drafter", "drafter-speed"], help="one part"
+    )
     asked = parser.parse_args()
     asked.work.mkdir(parents=True, exist_ok=True)
     target, head = write_models(asked.work)
@@ -71,6 +73,8 @@ def main() -> int:
         results["way"] = way(asked.vllm, target, asked.work)
     if asked.only in (None, "hour"):
         results["hour"] = hour(asked.vllm, target, asked.work)
+    if asked.only == "drafter-speed":
+        results["drafter speed"] = compared(here, target, asked.work)
     if asked.only == "drafter":
         prompts = [each.text for each in read_prompts(DEMO / "prompts/validate.jsonl")[:NUM_PROMPTS]]
         plain = server_command(here.engine, _settings(target, Autoregressive(), DEMO / "draft"))
@@ -141,6 +145,20 @@ def _settings(target: Path, policy: Policy, draft: Path) -> ServerSettings:
         draft_degree=1,
         dtype="float32",
     )
+
+
+def compared(here: EngineHere, target: Path, folder: Path) -> object:
+    """vLLM's own methods at their best lengths here, and with a draft server."""
+    methods: Mapping[str, Policy] = {
+        "plain": Autoregressive(),
+        "n-gram, 5": PromptLookup(num_draft_tokens=5),
+        "draft model, 5": SerialChain(num_draft_tokens=5),
+    }
+    draft, prompts = DEMO / "draft", DEMO / "prompts/validate.jsonl"
+    own = {name: server_command(here.engine, _settings(target, policy, draft)) for name, policy in methods.items()}
+    setting = drafter.Setting(here=here, plain=own["plain"], target=target, draft=draft, folder=folder)
+    shapes = {"swiftspec_chain": "num_draft_tokens=5", "ssd": "num_draft_tokens=5"}
+    return drafter_speed.speeds(setting, own, shapes, prompts)
 
 
 def way(python: Path, target: Path, folder: Path) -> object:
