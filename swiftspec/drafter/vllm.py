@@ -8,9 +8,11 @@ The interface is vLLM's own and experimental (vllm/v1/spec_decode/custom_class_p
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import finalize
 
 from swiftspec.drafter.known_texts import Row, Tokens
 from swiftspec.drafter.session import Session
@@ -45,13 +47,12 @@ class Drafter:
         num_draft_tokens = config.speculative_config.num_speculative_tokens
         vocab_size = config.model_config.get_vocab_size()
         limit_ms = settings.get("limit_ms")
-        channel = Channel(
-            settings["address"],
-            bind=False,
-            leads=True,
-            vocab_size=vocab_size,
-            curve=Curve.derived(read_secret(Path(secret))) if secret else None,
+        curve = Curve.derived(read_secret(Path(secret))) if secret else None
+        held = ExitStack()
+        channel = held.enter_context(
+            Channel(settings["address"], bind=False, leads=True, vocab_size=vocab_size, curve=curve)
         )
+        finalize(self, held.close)  # vLLM closes nothing, and a socket that is open holds up the end of its process
         self._session = Session(
             channel,
             address=settings["address"],

@@ -20,8 +20,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -39,6 +40,7 @@ ROOT = Path(__file__).parents[2]
 NUM_TOKENS, NUM_DRAFT_TOKENS = 64, 5
 DRAFTS_WITH = ("swiftspec_chain", "ssd", "amusd")
 SAMPLES, SAMPLED_TOKENS = 400, 3
+LEAST_LIKELY = 0.001
 LEAST_OFTEN = 12  # of both samples, for a text to be counted by itself
 SOAK = 500
 
@@ -70,6 +72,10 @@ class Setting:
         written = replace(self.plain, arguments=(*self.plain.arguments, *words))
         with self._started(written, name) as server:
             yield server
+
+    def vllm_law(self) -> AbstractContextManager[RunningServer]:
+        """The same, for samples."""
+        return self.vllm("law")
 
     @contextmanager
     def vllm_alone(self, command: Command | None = None, *, cores: str = "0") -> Iterator[RunningServer]:
@@ -125,7 +131,10 @@ def texts(server: RunningServer, prompts: Sequence[str], *, at_once: int, num_to
 
 
 def cancelled(server: RunningServer, prompt: str, *, after_s: float) -> None:
-    """Ask for a long text, and hang up."""
+    """Ask for a long text, and hang up.
+
+    A greedy one: on CPUs vLLM 0.32.0 samples greedy requests, too, where drafts of sampled ones are in a step.
+    """
     where = urlsplit(server.url)
     connection = HTTPConnection(where.hostname or "", where.port, timeout=30)
     body = {
@@ -238,10 +247,18 @@ def nonsense(address: str, *, seconds: float) -> None:
     context.term()
 
 
-def law(setting: Setting, prompt: str) -> float:
-    """How likely it is that texts with drafts differ as much from those without if both have one law."""
+def law(setting: Setting, lookup: Command, prompt: str) -> dict[str, float]:
+    """How likely texts differ as much from plain decoding's if both have one law: with n-gram's drafts, and with ours.
+
+    vLLM draws the tokens itself. On CPUs 0.32.0 does so by another law wherever there are drafts, n-gram's included.
+    """
     counted: dict[str, Counter[str]] = {}
-    for name, started in (("alone", setting.vllm_alone), ("law", lambda: setting.vllm("law"))):
+    servers: Mapping[str, Callable[[], AbstractContextManager[RunningServer]]] = {
+        "plain": setting.vllm_alone,
+        "n-gram": partial(setting.vllm_alone, lookup),
+        "law": setting.vllm_law,
+    }
+    for name, started in servers.items():
         with setting.draft_server(), started() as server:
             model = ServerClient(server.url).model()
 
@@ -251,10 +268,15 @@ def law(setting: Setting, prompt: str) -> float:
 
             with ThreadPoolExecutor(8) as pool:
                 counted[name] = Counter(pool.map(sample, range(SAMPLES)))
-            console.say(f"{name}: {accepted(server):.0f} tokens accepted, {len(counted[name])} texts")
-    both = counted["alone"] + counted["law"]
-    often = [text for text, count in both.items() if count >= LEAST_OFTEN]
-    table = [[count[text] for text in often] for count in counted.values()]
+    plain = counted.pop("plain")
+    found = {name: _likeliness(plain, texts) for name, texts in counted.items()}
+    console.say(f"how likely both laws are one: {found}")
+    return found
+
+
+def _likeliness(one: Counter[str], other: Counter[str]) -> float:
+    often = [text for text, count in (one + other).items() if count >= LEAST_OFTEN]
+    table = [[count[text] for text in often] for count in (one, other)]
     for row in table:
         row.append(SAMPLES - sum(row))
     return float(chi2_contingency(table).pvalue)
@@ -315,14 +337,15 @@ def refusals(setting: Setting, prompts: Sequence[str], plain: Sequence[str]) -> 
     return held
 
 
-def check(setting: Setting, prompts: Sequence[str]) -> tuple[dict[str, object], bool]:
-    """All of it: the results, and whether everything held."""
+def check(setting: Setting, lookup: Command, prompts: Sequence[str]) -> tuple[dict[str, object], bool]:
+    """All of it: the results, and whether everything held. lookup: vLLM's command with n-gram."""
     with setting.vllm_alone() as server:
         plain = texts(server, prompts, at_once=1)
     results: dict[str, object] = {}
     results["outputs"] = apart = outputs(setting, prompts, plain)
     results["faults"] = harmed = faults(setting, prompts, plain)
     results["refusals"] = refused = refusals(setting, prompts, plain)
-    results["law"] = likely = law(setting, prompts[0])
+    results["law"] = likely = law(setting, lookup, prompts[0])
     results["soak"] = soak(setting, prompts)
-    return results, not any(apart.values()) and not any(harmed.values()) and all(refused.values()) and likely > 0.001
+    is_lawful = likely["law"] > LEAST_LIKELY or likely["n-gram"] < LEAST_LIKELY
+    return results, not any(apart.values()) and not any(harmed.values()) and all(refused.values()) and is_lawful

@@ -79,7 +79,8 @@ def main() -> int:
         prompts = [each.text for each in read_prompts(DEMO / "prompts/validate.jsonl")[:NUM_PROMPTS]]
         plain = server_command(here.engine, _settings(target, Autoregressive(), DEMO / "draft"))
         setting = drafter.Setting(here=here, plain=plain, target=target, draft=DEMO / "draft", folder=asked.work)
-        results["drafter"], held = drafter.check(setting, prompts)
+        lookup = server_command(here.engine, _settings(target, PromptLookup(num_draft_tokens=LENGTH), DEMO / "draft"))
+        results["drafter"], held = drafter.check(setting, lookup, prompts)
     (asked.work / "engines.json").write_text(json.dumps(results, indent=1))
     return 0 if held else 1
 
