@@ -60,12 +60,14 @@ class Setting:
         return f"ipc://{self.folder / 'draft.socket'}"
 
     @contextmanager
-    def vllm(self, name: str, *, limit_ms: float | None = None) -> Iterator[RunningServer]:
+    def vllm(
+        self, name: str, *, limit_ms: float | None = None, drafter: str = "swiftspec.drafter.Drafter"
+    ) -> Iterator[RunningServer]:
         """vLLM that drafts with whoever is at the address."""
         ours = {"address": self.address} | ({} if limit_ms is None else {"limit_ms": limit_ms})
         method = {
             "method": "custom_class",
-            "model": "swiftspec.drafter.Drafter",
+            "model": drafter,
             "num_speculative_tokens": NUM_DRAFT_TOKENS,
         }
         words = ("--speculative-config", json.dumps(method), "--additional-config", json.dumps({"swiftspec": ours}))
@@ -74,8 +76,8 @@ class Setting:
             yield server
 
     def vllm_law(self) -> AbstractContextManager[RunningServer]:
-        """The same, for samples."""
-        return self.vllm("law")
+        """The same, for samples: with vLLM's sampler mended."""
+        return self.vllm("law", drafter="tests.external.mended_vllm.Drafter")
 
     @contextmanager
     def vllm_alone(self, command: Command | None = None, *, cores: str = "0") -> Iterator[RunningServer]:
@@ -250,7 +252,7 @@ def nonsense(address: str, *, seconds: float) -> None:
 def law(setting: Setting, lookup: Command, prompt: str) -> dict[str, float]:
     """How likely texts differ as much from plain decoding's if both have one law: with n-gram's drafts, and with ours.
 
-    vLLM draws the tokens itself. On CPUs 0.32.0 does so by another law wherever there are drafts, n-gram's included.
+    vLLM draws the tokens itself, and on CPUs by another law wherever there are drafts; see `mended_vllm`.
     """
     counted: dict[str, Counter[str]] = {}
     servers: Mapping[str, Callable[[], AbstractContextManager[RunningServer]]] = {
@@ -347,5 +349,5 @@ def check(setting: Setting, lookup: Command, prompts: Sequence[str]) -> tuple[di
     results["refusals"] = refused = refusals(setting, prompts, plain)
     results["law"] = likely = law(setting, lookup, prompts[0])
     results["soak"] = soak(setting, prompts)
-    is_lawful = likely["law"] > LEAST_LIKELY or likely["n-gram"] < LEAST_LIKELY
+    is_lawful = likely["law"] > LEAST_LIKELY
     return results, not any(apart.values()) and not any(harmed.values()) and all(refused.values()) and is_lawful

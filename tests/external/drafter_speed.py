@@ -1,7 +1,7 @@
 """Speed of vLLM with a draft server, beside its own methods on the same cores: `--only drafter-speed`.
 
-vLLM alone has both cores; with a draft server each has one. Every server is started twice, in one order and then in the
-other, so that a machine that becomes slower meanwhile is slower for all of them.
+vLLM alone has both cores, or one as it has beside a draft server. Every server is started twice, in one order and then
+in the other, so that a machine that becomes slower meanwhile is slower for all of them.
 """
 
 from __future__ import annotations
@@ -36,16 +36,20 @@ class Cell(NamedTuple):
 
 
 def speeds(
-    setting: Setting, own: Mapping[str, Command], policies: Mapping[str, str], prompts: Path
+    setting: Setting, own: Mapping[str, tuple[Command, str]], policies: Mapping[str, str], prompts: Path
 ) -> dict[str, dict[str, Cell]]:
-    """Cells by server and clients. own: vLLM's commands. policies: shapes of those that the draft server runs."""
+    """Cells by server and clients.
+
+    own: vLLM's commands, and the cores that they have. policies: shapes of those that the draft server runs.
+    """
     loads = {clients: _load(setting.folder, clients, prompts) for clients in CLIENTS}
     names = [*own, *policies]
     measured: dict[tuple[str, int], list[Cell]] = {}
     for name in [*names, *reversed(names)]:
         with ExitStack() as stack:
             if name in own:
-                server = stack.enter_context(setting.vllm_alone(own[name], cores="0-1"))
+                command, cores = own[name]
+                server = stack.enter_context(setting.vllm_alone(command, cores=cores))
             else:
                 stack.enter_context(setting.draft_server(name, shape=policies[name]))
                 server = stack.enter_context(setting.vllm(f"speed-{name}"))

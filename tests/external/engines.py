@@ -150,14 +150,18 @@ def _settings(target: Path, policy: Policy, draft: Path) -> ServerSettings:
 
 def compared(here: EngineHere, target: Path, folder: Path) -> object:
     """vLLM's own methods at their best lengths here, and with a draft server."""
-    methods: Mapping[str, Policy] = {
-        "plain": Autoregressive(),
-        "n-gram, 5": PromptLookup(num_draft_tokens=5),
-        "draft model, 5": SerialChain(num_draft_tokens=5),
+    methods: Mapping[str, tuple[Policy, str]] = {
+        "plain": (Autoregressive(), "0-1"),
+        "n-gram, 5": (PromptLookup(num_draft_tokens=5), "0-1"),
+        "draft model, 5": (SerialChain(num_draft_tokens=5), "0-1"),
+        "draft model, 5, one core": (SerialChain(num_draft_tokens=5), "0"),
     }
     draft, prompts = DEMO / "draft", DEMO / "prompts/validate.jsonl"
-    own = {name: server_command(here.engine, _settings(target, policy, draft)) for name, policy in methods.items()}
-    setting = drafter.Setting(here=here, plain=own["plain"], target=target, draft=draft, folder=folder)
+    own = {
+        name: (server_command(here.engine, _settings(target, policy, draft)), cores)
+        for name, (policy, cores) in methods.items()
+    }
+    setting = drafter.Setting(here=here, plain=own["plain"][0], target=target, draft=draft, folder=folder)
     shapes = {"swiftspec_chain": "num_draft_tokens=5", "ssd": "num_draft_tokens=5"}
     return drafter_speed.speeds(setting, own, shapes, prompts)
 
