@@ -8,13 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec.devices.local import TREE_SLOTS, Device, check_device
-from swiftspec.engine.channel.curve import Curve, read_secret
-from swiftspec.engine.channel.introduction import Introduction
-from swiftspec.engine.channel.zmq_channel import Channel
 from swiftspec.engine.checks import check_tree
 from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef
-from swiftspec.kernels.cpu_library import prepare_library
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.vocabulary import vocabulary_digest
@@ -55,8 +51,7 @@ class DraftService:
         check_draft(self.policy, draft_facts(self.draft.model).kind)
         check_tree(self.policy, TREE_SLOTS[self.device])
         check_device(self.device)
-        most = ModelSpec.from_directory(model_directory(self.draft.model)).max_position
-        if self.max_context > most:
+        if self.max_context > (most := self._spec.max_position):
             raise FieldError("max_context", self.max_context, f"the draft has {most} positions")
         if self.address.startswith("tcp:") and self.secret is None:
             raise FieldError("address", self.address, "expected a --secret with an address that others can reach")
@@ -67,38 +62,45 @@ class DraftService:
         ValueError: as `check`, or if the model cannot be loaded or the address not be bound.
         """
         self.check()
-        curve = None if self.secret is None else Curve.derived(read_secret(self.secret))
-        if self.device == "cpu" and self.draft.dtype != "bfloat16":
-            prepare_library()
-        from swiftspec.engine.process.draft_server import DraftServer, load_draft
+        from swiftspec.engine.channel.curve import Curve, read_secret
+        from swiftspec.engine.channel.introduction import Introduction
+        from swiftspec.engine.channel.zmq_channel import Channel
+        from swiftspec.engine.process.draft_server import DraftServer, loaded_draft
+        from swiftspec.kernels.cpu_library import prepare_library
 
-        model = load_draft(
-            self.draft,
-            device=self.device,
-            devices=self.devices,
-            max_context=self.max_context,
-            num_requests=self.num_requests,
-        )
-        introduction = Introduction.of(
-            self.policy,
-            vocab_size=model.vocab_size,
-            vocabulary=_digest(model_directory(self.draft.model)),
-            num_requests=self.num_requests,
-            max_context=self.max_context,
-        )
-        with Channel(
-            self.address, bind=True, leads=False, vocab_size=model.vocab_size, curve=curve, serves=True
-        ) as channel:
-            server = DraftServer(
-                model,
-                channel,
-                introduction,
-                limits=BatchLimits(),
-                mask_token=draft_facts(self.draft.model).mask_token,
+        curve = None if self.secret is None else Curve.derived(read_secret(self.secret))
+        vocab_size = self._spec.vocab_size
+        with Channel(self.address, bind=True, leads=False, vocab_size=vocab_size, curve=curve, serves=True) as channel:
+            if self.device == "cpu" and self.draft.dtype != "bfloat16":
+                prepare_library()
+            introduction = Introduction.of(
+                self.policy,
+                vocab_size=vocab_size,
+                vocabulary=_digest(model_directory(self.draft.model)),
+                num_requests=self.num_requests,
+                max_context=self.max_context,
             )
-            ready()
-            server.serve(is_over)
+            with loaded_draft(
+                self.draft,
+                device=self.device,
+                devices=self.devices,
+                max_context=self.max_context,
+                num_requests=self.num_requests,
+            ) as model:
+                server = DraftServer(
+                    model,
+                    channel,
+                    introduction,
+                    limits=BatchLimits(),
+                    mask_token=draft_facts(self.draft.model).mask_token,
+                )
+                ready()
+                server.serve(is_over)
         return server.stats
+
+    @property
+    def _spec(self) -> ModelSpec:
+        return ModelSpec.from_directory(model_directory(self.draft.model))
 
 
 def _digest(directory: Path) -> str:

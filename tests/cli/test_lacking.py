@@ -23,7 +23,7 @@ TRACE = RECORDED / "trace.npz"
 NEEDS_EXTRA = (
     *("swiftspec.__main__", "swiftspec.engine", "swiftspec.kernels", "swiftspec.profiler", "swiftspec.pytest_plugin"),
     *("swiftspec.reports.figures", "swiftspec.server", "swiftspec.studies.latency_law.figure"),
-    "swiftspec.validation.load",
+    *("swiftspec.drafter", "swiftspec.validation.load"),
 )
 
 

@@ -3,7 +3,8 @@
 import gc
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +17,6 @@ from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.forward_batch import Model
 from swiftspec.engine.model.models import load_models
-from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.files.document import ModelRef
 from swiftspec.policies.effects import Message, Role, Subtree, Verdict
@@ -24,7 +24,7 @@ from swiftspec.policies.recovery import ServedDraft
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.timing.timeline import COMPUTING, Span
 
-__all__ = ["DraftServer", "DraftStats", "load_draft"]
+__all__ = ["DraftServer", "DraftStats", "loaded_draft"]
 
 _SILENT_AFTER_S: Final = 30.0  # a target that is there after all probes, and tells the text again
 _LOOK_EVERY_S: Final = 0.25
@@ -49,25 +49,33 @@ class DraftStats:
     losses: int = 0
 
 
-def load_draft(
+@contextmanager
+def loaded_draft(
     draft: ModelRef, *, device: Device, devices: Sequence[int], max_context: int, num_requests: int
-) -> ModelRunner:
-    """A draft on some cores, which become this process's, or on a GPU; after a warm-up. ValueError if it cannot be."""
+) -> Iterator[Model]:
+    """A draft after a warm-up, on some cores, which are this thread's within the context, or on a GPU.
+
+    ValueError if it cannot be loaded.
+    """
+    allowed, num_threads = os.sched_getaffinity(0), torch.get_num_threads()
     if device == "cpu":
         os.sched_setaffinity(0, set(devices))
     torch.set_num_threads(len(devices) if device == "cpu" else 1)
-    model = load_models(
-        {Role.DRAFT: draft},
-        max_context=max_context,
-        tree_slots=TREE_SLOTS[device],
-        num_sequences=num_requests,
-        device="cpu" if device == "cpu" else f"cuda:{devices[0]}",
-    )[Role.DRAFT]
-    assert isinstance(model, ModelRunner), "it reads no target"
-    model.warm_up(_WARM_ROWS)
-    if model.has_own_threads:
-        torch.set_num_threads(1)
-    return model
+    try:
+        model = load_models(
+            {Role.DRAFT: draft},
+            max_context=max_context,
+            tree_slots=TREE_SLOTS[device],
+            num_sequences=num_requests,
+            device="cpu" if device == "cpu" else f"cuda:{devices[0]}",
+        )[Role.DRAFT]
+        model.warm_up(_WARM_ROWS)
+        if model.has_own_threads:
+            torch.set_num_threads(1)
+        yield model
+    finally:
+        os.sched_setaffinity(0, allowed)
+        torch.set_num_threads(num_threads)
 
 
 class DraftServer:

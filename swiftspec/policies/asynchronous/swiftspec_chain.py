@@ -10,7 +10,6 @@ from functools import partial
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.errors import FieldError
 from swiftspec.policies.asynchronous.swiftspec import draft_rounds
 from swiftspec.policies.base import ChainShape, Layout, check_positive, check_shape
 from swiftspec.policies.effects import Program, Role, prefill
@@ -46,7 +45,10 @@ class SwiftSpecChain(ChainShape):
         check_shape(self, tree_capacity=self.num_draft_tokens + 1)
         check_positive(self, "draft_temperature")
         if self.least_draft_tokens > self.num_draft_tokens:
-            raise FieldError("least_draft_tokens", self.least_draft_tokens, f"expected at most {self.num_draft_tokens}")
+            raise ValueError(
+                f"least_draft_tokens is {self.least_draft_tokens}; expected at most num_draft_tokens "
+                f"({self.num_draft_tokens})"
+            )
 
     @property
     def least_target_rows(self) -> int:
