@@ -39,7 +39,7 @@ from swiftspec.loadtest.client import ServerClient
 ROOT = Path(__file__).parents[2]
 NUM_TOKENS, NUM_DRAFT_TOKENS = 64, 5
 DRAFTS_WITH = ("swiftspec_chain", "ssd", "amusd")
-SAMPLES, SAMPLED_TOKENS = 400, 3
+SAMPLES, SAMPLED_TOKENS, TEMPERATURE = 400, 4, 0.5  # so cold that some texts are frequent
 LEAST_LIKELY = 0.001
 LEAST_OFTEN = 12  # of both samples, for a text to be counted by itself
 SOAK = 500
@@ -266,7 +266,9 @@ def law(setting: Setting, lookup: Command, prompt: str) -> dict[str, float]:
 
             def sample(seed: int, url: str = server.url, model: str = model) -> str:
                 client = ServerClient(url)
-                return client.write(prompt, model=model, num_tokens=SAMPLED_TOKENS, temperature=1.0, seed=seed).text
+                return client.write(
+                    prompt, model=model, num_tokens=SAMPLED_TOKENS, temperature=TEMPERATURE, seed=seed
+                ).text
 
             with ThreadPoolExecutor(8) as pool:
                 counted[name] = Counter(pool.map(sample, range(SAMPLES)))
