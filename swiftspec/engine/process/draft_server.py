@@ -1,6 +1,7 @@
 """A draft for targets of other engines: one model, one policy's draft program for every request that a peer opens."""
 
 import gc
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from swiftspec.engine.model.forward_batch import Model
 from swiftspec.engine.model.models import load_models
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.files.document import ModelRef
+from swiftspec.files.reading import brief
 from swiftspec.policies.effects import Message, Role, Subtree, Verdict
 from swiftspec.policies.recovery import ServedDraft
 from swiftspec.scheduler.batching import BatchLimits
@@ -30,6 +32,7 @@ _SILENT_AFTER_S: Final = 30.0  # a target that is there after all probes, and te
 _LOOK_EVERY_S: Final = 0.25
 _WARM_ROWS: Final = 32  # larger forwards are rare, and merely slower the first time
 _GREEDY = Sampler()
+_log = logging.getLogger("swiftspec")
 
 
 @dataclass(slots=True)
@@ -121,6 +124,8 @@ class DraftServer:
                             gc.collect()
                         self.wait(None)
         finally:
+            for number in tuple(self._sequence_of):
+                self._driver.remove(number)
             gc.enable()
 
     def pump(self) -> None:
@@ -165,7 +170,9 @@ class DraftServer:
         )
         self._driver.add(number, draft.run(), part, is_elastic=policy.elastic)
 
-    def _note_end(self, number: int, _spans: list[Span], _rows_asked: int, _error: Exception | None) -> None:
+    def _note_end(self, number: int, _spans: list[Span], _rows_asked: int, error: Exception | None) -> None:
+        if error is not None:
+            _log.warning("a request goes on without drafts: %s (%s)", type(error).__name__, brief(error))
         self._channel.close(number)
         self._free.append(self._sequence_of.pop(number))
         self.stats.requests += self._peers.pop(number).has_verdict

@@ -36,7 +36,7 @@ from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.trees.masked_tree import MaskedTree
 from swiftspec.policies.verification import expand, verify_rounds
 
-__all__ = ["SwiftSpec", "draft_rounds"]
+__all__ = ["SwiftSpec", "draft_rounds", "planted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +87,7 @@ class SwiftSpec(TreeShape):
         return {Role.TARGET: verify_rounds(request, max_rows=self.verify_rows), Role.DRAFT: self._draft(request)}
 
     def _draft(self, request: Request) -> Program:
-        yield from prefill(Role.DRAFT, request.prompt[:-1])
-        tree = TokenTree(
-            request.prompt[-1],
-            position=request.root_position,
-            capacity=self.tree_capacity,
-            temperature=self.draft_temperature,
-        )
+        tree = yield from planted(request, capacity=self.tree_capacity, temperature=self.draft_temperature)
 
         def is_enough(subtree: Subtree) -> bool:
             """Whether growing the tree would add nothing to a subtree, or nothing worth a row."""
@@ -129,6 +123,12 @@ class SwiftSpec(TreeShape):
         yield cls(verify_rows=4, expand_rows=1)
         yield cls(verify_rows=8, expand_rows=4)
         yield cls(verify_rows=16, expand_rows=8, num_candidates=15)
+
+
+def planted(request: Request, *, capacity: int, temperature: float) -> Subprogram[TokenTree]:
+    """Prefill the draft; the tree, which is only its root."""
+    yield from prefill(Role.DRAFT, request.prompt[:-1])
+    return TokenTree(request.prompt[-1], position=request.root_position, capacity=capacity, temperature=temperature)
 
 
 def draft_rounds(

@@ -10,11 +10,10 @@ from functools import partial
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.asynchronous.swiftspec import draft_rounds
+from swiftspec.policies.asynchronous.swiftspec import draft_rounds, planted
 from swiftspec.policies.base import ChainShape, Layout, check_positive, check_shape
-from swiftspec.policies.effects import Program, Role, prefill
+from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
-from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.verification import expand, verify_rounds
 
 __all__ = ["SwiftSpecChain"]
@@ -62,13 +61,7 @@ class SwiftSpecChain(ChainShape):
         return {Role.TARGET: verify_rounds(request, max_rows=self.target_rows), Role.DRAFT: self._draft(request)}
 
     def _draft(self, request: Request) -> Program:
-        yield from prefill(Role.DRAFT, request.prompt[:-1])
-        tree = TokenTree(
-            request.prompt[-1],
-            position=request.root_position,
-            capacity=self.tree_capacity,
-            temperature=self.draft_temperature,
-        )
+        tree = yield from planted(request, capacity=self.tree_capacity, temperature=self.draft_temperature)
         yield from draft_rounds(
             tree,
             expand=partial(expand, tree, self.expand_rows, self.num_candidates),
