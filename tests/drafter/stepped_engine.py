@@ -12,6 +12,7 @@ import torch
 
 from swiftspec.drafter.known_texts import Row
 from swiftspec.drafter.session import Session
+from swiftspec.engine.channel.curve import Curve
 from swiftspec.engine.channel.introduction import Introduction
 from swiftspec.engine.channel.zmq_channel import Channel
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, as_candidates
@@ -74,6 +75,7 @@ def draft_server(
     num_requests: int = 4,
     vocabulary: str = "",
     model: GuessingModel | None = None,
+    curve: Curve | None = None,
 ) -> Iterator[DraftServer]:
     """A draft server in a thread."""
     introduction = Introduction.of(
@@ -87,7 +89,7 @@ def draft_server(
     bound = threading.Event()
 
     def run() -> None:
-        with Channel(address, bind=True, leads=False, vocab_size=VOCAB_SIZE, serves=True) as channel:
+        with Channel(address, bind=True, leads=False, vocab_size=VOCAB_SIZE, curve=curve, serves=True) as channel:
             server = DraftServer(model or GuessingModel(), channel, introduction, limits=BatchLimits())
             made.append(server)
             bound.set()

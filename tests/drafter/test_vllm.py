@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from swiftspec.drafter import Drafter
+from swiftspec.engine.channel.curve import Curve, read_secret, write_secret
 from swiftspec.engine.channel.introduction import Introduction
+from swiftspec.machine import free_port
 from swiftspec.policies.asynchronous.swiftspec_chain import SwiftSpecChain
 from tests.drafter.stepped_engine import VOCAB_SIZE, SteppedEngine, draft_server, expected_output
 
@@ -51,6 +53,24 @@ def test_it_drafts_as_vllm_calls_it(tmp_path: Path) -> None:
         engine.run()
         assert engine.outputs["a"] == expected_output(PROMPT, 60)
         assert engine.accepted > 10
+
+
+def test_only_an_engine_with_the_secret_has_drafts(tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for path in (mine, other):
+        write_secret(path)
+    address = f"tcp://127.0.0.1:{free_port()}"
+    accepted = {}
+    with draft_server(address, SwiftSpecChain(num_draft_tokens=4), curve=Curve.derived(read_secret(mine))):
+        for path in (other, mine):
+            drafter = Drafter(config({"swiftspec": {"address": address, "secret_file": str(path), "limit_ms": 200}}))
+            engine = SteppedEngine(_AsSession(drafter))  # type: ignore[arg-type]  # it has what is called
+            engine.join("a", PROMPT, 400)
+            engine.run()
+            assert engine.outputs["a"] == expected_output(PROMPT, 400)
+            accepted[path] = engine.accepted
+    assert accepted[other] == 0
+    assert accepted[mine] > 10
 
 
 def test_ranks_that_the_scheduler_does_not_ask_have_no_server(tmp_path: Path) -> None:
