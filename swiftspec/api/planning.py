@@ -31,6 +31,7 @@ def plan(
     *,
     deployment: "Deployment | None" = None,
     profile: Profile | None = None,
+    draft_profile: Profile | None = None,
     trace: AcceptanceTrace | Path | None = None,
     dataset: str | None = None,
     acceptance: str | None = None,
@@ -51,6 +52,8 @@ def plan(
         The devices to plan for; they need not be in this machine.
     profile : Profile, optional
         Without `deployment`: result of `swiftspec.profile`.
+    draft_profile : Profile, optional
+        With the profile of another engine's server: that of devices beside it, which a draft server has to itself.
     trace : AcceptanceTrace or Path, optional
         Without `deployment`: result of `swiftspec.trace`. With it: file of a trace that acceptance is taken from.
     dataset : str, optional
@@ -95,7 +98,14 @@ def plan(
         from swiftspec.planner.recorded import plan_recorded
 
         with stages("plan") as progress:
-            return plan_recorded(profile, trace, num_devices=profile.num_devices, options=options, progress=progress)
+            return plan_recorded(
+                profile,
+                trace,
+                drafts=draft_profile,
+                num_devices=profile.num_devices,
+                options=options,
+                progress=progress,
+            )
     if target is None or draft is None:
         raise ValueError("target and draft are missing; a deployment needs the names of both")
     if isinstance(trace, AcceptanceTrace):

@@ -105,6 +105,8 @@ class Plan(Document):
         `cpu`, `cuda`, or the name of a device that is not installed here.
     num_devices : int
         Available devices; the chosen candidate may use fewer.
+    draft_device, draft_devices : str, int
+        Kind and number of further devices, which only a draft server uses; empty and 0 without any.
     engine : str, optional
         Engine that will serve, whose forwards were composed; None if they were measured with this project's engine.
     host_s : float, optional
@@ -172,6 +174,8 @@ class Plan(Document):
     longest_request: _Count = Field(default=0, exclude_if=lambda count: not count)
     layout: str = Field(default="", pattern=LAYOUT, exclude_if=lambda found: not found)
     num_devices: int = Field(ge=1, le=MOST_DEVICES)
+    draft_device: str = Field(default="", exclude_if=lambda found: not found)
+    draft_devices: _Count = Field(default=0, exclude_if=lambda found: not found)
     target: ModelRef
     draft: ModelRef
     profile: Basis
@@ -200,7 +204,7 @@ class Plan(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for candidate in (self.chosen, *self.alternatives):
-            if max(candidate.devices) >= self.num_devices:
+            if max(candidate.devices) >= self.num_devices + self.draft_devices:
                 listed = ", ".join(map(str, sorted(candidate.devices)))
                 raise ValueError(f"{candidate.policy} is on devices {listed}; num_devices is {self.num_devices}")
         if len(self.candidates) <= len(self.alternatives):
@@ -247,9 +251,15 @@ class Plan(Document):
         """`llama-3-70b with llama-3.2-1b on 8 h100-sxm: swiftspec 4+1 (verify_rows=16), 243.8 tokens/s predicted`."""
         speed = self.chosen.prediction.metrics.figures.tokens_per_s
         return (
-            f"{self.target.model} with {self.draft.model} on {self.num_devices} {self.device}: "
+            f"{self.target.model} with {self.draft.model} on {self.where}: "
             f"{self.chosen.describe()}, {speed:.1f} tokens/s predicted"
         )
+
+    @property
+    def where(self) -> str:
+        """`8 h100-sxm`, and `8 h100-sxm and 1 cpu` where a draft server has other devices."""
+        apart = f" and {self.draft_devices} {self.draft_device}" if self.draft_devices else ""
+        return f"{self.num_devices} {self.device}{apart}"
 
     @property
     def binds(self) -> str:

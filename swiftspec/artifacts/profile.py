@@ -184,6 +184,9 @@ class Profile(Document):
         The server, of a profile that was measured from outside; absent from the file of any other.
     experts_touched : ExpertsTouched, optional
         Of a target with experts, those that verifications needed; absent from the file of any other.
+    draft_profile : Profile, optional
+        That of the devices that a draft has to itself, where these are of another kind than the target's; absent
+        otherwise.
 
     Examples
     --------
@@ -216,6 +219,7 @@ class Profile(Document):
     feature_bytes: int = Field(default=0, ge=0, exclude_if=lambda count: not count)
     served: Served | None = Field(default=None, exclude_if=lambda server: server is None)
     experts_touched: ExpertsTouched | None = Field(default=None, exclude_if=lambda touched: touched is None)
+    draft_profile: "Profile | None" = Field(default=None, exclude_if=lambda profile: profile is None)
 
     @model_validator(mode="after")
     def _measured_once(self) -> Self:
@@ -321,6 +325,7 @@ class Profile(Document):
             sharing={cost.table: cost for cost in self.sharing.costs} if self.sharing else {},
             host_share=SWIFTSPEC.host_share if share is None else share,
             warm_up={(cost.role, cost.degree, cost.ranks): cost for cost in self.warm_up},
+            apart=self.draft_profile.latencies if self.draft_profile else None,
         )
 
     def _in_capture_sizes(self, table: StepTable) -> bool:

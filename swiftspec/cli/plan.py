@@ -14,7 +14,7 @@ from swiftspec.cli import console
 from swiftspec.cli.drafts import Draft, Drafts, best_draft, named_drafts, recorded_draft, show_drafts
 from swiftspec.cli.kinds import compare_kinds
 from swiftspec.cli.outputs import check_outputs, saved, write_json
-from swiftspec.cli.plan_flags import compared_clients, deployment_of, search_options
+from swiftspec.cli.plan_flags import compared_clients, deployment_of, draft_device_of, search_options
 from swiftspec.cli.sections import show_plan
 from swiftspec.cli.verbs.decide import PlanFlags
 from swiftspec.devices import DEVICES
@@ -104,6 +104,9 @@ def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: Sea
         **{f"--draft {draft}": draft for draft in asked.draft or ()},
         "--profile": asked.profile,
         "--trace": asked.trace,
+        "--draft-device": None
+        if asked.device or asked.draft_device is None
+        else draft_device_of(asked.draft_device)[0],
         "--op-tables": asked.op_tables,
         "--load": options.load.path if options.load else None,
     }
@@ -111,7 +114,7 @@ def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: Sea
     if asked.out is not None:
         beside = side_files(
             asked.out,
-            with_profile=deployment is not None,
+            with_profile=deployment is not None or asked.draft_device is not None,
             with_trace=deployment is not None and asked.trace is None,
             with_workload=options.fleet is not None,
         )
@@ -223,10 +226,18 @@ def _plan_here(asked: PlanFlags, target: str, options: SearchOptions) -> Planned
     check_models(pair, profile=latencies, profile_path=profile, trace=recorded, trace_path=trace)
     from swiftspec.planner.recorded import plan_recorded
 
+    drafts = None
+    if asked.draft_device is not None:
+        file, count = draft_device_of(asked.draft_device)
+        drafts = Profile.load(file)
+        if count > drafts.num_devices:
+            raise ValueError(f"--draft-device is {asked.draft_device}; {file} is of {drafts.num_devices} devices")
+        drafts = drafts.model_copy(update={"num_devices": count})
     with console.progress("plan") as progress:
         return plan_recorded(
             latencies,
             recorded,
+            drafts=drafts,
             num_devices=num_devices,
             options=options,
             progress=progress,

@@ -17,7 +17,7 @@ from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.options import SearchOptions
 
-__all__ = ["compared_clients", "deployment_of", "parsed_jobs", "price_of", "search_options"]
+__all__ = ["compared_clients", "deployment_of", "draft_device_of", "parsed_jobs", "price_of", "search_options"]
 
 _NODE = 8  # devices of most accelerators in a node
 _LENGTHS = (512, 256)  # tokens of the prompts and outputs of a process
@@ -59,6 +59,8 @@ def deployment_of(asked: PlanFlags) -> Deployment | None:
         **{name: own.get(name) for name in ("draft_kv_budget", "expert_correlation")},
     }
     given = {field: value for field, value in fields.items() if value is not None}
+    if asked.draft_device is not None and asked.device is not None:
+        given["draft_device"], given["draft_devices"] = draft_device_of(asked.draft_device)
     if asked.device is None:
         _check_without_device(asked, given, own, rest)
         return None
@@ -66,6 +68,16 @@ def deployment_of(asked: PlanFlags) -> Deployment | None:
         target, _, draft = asked.dtype.partition(",")
         given |= {"quant": target.strip()} | ({"draft_quant": draft.strip()} if draft else {})
     return Deployment(device=asked.device, num_devices=asked.devices or _NODE, **given)
+
+
+def draft_device_of(text: str) -> tuple[str, int]:
+    """Name or file, and how many there are. ValueError for a number that is none."""
+    name, colon, count = text.rpartition(":")
+    if not colon:
+        return text, 1
+    if not (count.isascii() and count.isdigit() and int(count)):
+        raise ValueError(f"--draft-device is {text}; expected NAME or FILE, or either with :N behind it")
+    return name, int(count)
 
 
 def _check_without_device(

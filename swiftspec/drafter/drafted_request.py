@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from swiftspec.engine.channel.zmq_channel import RequestChannel
 from swiftspec.policies.base import Policy, TargetOnly
@@ -22,13 +22,10 @@ from swiftspec.policies.effects import (
     prefill,
     target_forward,
 )
-from swiftspec.policies.recovery import RecoveringTarget
+from swiftspec.policies.recovery import served_target
 from swiftspec.policies.request import Request
 
 __all__ = ["DraftedRequest"]
-
-# A draft that is not busy answers a first probe at once, and then reads the text during the engine's next step.
-_FIRST_ANSWER: Final = Receive(within_s=0.003)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +73,12 @@ class DraftedRequest:
         patience_s: Callable[[], float],
     ) -> None:
         self._channel = channel
-        self._target = RecoveringTarget(
-            policy,
-            Request(prompt=text, max_new_tokens=max(1, max_tokens - len(text))),
-            fallback=_Plain(),
-            patience_s=1.0,
-            alone=True,  # the draft learns of the request by its first probe
-            load=patience_s,
-        )
+        request = Request(prompt=text, max_new_tokens=max(1, max_tokens - len(text)))
+        self._target = served_target(policy, request, fallback=_Plain(), patience_s=patience_s)
         self._program = self._target.run()
         self._forward: TargetForward | None = None
         self._receive: Receive | None = None
         self._since_s = 0.0
-        self._is_new = True  # it has not looked for an answer to its first probe
         self._proceed(None)
 
     @property
@@ -142,9 +132,8 @@ class DraftedRequest:
                     answer = time.perf_counter()
                 elif isinstance(effect, Poll | Receive):
                     answer = self._channel.poll()
-                    if answer is None and (isinstance(effect, Receive) or self._is_new):
-                        self._receive = effect if isinstance(effect, Receive) else _FIRST_ANSWER
-                        self._is_new, self._since_s = False, time.perf_counter()
+                    if answer is None and isinstance(effect, Receive):
+                        self._receive, self._since_s = effect, time.perf_counter()
                         return
         except StopIteration:  # the text is as long as it may become
             return

@@ -14,11 +14,11 @@ from swiftspec.drafter.known_texts import KnownTexts, Row
 from swiftspec.engine.channel.introduction import Introduced, Introduction
 from swiftspec.engine.channel.zmq_channel import Channel
 from swiftspec.policies.effects import PeerError, Probe, Stop
+from swiftspec.policies.recovery import served_patience_s
 
 __all__ = ["Counts", "Session"]
 
-_PATIENCE_STEPS = 2.0  # a draft that takes longer than this costs more than it brings
-_LEAST_PATIENCE_S, _FIRST_PATIENCE_S = 0.005, 0.1
+_FIRST_PATIENCE_S = 0.1
 _LEAST_STEPS, _MOST_STEPS = 4, 64  # whose times are known, and remembered
 _ASK_EVERY_S, _SAY_AFTER_S = 0.5, 5.0
 _REPORT_EVERY_S = 10.0
@@ -161,7 +161,7 @@ class Session:
             return self._limit_s
         if len(self._steps_s) < _LEAST_STEPS:
             return _FIRST_PATIENCE_S
-        return max(_LEAST_PATIENCE_S, _PATIENCE_STEPS * median(self._steps_s))
+        return served_patience_s(median(self._steps_s))
 
     def _wait(self, requests: Sequence[DraftedRequest]) -> None:
         """Until every request has its draft, or does without."""

@@ -42,6 +42,10 @@ _GRAPHS = (
     "target's."
 )
 _FALLS_BACK = "vLLM runs parallel drafts with its model runner V1."
+_DRAFT_SERVER = (
+    "The draft server and vLLM's environment both need this package. vLLM's interface for drafters is experimental: it "
+    "was tried with 0.32."
+)
 _SUFFIX = (
     "vLLM's suffix decoding needs the package arctic-inference. As predicted outputs of earlier requests are not kept. "
     "Without suffix_decoding_max_cached_requests those of 10,000 are, which helps where requests resemble each other."
@@ -139,6 +143,16 @@ VLLM: Final = Engine(
                 "suffix_decoding_max_cached_requests": 0,
             },
             remark=_SUFFIX,
+            ahead_since=None,
+        ),
+        Method.DRAFT_SERVER: MethodWords(
+            words={
+                "method": "custom_class",
+                "model": "swiftspec.drafter.Drafter",
+                "num_speculative_tokens": Value.DRAFT_TOKENS,
+            },
+            options={"--additional-config": Value.DRAFTER_SETTINGS},
+            remark=_DRAFT_SERVER,
             ahead_since=None,
         ),
     },

@@ -36,6 +36,7 @@ class Method(StrEnum):
     DOMINO = "a Domino block drafter"
     PROMPT_LOOKUP = "prompt lookup"
     SUFFIX = "suffix decoding"
+    DRAFT_SERVER = "a draft server"
 
 
 # Methods by the names of drafts that are no models of their own, and of drafters that a config.json describes.
@@ -98,6 +99,7 @@ class Value(StrEnum):
     RATES = "rounded_rates"
     ROUND_TOKENS = "round_tokens"
     ACCEPTED_TOKENS = "accepted_tokens"
+    DRAFTER_SETTINGS = "drafter_settings"
 
 
 Words = Mapping[str, object]  # each value is a constant, or a `Value`
@@ -115,11 +117,13 @@ class LengthRange(NamedTuple):
 class MethodWords:
     """A method of drafting.
 
-    words: of the speculation. settings: what else the server is told. remark: a sentence. ahead_since: first release
+    words: of the speculation. options, settings: what else the server is told, on its command line and in its file of
+    settings. remark: a sentence. ahead_since: first release
     that forms a step while one runs with this method, too; () for all that do so without a draft, None for none.
     """
 
     words: Words
+    options: Words = field(default_factory=dict)
     settings: Words = field(default_factory=dict)
     remark: str = ""
     ahead_since: tuple[int, ...] | None = ()

@@ -15,12 +15,13 @@ from swiftspec.engines import Engine
 from swiftspec.engines.words import LengthRange, Method
 from swiftspec.errors import FieldError
 from swiftspec.export.command import ServerSettings, written
+from swiftspec.export.draft_server import ADDRESS, draft_server_arguments
 from swiftspec.export.limits import not_expressed, remarks
 from swiftspec.export.nearest import Runnable, checkpoint, drafter_of, method_of, model_argument, nearest
 from swiftspec.export.result import Export
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.policies import POLICIES, Layout
-from swiftspec.policies.base import drafts_chain
+from swiftspec.policies.base import drafts_chain, drafts_elsewhere
 from swiftspec.policies.effects import Role
 
 # Draft tokens by batch size of chains on some devices, in some processes on a CPU, for at most so many requests.
@@ -106,7 +107,7 @@ def export_plan(
         raise FieldError("layout", layout, objection)
     planned = candidate_of(plan, policy)
     found = nearest(plan, planned, engine, no_trees=imitated is not None)
-    drafts = found.policy.layout is Layout.COLOCATED
+    drafts, is_apart = found.policy.layout is not Layout.TARGET_ONLY, drafts_elsewhere(found.policy)
     method = method_of(found.policy, drafter_of(plan.draft.model))
     asked = max_running
     if max_running is None and plan.under_load is not None:
@@ -129,6 +130,7 @@ def export_plan(
         quantisation=_quantisation(plan),
         schedule=schedule,
         max_running=max_running,
+        address=ADDRESS if is_apart else "",
     )
     served = replace(served, **_assumed(plan, found, engine, served, max_running=asked))
     if imitated is not None:
@@ -146,6 +148,7 @@ def export_plan(
         basis=found.basis,
         arguments=command.arguments,
         environment=dict(command.environment),
+        draft_server=draft_server_arguments(plan, found, draft=served.draft or "", max_running=served.max_running),
         files=dict(command.files),
         configuration=dict(command.configuration),
         schedule=command.schedule,

@@ -45,6 +45,7 @@ class ServerSettings:
     memory: what is on each device.
     device_bytes: memory of a device.
     rates: acceptance to imitate: shares of the rounds in which at least 1, 2, .. draft tokens are accepted.
+    address: of the draft server, if there is one.
     """
 
     target: str
@@ -67,6 +68,12 @@ class ServerSettings:
     memory: GroupMemory | None = None
     device_bytes: int = 0
     rates: tuple[float, ...] | None = None
+    address: str = ""
+
+    @property
+    def drafter_settings(self) -> str | None:
+        """What our drafter is told in a server, as JSON."""
+        return json.dumps({"swiftspec": {"address": self.address}}) if self.address else None
 
     @property
     def ranks(self) -> int | None:
@@ -249,11 +256,12 @@ def written(engine: Engine, words: CommandWords, served: ServerSettings) -> Comm
         placed = {words.speculation: json.dumps(speculation)} if speculation else {}
     else:
         placed = speculation = {name: value if value is True else str(value) for name, value in speculation.items()}
+    options = {} if served.method is None else _filled(engine.methods[served.method].options, served)
     variables = engine.imitation.environment if served.rates is not None and engine.imitation else {}
     return Command(
         arguments=(
             *(str(_value(word, served)) for word in words.program),
-            *_flags(_filled(words.options, served) | placed),
+            *_flags(_filled(words.options, served) | placed | options),
         ),
         environment={name: str(value) for name, value in _filled(variables, served).items()},
         files=files,

@@ -20,13 +20,14 @@ _OTHER_WEIGHTS = ("int8", "int4", "mxfp4", "nvfp4")
 def not_expressed(plan: Plan, planned: Candidate, engine: Engine) -> Iterator[str]:
     """Sentences about a planned candidate, the most important first."""
     policy, name = planned.build(), engine.full_name
-    if policy.layout is Layout.DISAGGREGATED:
+    drafter = drafter_of(plan.draft.model)
+    is_known = has_policy(engine, policy, drafter)
+    if policy.layout is Layout.DISAGGREGATED and not is_known:
         yield (f"A draft on devices of its own ({planned.split}): {name} runs both models in turn on the same devices.")
         yield f"Drafting while the target verifies ({planned.policy}): {name} drafts between verifications only."
         yield from _degrees(planned, engine)
         yield f"Decoding alone when the draft is late (after {planned.patience_s:g} s): {name} waits for its draft."
-    drafter = drafter_of(plan.draft.model)
-    if not has_policy(engine, policy, drafter):
+    if not is_known:
         yield from _shape(policy, engine, drafter)
     control = _control(plan, planned)
     if control is not None:

@@ -15,7 +15,7 @@ from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.sparse_spec import in_layout
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
 from swiftspec.policies import DraftKind, Layout, Policy
-from swiftspec.policies.base import drafts_chain, shape_of
+from swiftspec.policies.base import drafts_chain, drafts_elsewhere, shape_of
 from swiftspec.policies.chains.parallel_chain import ParallelChain
 from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
@@ -43,6 +43,13 @@ _SUBSTITUTES = {
 
 def method_of(policy: Policy, drafter: Method) -> Method | None:
     """How a policy drafts with a plan's drafter; None if it does not, or no engine has such a method."""
+    if drafts_elsewhere(policy) and drafter is Method.MODEL:
+        return Method.DRAFT_SERVER
+    return _own_method(policy, drafter)
+
+
+def _own_method(policy: Policy, drafter: Method) -> Method | None:
+    """The same of an engine without a draft server."""
     if policy.layout is Layout.TARGET_ONLY:
         lookups = {PromptLookup: Method.PROMPT_LOOKUP, SuffixDecoding: Method.SUFFIX}
         return next((method for kind, method in lookups.items() if isinstance(policy, kind)), None)
@@ -131,7 +138,8 @@ def has_policy(engine: Engine, policy: Policy, drafter: Method) -> bool:
         return True
     alone = policy.layout is Layout.TARGET_ONLY and not policy.verifies_trees
     is_known_tree = engine.eagle2_trees and isinstance(policy, Eagle2Tree) and not policy.fuzzy
-    return (alone or is_known_tree or drafts_chain(policy)) and method_of(policy, drafter) in engine.methods
+    is_known = alone or is_known_tree or drafts_chain(policy) or drafts_elsewhere(policy)
+    return is_known and method_of(policy, drafter) in engine.methods
 
 
 def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = False) -> Runnable:
@@ -149,9 +157,12 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
     def runs(one: Policy) -> bool:
         return has_policy(engine, one, drafter) and not (no_trees and one.num_candidates > 1)
 
-    runnable = [each for each in plan.candidates.values() if runs(each.build())]
+    # In place of what an engine does not have comes nothing that only an experiment of it has.
+    known = (each for each in plan.candidates.values() if not drafts_elsewhere(each.build()))
+    runnable = [each for each in known if runs(each.build())]
     if runs(policy):
-        pass
+        if drafts_elsewhere(policy):
+            devices = len(planned.groups[Role.TARGET])
     elif isinstance(policy, SuffixDecoding) and runs(chain := replace(policy, branches=1)):
         policy, speed = chain, None
         basis = "Another plan, made here and not predicted: one continuation of the text instead of several."
@@ -161,7 +172,7 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
         basis = f"Another plan: the best {other.policy} that the plan has, both models on the same devices."
         if policy.layout is Layout.TARGET_ONLY:
             basis = f"Another plan: the best {other.policy} that the plan has."
-    elif (length := _window(policy)) and method_of(policy, drafter) is Method.MODEL:
+    elif (length := _window(policy)) and _own_method(policy, drafter) is Method.MODEL:
         policy, speed = SerialChain(num_draft_tokens=length), None
         basis = (
             "Another plan, made here and not predicted: a chain as long, drafted in turn on all devices of the plan."
@@ -179,7 +190,7 @@ def _window(policy: Policy) -> int:
 
 def _nothing_like(planned: Candidate, policy: Policy, engine: Engine, drafter: Method) -> FieldError:
     drafts = policy.layout is not Layout.TARGET_ONLY
-    method = method_of(policy, drafter)
+    method = _own_method(policy, drafter)
     if drafts and method not in engine.methods:
         value = f"{planned.policy!r} with {drafter}, which {engine.described()} does not have"
         return FieldError("policy", value, "expected a plan with another draft")

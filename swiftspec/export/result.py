@@ -1,6 +1,7 @@
 """Export: the command that starts another engine on a plan, and what that engine cannot express."""
 
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
@@ -22,6 +23,7 @@ class Export(Facts):
     tokens_per_s: predicted speed of that; None if the plan has no prediction of it.
     num_replicas: servers that the command has to start, of a fleet.
     basis: origin of `candidate`, a sentence; empty if it is the planned one.
+    draft_server: the command of the draft server that it asks; empty without one.
     files: files that the command reads, by their names in its folder, and their text.
     configuration: the engine's own configuration of speculative decoding; empty without any.
     schedule: draft tokens by requests at once, as exported; empty if their number is fixed.
@@ -40,6 +42,7 @@ class Export(Facts):
     basis: str = ""
     arguments: tuple[str, ...] = Field(min_length=1)
     environment: dict[str, str] = Field(default_factory=dict)
+    draft_server: tuple[str, ...] = ()
     files: dict[str, str] = Field(default_factory=dict)
     configuration: dict[str, Any] = Field(default_factory=dict)
     schedule: tuple[LengthRange, ...] = ()
@@ -53,17 +56,10 @@ class Export(Facts):
 
     @property
     def command(self) -> str:
-        """The command for a shell, an option a line."""
-        lines = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
-        words = list(self.arguments)
-        begin = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
-        lines.append(shlex.join(words[:begin]))
-        for word in words[begin:]:
-            if word.startswith("--"):
-                lines.append(word)
-            else:
-                lines[-1] += f" {shlex.quote(word)}"
-        return " \\\n    ".join(lines)
+        """The command for a shell, an option a line; behind that of a draft server, if there is one."""
+        before = [_line_by_line(self.draft_server) + " &"] if self.draft_server else []
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return "\n".join([*before, _line_by_line(self.arguments, variables)])
 
     @property
     def script(self) -> str:
@@ -76,3 +72,14 @@ class Export(Facts):
         for name, text in self.files.items():
             lines += [f"cat > {shlex.quote(name)} <<'END_OF_FILE'", text.rstrip("\n"), "END_OF_FILE"]
         return "\n".join([*lines, self.command]) + "\n"
+
+
+def _line_by_line(words: Sequence[str], before: Sequence[str] = ()) -> str:
+    begin = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
+    lines = [*before, shlex.join(words[:begin])]
+    for word in words[begin:]:
+        if word.startswith("--"):
+            lines.append(word)
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return " \\\n    ".join(lines)

@@ -55,7 +55,7 @@ class AllowedDegrees:
 
     def _lacking(self, engine: Engine, policy: Policy) -> str | None:
         """What of a policy the engine does not have, the rest of a sentence; None if it has it."""
-        if policy.layout is Layout.DISAGGREGATED:
+        if policy.layout is Layout.DISAGGREGATED and Method.DRAFT_SERVER not in engine.methods:
             return "has no draft on devices of its own"
         if policy.verifies_trees and (self.chains_only or not engine.eagle2_trees):
             return "verifies chains"

@@ -14,7 +14,9 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_device
 from swiftspec.engines import Engine, engine_named
+from swiftspec.engines.description import USABLE_SHARE
 from swiftspec.engines.swiftspec import SWIFTSPEC
+from swiftspec.engines.words import Method
 from swiftspec.errors import FieldError
 from swiftspec.models import QUANTISATIONS
 from swiftspec.models.device_layout import DeviceLayout
@@ -22,6 +24,7 @@ from swiftspec.models.names import unknown
 from swiftspec.models.quantisation import draft_format
 from swiftspec.planner.planned_model import PlannedModel, planned_pair
 from swiftspec.policies.effects import Role
+from swiftspec.timing.latency import Provenance
 
 if TYPE_CHECKING:
     from swiftspec.costmodel.kernel_latency import Kernels
@@ -72,6 +75,11 @@ class Deployment:
         The same as a trace has it, which plans put here; an assumed one if not given.
     op_tables : Path, optional
         Op tables as `swiftspec import` writes them; the packaged ones if not given.
+    draft_device : str
+        Kind of further devices that a draft has to itself, beside another engine than this package's; it shares the
+        others if empty.
+    draft_devices : int
+        Number of these.
 
     Raises
     ------
@@ -99,6 +107,8 @@ class Deployment:
     expert_correlation: float | None = None
     recorded_routing: "Routing | None" = None
     op_tables: Path | None = None
+    draft_device: str = ""
+    draft_devices: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", registered_device(self.device, field="device"))
@@ -121,6 +131,7 @@ class Deployment:
         if self.quant and not self.draft_quant:
             object.__setattr__(self, "draft_quant", draft_format(self.quant))
         self._check_engine()
+        self._check_draft_device()
         if (layout := self.layout) is not None:
             needed, most = layout.num_devices, min(self.num_devices, self.spec.devices_per_node)
             too_many = f"it takes {needed} devices of one node, which has {most}" if needed > most else None
@@ -144,6 +155,17 @@ class Deployment:
                 f"{self.host_s:g}",
                 f"forwards of {SWIFTSPEC.name} in int4 are published, host time included",
             )
+
+    def _check_draft_device(self) -> None:
+        if not self.draft_device:
+            return
+        if (engine := self.served_by) is None or Method.DRAFT_SERVER not in engine.methods:
+            name = engine.name if engine else SWIFTSPEC.name
+            raise FieldError("draft_device", self.draft_device, f"{name} asks no draft server; expected --engine vllm")
+        object.__setattr__(self, "draft_device", registered_device(self.draft_device, field="draft_device"))
+        most = named_device(self.draft_device).devices_per_node
+        if not 1 <= self.draft_devices <= most:
+            raise FieldError("draft_device", f"{self.draft_device}:{self.draft_devices}", f"expected at most {most}")
 
     def as_stored(self, target: PlannedModel, draft: PlannedModel) -> "Deployment":
         """The same with the formats of the models' directories where none is given. ValueError for an unknown one."""
@@ -182,6 +204,8 @@ class Deployment:
             engine=engine,
             settings=planned | dict(settings or {}),
             layout=DeviceLayout.parse(plan.layout) if plan.layout else None,
+            draft_device=plan.draft_device,
+            draft_devices=plan.draft_devices or 1,
         )
 
     def serving(self, target: PlannedModel, draft: PlannedModel) -> "ServingEngine | None":
@@ -216,13 +240,14 @@ class Deployment:
         from swiftspec.planner.memory import MemoryModel
 
         engine, formats = self.served_by, self.as_stored(target, draft)
-        shared = {} if engine is None else {"usable_share": engine.limits(self.spec, self.settings).memory_share}
+        share = USABLE_SHARE if engine is None else engine.limits(self.spec, self.settings).memory_share
         return MemoryModel(
             device=self.spec,
             specs={Role.TARGET: target.spec, Role.DRAFT: draft.spec},
             quantisation={Role.TARGET: formats.quant, Role.DRAFT: formats.draft_quant},
             kv_dtype=formats.kv_dtype,
-            **shared,
+            usable_share=share,
+            draft_device=named_device(self.draft_device) if self.draft_device else None,
         )
 
     @property
@@ -272,6 +297,7 @@ class Deployment:
         from swiftspec.costmodel.device_profile import device_profile
         from swiftspec.costmodel.forward import Host
         from swiftspec.costmodel.published import SwiftSpecKernels
+        from swiftspec.planner.draft_server import with_draft_server
         from swiftspec.planner.under_load.composed_engine import draft_host_of, host_of
 
         engine, formats = self.served_by, self.as_stored(target, draft)
@@ -281,7 +307,7 @@ class Deployment:
             late_s = engine.late_by(None, limits)
             round_s = engine.constants().round_s + engine.late_by(draft.method, limits) - late_s
         own = Host.of("trtllm") if self.host_s is None else Host(step_s=self.host_s)
-        return device_profile(
+        profile = device_profile(
             RoleModel(
                 model=target,
                 quant=formats.quant,
@@ -304,4 +330,22 @@ class Deployment:
             op_tables=self.op_tables,
             int4_forwards=None if engine else SwiftSpecKernels,
             routing=self.routing,
+        )
+        if engine is None or Method.DRAFT_SERVER not in engine.methods or draft.method is not Method.MODEL:
+            return profile
+        late_by = engine.late_by(Method.DRAFT_SERVER, limits) - engine.late_by(draft.method, limits)
+        drafts = formats._beside_engine().profile(target, draft, max_context=max_context)
+        return with_draft_server(profile, drafts, round_s=late_by, provenance=Provenance.COMPOSED)
+
+    def _beside_engine(self) -> "Deployment":
+        """The devices of a draft server: this package's engine on those that a draft has to itself, or on any."""
+        return replace(
+            self,
+            device=self.draft_device or self.device,
+            num_devices=self.draft_devices if self.draft_device else self.num_devices,
+            engine=SWIFTSPEC.name,
+            settings={},
+            layout=None,
+            op_tables=None if self.draft_device else self.op_tables,
+            draft_device="",
         )

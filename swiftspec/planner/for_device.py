@@ -99,6 +99,7 @@ def plan_for(
         inputs.trace,
         Hardware(
             num_devices=deployment.num_devices,
+            draft_devices=deployment.draft_devices if deployment.draft_device else 0,
             memory=deployment.memory(*models),
             degrees=AllowedDegrees(
                 sizes=sizes,

@@ -1,7 +1,7 @@
 """Memory of every device against its weights, KV and workspace. No simulation here."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -35,6 +35,7 @@ class MemoryModel:
     quantisation: format of each role's weights, by name.
     kv_dtype: format of keys and values, bf16 or fp8, of both models.
     usable_share: share of a device's memory that may be used.
+    draft_device: of a draft that has devices of its own, where these are of another kind.
     """
 
     device: DeviceSpec
@@ -42,6 +43,7 @@ class MemoryModel:
     quantisation: Mapping[Role, str]
     kv_dtype: str = "bf16"
     usable_share: float = USABLE_SHARE
+    draft_device: DeviceSpec | None = None
 
     @property
     def is_recurrent(self) -> bool:
@@ -49,10 +51,11 @@ class MemoryModel:
         target = self.specs[Role.TARGET]
         return isinstance(target, SparseSpec) and target.is_recurrent
 
-    @property
-    def usable_bytes(self) -> int:
-        """Usable bytes of one device."""
-        return int(self.device.memory_bytes * self.usable_share)
+    def usable_bytes(self, roles: Collection[Role]) -> int:
+        """Usable bytes of one device with parts of these models."""
+        is_apart = self.draft_device is not None and Role.TARGET not in roles
+        device = self.draft_device if is_apart and self.draft_device else self.device
+        return int(device.memory_bytes * self.usable_share)
 
     def most_devices(self, num_devices: int) -> int:
         """Devices of a node, at most `num_devices`, that the target can be divided over."""
@@ -67,19 +70,19 @@ class MemoryModel:
                 weights_bytes={role: held.weights_bytes for role, held in shards.items()},
                 kv_bytes={role: held.kv_bytes(context, rows=_slots(option, role)) for role, held in shards.items()},
                 reserve_bytes=_reserve_bytes(shards),
-                usable_bytes=self.usable_bytes,
+                usable_bytes=self.usable_bytes(shards),
             )
             for devices, shards in self._groups(option, context)
         )
 
     def deficit(self, option: Option, *, context: int) -> int:
         """Bytes that the fullest device lacks; 0 or less if the option fits."""
-        needed = (
+        return max(
             sum(held.weights_bytes + held.kv_bytes(context, rows=_slots(option, role)) for role, held in shards.items())
             + _reserve_bytes(shards)
+            - self.usable_bytes(shards)
             for _, shards in self._groups(option, context)
         )
-        return max(needed) - self.usable_bytes
 
     def num_blocks(self, option: Option, *, longest: int, targets_per_draft: float = 1.0) -> int:
         """Cache blocks of a target that there is memory for, those of the longest request at least."""
@@ -97,7 +100,11 @@ class MemoryModel:
         ranks = self.specs[Role.TARGET].attention_ranks
         return ranks * min(
             int(
-                (self.usable_bytes - sum(held.weights_bytes for held in shards.values()) - _reserve_bytes(shards))
+                (
+                    self.usable_bytes(shards)
+                    - sum(held.weights_bytes for held in shards.values())
+                    - _reserve_bytes(shards)
+                )
                 // sum(held.bytes_per_token(context, rows=_slots(option, role)) for role, held in shards.items())
                 / (targets_per_draft if Role.TARGET not in shards else 1)
             )

@@ -1,7 +1,7 @@
 """A plan from a profile and a trace: feasible options, the best by simulation, and the choice's sensitivities."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -9,6 +9,8 @@ from swiftspec.artifacts.candidate import candidate_costs
 from swiftspec.artifacts.plan import Acceptance, Basis, Candidate, Goal, Objective, Plan
 from swiftspec.artifacts.profile import Collective, Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.engines import Engine
+from swiftspec.engines.words import Method
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
@@ -35,6 +37,7 @@ from swiftspec.planner.search.simulations import LastRung, RankedOption, Simulat
 from swiftspec.planner.search.space import feasible_options, longest_context
 from swiftspec.policies import Layout, policy_class, policy_classes
 from swiftspec.policies.autoregressive import Autoregressive
+from swiftspec.policies.base import drafts_elsewhere
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
 
@@ -56,11 +59,12 @@ class Search(StrEnum):
 class Hardware:
     """Devices to plan for.
 
-    memory: without it everything fits. degrees: allowed TP degrees. engine: engine whose forwards the profile has,
-    where they are composed; for the plan's readers.
+    draft_devices: further ones of another kind, for a draft alone. memory: without it everything fits. degrees: allowed
+    TP degrees. engine: engine whose forwards the profile has, where they are composed; for the plan's readers.
     """
 
     num_devices: int
+    draft_devices: int = 0
     memory: MemoryModel | None = None
     degrees: AllowedDegrees = ANY_DEGREES
     engine: str | None = None
@@ -100,14 +104,16 @@ def make_plan(
         profile,
         trace,
         num_devices=num_used,
+        draft_devices=hardware.draft_devices,
         memory=memory,
         ranks=options.ranks,
         splits=goal.splits,
         degrees=hardware.degrees,
-        policies=_searched(options.policy),
+        policies=_searched(options.policy, hardware.degrees.engine),
     )
     if not any(policy in (None, option.policy.name) for option in feasible):
         raise _nothing_feasible(policy, rejected, num_used, memory, longest_context(trace))
+    most = num_used + hardware.draft_devices
     is_drafted = any(not option.policy.plain for option in feasible)
     acceptance = acceptance if is_drafted else None
     errors = known_errors(profile, acceptance, engine=hardware.engine)
@@ -116,9 +122,9 @@ def make_plan(
         simulations = Simulations(evaluator=evaluator, trace=trace, goal=goal, seed=options.seed, report=progress)
         found = _Searches(simulations, feasible, profile, search=search, policy=policy, errors=errors)
         if goal.objective is Objective.DEVICES:
-            decision = fewest_devices(found.fastest, found.ranking, goal, most=num_used)
+            decision = fewest_devices(found.fastest, found.ranking, goal, most=most)
         else:
-            decision = found.fastest(num_used)
+            decision = found.fastest(most)
         ranking = found.ranking()
         rejected.update(found.rejected)
         chosen = RankedOption.of(decision.chosen, goal)
@@ -139,7 +145,7 @@ def make_plan(
             degrees=hardware.degrees,
             changes=changes if load is None else None,
             is_drafted=is_drafted,
-            num_devices=_most_devices(goal, chosen.option, num_used),
+            num_devices=_most_devices(goal, chosen.option, most),
         )
     used = loaded.option if loaded else chosen.option
 
@@ -159,6 +165,8 @@ def make_plan(
         device=profile.device,
         engine=hardware.engine,
         num_devices=num_devices,
+        draft_device=profile.draft_profile.device if profile.draft_profile and hardware.draft_devices else "",
+        draft_devices=hardware.draft_devices,
         target=profile.target,
         draft=profile.draft,
         profile=_UNSAVED,
@@ -258,13 +266,14 @@ class _Searches:
         return Counter(f"{option.policy.name}: {UNTRIED}" for option in self._options if option.key not in tried)
 
 
-def _searched(policy: str | None) -> set[str] | None:
-    """Names of the policies to search; None is every one."""
+def _searched(policy: str | None, engine: Engine | None) -> set[str] | None:
+    """Names of the policies to search; None is every one. Of an engine with a draft server, all that draft for it."""
     if policy == ALL:
         return None
     if policy is not None:
         return {policy, Autoregressive.name}
-    return {each.name for each in policy_classes() if each.searched}
+    asks_server = engine is not None and Method.DRAFT_SERVER in engine.methods
+    return {each.name for each in policy_classes() if each.searched or (asks_server and drafts_elsewhere(each()))}
 
 
 def _is_rival(option: Option, chosen: Option, policy: str | None, goal: Goal) -> bool:
@@ -301,9 +310,13 @@ def _nothing_feasible(
 def _collectives(profile: Profile, option: Option) -> tuple[Collective, ...]:
     """Collectives of the roles that an option runs, at their degrees."""
     roles = {Role.TARGET} if option.policy.layout is Layout.TARGET_ONLY else set(Role)
+    known: Sequence[Collective] = profile.collectives
+    if option.policy.layout is Layout.DISAGGREGATED and profile.draft_profile is not None:
+        of_draft = (each for each in profile.draft_profile.collectives if each.role is Role.DRAFT)
+        known = [*(each for each in known if each.role is Role.TARGET), *of_draft]
     return tuple(
         collective
-        for collective in profile.collectives
+        for collective in known
         if collective.role in roles
         and collective.degree == option.degree(collective.role)
         and collective.ranks == option.num_ranks(collective.role)

@@ -7,16 +7,20 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.costmodel.routed_profile import routed_profile
+from swiftspec.engines.words import Method
+from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, is_model_directory, model_directory
 from swiftspec.planner.degrees import AllowedDegrees
+from swiftspec.planner.draft_server import with_draft_server
 from swiftspec.planner.fleet.replica import planned_workload
 from swiftspec.planner.load import Load
 from swiftspec.planner.plan import Hardware, make_plan
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.planner.under_load.measured_engine import MeasuredEngine
 from swiftspec.progress import Progress
+from swiftspec.timing.latency import Provenance
 
 __all__ = ["plan_recorded"]
 
@@ -25,6 +29,7 @@ def plan_recorded(
     profile: Profile,
     trace: AcceptanceTrace,
     *,
+    drafts: Profile | None = None,
     num_devices: int,
     options: SearchOptions,
     progress: Progress,
@@ -35,6 +40,8 @@ def plan_recorded(
 
     Of a sparse target, verifications take as long as those of the trace's texts (see `routed_profile`); the plan comes
     with the profile as it was measured. Of a profile of a server, what its engine can run is searched, under its rules.
+
+    drafts: the profile of devices that a draft has to itself beside that server.
     """
     options.check(num_devices=num_devices)
     if options.load is not None:
@@ -43,10 +50,21 @@ def plan_recorded(
     if serving is not None:
         options = replace(options, load=options.load and options.load.under(serving))
         degrees = replace(degrees, engine=serving.engine, drafter=serving.drafts.method, chains_only=True)
+    if drafts is not None:
+        if serving is None:
+            raise FieldError("draft_device", drafts.device, "it needs a profile of an engine's server")
+        round_s = serving.round_s(Method.DRAFT_SERVER)
+        profile = with_draft_server(profile, drafts, round_s=round_s, provenance=Provenance.MEASURED)
+        profile_path = None
     plan = make_plan(
         routed_profile(profile, trace),
         trace,
-        Hardware(num_devices=num_devices, degrees=degrees, engine=serving.engine.name if serving else None),
+        Hardware(
+            num_devices=num_devices,
+            draft_devices=drafts.num_devices if drafts else 0,
+            degrees=degrees,
+            engine=serving.engine.name if serving else None,
+        ),
         options,
         progress=progress,
     )

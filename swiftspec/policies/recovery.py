@@ -45,17 +45,28 @@ from swiftspec.policies.effects import (
     TargetForward,
     Verdict,
     clock,
-    poll,
     receive,
 )
 from swiftspec.policies.request import Request
 
-__all__ = ["GroupMember", "Recoverable", "RecoveringDraft", "RecoveringTarget", "ServedDraft", "recoverable"]
+__all__ = [
+    "GroupMember",
+    "Recoverable",
+    "RecoveringDraft",
+    "RecoveringTarget",
+    "ServedDraft",
+    "recoverable",
+    "served_patience_s",
+    "served_target",
+]
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.8  # between probes; twice as long each time
 _COMMITS_TO_TRUST = 8  # after this many, an exchange was worth opening, and the next pause is the first again
 _MOST_MISSING = 32  # tokens that a draft may lack when both start
 _MOST_TOKENS = 4000  # of one CatchUp
+_FIRST_ANSWER_S = 0.003
+_PATIENCE_STEPS = 2.0  # a draft that takes longer than this costs more than it brings
+_LEAST_PATIENCE_S = 0.005
 
 Load = Callable[[], float]
 
@@ -167,6 +178,9 @@ class _Relay:
 class RecoveringTarget(_Relay):
     """The target of a disaggregated policy, with its draft or alone.
 
+    first_answer_s: longest wait for the answer to its first probe: a draft that is not busy answers at once, and then
+    reads the text during the next forward.
+
     lost: whether it is alone now. num_losses: number of times it lost its draft. alone_s: seconds that it was without
     one, the present time alone excluded.
     """
@@ -180,12 +194,14 @@ class RecoveringTarget(_Relay):
         patience_s: float,
         alone: bool = False,
         load: Load = lambda: 1.0,
+        first_answer_s: float = 0.0,
     ) -> None:
         if not patience_s > 0:
             raise ValueError(f"patience_s is {patience_s}; expected a positive number")
         super().__init__(policy, request, Role.TARGET)
         self._fallback = fallback
         self._patience_s, self._load = patience_s, load
+        self._first_answer_s = first_answer_s
         self.lost = alone
         self._lost_at_s = 0.0
         self._patient_until_s: float | None = None  # from the first wait after a forward
@@ -256,7 +272,8 @@ class RecoveringTarget(_Relay):
             yield Send(Probe())
             self._probe_at_s = now_s + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        message = yield from poll()
+        message: Message | None = yield Receive(within_s=self._first_answer_s) if self._first_answer_s else Poll()
+        self._first_answer_s = 0.0
         known = message.num_known if isinstance(message, ProbeReply) else -1
         if not 0 <= known <= len(self._text):
             return False
@@ -319,8 +336,31 @@ class RecoveringDraft(_Relay):
         return True
 
 
+def served_target(
+    policy: Policy, request: Request, *, fallback: Policy, patience_s: Callable[[], float]
+) -> RecoveringTarget:
+    """The target's part in another engine: its draft learns of the request by the first probe.
+
+    patience_s: longest wait for the draft, as of now.
+    """
+    return RecoveringTarget(
+        policy,
+        request,
+        fallback=fallback,
+        patience_s=1.0,
+        alone=True,
+        load=patience_s,
+        first_answer_s=_FIRST_ANSWER_S,
+    )
+
+
+def served_patience_s(step_s: float) -> float:
+    """Longest wait for drafts after a step of another engine that takes so long."""
+    return max(_LEAST_PATIENCE_S, _PATIENCE_STEPS * step_s)
+
+
 class ServedDraft(RecoveringDraft):
-    """The draft of a target in another engine: of a request it knows only what it is told. max_tokens: of its text."""
+    """The draft of such a target: of a request it knows only what it is told. max_tokens: of its text."""
 
     def __init__(self, policy: Policy, *, max_tokens: int, mask_token: int = -1) -> None:
         # A request has a prompt; this one's is never read.

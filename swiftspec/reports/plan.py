@@ -197,7 +197,7 @@ def _reasons(plan: Plan) -> Iterator[str]:
     if plan.under_load is not None:
         yield "For one request at a time:"
     yield _chosen(plan)
-    used = f"On {len(plan.chosen.devices)} of {count(plan.num_devices, 'device')}"
+    used = f"On {len(plan.chosen.devices)} of {count(plan.num_devices + plan.draft_devices, 'device')}"
     yield f"{used}. Objective: {objective(plan)}."
     if plan.gain is not None and plan.under_load is None:
         yield drafting(plan.gain)
@@ -297,7 +297,7 @@ def _search(plan: Plan) -> Section:
     """What was simulated, one row for each reason to reject options, even if policies share it; and the input files."""
     rejections = plan.rejections
     total = sum(rejection.num_options for rejection in rejections)
-    simulated = f"Simulated {count(plan.num_simulated, 'candidate')} on {count(plan.num_devices, 'device')}"
+    simulated = f"Simulated {count(plan.num_simulated, 'candidate')} on {plan.where}"
     rows = [
         Row(
             (found.reason, str(found.num_options)),

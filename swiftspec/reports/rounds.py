@@ -151,9 +151,12 @@ def _latency(spans: Sequence[Span], candidate: Candidate, profile: Profile, *, c
     phase, rows = spans[0].phase, sorted(span.rows for span in spans)[len(spans) // 2]
     if phase is Phase.WAIT:
         return None
-    if phase not in COMPUTING:
-        return profile.host_latency(phase, rows=max(1, rows), policy=candidate.policy) or _FREE
     policy, model = candidate.build(), spans[0].model
+    latencies = profile.latencies
+    if model is Role.DRAFT:
+        latencies = latencies.of_draft(policy.layout)
+    if phase not in COMPUTING:
+        return latencies.host_latency(phase, rows=max(1, rows), policy=candidate.policy) or _FREE
     disaggregated = policy.layout is Layout.DISAGGREGATED
     groups = policy.target_groups if model is Role.TARGET else 1
     holder = model if disaggregated else Role.TARGET
@@ -166,4 +169,4 @@ def _latency(spans: Sequence[Span], candidate: Candidate, profile: Profile, *, c
         ranks=candidate.ranks.get(holder, 1),
         peer_busy=disaggregated,
     )
-    return profile.step(key)
+    return latencies.step(key)

@@ -5,6 +5,7 @@ Where the engine computes, it waits for the drawn latency and asks the oracle (s
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import simpy
@@ -13,8 +14,9 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Layout, Policy, Request
-from swiftspec.policies.effects import Role
+from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.lookup.shared_outputs import SharedOutputs
+from swiftspec.simulator.draft_server import has_draft_server, served_programs, usual_patience_s
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
@@ -144,6 +146,7 @@ class Simulator:
         self._oracle = oracle
         self._prices = LatencyTable(profile.latencies if isinstance(profile, Profile) else profile)
         self._pool = CandidatePool(trace)
+        self._trace = trace
         self._prompts = trace.prompts
 
     def run(
@@ -165,9 +168,17 @@ class Simulator:
         meter = LatencySampler(
             self._prices,
             policy=policy.name,
+            layout=policy.layout,
             degrees=group_degrees(degrees, policy),
             ranks=group_ranks(ranks or {}, policy),
         )
+        programs = policy.programs
+        if has_draft_server(self._prices, policy):
+            degree, num_ranks = meter.degrees[Role.TARGET], meter.ranks[Role.TARGET]
+            patience_s = usual_patience_s(
+                self._prices, policy, self._trace, degree=degree, ranks=num_ranks, sequences=1
+            )
+            programs = partial(served_programs, policy, patience_s=patience_s)
         clock_s = start_s
         timelines: list[Timeline] = []
         earlier = SharedOutputs().known_to(policy)
@@ -177,7 +188,7 @@ class Simulator:
             meter.seed(seed, index, scales=self.errors.scales(seed=seed, index=index, mirrored=mirrored))
             env = simpy.Environment(initial_time=clock_s)
             parts, request = self._parts(env, policy, meter, seed=seed, index=index, max_new_tokens=max_new_tokens)
-            spans = _run_request(env, parts, policy, replace(request, earlier=earlier))
+            spans = _run_request(env, parts, programs, replace(request, earlier=earlier))
             timelines.append(Timeline(request=self._prompts[index].prompt_id, start_s=clock_s, spans=spans))
             clock_s = float(env.now)
         return Simulation(timelines=tuple(timelines), seconds=meter.seconds, end_s=clock_s)
@@ -241,12 +252,15 @@ def group_ranks(ranks: Mapping[Role, int], policy: Policy) -> Mapping[Role, int]
 
 
 def _run_request(
-    env: simpy.Environment, parts: Sequence[RequestPart], policy: Policy, request: Request
+    env: simpy.Environment,
+    parts: Sequence[RequestPart],
+    programs: Callable[[Request], Mapping[Role, Program]],
+    request: Request,
 ) -> tuple[Span, ...]:
     """Run the programs to their ends; every span in order of its start."""
-    programs = policy.programs(request)
+    first = programs(request)
     for part in parts:
-        again = programs if part.device.group == 0 else policy.programs(request)
+        again = first if part.device.group == 0 else programs(request)
         env.process(part.run(again[part.role]))
     env.run()
     blocked = [part.role for part in parts if not part.is_finished]

@@ -9,8 +9,10 @@ message, and a message that comes while its receiver computes makes that forward
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
+from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.random_streams import uniforms
 from swiftspec.timing.latency import Latency, Provenance
@@ -24,6 +26,7 @@ __all__ = ["ForwardTimes", "LatencyDraw", "LatencySampler", "LatencyTable"]
 # This many context lengths share a price, that of their middle; an empty context has its own.
 _CONTEXT_STEP = 16
 _FREE = Latency((0.0,), Provenance.ASSUMED)
+_OF_DRAFT = frozenset({Phase.EXPAND, Phase.FUZZY, Phase.SEND, Phase.WAIT, Phase.ARRIVE, Phase.COMPACT})
 
 
 def priced_context(context: int) -> int:
@@ -61,6 +64,12 @@ class LatencyTable:
         self._forwards: dict[StepKey, LatencyDraw] = {}
         self._host: dict[tuple[str, Phase, int], LatencyDraw] = {}
 
+    @cached_property
+    def apart(self) -> "LatencyTable":
+        """Those of a draft on devices of its own."""
+        apart = self.latencies.apart
+        return self if apart is None else LatencyTable(apart)
+
     def forward(self, key: StepKey) -> LatencyDraw:
         """A whole forward over the rows of some sequences.
 
@@ -93,8 +102,8 @@ class LatencyTable:
 class LatencySampler:
     """Draws the latencies of one policy's requests and records their provenance.
 
-    policy: its name, for its own host time. degrees, ranks: devices of each role's group, and the processes that divide
-    them, as in `StepPoint`; one if not given.
+    policy: its name, for its own host time. layout: whether its draft has devices of its own. degrees, ranks: devices
+    of each role's group, and the processes that divide them, as in `StepPoint`; one if not given.
 
     seconds: seconds charged so far by provenance, both roles together. A provenance with 0 s occurred and cost nothing,
     such as host times that the profile lacks, as `assumed`.
@@ -105,10 +114,12 @@ class LatencySampler:
         prices: LatencyTable,
         *,
         policy: str = "",
+        layout: Layout = Layout.COLOCATED,
         degrees: Mapping[Role, int],
         ranks: Mapping[Role, int] | None = None,
     ) -> None:
         self._prices = prices
+        self._draft_prices = prices.apart if layout is Layout.DISAGGREGATED else prices
         self._policy = policy
         self.degrees = dict(degrees)
         self.ranks = dict.fromkeys(Role, 1) | dict(ranks or {})
@@ -126,22 +137,22 @@ class LatencySampler:
 
     def forward(self, key: StepKey, *, warm_up_s: float = 0.0) -> float:
         """Seconds of one forward. warm_up_s: of which it takes longer after a pause."""
-        cost = self._prices.forward(key)
+        cost = self._of(key.role).forward(key)
         if warm_up_s:
             cost = cost.longer_by(warm_up_s, Provenance.INTERPOLATED)
         return self._charge(key.phase, cost, scale=self._scales.get(key.role, 1.0))
 
     def warm_up(self, role: Role) -> WarmUpCost | None:
         """Cost of pauses for a role's forwards, if there is any."""
-        return self._prices.warm_up(role, degree=self.degrees.get(role, 1), ranks=self.ranks[role])
+        return self._of(role).warm_up(role, degree=self.degrees.get(role, 1), ranks=self.ranks[role])
 
     def host(self, phase: Phase, rows: int = 1) -> float:
         """Seconds that a process spends around an effect."""
-        return self._charge(phase, self._prices.host(phase, rows, policy=self._policy))
+        return self._charge(phase, self._around(phase).host(phase, rows, policy=self._policy))
 
     def hosts(self, phase: Phase, rows: Sequence[int]) -> float:
         """Sum of `host` for one request after another, whose provenance is not recorded."""
-        draw, policy, prices = self._draws[phase], self._policy, self._prices
+        draw, policy, prices = self._draws[phase], self._policy, self._around(phase)
         found = [prices.host(phase, each, policy=policy).quantiles_s for each in rows]
         return sum([quantiles_s[int(draw() * len(quantiles_s))] for quantiles_s in found])
 
@@ -152,6 +163,13 @@ class LatencySampler:
     def hop(self, num_features: int = 0) -> float:
         """Seconds from the end of a send until the peer can receive the message, and features of so many tokens."""
         return self.host(Phase.WAIT, hop_rows(num_features))
+
+    def _of(self, role: Role) -> LatencyTable:
+        return self._draft_prices if role is Role.DRAFT else self._prices
+
+    def _around(self, phase: Phase) -> LatencyTable:
+        """That of the host of a draft's forwards and messages, or of a target's."""
+        return self._draft_prices if phase in _OF_DRAFT else self._prices
 
     def _charge(self, phase: Phase, cost: LatencyDraw, *, scale: float = 1.0) -> float:
         quantiles_s, shares = cost

@@ -9,6 +9,7 @@ from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.lookup.shared_outputs import SharedOutputs
 from swiftspec.policies.scoring import PromptScoring
 from swiftspec.scheduler.controller import Steering
+from swiftspec.simulator.draft_server import served_programs
 from swiftspec.simulator.oracle import MASK_TOKEN, CandidatePool
 from swiftspec.simulator.process import DeviceGroup, Oracle
 from swiftspec.simulator.recording import Log, Recording, logged
@@ -39,7 +40,8 @@ def begin_scoring(text: StretchedText) -> Begun:
 class TracedPrograms:
     """A policy's programs, whose forwards are answered from a trace. Each replica keeps its earlier outputs.
 
-    pool: the trace's candidates. steering: of a policy under a control.
+    pool: the trace's candidates. steering: of a policy under a control. patience_s: longest wait of an engine that
+    serves for the drafts of a draft server; None without one.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class TracedPrograms:
         *,
         seed: int,
         steering: Steering | None = None,
+        patience_s: float | None = None,
     ) -> None:
         self._policy = policy
+        self._patience_s = patience_s
         self._steering = steering
         self._prompts = trace.prompts
         self._pool = pool
@@ -78,6 +82,8 @@ class TracedPrograms:
         return begun
 
     def _programs(self, request: Request) -> Mapping[Role, Program]:
+        if self._patience_s is not None:
+            return served_programs(self._policy, request, patience_s=self._patience_s)
         return self._steering.programs(self._policy, request) if self._steering else self._policy.programs(request)
 
 

@@ -20,6 +20,7 @@ from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.group import Group
 from swiftspec.scheduler.routing import ROUTERS
+from swiftspec.simulator.draft_server import has_draft_server, usual_patience_s
 from swiftspec.simulator.driver import device_groups, group_degrees, group_ranks
 from swiftspec.simulator.jobs import Job, ServedRequest, ServingRun
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
@@ -84,9 +85,10 @@ class Serving:
         these replicas.
         """
         replicas.check(self.policy)
-        traced = self._traced(seed)
+        traced = self._traced(seed, num_clients)
         # Recorded rounds are as long as they were, and with as many earlier outputs.
-        if not num_recorded or self._steering is not None or self.policy.earlier_outputs:
+        is_fixed = has_draft_server(self._prices, self.policy) or self._steering is not None
+        if not num_recorded or is_fixed or self.policy.earlier_outputs:
             return _Run(self, jobs, replicas, programs=traced, seed=seed, done=done).served(num_clients)
         first = sorted(jobs, key=lambda job: job.arrival_s)[:num_recorded]
         programs = LoggedPrograms(traced)
@@ -104,12 +106,27 @@ class Serving:
         """Serve what others submit, in their simulation."""
         return OpenServing(_Run(self, (), ONE_REPLICA, programs=self._traced(seed), seed=seed, env=env))
 
-    def _traced(self, seed: int) -> TracedPrograms:
-        return TracedPrograms(self.policy, self._trace, self._pool, seed=seed, steering=self._steering)
+    def _traced(self, seed: int, num_clients: int | None = None) -> TracedPrograms:
+        patience_s, most = None, self.admission.max_running
+        if has_draft_server(self._prices, self.policy):
+            patience_s = usual_patience_s(
+                self._prices,
+                self.policy,
+                self._trace,
+                degree=self._degrees[Role.TARGET],
+                ranks=self._ranks.get(Role.TARGET, 1),
+                sequences=min(most, num_clients or most),
+            )
+        return TracedPrograms(
+            self.policy, self._trace, self._pool, seed=seed, steering=self._steering, patience_s=patience_s
+        )
 
     def new_meter(self, seed: int, number: int) -> LatencySampler:
         """A sampler of latencies; `number` sets the random numbers of replicas apart."""
-        meter = LatencySampler(self._prices, policy=self.policy.name, degrees=self._degrees, ranks=self._ranks)
+        policy = self.policy
+        meter = LatencySampler(
+            self._prices, policy=policy.name, layout=policy.layout, degrees=self._degrees, ranks=self._ranks
+        )
         meter.seed(seed, number)
         return meter
 

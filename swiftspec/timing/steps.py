@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from swiftspec.engines.swiftspec import SWIFTSPEC
+from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import NUM_QUANTILES, Latency, Part, Provenance, weakest
 from swiftspec.timing.sharing import SharingCost, SharingTable
@@ -186,7 +187,10 @@ class HostGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Latencies of a profile without its other facts. `peers_interfere`, `sharing` ..: as in `Profile`."""
+    """Latencies of a profile without its other facts. `peers_interfere`, `sharing` ..: as in `Profile`.
+
+    apart: those of a draft on devices of its own, where these are of another kind.
+    """
 
     steps: Mapping[StepTable, StepGrid]
     host: Mapping[tuple[str, Phase], HostGrid]  # by policy
@@ -194,6 +198,11 @@ class Latencies:
     sharing: Mapping[SharingTable, SharingCost] = field(default_factory=dict)
     host_share: float = SWIFTSPEC.host_share
     warm_up: Mapping[tuple[Role, int, int], WarmUpCost] = field(default_factory=dict)  # by role, degree, ranks
+    apart: "Latencies | None" = None
+
+    def of_draft(self, layout: Layout) -> "Latencies":
+        """The latencies of a draft's forwards in a layout."""
+        return self.apart if self.apart is not None and layout is Layout.DISAGGREGATED else self
 
     def step(self, key: StepKey) -> Latency:
         """As `Profile.step`."""

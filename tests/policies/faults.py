@@ -123,7 +123,12 @@ class World:
         self.output: Path = ()
         self.moments: list[Moment] = []
         self.target_part = RecoveringTarget(
-            policy, request, fallback=fallback, patience_s=faults.patience * TICK_S, alone=self._begins_alone
+            policy,
+            request,
+            fallback=fallback,
+            patience_s=faults.patience * TICK_S,
+            alone=self._begins_alone,
+            first_answer_s=TICK_S if faults.served else 0.0,
         )
         rows = max(policy.target_rows, fallback.target_rows)
         self.target = self._process(Role.TARGET, self.target_part, rows)

@@ -61,6 +61,14 @@ class PlanFlags:
     devices: Annotated[
         int | None, typer.Option(min=1, help="Devices for the pair. Default: those profiled; with --device, 8.")
     ] = None
+    draft_device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE[:N]",
+            help="With another engine: N further devices, one by default, that only a draft server uses: by name with "
+            "--device, otherwise a profile of them.",
+        ),
+    ] = None
     dtype: Annotated[
         str | None,
         typer.Option(

@@ -116,7 +116,7 @@ def compare_kinds(
     devices = deployment.num_devices
     each = None
     if deployment.layout is None:
-        usable_bytes = deployment.memory(planned, planned).usable_bytes
+        usable_bytes = deployment.memory(planned, planned).usable_bytes([Role.TARGET])
         each = fewest_devices(planned.spec, quant, num_devices=devices, usable_bytes=usable_bytes)
     parts = [] if each is None else [task.on(each, replica_loads(loads, devices // each)) for task in whole]
     found: list[DraftingKind] = []

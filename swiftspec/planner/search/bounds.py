@@ -96,7 +96,10 @@ class StepTimes:
     def _lowest_mean_s(self, phase: Phase, role: Role, degree: int, ranks: int, rows: int, may_be_busy: bool) -> float:
         idle = StepKey(role, phase, degree, rows, self._context, ranks=ranks)
         keys = (idle, idle._replace(peer_busy=True)) if may_be_busy else (idle,)
-        return min(self._profile.step(key).mean_s for key in keys)
+        latencies = self._profile.latencies
+        if role is Role.DRAFT and may_be_busy:
+            latencies = latencies.of_draft(Layout.DISAGGREGATED)
+        return min(latencies.step(key).mean_s for key in keys)
 
 
 class ClosedForms:

@@ -29,21 +29,31 @@ class Option:
     ranks: Mapping[Role, int] = field(default_factory=dict)
 
     @classmethod
-    def placed(cls, policy: Policy, sizes: Sequence[int]) -> "Option":
-        """Groups of these sizes on consecutive devices: the target's, then the draft's."""
+    def placed(cls, policy: Policy, sizes: Sequence[int], *, draft_from: int | None = None) -> "Option":
+        """Groups of these sizes on consecutive devices: the target's, then the draft's.
+
+        draft_from: first device of a draft that does not share the target's kind of them.
+        """
         target = range(sizes[0])
         groups = {Role.TARGET: tuple(target)}
+        first = target.stop if draft_from is None else draft_from
         for size in sizes[1:]:
-            groups[Role.DRAFT] = tuple(range(target.stop, target.stop + size))
+            groups[Role.DRAFT] = tuple(range(first, first + size))
         return cls(policy=policy, groups=groups)
 
     @classmethod
-    def within(cls, cluster: ClusterSpec, policy: Policy, sizes: Sequence[int]) -> "Option | None":
-        """As `placed`, but with every TP group within one node; None where that is impossible."""
+    def within(
+        cls, cluster: ClusterSpec | None, policy: Policy, sizes: Sequence[int], *, draft_from: int | None = None
+    ) -> "Option | None":
+        """As `placed`, but with every TP group within one node of a cluster; None where that is impossible."""
+        if cluster is None:
+            return cls.placed(policy, sizes, draft_from=draft_from)
         copies = [sizes[0] // policy.target_groups] * policy.target_groups
-        groups = cluster.place([*copies, *sizes[1:]])
+        groups = cluster.place(copies if draft_from is not None else [*copies, *sizes[1:]])
         if groups is None:
             return None
+        if draft_from is not None:
+            groups = (*groups, *(range(draft_from, draft_from + size) for size in sizes[1:]))
         placed = {Role.TARGET: tuple(chain(*groups[: len(copies)]))}
         for group in groups[len(copies) :]:
             placed[Role.DRAFT] = tuple(group)

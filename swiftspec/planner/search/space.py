@@ -28,7 +28,7 @@ MAX_ROWS_FACTOR = 2
 MAX_CONTEXT_FACTOR = 4
 
 _OTHER_SPLIT = "not on the split that was asked for"
-_Steps = tuple[Role, Phase, int, int]  # degree and ranks
+_Steps = tuple[Role, Phase, int, int, bool]  # degree, ranks, and whether a draft's devices are of another kind
 
 
 _COLDEST, _HOTTEST = 0.1, 2.0
@@ -78,6 +78,7 @@ def feasible_options(
     trace: AcceptanceTrace,
     *,
     num_devices: int,
+    draft_devices: int = 0,
     memory: MemoryModel | None = None,
     ranks: int | None = None,
     splits: Collection[str] = (),
@@ -87,7 +88,8 @@ def feasible_options(
     """Options worth simulating, simplest policy first; and the number of options rejected by each reason.
 
     Groups of several ranks are options, too, where the profile knows them. `ranks`: only options in which every group
-    that this many ranks can divide is divided. `splits`: only options on these splits. `degrees` and `policies`
+    that this many ranks can divide is divided. `draft_devices`: further ones of another kind, which a draft has to
+    itself; if there are none, it shares the others. `splits`: only options on these splits. `degrees` and `policies`
     restrict the search; options that `degrees` excludes are counted, other policies are not. An option must fit (where
     `memory` says what devices hold) and be priced by the profile. It is dropped if the same shape on another split of
     no more devices has every forward of a round no slower, and some faster.
@@ -97,14 +99,15 @@ def feasible_options(
     fit = Fit(trace)
     checks = _Checks(profile, trace, memory)
     cluster = ClusterSpec(device=memory.device, num_devices=num_devices) if memory else None
+    draft_from = num_devices if draft_devices else None
     for policy_class in policy_classes(policies):
         for policy in map(fit, policy_class.search_space()):
-            placements = list(_placements(policy, num_devices))
+            placements = list(_placements(policy, num_devices, draft_devices))
             if not placements:
                 rejected[_too_few(policy, num_devices)] += 1
             placed = []
             for sizes in placements:
-                option = Option.within(cluster, policy, sizes) if cluster else Option.placed(policy, sizes)
+                option = Option.within(cluster, policy, sizes, draft_from=draft_from)
                 if option is None:
                     rejected[f"{policy.name}: one forward would be divided over nodes"] += 1
                     continue
@@ -136,13 +139,13 @@ def _too_few(policy: Policy, num_devices: int) -> str:
     return f"{policy.name}: needs {needed}, and there {'is' if num_devices == 1 else 'are'} {num_devices}"
 
 
-def _placements(policy: Policy, num_devices: int) -> Iterator[tuple[int, ...]]:
+def _placements(policy: Policy, num_devices: int, draft_devices: int) -> Iterator[tuple[int, ...]]:
     """Sizes of the groups, the target's first."""
     for target in range(policy.target_groups, num_devices + 1, policy.target_groups):
         if policy.layout is not Layout.DISAGGREGATED:
             yield (target,)
             continue
-        for draft in range(1, num_devices - target + 1):
+        for draft in range(1, (draft_devices or num_devices - target) + 1):
             yield target, draft
 
 
@@ -155,11 +158,16 @@ class _Checks:
         self._has_text = trace.source != "synthesised"
         self._memory = memory
         self._longest = longest_context(trace)
-        self._ranks = cache(lambda role, degree: profile.latencies.ranks(degree, role=role))
+        latencies = profile.latencies
+        self._has_apart = latencies.apart is not None
+        self._ranks = cache(lambda role, degree, layout: latencies.of_draft(layout).ranks(degree, role=role))
         self._grids: dict[_Steps, list[tuple[int, int]]] = {}
         self._means: dict[_Steps, dict[tuple[bool, bool, int, int], float]] = {}
-        for (role, phase, degree, busy, cold, num_ranks), grid in profile.latencies.steps.items():
-            key = (role, phase, degree, num_ranks)
+        known = [(False, table, grid) for table, grid in latencies.steps.items()]
+        if latencies.apart is not None:
+            known += [(True, table, grid) for table, grid in latencies.apart.steps.items()]
+        for is_apart, (role, phase, degree, busy, cold, num_ranks), grid in known:
+            key = (role, phase, degree, num_ranks, is_apart)
             self._grids.setdefault(key, []).extend(grid.grid)
             means = zip(grid.grid, grid.means_s().tolist(), strict=True)
             self._means.setdefault(key, {}).update({(busy, cold, *point): mean_s for point, mean_s in means})
@@ -182,7 +190,16 @@ class _Checks:
         """Numbers of ranks that a group's steps are known for; one is always included."""
         layout = option.policy.layout
         roles = [holder, Role.DRAFT] if layout is Layout.COLOCATED else [holder]
-        return sorted({1, *set.intersection(*(set(self._ranks(role, option.degree(role))) for role in roles))})
+        known = (set(self._ranks(role, option.degree(role), self._layout(option, role))) for role in roles)
+        return sorted({1, *set.intersection(*known)})
+
+    def _layout(self, option: Option, role: Role) -> Layout:
+        """Layout that tells which devices a role's forwards run on."""
+        return option.policy.layout if role is Role.DRAFT else Layout.TARGET_ONLY
+
+    def _steps(self, option: Option, role: Role, phase: Phase) -> _Steps:
+        is_apart = self._has_apart and self._layout(option, role) is Layout.DISAGGREGATED
+        return role, phase, option.degree(role), option.num_ranks(role), is_apart
 
     def objection(self, option: Option) -> str | None:
         """Reason why an option does not fit or cannot be priced; None if neither applies."""
@@ -193,9 +210,9 @@ class _Checks:
             return reason
         for role, forward, most_rows in _forwards(policy):
             for phase in (Phase.PREFILL, forward):
-                if (steps := _steps(option, role, phase)) not in self._grids:
+                if (steps := self._steps(option, role, phase)) not in self._grids:
                     return f"{policy.name}: the {role}'s {phase} steps were not measured on {_where(steps)}"
-            farthest_rows, farthest_context = self._farthest[_steps(option, role, forward)]
+            farthest_rows, farthest_context = self._farthest[self._steps(option, role, forward)]
             if most_rows > (limit := MAX_ROWS_FACTOR * farthest_rows):
                 return (
                     f"{policy.name}: more than {limit} rows in one {role} forward, {MAX_ROWS_FACTOR} x those measured"
@@ -253,7 +270,7 @@ class _Checks:
         if one.num_devices > other.num_devices:
             return False
         compared = [
-            self._compare(_steps(one, role, phase), _steps(other, role, phase))
+            self._compare(self._steps(one, role, phase), self._steps(other, role, phase))
             for role, phase, _ in _forwards(one.policy)
         ]
         return all(no_slower for no_slower, _ in compared) and any(faster for _, faster in compared)
@@ -286,12 +303,8 @@ def _forwards(policy: Policy) -> Iterator[tuple[Role, Phase, int]]:
             yield Role.DRAFT, phase, policy.expand_rows
 
 
-def _steps(option: Option, role: Role, phase: Phase) -> _Steps:
-    return role, phase, option.degree(role), option.num_ranks(role)
-
-
 def _where(steps: _Steps) -> str:
-    *_, degree, ranks = steps
+    _, _, degree, ranks, _ = steps
     return _devices(degree) + (f" of {ranks} ranks" if ranks > 1 else "")
 
 

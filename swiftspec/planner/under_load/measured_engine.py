@@ -73,6 +73,8 @@ class MeasuredEngine(ServingEngine):
         """Seconds that a verification adds to the step of as many rows."""
         if method is None:
             return 0.0
+        if method is Method.DRAFT_SERVER:  # it is asked by the host, as texts are searched there
+            method = Method.PROMPT_LOOKUP
         names = {point.policy for point in self.profile.host if point.phase is Phase.COMMIT}
         drafter = drafter_of(self.profile.draft.model)
         policy = next((name for name in sorted(names) if method_of(make_policy(name), drafter) is method), "")

@@ -7,6 +7,7 @@ because the draft has devices of its own, a control steers it or rows of a verif
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
@@ -31,12 +32,14 @@ from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.arrays import simulate
+from swiftspec.planner.under_load.engine_prices import EnginePrices
 from swiftspec.planner.under_load.loads import ArrayRun, closed_loop_workload, longest_request, requests_of
 from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngine, simulate_rounds
 from swiftspec.planner.under_load.rounds import Round, recorded_rounds
 from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
+from swiftspec.scheduler.admission import BLOCK_TOKENS
 from swiftspec.scheduler.controls.named import control_under
 from swiftspec.simulator.driver import group_degrees, group_ranks
 from swiftspec.simulator.latency import LatencyTable
@@ -48,6 +51,7 @@ from swiftspec.timing.timeline import Phase
 
 __all__ = ["Predictor", "serving_of_plan", "setup_of"]
 
+_ANY_WAIT_S = 3600.0  # a request's own patience ends it
 _DRAFTS_WAITED_FOR = 2  # of a verification, as `artifacts.gathering` has it
 _Rounds = dict[int, list[Round]]  # by the index of their prompt
 
@@ -153,6 +157,8 @@ class Predictor:
         self, serving: ServingEngine, setup: Setup, workload: Workload, goal: Goal, transfer_s: float | None
     ) -> SimulatedLoad:
         """Between a request's first and last token its chunks are taken as equally far apart."""
+        if setup.policy.layout is Layout.DISAGGREGATED:
+            return self._with_draft_server(serving, setup, workload, goal)
         rounds = [one for of_prompt in self.rounds(setup).values() for one in of_prompt]
         there = serving.on(setup.degrees[Role.TARGET], context=longest_request(workload))
         engine = there.under_load(there.recorded_chains(rounds))
@@ -166,6 +172,32 @@ class Predictor:
         ]
         cache = CacheUse(tokens=engine.cache_tokens, hit_rate=run.hit_rate)
         return _load(run, workload, goal, commits_s, num_rounds=[max(1, count) for count in chunks], cache=cache)
+
+    def _with_draft_server(self, serving: ServingEngine, setup: Setup, workload: Workload, goal: Goal) -> SimulatedLoad:
+        """The engine's steps wait for every request that runs: for its drafts, or until it does without."""
+        there = serving.on(setup.degrees[Role.TARGET], context=longest_request(workload))
+        limits, above = there.limits, there.above
+        served = serve_workload(
+            replace(setup, gather_s=_ANY_WAIT_S),
+            workload,
+            latencies=EnginePrices(there, self.latencies.latencies),
+            trace=self.trace,
+            goal=goal,
+            options=LoadOptions(
+                max_running=limits.requests,
+                num_blocks=there.room(beside_draft=False) // BLOCK_TOKENS,
+                prefill_rows=limits.step_tokens,
+            ),
+            seed=self.seed,
+        )
+        limits_of = {each.name: each for each in goal.classes}
+        above_s = above.request_s + above.prompt_token_s * fmean(each.prompt_tokens for each in workload.requests)
+        records = []
+        for record in served.records:
+            of_class = limits_of[record.class_name]
+            record = replace(record, commits_s=tuple(above_s + at_s for at_s in record.commits_s))
+            records.append(record.judged(of_class.ttft_s, of_class.tpot_s))
+        return replace(served, records=tuple(records), metrics=load_metrics(records))
 
     def _replayed(self, setup: Setup, workload: Workload, goal: Goal, options: LoadOptions) -> SimulatedLoad | None:
         """The load by recorded rounds of this package's engine; None if no prompt has a whole one."""
@@ -245,7 +277,7 @@ def setup_of(option: Option, latencies: LatencyTable, *, context: int) -> Setup:
     if option.policy.layout is Layout.DISAGGREGATED:
         degree, ranks, rows = option.degree(Role.DRAFT), option.num_ranks(Role.DRAFT), option.policy.expand_rows
         key = StepKey(Role.DRAFT, Phase.EXPAND, degree, rows, context, ranks=ranks, peer_busy=True)
-        forward = latencies.forward(key)
+        forward = latencies.apart.forward(key)
         gather_s = _DRAFTS_WAITED_FOR * fmean(forward.quantiles_s)
     degrees = {role: len(devices) for role, devices in option.groups.items()}
     return Setup(policy=option.policy, degrees=degrees, ranks=option.ranks, gather_s=gather_s)
