@@ -305,18 +305,24 @@ def _likeliness(one: Counter[str], other: Counter[str]) -> float:
 
 
 def soak(setting: Setting, prompts: Sequence[str]) -> dict[str, object]:
-    """What many prompts leave: memory of both processes after a tenth of them and at the end, in MB."""
+    """What many prompts leave: memory of both processes as they come, and of vLLM alone, in MB."""
+    many = [prompts[number % len(prompts)] for number in range(SOAK)]
+    found: dict[str, object] = {}
+    with setting.vllm_alone() as server:
+        found["vLLM alone"] = [_megabytes(largest) for largest in _soaked(server, many)]
     with setting.draft_server() as draft, setting.vllm("soak") as server:
-        most = max(_processes(server.pid), key=_megabytes)
-        found: dict[str, object] = {}
-        for share in (0.1, 1.0):
-            many = [prompts[number % len(prompts)] for number in range(round(share * SOAK))]
-            texts(server, many, at_once=8, num_tokens=32)
-            found[f"vLLM after {len(many)}"] = _megabytes(most)
-            found[f"draft after {len(many)}"] = _megabytes(draft.pid)
+        both = [(_megabytes(largest), _megabytes(draft.pid)) for largest in _soaked(server, many)]
+        found["vLLM, draft server"] = both
         texts(server, prompts[:1], at_once=1)  # its steps let the server forget the last ones
     found["draft"] = json.loads((setting.folder / f"draft-{DRAFTS_WITH[0]}.json").read_text())
     return found
+
+
+def _soaked(server: RunningServer, prompts: Sequence[str]) -> Iterator[int]:
+    """The server's largest process, after all prompts, three times."""
+    for _ in range(3):
+        texts(server, prompts, at_once=8, num_tokens=32)
+        yield max(_processes(server.pid), key=_megabytes)
 
 
 def _processes(group: int) -> list[int]:

@@ -46,6 +46,7 @@ ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "swiftspec/demo"
 LAYERS = 48  # so many that a row of the target takes some 25 draft forwards
 OPTIONS = ("--max-model-len", "1024", "--max-num-seqs", "16")
+LAYERS_BY_DRAFT_FORWARDS = {10: 19, 20: 38, 40: 77}  # of targets whose row takes about as many draft forwards
 NUM_PROMPTS, NUM_TOKENS, LENGTH = 40, 64, 4
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
@@ -74,7 +75,7 @@ def main() -> int:
     if asked.only in (None, "hour"):
         results["hour"] = hour(asked.vllm, target, asked.work)
     if asked.only == "drafter-speed":
-        results["drafter speed"] = compared(here, target, asked.work)
+        results["drafter speed"] = compared(here, asked.work)
     if asked.only == "drafter":
         prompts = [each.text for each in read_prompts(DEMO / "prompts/validate.jsonl")[:NUM_PROMPTS]]
         plain = server_command(here.engine, _settings(target, Autoregressive(), DEMO / "draft"))
@@ -148,22 +149,40 @@ def _settings(target: Path, policy: Policy, draft: Path) -> ServerSettings:
     )
 
 
-def compared(here: EngineHere, target: Path, folder: Path) -> object:
-    """vLLM's own methods at their best lengths here, and with a draft server."""
+def compared(here: EngineHere, folder: Path) -> object:
+    """vLLM's own methods at their best lengths here, and with a draft server, for targets of three sizes."""
+    found = {}
+    for forwards, layers in LAYERS_BY_DRAFT_FORWARDS.items():
+        sized = folder / f"target-{forwards}"
+        sized.mkdir(exist_ok=True)
+        if not (target := sized / "target").is_dir():
+            write_inflated(DEMO / "target", Inflation(layers=layers), target, dtype=torch.float32, seed=0)
+        found[f"{forwards} draft forwards"] = _compared(here, target, sized)
+        (folder / "drafter-speed.json").write_text(json.dumps(found, indent=1))
+    return found
+
+
+def _compared(here: EngineHere, target: Path, folder: Path) -> object:
     methods: Mapping[str, tuple[Policy, str]] = {
         "plain": (Autoregressive(), "0-1"),
         "n-gram, 5": (PromptLookup(num_draft_tokens=5), "0-1"),
         "draft model, 5": (SerialChain(num_draft_tokens=5), "0-1"),
         "draft model, 5, one core": (SerialChain(num_draft_tokens=5), "0"),
     }
-    draft, prompts = DEMO / "draft", DEMO / "prompts/validate.jsonl"
+    draft = DEMO / "draft"
     own = {
         name: (server_command(here.engine, _settings(target, policy, draft)), cores)
         for name, (policy, cores) in methods.items()
     }
     setting = drafter.Setting(here=here, plain=own["plain"][0], target=target, draft=draft, folder=folder)
+    served = drafter_speed.profiles(setting, "one-core", "0")
+    drafts, trace = drafter_speed.draft_profile(setting), drafter_speed.traced(setting)
     shapes = {"swiftspec_chain": "num_draft_tokens=5", "ssd": "num_draft_tokens=5"}
-    return drafter_speed.speeds(setting, own, shapes, prompts)
+    every = {"autoregressive": "", "prompt_lookup": "num_draft_tokens=5", "serial_chain": "num_draft_tokens=5"} | shapes
+    predicted = drafter_speed.predicted(setting, served, drafts, trace, every)
+    (folder / "predicted.json").write_text(json.dumps(predicted, indent=1))
+    measured = drafter_speed.speeds(setting, own, shapes, once=("plain", "n-gram, 5"))
+    return {"predicted": predicted, "measured": measured}
 
 
 def way(python: Path, target: Path, folder: Path) -> object:
