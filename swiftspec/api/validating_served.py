@@ -122,10 +122,10 @@ def validate_served(
 
 @contextmanager
 def server_of(run: ServedPrediction, here: EngineHere, *, folder: Path, stages: Stages) -> Iterator[ProbedServer]:
-    """The server of a policy. folder: for its log and its files."""
+    """The server of a policy, and its draft server if it asks one. folder: for their logs and files."""
     name, length = run.candidate.policy, run.candidate.build().target_rows - 1
     plan = run.planned.plan.model_copy(update={"chosen": run.candidate, "alternatives": ()})
-    exported = export_plan(plan, here.engine)
+    exported = export_plan(plan, here.engine, address=f"ipc://{folder / name}.draft")
     with ExitStack() as stack:
         with stages(f"start {name}") as progress:
             target, log = model_argument(plan.target.model, here.engine), folder / f"{name}.log"

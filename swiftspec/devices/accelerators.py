@@ -29,6 +29,7 @@ class DeviceSpec:
     op_tables: device whose op tables it stands on, scaled to its own bandwidth and compute; empty for one with its own,
         or with rooflines only.
     engines: those that run on it; empty if all do.
+    cores: of a CPU, all of a machine together; 0 of an accelerator.
     aliases: shorter names that mean this one of several, such as `h100`.
     """
 
@@ -42,6 +43,7 @@ class DeviceSpec:
     memory_source: str
     op_tables: str = ""
     engines: tuple[str, ...] = ()
+    cores: int = 0
     aliases: tuple[str, ...] = ()
 
     def is_as_fast_as(self, other: "DeviceSpec") -> bool:

@@ -85,6 +85,7 @@ def export_plan(
     max_running: int | None = None,
     imitated: AcceptanceTrace | None = None,
     draft: str | None = None,
+    address: str = ADDRESS,
 ) -> Export:
     """The command that starts an engine on a plan, or on the nearest plan that it can express.
 
@@ -95,6 +96,7 @@ def export_plan(
         exported.
     imitated: imitate the acceptance of chains on this trace, without the draft's weights.
     draft: repository or directory of the draft's checkpoint, instead of the plan's.
+    address: of a draft server.
 
     ValueError: if the engine runs plans as they are, has nothing like the policy, or imitates no acceptance.
     """
@@ -130,7 +132,7 @@ def export_plan(
         quantisation=_quantisation(plan),
         schedule=schedule,
         max_running=max_running,
-        address=ADDRESS if is_apart else "",
+        address=address if is_apart else "",
     )
     served = replace(served, **_assumed(plan, found, engine, served, max_running=asked))
     if imitated is not None:
@@ -148,7 +150,9 @@ def export_plan(
         basis=found.basis,
         arguments=command.arguments,
         environment=dict(command.environment),
-        draft_server=draft_server_arguments(plan, found, draft=served.draft or "", max_running=served.max_running),
+        draft_server=draft_server_arguments(
+            plan, found, draft=served.draft or "", address=address, max_running=served.max_running
+        ),
         files=dict(command.files),
         configuration=dict(command.configuration),
         schedule=command.schedule,

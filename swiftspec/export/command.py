@@ -231,6 +231,7 @@ class Command:
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    draft_server: tuple[str, ...] = ()
     configuration: Mapping[str, Any] = field(default_factory=dict)
     schedule: tuple[LengthRange, ...] = ()
     not_expressed: tuple[str, ...] = ()

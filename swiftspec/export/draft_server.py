@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from swiftspec.artifacts.plan import Plan
+from swiftspec.devices import DEVICES
 from swiftspec.export.nearest import Runnable
 from swiftspec.policies.base import Value, drafts_elsewhere, shape_of
 from swiftspec.policies.effects import Role
@@ -13,7 +14,7 @@ ADDRESS = "ipc:///tmp/swiftspec-draft"
 
 
 def draft_server_arguments(
-    plan: Plan, found: Runnable, *, draft: str, address: str = ADDRESS, max_running: int | None = None
+    plan: Plan, found: Runnable, *, draft: str, address: str, max_running: int | None = None
 ) -> tuple[str, ...]:
     """Words of the command; none for a policy whose draft the engine runs itself.
 
@@ -26,18 +27,20 @@ def draft_server_arguments(
 
 def _words(plan: Plan, found: Runnable, draft: str, address: str, max_running: int | None) -> Iterator[str]:
     devices = plan.candidates[found.policy.name].groups[Role.DRAFT]
-    if not (is_cpu := (plan.draft_device or plan.device) == "cpu"):
+    device = plan.draft_device or plan.device
+    cores = DEVICES[device].cores if device in DEVICES else len(devices) if device == "cpu" else 0
+    if not cores:
         yield from ("env", f"CUDA_VISIBLE_DEVICES={devices[0]}")
     yield from ("swiftspec", "serve", "--role", "draft", "--draft", draft)
     yield from ("--policy", found.policy.name, "--address", address)
-    if is_cpu:
-        yield from ("--devices", str(len(devices)))
+    if cores:
+        yield from ("--devices", str(cores))
     settings = {name: _written(value) for name, value in shape_of(found.policy).items()}
     if max_running is not None:
         settings["max_running"] = str(max_running)
     if plan.longest_request:
         settings["max_context"] = str(plan.longest_request)
-    if not is_cpu:
+    if not cores:
         settings["device"] = "cuda"
     yield from ("--set", ",".join(f"{name}={value}" for name, value in settings.items()))
 

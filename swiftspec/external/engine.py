@@ -1,7 +1,8 @@
 """An engine that this machine has, and the servers that it starts."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,16 +10,22 @@ from typing import Protocol
 
 from swiftspec.engines import Engine
 from swiftspec.export.local import local_arguments
-from swiftspec.external.server import RunningServer, ServerCommand, started
+from swiftspec.external.group import process_group
+from swiftspec.external.server import RunningServer, ServerCommand, check_running, started
 from swiftspec.files.writing import write_output
 from swiftspec.machine import free_port
 from swiftspec.progress import Progress
 
 __all__ = ["EngineHere", "WrittenCommand"]
 
+_ENDS_WITHIN_S = 20.0
+
 
 class WrittenCommand(Protocol):
-    """A command as `export` writes it: words, variables, and the text of files by the names that words have."""
+    """A command as `export` writes it: words, variables, and the text of files by the names that words have.
+
+    draft_server: the words of a draft server that it asks; none without one.
+    """
 
     @property
     def arguments(self) -> Sequence[str]: ...
@@ -26,6 +33,8 @@ class WrittenCommand(Protocol):
     def environment(self) -> Mapping[str, str]: ...
     @property
     def files(self) -> Mapping[str, str]: ...
+    @property
+    def draft_server(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +67,8 @@ class EngineHere:
     ) -> Iterator[RunningServer]:
         """A server that serves within the context.
 
-        written: its command as it is exported. target: the model that it names. log: its files are written beside it.
-        port: a free one if not given.
+        written: its command as it is exported; a draft server that it names is started before it. target: the model
+        that it names. log: its files are written beside it. port: a free one if not given.
 
         ServerError: if it does not start.
         """
@@ -82,5 +91,25 @@ class EngineHere:
         command = ServerCommand(
             name=self.engine.full_name, arguments=local, url=url, environment={**unset, **written.environment}
         )
-        with started(command, log=log, timeout_s=self.start_s, progress=progress) as server:
+        with (
+            _draft_server(written.draft_server, log=log.with_suffix(".draft.log")) as check,
+            started(command, log=log, timeout_s=self.start_s, progress=progress) as server,
+        ):
+            check()
             yield server
+
+
+@contextmanager
+def _draft_server(words: Sequence[str], *, log: Path) -> Iterator[Callable[[], None]]:
+    """A draft server within the context, if there are words for one, and a check that it has not ended."""
+    if not words:
+        yield lambda: None
+        return
+    here = (sys.executable, "-m", "swiftspec")
+    program = words.index("swiftspec")
+    arguments = (*words[:program], *here, *words[program + 1 :])
+    with (
+        log.open("wb") as output,
+        process_group(arguments, environment=os.environ, output=output, ends_within_s=_ENDS_WITHIN_S) as group,
+    ):
+        yield lambda: check_running(group, "the draft server has ended", log)

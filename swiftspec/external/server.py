@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from swiftspec.external.group import ProcessGroup, process_group
 from swiftspec.progress import Progress
 
-__all__ = ["RunningServer", "ServerCommand", "ServerError", "started"]
+__all__ = ["RunningServer", "ServerCommand", "ServerError", "check_running", "started"]
 
 _ENDS_WITHIN_S = 20.0  # a server of many GPUs that ends its workers
 _ASK_EVERY_S = 0.25
@@ -76,7 +76,7 @@ class RunningServer:
 
     def check(self) -> None:
         """ServerError, with what its log says, if the server has ended."""
-        _check(self.group, f"{self.command.name} has ended", self.log)
+        check_running(self.group, f"{self.command.name} has ended", self.log)
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def _wait_until_ready(
     while (waited_s := time.monotonic() - begin_s) < timeout_s:
         progress(int(waited_s), math.ceil(timeout_s), f"seconds of {command.name}'s start")
         is_ready = _is_ready(command, within_s=min(_ANSWERS_WITHIN_S, timeout_s - waited_s))
-        _check(group, f"{command.name} ended before it was ready", log)
+        check_running(group, f"{command.name} ended before it was ready", log)
         if is_ready:
             return time.monotonic() - begin_s
         time.sleep(_ASK_EVERY_S)
@@ -141,7 +141,7 @@ def _is_ready(command: ServerCommand, *, within_s: float) -> bool:
             return False
 
 
-def _check(group: ProcessGroup, what: str, log: Path) -> None:
+def check_running(group: ProcessGroup, what: str, log: Path) -> None:
     """ServerError, which begins with `what`, if the leader has ended."""
     code = group.exit_code
     if code is not None:

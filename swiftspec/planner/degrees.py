@@ -10,6 +10,7 @@ from swiftspec.export.nearest import has_policy
 from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.search.option import Option
 from swiftspec.policies import Layout, Policy
+from swiftspec.policies.base import drafts_elsewhere
 from swiftspec.policies.effects import Role
 
 __all__ = ["ANY_DEGREES", "AllowedDegrees"]
@@ -22,6 +23,7 @@ class AllowedDegrees:
     sizes: the allowed degrees; any if not given.
     engine: an engine that serves: degrees are those that it divides the models by.
     drafter: what the draft is for the engine, which has to have a policy to search it.
+    draft_server: whether there are devices for a draft server beside the engine's.
     chains_only: whether verifications have to be chains, as of the engine's loads.
     specs: shapes of the models, where they are divided. Sparse ones can be divided into equal parts only.
     block_tokens: most tokens that a block drafter proposes at once; 0 where nothing bounds them.
@@ -30,6 +32,7 @@ class AllowedDegrees:
     sizes: frozenset[int] | None = None
     engine: Engine | None = None
     drafter: Method = Method.MODEL
+    draft_server: bool = False
     chains_only: bool = False
     specs: Mapping[Role, ModelSpec] = field(default_factory=dict)
     block_tokens: int = 0
@@ -55,8 +58,9 @@ class AllowedDegrees:
 
     def _lacking(self, engine: Engine, policy: Policy) -> str | None:
         """What of a policy the engine does not have, the rest of a sentence; None if it has it."""
-        if policy.layout is Layout.DISAGGREGATED and Method.DRAFT_SERVER not in engine.methods:
-            return "has no draft on devices of its own"
+        if policy.layout is Layout.DISAGGREGATED and not self.draft_server:
+            known = Method.DRAFT_SERVER in engine.methods and drafts_elsewhere(policy)
+            return f"has no draft on devices of its own{', unless --draft-device names some' if known else ''}"
         if policy.verifies_trees and (self.chains_only or not engine.eagle2_trees):
             return "verifies chains"
         return None if has_policy(engine, policy, self.drafter) else "does not draft so"

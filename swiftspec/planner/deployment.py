@@ -331,21 +331,21 @@ class Deployment:
             int4_forwards=None if engine else SwiftSpecKernels,
             routing=self.routing,
         )
-        if engine is None or Method.DRAFT_SERVER not in engine.methods or draft.method is not Method.MODEL:
+        if engine is None or not self.draft_device or draft.method is not Method.MODEL:
             return profile
         late_by = engine.late_by(Method.DRAFT_SERVER, limits) - engine.late_by(draft.method, limits)
         drafts = formats._beside_engine().profile(target, draft, max_context=max_context)
         return with_draft_server(profile, drafts, round_s=late_by, provenance=Provenance.COMPOSED)
 
     def _beside_engine(self) -> "Deployment":
-        """The devices of a draft server: this package's engine on those that a draft has to itself, or on any."""
+        """The devices of a draft server, and this package's engine on them."""
         return replace(
             self,
-            device=self.draft_device or self.device,
-            num_devices=self.draft_devices if self.draft_device else self.num_devices,
+            device=self.draft_device,
+            num_devices=self.draft_devices,
             engine=SWIFTSPEC.name,
             settings={},
             layout=None,
-            op_tables=None if self.draft_device else self.op_tables,
+            op_tables=None,
             draft_device="",
         )

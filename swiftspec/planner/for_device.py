@@ -105,6 +105,7 @@ def plan_for(
                 sizes=sizes,
                 engine=deployment.served_by,
                 drafter=models[1].method,
+                draft_server=bool(deployment.draft_device),
                 chains_only=load is not None,
                 specs=specs,
                 block_tokens=models[1].block_tokens,

@@ -9,8 +9,6 @@ from swiftspec.artifacts.candidate import candidate_costs
 from swiftspec.artifacts.plan import Acceptance, Basis, Candidate, Goal, Objective, Plan
 from swiftspec.artifacts.profile import Collective, Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.engines import Engine
-from swiftspec.engines.words import Method
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
@@ -109,7 +107,7 @@ def make_plan(
         ranks=options.ranks,
         splits=goal.splits,
         degrees=hardware.degrees,
-        policies=_searched(options.policy, hardware.degrees.engine),
+        policies=_searched(options.policy, asks_server=hardware.degrees.draft_server),
     )
     if not any(policy in (None, option.policy.name) for option in feasible):
         raise _nothing_feasible(policy, rejected, num_used, memory, longest_context(trace))
@@ -266,13 +264,12 @@ class _Searches:
         return Counter(f"{option.policy.name}: {UNTRIED}" for option in self._options if option.key not in tried)
 
 
-def _searched(policy: str | None, engine: Engine | None) -> set[str] | None:
+def _searched(policy: str | None, *, asks_server: bool) -> set[str] | None:
     """Names of the policies to search; None is every one. Of an engine with a draft server, all that draft for it."""
     if policy == ALL:
         return None
     if policy is not None:
         return {policy, Autoregressive.name}
-    asks_server = engine is not None and Method.DRAFT_SERVER in engine.methods
     return {each.name for each in policy_classes() if each.searched or (asks_server and drafts_elsewhere(each()))}
 
 

@@ -49,7 +49,10 @@ def plan_recorded(
     serving, degrees = MeasuredEngine.of(profile), AllowedDegrees(sizes=options.degrees)
     if serving is not None:
         options = replace(options, load=options.load and options.load.under(serving))
-        degrees = replace(degrees, engine=serving.engine, drafter=serving.drafts.method, chains_only=True)
+        drafter = serving.drafts.method
+        degrees = replace(
+            degrees, engine=serving.engine, drafter=drafter, draft_server=drafts is not None, chains_only=True
+        )
     if drafts is not None:
         if serving is None:
             raise FieldError("draft_device", drafts.device, "it needs a profile of an engine's server")

@@ -267,13 +267,14 @@ class RecoveringTarget(_Relay):
 
     def _finds_draft(self) -> Subprogram[bool]:
         """Probe if it is due, and send the draft what it lacks if it asks; returns whether both start together now."""
-        now_s = yield from clock()
-        if now_s >= self._probe_at_s:
+        message: Message | None = yield Poll()
+        # An answer that is there counts, though the next probe be due: that would begin again.
+        if not isinstance(message, ProbeReply) and (now_s := (yield from clock())) >= self._probe_at_s:
             yield Send(Probe())
             self._probe_at_s = now_s + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        message: Message | None = yield Receive(within_s=self._first_answer_s) if self._first_answer_s else Poll()
-        self._first_answer_s = 0.0
+            message = yield Receive(within_s=self._first_answer_s) if self._first_answer_s else Poll()
+            self._first_answer_s = 0.0
         known = message.num_known if isinstance(message, ProbeReply) else -1
         if not 0 <= known <= len(self._text):
             return False

@@ -69,12 +69,16 @@ class ServedPrediction:
 
     @property
     def levels(self) -> int:
-        """Draft forwards of a round."""
+        """Draft forwards of a round on the target's devices."""
         policy = self.candidate.build()
-        return 0 if policy.layout is Layout.TARGET_ONLY else policy.draft_levels
+        return policy.draft_levels if policy.layout is Layout.COLOCATED else 0
 
     def metrics(self, *, time_factor: float = 1.0, counts: DraftCounts | None = None) -> LoadMetrics:
-        """Figures of the load. time_factor: of all steps. counts: the acceptance, in place of the trace's."""
+        """Figures of the load.
+
+        time_factor: of all steps. counts: the acceptance, in place of the trace's, where rounds do not depend on the
+        load.
+        """
         given = None if counts is None else counts.rounds(levels=self.levels, seed=self.seed)
         predictor = self._predictor(_slower(self.planned.profile, time_factor), given)
         served = predictor.serve(
@@ -86,7 +90,12 @@ class ServedPrediction:
         return served.metrics
 
     def survival(self) -> tuple[float, ...]:
-        """Shares of the traced rounds with drafts that have at least 1, 2, .. accepted tokens."""
+        """Shares of the traced rounds with drafts that have at least 1, 2, .. accepted tokens.
+
+        None of a draft server's, whose rounds depend on the load.
+        """
+        if self.candidate.build().layout is Layout.DISAGGREGATED:
+            return ()
         predictor = self._predictor(self.planned.profile, None)
         recorded = predictor.rounds(Setup.of(self.candidate)).values()
         tokens = np.array([one.tokens for rounds in recorded for one in rounds if one.verify_rows > 1])

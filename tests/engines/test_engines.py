@@ -45,7 +45,7 @@ def test_a_release_decides_which_drafts_run_beside_the_device() -> None:
     heads = {Method.EAGLE, Method.EAGLE3, Method.P_EAGLE, Method.MTP, Method.DSPARK}
     assert ahead("0.15.1") == heads
     assert ahead("0.26") == heads | {Method.MODEL, Method.PARD}
-    assert set(VLLM.methods) - ahead("0.33") == {Method.PROMPT_LOOKUP, Method.SUFFIX}
+    assert set(VLLM.methods) - ahead("0.33") == {Method.PROMPT_LOOKUP, Method.SUFFIX, Method.DRAFT_SERVER}
 
 
 @pytest.mark.parametrize(

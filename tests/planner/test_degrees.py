@@ -21,6 +21,8 @@ def test_engines_divide_whole_heads(size: int) -> None:
     ("engine", "policy", "lacking"),
     [
         ("vllm", "swiftspec", "vLLM has no draft on devices of its own"),
+        ("vllm", "ssd", "vLLM has no draft on devices of its own, unless --draft-device names some"),
+        ("sglang", "ssd", "SGLang has no draft on devices of its own"),
         ("vllm", "serial_tree", "vLLM verifies chains"),
         ("vllm", "eagle2_tree", "vLLM verifies chains"),
         ("sglang", "eagle2_tree", None),
@@ -35,6 +37,21 @@ def test_plans_for_an_engine_have_only_what_it_can_be_told(engine: str, policy: 
     rule = AllowedDegrees(engine=engine_named(engine), specs=SPECS)
     sizes = (2, 1) if policy == "swiftspec" else (2,)
     objection = rule.objection(Option.placed(make_policy(policy), sizes))
+    assert objection == (None if lacking is None else f"{policy}: {lacking}")
+
+
+@pytest.mark.parametrize(
+    ("policy", "lacking"),
+    [
+        ("ssd", None),
+        ("swiftspec_chain", None),
+        ("swiftspec", "vLLM verifies chains"),
+        ("dsi", "vLLM does not draft so"),
+    ],
+)
+def test_beside_a_draft_server_chains_are_planned(policy: str, lacking: str | None) -> None:
+    rule = AllowedDegrees(engine=VLLM.engine, specs=SPECS, draft_server=True)
+    objection = rule.objection(Option.placed(make_policy(policy), (2, 1)))
     assert objection == (None if lacking is None else f"{policy}: {lacking}")
 
 

@@ -87,7 +87,7 @@ def test_the_error_says_how_much_is_missing_and_what_would_help(device: str, num
     smallest = placed("autoregressive", num_devices)
     message = memory.too_big(smallest, context=8192)
     missing = memory.deficit(smallest, context=8192)
-    usable, whole = memory.usable_bytes / 1e9, memory.device.memory_bytes / 1e9
+    usable, whole = memory.usable_bytes([Role.TARGET]) / 1e9, memory.device.memory_bytes / 1e9
     assert f"are {missing / 1e9:.1f} GB more than the {usable:.1f} GB usable of {whole:.1f} GB" in message
     assert helpful in message
 
@@ -126,7 +126,7 @@ def test_keys_and_values_in_fp8_take_half_the_room() -> None:
 def test_a_smaller_share_of_the_device_leaves_less_room() -> None:
     option = placed("autoregressive", 4)
     less = replace(model(), usable_share=0.5)
-    assert less.usable_bytes == int(model().device.memory_bytes / 2)
+    assert less.usable_bytes([Role.TARGET]) == int(model().device.memory_bytes / 2)
     assert less.cached_tokens(option, context=1000) < model().cached_tokens(option, context=1000)
 
 

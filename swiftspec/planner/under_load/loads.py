@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,16 @@ from swiftspec.artifacts.workload import RequestClass, Workload, WorkloadRequest
 from swiftspec.files.document import Origin
 from swiftspec.scheduler.prefix_cache import Segment
 
-__all__ = ["UNEVEN", "ArrayRun", "Requests", "Turn", "closed_loop_workload", "longest_request", "requests_of"]
+__all__ = [
+    "UNEVEN",
+    "ArrayRun",
+    "Requests",
+    "Turn",
+    "closed_loop_workload",
+    "first_requests",
+    "longest_request",
+    "requests_of",
+]
 
 _LEAST_REQUESTS, _REQUESTS_PER_CLIENT = 8, 3  # of a closed loop
 # Of the lengths of outputs. Clients whose answers all have one length would stay in step in a simulation; real ones
@@ -97,6 +107,14 @@ def closed_loop_workload(clients: int, prompt_tokens: int, output_tokens: int) -
             for tokens in outputs
         ),
     )
+
+
+def first_requests(workload: Workload, *, most_tokens: int) -> Workload:
+    """The first requests with so many output tokens together; of a closed loop at least three of each client."""
+    sofar = accumulate(request.output_tokens for request in workload.requests)
+    least = _REQUESTS_PER_CLIENT * (workload.arrivals.num_clients or 1)
+    count = max(least, sum(tokens <= most_tokens for tokens in sofar))
+    return workload.model_copy(update={"requests": workload.requests[:count]})
 
 
 def longest_request(workload: Workload) -> int:

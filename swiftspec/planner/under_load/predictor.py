@@ -33,7 +33,13 @@ from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.engine_prices import EnginePrices
-from swiftspec.planner.under_load.loads import ArrayRun, closed_loop_workload, longest_request, requests_of
+from swiftspec.planner.under_load.loads import (
+    ArrayRun,
+    closed_loop_workload,
+    first_requests,
+    longest_request,
+    requests_of,
+)
 from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngine, simulate_rounds
 from swiftspec.planner.under_load.rounds import Round, recorded_rounds
 from swiftspec.planner.under_load.serving_engine import ServingEngine
@@ -51,6 +57,7 @@ from swiftspec.timing.timeline import Phase
 
 __all__ = ["Predictor", "serving_of_plan", "setup_of"]
 
+_MOST_TOKENS = 30_000  # some 20 s of simulation
 _ANY_WAIT_S = 3600.0  # a request's own patience ends it
 _DRAFTS_WAITED_FOR = 2  # of a verification, as `artifacts.gathering` has it
 _Rounds = dict[int, list[Round]]  # by the index of their prompt
@@ -174,9 +181,13 @@ class Predictor:
         return _load(run, workload, goal, commits_s, num_rounds=[max(1, count) for count in chunks], cache=cache)
 
     def _with_draft_server(self, serving: ServingEngine, setup: Setup, workload: Workload, goal: Goal) -> SimulatedLoad:
-        """The engine's steps wait for every request that runs: for its drafts, or until it does without."""
+        """The engine's steps wait for every request that runs: for its drafts, or until it does without.
+
+        Of a long load its first requests, as events take longer than steps that are counted.
+        """
         there = serving.on(setup.degrees[Role.TARGET], context=longest_request(workload))
         limits, above = there.limits, there.above
+        workload = first_requests(workload, most_tokens=_MOST_TOKENS)
         served = serve_workload(
             replace(setup, gather_s=_ANY_WAIT_S),
             workload,
