@@ -39,7 +39,7 @@ from tests.external.drafter import Setting
 
 __all__ = ["draft_profile", "predicted", "profiles", "speeds", "traced"]
 
-CLIENTS = {1: 8, 4: 20, 8: 32}  # and their requests
+CLIENTS = {1: 6, 4: 16, 8: 24}  # and their requests
 NUM_TOKENS = 96
 PROMPTS = Path("swiftspec/demo/prompts/validate.jsonl")
 
@@ -94,7 +94,7 @@ def profiles(setting: Setting, name: str, cores: str) -> Profile:
     out = setting.folder / f"{name}.json"
     if not out.exists():
         words = ["--engine", "vllm@0.32.0", "--python", setting.here.python or "", "--target", str(setting.target)]
-        words += ["--draft", str(setting.draft), "--dtype", "fp32", "--minutes", "6", "--out", str(out)]
+        words += ["--draft", str(setting.draft), "--dtype", "fp32", "--minutes", "5", "--out", str(out)]
         words += ["--server-args", " ".join(setting.here.options)]
         _run("profile", *words, cores=cores)
     return Profile.load(out)
