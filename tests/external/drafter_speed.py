@@ -102,7 +102,7 @@ def profiles(setting: Setting, name: str, cores: str) -> Profile:
 
 def draft_profile(setting: Setting) -> Profile:
     """The draft's, on this package's engine: the other model of the pair is in it and of no use."""
-    out = setting.folder / "drafts.json"
+    out = setting.folder.parent / "drafts.json"
     if not out.exists():
         pair = ["--target", "demo/target", "--draft", str(setting.draft), "--dtype", "fp32", "--max-sequences", "8"]
         _run("profile", *pair, "--out", str(out))
@@ -110,10 +110,10 @@ def draft_profile(setting: Setting) -> Profile:
 
 
 def traced(setting: Setting) -> AcceptanceTrace:
-    """Acceptance of other prompts than those of the table."""
-    out = setting.folder / "trace.npz"
+    """Acceptance of other prompts than those of the table. All sizes of the target write the same texts."""
+    out = setting.folder.parent / "trace.npz"
     if not out.exists():
-        pair = ["--target", str(setting.target), "--draft", str(setting.draft), "--dtype", "fp32"]
+        pair = ["--target", "demo/target", "--draft", str(setting.draft), "--dtype", "fp32"]
         _run(
             "trace", *pair, "--prompts", "swiftspec/demo/prompts/trace.jsonl", "--num-prompts", "48", "--out", str(out)
         )
