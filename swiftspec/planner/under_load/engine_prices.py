@@ -12,6 +12,8 @@ from swiftspec.timing.timeline import Phase
 
 __all__ = ["EnginePrices"]
 
+_NOTHING = LatencyDraw((0.0,), ((Provenance.MEASURED, 1.0),))
+
 
 class EnginePrices(LatencyTable):
     """Steps of an engine on its devices, and a draft server's forwards.
@@ -33,6 +35,11 @@ class EnginePrices(LatencyTable):
             seconds = max(self._serving.step_s(_work(key)) + self._round_s, told_s)
             self._steps[key] = LatencyDraw((seconds,), ((self._provenance(key), 1.0),))
         return self._steps[key]
+
+    def host(self, phase: Phase, rows: int, *, policy: str) -> LatencyDraw:
+        """Nothing: it is in the steps."""
+        del phase, rows, policy
+        return _NOTHING
 
     def _provenance(self, key: StepKey) -> Provenance:
         return self.latencies.step(key._replace(sequences=1)).provenance
