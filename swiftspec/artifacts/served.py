@@ -82,11 +82,9 @@ class Served(Facts):
 
     @property
     def description(self) -> Engine:
-        """The engine at its release, with the methods that were measured."""
-        engine = engine_named(self.engine)
-        return replace(
-            engine, methods={method: words for method, words in engine.methods.items() if method in self.methods}
-        )
+        """The engine at its release, with the methods that were measured and a draft server, which is none of its."""
+        engine, known = engine_named(self.engine), {*self.methods, Method.DRAFT_SERVER}
+        return replace(engine, methods={method: words for method, words in engine.methods.items() if method in known})
 
     @property
     def limits(self) -> StepLimits:

@@ -24,6 +24,7 @@ from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.recorded_routing import with_routed_profile
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
+from swiftspec.reports.formatting import count
 
 __all__ = ["experts_priced", "plan", "search", "write_page"]
 
@@ -228,11 +229,12 @@ def _plan_here(asked: PlanFlags, target: str, options: SearchOptions) -> Planned
 
     drafts = None
     if asked.draft_device is not None:
-        file, count = draft_device_of(asked.draft_device)
+        file, wanted = draft_device_of(asked.draft_device)
         drafts = Profile.load(file)
-        if count > drafts.num_devices:
-            raise ValueError(f"--draft-device is {asked.draft_device}; {file} is of {drafts.num_devices} devices")
-        drafts = drafts.model_copy(update={"num_devices": count})
+        if wanted > drafts.num_devices:
+            there = count(drafts.num_devices, "device")
+            raise ValueError(f"--draft-device is {asked.draft_device}; {file} is of {there}")
+        drafts = drafts.model_copy(update={"num_devices": wanted})
     with console.progress("plan") as progress:
         return plan_recorded(
             latencies,

@@ -79,6 +79,7 @@ class Session:
         self._open: set[int] = set()
         self._steps_s: deque[float] = deque(maxlen=_MOST_STEPS)
         self._proposed_s: float | None = None
+        self._num_rows = 0  # of the last step
         # A server may still have requests of an engine that ended, whose numbers are others.
         self._next_number = secrets.randbelow(1 << 31)
         self.counts = Counts()  # since they were logged
@@ -89,7 +90,7 @@ class Session:
 
     def propose(self, rows: Sequence[Row]) -> list[tuple[int, ...]]:
         """Draft tokens of every row of the engine's batch after a step, to be verified by the next one."""
-        now_s = time.perf_counter()
+        now_s, self._num_rows = time.perf_counter(), len(rows)
         if self._proposed_s is not None:
             self._steps_s.append(now_s - self._proposed_s)
         self._channel.pump()
@@ -161,7 +162,7 @@ class Session:
             return self._limit_s
         if len(self._steps_s) < _LEAST_STEPS:
             return _FIRST_PATIENCE_S
-        return served_patience_s(median(self._steps_s))
+        return served_patience_s(median(self._steps_s), self._num_rows)
 
     def _wait(self, requests: Sequence[DraftedRequest]) -> None:
         """Until every request has its draft, or does without."""

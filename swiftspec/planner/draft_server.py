@@ -18,8 +18,10 @@ def with_draft_server(profile: Profile, drafts: Profile, *, round_s: float, prov
 
     round_s: what a step takes longer that verifies a server's drafts. provenance: of that.
 
-    ValueError: if the other profile is of another draft.
+    ValueError: if the other profile is of another draft, or of an engine's server.
     """
+    if drafts.served is not None:
+        raise FieldError("draft_device", drafts.served.engine, "expected a profile of swiftspec's own engine")
     if not _is_same(profile.draft.model, drafts.draft.model):
         raise FieldError(
             "draft_device", drafts.draft.model, f"it was profiled with that draft; the plan's is {profile.draft.model}"

@@ -65,7 +65,8 @@ _COMMITS_TO_TRUST = 8  # after this many, an exchange was worth opening, and the
 _MOST_MISSING = 32  # tokens that a draft may lack when both start
 _MOST_TOKENS = 4000  # of one CatchUp
 _FIRST_ANSWER_S = 0.003
-_PATIENCE_STEPS = 2.0  # a draft that takes longer than this costs more than it brings
+# Steps that a draft is waited for: whoever is late holds up all that share the step, and is lost if nobody waits.
+_PATIENCE_STEPS, _PATIENT_REQUESTS = 2.0, 8
 _LEAST_PATIENCE_S = 0.005
 
 Load = Callable[[], float]
@@ -355,9 +356,10 @@ def served_target(
     )
 
 
-def served_patience_s(step_s: float) -> float:
-    """Longest wait for drafts after a step of another engine that takes so long."""
-    return max(_LEAST_PATIENCE_S, _PATIENCE_STEPS * step_s)
+def served_patience_s(step_s: float, num_requests: int) -> float:
+    """Longest wait for drafts after a step of another engine that takes so long, of so many requests."""
+    steps = _PATIENCE_STEPS * min(1.0, _PATIENT_REQUESTS / max(1, num_requests))
+    return max(_LEAST_PATIENCE_S, steps * step_s)
 
 
 class ServedDraft(RecoveringDraft):

@@ -205,8 +205,8 @@ def _reasons(plan: Plan) -> Iterator[str]:
         yield _fewest(plan)
     yield _request(plan)
     if Role.DRAFT in plan.chosen.groups:
-        patience_ms = milliseconds(plan.chosen.patience_s)
-        yield f"If the draft sends nothing for {patience_ms} ms, the target goes on without it."
+        patience = "the time of two steps" if plan.draft_devices else f"{milliseconds(plan.chosen.patience_s)} ms"
+        yield f"If the draft sends nothing for {patience}, the target goes on without it."
 
 
 def _chosen(plan: Plan) -> str:

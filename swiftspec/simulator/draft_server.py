@@ -36,4 +36,4 @@ def usual_patience_s(
     context = round(fmean(prompt.prompt_length for prompt in trace.prompts))
     rows = sequences * policy.target_rows
     step = prices.forward(StepKey(Role.TARGET, Phase.VERIFY, degree, rows, context, sequences, ranks))
-    return served_patience_s(fmean(step.quantiles_s))
+    return served_patience_s(fmean(step.quantiles_s), sequences)

@@ -13,6 +13,8 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.cli.app import main
 from swiftspec.engines import engine_named
 from swiftspec.export import export_plan
+from swiftspec.files.document import ModelRef
+from tests.builders import constant_profile
 
 Fails = Callable[..., str]
 PAIR = ("--target", "demo/target", "--draft", "demo/draft", "--dtype", "fp32")
@@ -118,6 +120,54 @@ def test_simulation_of_the_plan_says_what_the_plan_says(planned: Path, tmp_path:
     assert under is not None
     simulated = json.loads(result.read_text())["metrics"]["e2el_s"]["mean"]
     assert simulated == pytest.approx(under.predictions[Plan.load(planned).chosen.policy].metrics.e2el_s.mean, rel=0.02)
+
+
+@pytest.fixture(scope="module")
+def drafted(planned: Path) -> Path:
+    """The same beside a core for a draft server."""
+    cores = constant_profile(expand_s=0.002, verify_s=1.0, prefill_s=0.004, degrees=(1,))
+    draft = ModelRef(model="demo/draft", dtype="float32")
+    cores.model_copy(update={"draft": draft, "num_devices": 1}).save(planned.with_name("cores.json"))
+    out = planned.with_name("drafted.json")
+    files = [
+        (f"--{name}", planned.with_name(file)) for name, file in (("profile", "profile.json"), ("load", "load.json"))
+    ]
+    files += [("--trace", planned.with_name("trace.npz")), ("--draft-device", planned.with_name("cores.json"))]
+    options = [str(word) for pair in files for word in pair]
+    assert main(["plan", *map(str, PAIR), *options, "--jobs", "1", "--out", str(out)]) == 0
+    return out
+
+
+def test_a_draft_server_is_planned_exported_and_simulated_as_one_of_several(drafted: Path, tmp_path: Path) -> None:
+    plan = Plan.load(drafted)
+    assert {"serial_chain", "ssd", "swiftspec_chain"} <= plan.candidates.keys()
+    assert (plan.draft_device, plan.candidates["ssd"].split) == ("cpu", "1+1")
+    exported = export_plan(plan, engine_named("vllm"), policy="ssd")
+    assert exported.draft_server[:4] == ("swiftspec", "serve", "--role", "draft")
+    assert exported.draft_server[exported.draft_server.index("--devices") + 1] == "1"
+    result, load = tmp_path / "simulated.json", drafted.with_name("load.json")
+    words = ["simulate", "--plan", str(drafted), "--policy", "ssd", "--load", str(load), "--json", str(result)]
+    assert main(words) == 0
+    assert plan.under_load is not None
+    simulated = json.loads(result.read_text())["metrics"]["e2el_s"]["mean"]
+    assert simulated == pytest.approx(plan.under_load.predictions["ssd"].metrics.e2el_s.mean, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("device", "sentence"),
+    [
+        ("cores.json:3", "cores.json is of 1 device"),
+        ("profile.json", "expected a profile of swiftspec's own engine"),
+        ("cores.json:many", "expected NAME or FILE, or either with :N behind it"),
+        ("nothing.json", "nothing.json"),
+    ],
+)
+def test_a_draft_device_that_is_none_is_one_sentence(
+    fails: Fails, drafted: Path, tmp_path: Path, device: str, sentence: str
+) -> None:
+    here = ("--profile", drafted.with_name("profile.json"), "--trace", drafted.with_name("trace.npz"))
+    said = fails("plan", *PAIR, *here, "--draft-device", drafted.with_name(device), "--out", tmp_path / "plan.json")
+    assert sentence in said
 
 
 def test_what_only_this_packages_server_has_is_refused(fails: Fails, planned: Path) -> None:

@@ -1,5 +1,6 @@
 """Drafts of a server for an engine's requests: they are used, and whatever goes wrong costs drafts, never output."""
 
+import gc
 import logging
 import secrets
 import time
@@ -11,12 +12,21 @@ from pathlib import Path
 import pytest
 import zmq
 
+from swiftspec.drafter.drafted_request import DraftedRequest
 from swiftspec.engine.channel.introduction import Introduction
 from swiftspec.policies import POLICIES
 from swiftspec.policies.asynchronous.ssd import Ssd
 from swiftspec.policies.asynchronous.swiftspec_chain import SwiftSpecChain
 from swiftspec.policies.base import Policy, drafts_elsewhere
-from tests.drafter.stepped_engine import GuessingModel, SteppedEngine, draft_server, expected_output, session
+from swiftspec.policies.recovery import ServedDraft
+from tests.drafter.stepped_engine import (
+    VOCAB_SIZE,
+    GuessingModel,
+    SteppedEngine,
+    draft_server,
+    expected_output,
+    session,
+)
 
 PROMPTS = {"a": (1, 2, 3), "b": (1, 2, 3), "c": tuple(range(90)), "d": (7,), "e": (5, 6)}
 SERVED = [policy() for policy in POLICIES.values() if drafts_elsewhere(policy())]
@@ -75,6 +85,23 @@ def test_requests_join_leave_and_come_back(address: str) -> None:
         assert engine.accepted > 30
         drafts.propose([])
         until(lambda: not len(server), engine)
+
+
+def test_a_server_that_is_never_idle_keeps_nothing_of_requests_that_have_ended(address: str) -> None:
+    with draft_server(address, CHAIN, num_requests=4) as server, session(address) as drafts:
+        engine = SteppedEngine(drafts)
+        engine.join("long", (3, 4), 480)
+        engine.step()
+        for number in range(160):
+            engine.join(f"short {number}", (number % VOCAB_SIZE, 9), 4)
+            while len(engine.names) > 1:
+                engine.step()
+            if engine.lengths[0] > 400:
+                engine.leave("long")
+                engine.join("long", (3, number % VOCAB_SIZE), 480)
+        until(lambda: server.stats.requests > 100, engine)
+        kept = sum(isinstance(each, ServedDraft | DraftedRequest) for each in gc.get_objects())
+    assert kept < 100, "160 requests have two parts each"
 
 
 def test_without_a_server_decoding_is_plain_and_one_sentence_says_so(

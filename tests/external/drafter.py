@@ -12,6 +12,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,10 +32,12 @@ import zmq
 from scipy.stats import chi2_contingency
 
 from swiftspec.cli import console
+from swiftspec.engine.channel.curve import write_secret
 from swiftspec.export.command import Command
 from swiftspec.external.engine import EngineHere
 from swiftspec.external.server import RunningServer
 from swiftspec.loadtest.client import ServerClient
+from swiftspec.machine import free_port
 
 ROOT = Path(__file__).parents[2]
 NUM_TOKENS, NUM_DRAFT_TOKENS = 64, 5
@@ -48,24 +51,32 @@ LIMIT_MS, LONGEST_WAIT = 100.0, 1.2  # a busy core may come back later
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """vLLM and a draft server on one machine. plain: vLLM's command without a draft."""
+    """vLLM and a draft server on one machine.
+
+    plain: vLLM's command without a draft. port, secrets: of an address that others could reach, and the files of the
+    draft server and of vLLM.
+    """
 
     here: EngineHere
     plain: Command
     target: Path
     draft: Path
     folder: Path
+    port: int = 0
+    secrets: tuple[Path, Path] | None = None
 
     @property
     def address(self) -> str:
-        return f"ipc://{self.folder / 'draft.socket'}"
+        return f"tcp://127.0.0.1:{self.port}" if self.port else f"ipc://{self.folder / 'draft.socket'}"
 
     @contextmanager
     def vllm(
         self, name: str, *, limit_ms: float | None = None, drafter: str = "swiftspec.drafter.Drafter"
     ) -> Iterator[RunningServer]:
         """vLLM that drafts with whoever is at the address."""
-        ours = {"address": self.address} | ({} if limit_ms is None else {"limit_ms": limit_ms})
+        ours: dict[str, object] = {"address": self.address} | ({} if limit_ms is None else {"limit_ms": limit_ms})
+        if self.secrets is not None:
+            ours["secret_file"] = str(self.secrets[1])
         method = {
             "method": "custom_class",
             "model": drafter,
@@ -105,6 +116,8 @@ class Setting:
         shape = shape or usual
         words += ["--policy", policy, "--address", self.address, "--set", f"{shape},max_context=1024"]
         words += ["--json", str(self.folder / f"draft-{policy}.json")]
+        if self.secrets is not None:
+            words += ["--secret", str(self.secrets[0])]
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as server:
             assert server.stdout is not None
             for line in server.stdout:
@@ -347,22 +360,45 @@ def _megabytes(pid: int) -> float:
 
 def refusals(setting: Setting, prompts: Sequence[str], plain: Sequence[str]) -> dict[str, bool]:
     """Whether one sentence in vLLM's log says what is wrong, and its texts are right."""
-    cases: Mapping[str, tuple[str, str]] = {
-        "no server": ("", "nobody answers at"),
-        "fewer draft tokens": ("num_draft_tokens=3", "num_speculative_tokens is 5, and swiftspec_chain there sends"),
+    other = replace(setting, draft=_with_other_vocabulary(setting.draft, setting.folder / "other-draft"))
+    two = setting.folder / "draft.secret", setting.folder / "vllm.secret"
+    for file in two:
+        file.unlink(missing_ok=True)
+        write_secret(file)
+    shut = replace(setting, port=free_port(), secrets=two)
+    cases: Mapping[str, tuple[Setting, str, str]] = {
+        "no server": (setting, "", "nobody answers at"),
+        "another secret": (shut, "num_draft_tokens=5", "or it has another secret"),
+        "another vocabulary": (other, "num_draft_tokens=5", "its draft has another vocabulary than this model"),
+        "fewer draft tokens": (
+            setting,
+            "num_draft_tokens=3",
+            "num_speculative_tokens is 5, and swiftspec_chain there sends",
+        ),
     }
     held = {}
-    for name, (shape, sentence) in cases.items():
+    for name, (here, shape, sentence) in cases.items():
         with ExitStack() as stack:
             if shape:
-                stack.enter_context(setting.draft_server(shape=shape))
-            server = stack.enter_context(setting.vllm(name.replace(" ", "-")))
+                stack.enter_context(here.draft_server(shape=shape))
+            server = stack.enter_context(here.vllm(name.replace(" ", "-")))
             time.sleep(6)
             right = not num_apart(texts(server, prompts[:8], at_once=4), plain[:8])
             said = server.log.read_text(errors="replace")
             held[name] = right and said.count(sentence) == 1 and "Traceback" not in said
             console.say(f"{name}: {held[name]}")
     return held
+
+
+def _with_other_vocabulary(draft: Path, folder: Path) -> Path:
+    """A copy of a draft, two tokens of which have changed places."""
+    shutil.copytree(draft, folder, dirs_exist_ok=True)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    one, two = list(vocabulary)[-2:]
+    vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
 
 
 def check(setting: Setting, lookup: Command, prompts: Sequence[str]) -> tuple[dict[str, object], bool]:

@@ -19,6 +19,7 @@ from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.forward_batch import Model
 from swiftspec.engine.model.models import load_models
 from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.engine.process.garbage import RequestGarbage
 from swiftspec.files.document import ModelRef
 from swiftspec.files.reading import brief
 from swiftspec.policies.effects import Message, Role, Subtree, Verdict
@@ -101,6 +102,7 @@ class DraftServer:
         self._drafts: dict[int, ServedDraft] = {}
         self._peers: dict[int, _CountedPeer] = {}
         self._look_at_s = 0.0
+        self._garbage = RequestGarbage()
         self.stats = DraftStats()
 
     def __len__(self) -> int:
@@ -119,9 +121,9 @@ class DraftServer:
                     self._admit()
                     self._driver.advance()
                     self._driver.step()
-                    if not len(self):
-                        if not was_idle:
-                            gc.collect()
+                    is_idle = not len(self)
+                    self._garbage.collect(is_idle=is_idle and not was_idle)
+                    if is_idle:
                         self.wait(None)
         finally:
             for number in tuple(self._sequence_of):
@@ -173,6 +175,7 @@ class DraftServer:
     def _note_end(self, number: int, _spans: list[Span], _rows_asked: int, error: Exception | None) -> None:
         if error is not None:
             _log.warning("a request goes on without drafts: %s (%s)", type(error).__name__, brief(error))
+        self._garbage.note_end()
         self._channel.close(number)
         self._free.append(self._sequence_of.pop(number))
         self.stats.requests += self._peers.pop(number).has_verdict

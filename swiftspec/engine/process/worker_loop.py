@@ -18,6 +18,7 @@ from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.drafts.features import FeatureReceiver, Features, FeatureSender, FeatureStore
 from swiftspec.engine.model.forward_batch import Model
+from swiftspec.engine.process.garbage import RequestGarbage
 from swiftspec.engine.process.protocol import (
     Cancel,
     CommitReport,
@@ -80,6 +81,7 @@ class WorkerLoop:
         self._has_committed: set[int] = set()  # requests that have reported tokens
         self._recoveries: dict[int, Recoverable] = {}
         self._earlier = SharedOutputs()
+        self._garbage = RequestGarbage()
 
     def run(self) -> None:
         """Serve. EOFError when the launcher hangs up."""
@@ -89,10 +91,10 @@ class WorkerLoop:
             self._driver.advance()
             self._send_reports()
             self._driver.step()
-            if not len(self._driver):
-                gc.collect()  # the collector is off while requests run
-                if self._earlier:
-                    gc.freeze()  # trees without cycles, which every later collection would walk through
+            is_idle = not len(self._driver)
+            self._garbage.collect(is_idle=is_idle)
+            if is_idle and self._earlier:
+                gc.freeze()  # trees without cycles, which every later collection would walk through
 
     def _obey(self, command: Generate | Cancel) -> None:
         if isinstance(command, Cancel):
@@ -173,6 +175,7 @@ class WorkerLoop:
             EndReport(number, spans, losses=losses, alone_s=alone_s, rows_asked=rows_asked, fault=fault)
         )
         self._has_committed.discard(number)
+        self._garbage.note_end()
         self._is_urgent = True
 
     def _send_reports(self) -> None:

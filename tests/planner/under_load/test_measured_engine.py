@@ -53,7 +53,7 @@ def test_rounds_take_their_drafts_and_what_verifying_adds() -> None:
 def test_the_limits_and_the_methods_are_those_of_the_server() -> None:
     found = engine()
     assert (found.limits.requests, found.limits.step_tokens, found.limits.runs_ahead) == (16, 2048, False)
-    assert set(found.engine.methods) == {Method.PROMPT_LOOKUP, Method.MODEL}
+    assert set(found.engine.methods) == {Method.PROMPT_LOOKUP, Method.MODEL, Method.DRAFT_SERVER}
     assert found.room(beside_draft=False) == 20_000
     assert found.room(beside_draft=True) == 19_000
 
