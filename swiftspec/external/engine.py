@@ -1,8 +1,7 @@
 """An engine that this machine has, and the servers that it starts."""
 
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,15 +9,12 @@ from typing import Protocol
 
 from swiftspec.engines import Engine
 from swiftspec.export.local import local_arguments
-from swiftspec.external.group import process_group
-from swiftspec.external.server import RunningServer, ServerCommand, check_running, started
+from swiftspec.external.server import RunningServer, ServerCommand, draft_server, started
 from swiftspec.files.writing import write_output
 from swiftspec.machine import free_port
 from swiftspec.progress import Progress
 
 __all__ = ["EngineHere", "WrittenCommand"]
-
-_ENDS_WITHIN_S = 20.0
 
 
 class WrittenCommand(Protocol):
@@ -92,24 +88,8 @@ class EngineHere:
             name=self.engine.full_name, arguments=local, url=url, environment={**unset, **written.environment}
         )
         with (
-            _draft_server(written.draft_server, log=log.with_suffix(".draft.log")) as check,
+            draft_server(written.draft_server, log=log.with_suffix(".draft.log")) as check,
             started(command, log=log, timeout_s=self.start_s, progress=progress) as server,
         ):
             check()
             yield server
-
-
-@contextmanager
-def _draft_server(words: Sequence[str], *, log: Path) -> Iterator[Callable[[], None]]:
-    """A draft server within the context, if there are words for one, and a check that it has not ended."""
-    if not words:
-        yield lambda: None
-        return
-    here = (sys.executable, "-m", "swiftspec")
-    program = words.index("swiftspec")
-    arguments = (*words[:program], *here, *words[program + 1 :])
-    with (
-        log.open("wb") as output,
-        process_group(arguments, environment=os.environ, output=output, ends_within_s=_ENDS_WITHIN_S) as group,
-    ):
-        yield lambda: check_running(group, "the draft server has ended", log)

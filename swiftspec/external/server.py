@@ -9,8 +9,9 @@ import re
 import shutil
 import signal
 import socket
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
@@ -20,7 +21,7 @@ from urllib.parse import urlsplit
 from swiftspec.external.group import ProcessGroup, process_group
 from swiftspec.progress import Progress
 
-__all__ = ["RunningServer", "ServerCommand", "ServerError", "check_running", "started"]
+__all__ = ["RunningServer", "ServerCommand", "ServerError", "draft_server", "started"]
 
 _ENDS_WITHIN_S = 20.0  # a server of many GPUs that ends its workers
 _ASK_EVERY_S = 0.25
@@ -76,7 +77,7 @@ class RunningServer:
 
     def check(self) -> None:
         """ServerError, with what its log says, if the server has ended."""
-        check_running(self.group, f"{self.command.name} has ended", self.log)
+        _check(self.group, f"{self.command.name} has ended", self.log)
 
 
 @contextmanager
@@ -109,6 +110,22 @@ def started(
         yield RunningServer(command=command, group=group, log=log, start_s=start_s)
 
 
+@contextmanager
+def draft_server(words: Sequence[str], *, log: Path) -> Iterator[Callable[[], None]]:
+    """A draft server within the context, if there are words for one, and a check that it has not ended."""
+    if not words:
+        yield lambda: None
+        return
+    here = (sys.executable, "-m", "swiftspec")
+    program = words.index("swiftspec")
+    arguments = (*words[:program], *here, *words[program + 1 :])
+    with (
+        log.open("wb") as output,
+        process_group(arguments, environment=os.environ, output=output, ends_within_s=_ENDS_WITHIN_S) as group,
+    ):
+        yield lambda: _check(group, "the draft server has ended", log)
+
+
 def _wait_until_ready(
     command: ServerCommand, group: ProcessGroup, log: Path, timeout_s: float, progress: Progress
 ) -> float:
@@ -117,7 +134,7 @@ def _wait_until_ready(
     while (waited_s := time.monotonic() - begin_s) < timeout_s:
         progress(int(waited_s), math.ceil(timeout_s), f"seconds of {command.name}'s start")
         is_ready = _is_ready(command, within_s=min(_ANSWERS_WITHIN_S, timeout_s - waited_s))
-        check_running(group, f"{command.name} ended before it was ready", log)
+        _check(group, f"{command.name} ended before it was ready", log)
         if is_ready:
             return time.monotonic() - begin_s
         time.sleep(_ASK_EVERY_S)
@@ -141,7 +158,7 @@ def _is_ready(command: ServerCommand, *, within_s: float) -> bool:
             return False
 
 
-def check_running(group: ProcessGroup, what: str, log: Path) -> None:
+def _check(group: ProcessGroup, what: str, log: Path) -> None:
     """ServerError, which begins with `what`, if the leader has ended."""
     code = group.exit_code
     if code is not None:

@@ -297,7 +297,8 @@ def _search(plan: Plan) -> Section:
     """What was simulated, one row for each reason to reject options, even if policies share it; and the input files."""
     rejections = plan.rejections
     total = sum(rejection.num_options for rejection in rejections)
-    simulated = f"Simulated {count(plan.num_simulated, 'candidate')} on {plan.where}"
+    devices = count(plan.num_devices + plan.draft_devices, "device")
+    simulated = f"Simulated {count(plan.num_simulated, 'candidate')} on {devices}"
     rows = [
         Row(
             (found.reason, str(found.num_options)),

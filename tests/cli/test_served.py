@@ -127,7 +127,7 @@ def drafted(planned: Path) -> Path:
     """The same beside a core for a draft server."""
     cores = constant_profile(expand_s=0.002, verify_s=1.0, prefill_s=0.004, degrees=(1,))
     draft = ModelRef(model="demo/draft", dtype="float32")
-    cores.model_copy(update={"draft": draft, "num_devices": 1}).save(planned.with_name("cores.json"))
+    cores.model_copy(update={"device": "cpu", "draft": draft, "num_devices": 1}).save(planned.with_name("cores.json"))
     out = planned.with_name("drafted.json")
     files = [
         (f"--{name}", planned.with_name(file)) for name, file in (("profile", "profile.json"), ("load", "load.json"))

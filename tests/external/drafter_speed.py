@@ -35,7 +35,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 from swiftspec.timing.latency import Provenance
-from tests.external.drafter import Setting
+from tests.external.drafted_vllm import Setting
 
 __all__ = ["draft_profile", "predicted", "profiles", "speeds", "traced"]
 

@@ -41,6 +41,7 @@ from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 from swiftspec.policies.trees.heads import HeadChain
 from tests.external import drafter, drafter_speed
+from tests.external.drafted_vllm import Setting
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "swiftspec/demo"
@@ -79,7 +80,7 @@ def main() -> int:
     if asked.only == "drafter":
         prompts = [each.text for each in read_prompts(DEMO / "prompts/validate.jsonl")[:NUM_PROMPTS]]
         plain = server_command(here.engine, _settings(target, Autoregressive(), DEMO / "draft"))
-        setting = drafter.Setting(here=here, plain=plain, target=target, draft=DEMO / "draft", folder=asked.work)
+        setting = Setting(here=here, plain=plain, target=target, draft=DEMO / "draft", folder=asked.work)
         lookup = server_command(here.engine, _settings(target, PromptLookup(num_draft_tokens=LENGTH), DEMO / "draft"))
         results["drafter"], held = drafter.check(setting, lookup, prompts)
     (asked.work / "engines.json").write_text(json.dumps(results, indent=1))
@@ -174,7 +175,7 @@ def _compared(here: EngineHere, target: Path, folder: Path) -> object:
         name: (server_command(here.engine, _settings(target, policy, draft)), cores)
         for name, (policy, cores) in methods.items()
     }
-    setting = drafter.Setting(here=here, plain=own["plain"][0], target=target, draft=draft, folder=folder)
+    setting = Setting(here=here, plain=own["plain"][0], target=target, draft=draft, folder=folder)
     served = drafter_speed.profiles(setting, "one-core", "0")
     drafts, trace = drafter_speed.draft_profile(setting), drafter_speed.traced(setting)
     shapes = {"swiftspec_chain": "num_draft_tokens=5", "ssd": "num_draft_tokens=5"}
