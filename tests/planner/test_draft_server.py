@@ -1,5 +1,6 @@
 """Plans for an engine beside which a draft server runs on devices of another kind."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def made() -> Plan:
     return planned()
 
 
-def test_a_plan_has_drafts_on_both_kinds_of_devices(made: Plan) -> None:
+def test_a_plan_has_drafts_on_both_kinds_of_devices(made: Plan, tmp_path: Path) -> None:
     layouts = {candidate.build().layout for candidate in made.candidates.values()}
     assert layouts == set(Layout)
     assert (made.draft_device, made.draft_devices, made.where) == ("l40s", 1, "1 h100-sxm and 1 l40s")
@@ -45,7 +46,8 @@ def test_a_plan_has_drafts_on_both_kinds_of_devices(made: Plan) -> None:
     assert (apart.split, apart.groups[Role.DRAFT]) == ("1+1", (1,))
     assert made.under_load is not None
     assert made.under_load.predictions["ssd"].metrics.tpot_s.mean > 0
-    assert Plan.from_bytes(made.to_bytes(), source="") == made if hasattr(Plan, "from_bytes") else True
+    made.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json").draft_devices == 1
 
 
 def test_a_slower_device_for_the_draft_is_no_faster(made: Plan) -> None:
