@@ -11,6 +11,7 @@ from swiftspec.policies.effects import Role
 __all__ = ["ADDRESS", "draft_server_arguments"]
 
 ADDRESS = "ipc:///tmp/swiftspec-draft"
+_MOST_RUNNING = 64  # requests, whose caches a draft server allocates when it starts; all others decode plainly
 
 
 def draft_server_arguments(
@@ -37,7 +38,7 @@ def _words(plan: Plan, found: Runnable, draft: str, address: str, max_running: i
         yield from ("--devices", str(cores))
     settings = {name: _written(value) for name, value in shape_of(found.policy).items()}
     if max_running is not None:
-        settings["max_running"] = str(max_running)
+        settings["max_running"] = str(min(max_running, _MOST_RUNNING))
     if plan.longest_request:
         settings["max_context"] = str(plan.longest_request)
     if not cores:

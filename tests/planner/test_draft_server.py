@@ -66,6 +66,7 @@ def test_it_is_exported_as_both_commands(made: Plan) -> None:
     assert words[:4] == ("env", "CUDA_VISIBLE_DEVICES=1", "swiftspec", "serve")
     assert words[words.index("--policy") + 1] == "ssd"
     assert words[words.index("--address") + 1] == "ipc:///tmp/a"
+    assert "max_running=64," in words[-1], "vLLM's own limit is 1024"
     assert '{"swiftspec": {"address": "ipc:///tmp/a"}}' in exported.arguments
     assert exported.configuration["method"] == "custom_class"
     assert exported.configuration["num_speculative_tokens"] == made.candidates["ssd"].shape["num_draft_tokens"]
