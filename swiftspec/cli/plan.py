@@ -128,7 +128,7 @@ def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: Sea
 
 
 def _plan_elsewhere(asked: PlanFlags, target: str, deployment: Deployment, options: SearchOptions) -> Drafts:
-    options.check(num_devices=deployment.num_devices)
+    options.check(num_devices=deployment.all_devices)
     unused = {"--inflate": asked.inflate, "--profile": asked.profile, "--set ranks": options.ranks}
     _refuse(unused, _NOT_HERE)
     named = named_drafts(target, asked.draft or (), asked.acceptance or (), options.policy)
@@ -214,7 +214,8 @@ def _plan_here(asked: PlanFlags, target: str, options: SearchOptions) -> Planned
     trace = _needed("--trace", asked.trace)
     latencies = Profile.load(profile)
     num_devices = asked.devices or latencies.num_devices
-    options.check(num_devices=num_devices)
+    wanted = draft_device_of(asked.draft_device)[1] if asked.draft_device else 0
+    options.check(num_devices=num_devices + wanted)
     recorded = AcceptanceTrace.load(trace)
     _check_same_machine(latencies, profile)
     pair = resolve_pair(

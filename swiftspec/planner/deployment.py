@@ -178,6 +178,11 @@ class Deployment:
         return planned_pair(target, draft, layout=self.layout)
 
     @property
+    def all_devices(self) -> int:
+        """Devices, those of a draft server included."""
+        return self.num_devices + (self.draft_devices if self.draft_device else 0)
+
+    @property
     def sizes(self) -> frozenset[int] | None:
         """Devices that a group may have, where the layout says it; any if None."""
         return None if self.layout is None else frozenset({self.layout.num_devices})

@@ -60,7 +60,7 @@ def plan_for(
 
     ValueError: one sentence naming field and value.
     """
-    options.check(num_devices=deployment.num_devices)
+    options.check(num_devices=deployment.all_devices)
     models = deployment.pair(target, draft)
     deployment = deployment.as_stored(*models)
     sizes = _sizes(options, deployment, models[0])

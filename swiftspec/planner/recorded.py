@@ -43,7 +43,7 @@ def plan_recorded(
 
     drafts: the profile of devices that a draft has to itself beside that server.
     """
-    options.check(num_devices=num_devices)
+    options.check(num_devices=num_devices + (drafts.num_devices if drafts else 0))
     if options.load is not None:
         _check_context(options.load, profile.target)
     serving, degrees = MeasuredEngine.of(profile), AllowedDegrees(sizes=options.degrees)

@@ -75,6 +75,12 @@ def test_it_is_exported_as_both_commands(made: Plan) -> None:
     assert not export_plan(made, VLLM, policy="serial_chain").draft_server
 
 
+def test_its_policy_can_be_asked_for_where_the_target_has_one_device() -> None:
+    options = SearchOptions(policy="ssd", load=Load(workload=closed_loop_workload(1, 256, 64)), num_jobs=1)
+    found = plan_for(deployment(), target=TARGET, draft=DRAFT, options=options, progress=lambda *_: None)
+    assert (found.plan.chosen.policy, found.plan.chosen.split) == ("ssd", "1+1")
+
+
 def test_the_memory_of_the_draft_is_that_of_its_own_device(made: Plan) -> None:
     memory = deployment().memory(*deployment().pair(TARGET, DRAFT))
     assert memory.usable_bytes([Role.DRAFT]) < memory.usable_bytes([Role.TARGET]) == memory.usable_bytes([*Role])
