@@ -4,12 +4,14 @@ Acceptance is independent and identical at every position, and a verification's 
 """
 
 import math
+from collections.abc import Sequence
 
 __all__ = [
     "amusd_speedup",
     "best_chain",
     "chain_tokens",
     "dsi_speedup",
+    "fewest_rounds",
     "mirror_round_s",
     "pearl_speedup",
     "pearl_tokens",
@@ -88,3 +90,26 @@ def mirror_round_s(*, expansions: int, expand_s: float, exit_s: float, finish_s:
     """
     rolled_out_s = expansions * expand_s
     return exit_s + max(finish_s, rolled_out_s) + (1 - hit_fraction) * rolled_out_s
+
+
+def fewest_rounds(ranks: Sequence[int], *, verify_rows: int, num_candidates: int) -> int:
+    """Lower bound of the verifications that any policy needs for a traced output, however fast its draft is.
+
+    To accept a token of rank r, a best subtree holds it and its r better siblings; so the accepted tokens of a round
+    have sum(rank + 1) <= verify_rows - 1. Then the bonus token follows, of any rank. A round that starts later in the
+    output never ends earlier, so advancing as far as possible every time needs the fewest rounds.
+
+    ranks: rank of the target's token among the draft's, at every output position. verify_rows, num_candidates: rows of
+    a verification, the root included; children per node.
+    """
+    rounds = position = 0
+    while position < len(ranks):
+        room = verify_rows - 1
+        for rank in ranks[position : position + room]:
+            room -= rank + 1
+            if rank >= num_candidates or room < 0:
+                break
+            position += 1
+        position += 1
+        rounds += 1
+    return rounds

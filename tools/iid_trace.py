@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.artifacts.trace import SYNTHESISED, AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.files.document import ModelRef, Origin
 
 __all__ = ["synthesise_trace"]
@@ -52,5 +52,5 @@ def synthesise_trace(
             )
         )
     return AcceptanceTrace(
-        origin=Origin.here(), source="synthesised", target=_SYNTHETIC, draft=_SYNTHETIC, prompts=tuple(prompts)
+        origin=Origin.here(), source=SYNTHESISED, target=_SYNTHETIC, draft=_SYNTHETIC, prompts=tuple(prompts)
     )

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 
 from swiftspec.acceptance.model import PRIOR, AcceptanceModel, candidate_shares, logits
-from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
+from swiftspec.artifacts.trace import SYNTHESISED, AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies import DraftKind
 
@@ -167,7 +167,7 @@ def _trace(
         for number, tokens in enumerate(texts.tokens)
     )
     return AcceptanceTrace(
-        origin=Origin.here(), source="synthesised", target=target, draft=draft, prompts=prompts, draft_kind=kind
+        origin=Origin.here(), source=SYNTHESISED, target=target, draft=draft, prompts=prompts, draft_kind=kind
     )
 
 

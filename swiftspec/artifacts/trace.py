@@ -17,7 +17,9 @@ from swiftspec.files.reading import parse_json, shown
 from swiftspec.files.writing import write_output
 from swiftspec.policies import DraftKind
 
-__all__ = ["AcceptanceTrace", "Guesser", "Guesses", "TracedPrompt"]
+__all__ = ["SYNTHESISED", "AcceptanceTrace", "Guesser", "Guesses", "TracedPrompt"]
+
+SYNTHESISED = "synthesised"  # source of a trace that holds no text
 
 
 class Guesser(StrEnum):
@@ -132,6 +134,11 @@ class AcceptanceTrace:
     def __post_init__(self) -> None:
         if not self.prompts:
             raise ValueError("prompts is empty; a trace needs at least one")
+
+    @property
+    def has_text(self) -> bool:
+        """Whether its tokens are those of texts, as a model wrote them."""
+        return self.source != SYNTHESISED
 
     @property
     def guessers(self) -> frozenset[Guesser]:

@@ -71,7 +71,7 @@ def plan_for(
         load.check_context(shortest.spec.max_position, shortest.name)
     from swiftspec.planner.degrees import AllowedDegrees
     from swiftspec.planner.fleet.replica import planned_workload
-    from swiftspec.planner.plan import Hardware, Search, make_plan
+    from swiftspec.planner.plan import Hardware, make_plan
     from swiftspec.planner.recorded_routing import with_recorded_routing
     from swiftspec.planner.search.evaluation import warm_up
     from swiftspec.planner.search.sensitivity import Changes
@@ -115,7 +115,6 @@ def plan_for(
         replace(options, load=load),
         progress=progress,
         acceptance=inputs.acceptance,
-        search=Search.QUICK,
         changes=Changes(
             at_context=lambda context: _profile_for(context, deployment, *models),
             with_independent_routing=_independently_routed(inputs.profile, deployment, *models),

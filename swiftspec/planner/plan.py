@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from swiftspec.artifacts.candidate import candidate_costs
 from swiftspec.artifacts.plan import Acceptance, Basis, Candidate, Goal, Objective, Plan
@@ -16,7 +15,6 @@ from swiftspec.planner.fleet.choice import FleetDecision, FleetSearch
 from swiftspec.planner.load_choice import LoadDecision, SearchResult, choose_for_load
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.backends import parallel_backend
-from swiftspec.planner.search.bounds import ClosedForms
 from swiftspec.planner.search.decision import (
     Decision,
     KnownErrors,
@@ -25,32 +23,25 @@ from swiftspec.planner.search.decision import (
     fewest_devices,
     known_errors,
 )
+from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.evaluation import Evaluator
-from swiftspec.planner.search.halving import successive_halving
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.options import ALL, SearchOptions
-from swiftspec.planner.search.quick import UNTRIED, quick_search
 from swiftspec.planner.search.sensitivity import Changes, sensitivities
 from swiftspec.planner.search.simulations import LastRung, RankedOption, Simulations
 from swiftspec.planner.search.space import feasible_options, longest_context
+from swiftspec.planner.search.stages import UNTRIED, search_in_stages
 from swiftspec.policies import Layout, policy_class, policy_classes
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import drafts_elsewhere
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
 
-__all__ = ["Hardware", "Search", "make_plan"]
+__all__ = ["Hardware", "make_plan"]
 
 _UNSAVED = Basis(path="", sha256="")  # `Planned.save` names the files
 _DRAFTS = f"{Role.DRAFT} forwards"
 _SENSITIVITY = (8, 96)  # prompts, and output tokens of each
-
-
-class Search(StrEnum):
-    """Amount of simulation."""
-
-    FULL = "full"  # every option that no bound rules out
-    QUICK = "quick"  # options that are plausible in closed form: seconds, for any number of devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +67,6 @@ def make_plan(
     *,
     progress: Progress,
     acceptance: Acceptance | None = None,
-    search: Search = Search.FULL,
     changes: Changes | None = None,
 ) -> Plan:
     """The best policy, shape and placement, for one user or for a load, by simulation.
@@ -118,7 +108,7 @@ def make_plan(
     with parallel_backend(options.backend):
         evaluator = Evaluator(profile, trace, num_jobs=num_jobs, errors=errors.forwards)
         simulations = Simulations(evaluator=evaluator, trace=trace, goal=goal, seed=options.seed, report=progress)
-        found = _Searches(simulations, feasible, profile, search=search, policy=policy, errors=errors)
+        found = _Searches(simulations, feasible, profile, policy=policy, errors=errors)
         if goal.objective is Objective.DEVICES:
             decision = fewest_devices(found.fastest, found.ranking, goal, most=most)
         else:
@@ -199,14 +189,12 @@ class _Searches:
         options: list[Option],
         profile: Profile,
         *,
-        search: Search,
         policy: str | None,
         errors: KnownErrors,
     ) -> None:
         self._simulations = simulations
         self._options = options
         self._profile = profile
-        self._search = search
         self._policy = policy
         self._errors = errors
         self._num_searches = 0
@@ -221,11 +209,8 @@ class _Searches:
             raise OutOfReachError(f"nothing is feasible on {most_devices} devices")
         self._rejected = Counter()
         self._num_searches += 1
-        if self._search is Search.FULL:
-            finals = successive_halving(self._simulations, options, self._profile, self._rejected)
-        else:
-            closed = ClosedForms(self._profile, self._simulations.trace)
-            finals = quick_search(self._simulations, options, closed, self._rejected, policy=self._policy)
+        closed = ClosedForms(self._profile, self._simulations.trace)
+        finals = search_in_stages(self._simulations, options, closed, self._rejected, policy=self._policy)
         self._widest = self._widest or finals
         self._decision = decide(self._simulations, finals, self._policy, self._errors)
         return self._decision

@@ -85,10 +85,6 @@ class Policy(Protocol):
         """Equal device groups that run the target's program, each with a copy of the target; 1, except for DSI."""
 
     @property
-    def least_target_rows(self) -> int:
-        """Fewest rows of a verification."""
-
-    @property
     def verifies_trees(self) -> bool:
         """Whether a row of a verification may have several children. Layers that keep a state compute chains only."""
 
@@ -144,9 +140,6 @@ class _Tree(Protocol):
 
 class _Policy(Protocol):
     @property
-    def target_rows(self) -> int: ...
-
-    @property
     def chain_tokens(self) -> int: ...
 
     @property
@@ -177,10 +170,6 @@ class Shape:
     @property
     def target_groups(self) -> int:
         return 1
-
-    @property
-    def least_target_rows(self: "_Policy") -> int:
-        return self.target_rows
 
     @property
     def expand_rows(self) -> int:

@@ -15,7 +15,6 @@ _FIELD_TYPES = (int, float, tuple[float, ...])  # types that a plan file can hol
 # Integer fields of a shape, and the minimum of each.
 _COUNTS = {
     "target_rows": 1,
-    "least_target_rows": 1,
     "target_groups": 1,
     "draft_rows": 0,
     "expand_rows": 0,

@@ -26,7 +26,6 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.plan import Search
 from swiftspec.planner.planned_model import planned_pair
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
@@ -112,7 +111,6 @@ def check(case: Case, *, jobs: int = 1) -> Checked:
         num_jobs=jobs,
         progress=lambda *_: None,
         goal=Goal(objective=case.objective),
-        search=Search.QUICK,
         memory=MemoryModel(
             device=machine.spec,
             specs=dict(zip(Role, (target.spec, draft.spec), strict=True)),

@@ -7,7 +7,6 @@ import joblib
 import pytest
 
 from swiftspec.artifacts.plan import Plan
-from swiftspec.planner.plan import Search
 from swiftspec.planner.search.backends import parallel_backend
 from tests.builders import machine_profile
 from tests.engine.processes import gone_within
@@ -80,7 +79,6 @@ def plan(backend: str) -> Plan:
         seed=0,
         num_jobs=2,
         progress=lambda *_: None,
-        search=Search.QUICK,
         backend=backend,
     )
 

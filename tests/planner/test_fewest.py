@@ -9,7 +9,7 @@ from swiftspec.planner.search.decision import known_errors
 from swiftspec.planner.search.evaluation import Budget, Evaluator
 from swiftspec.planner.search.sensitivity import Changes
 from swiftspec.planner.search.space import feasible_options
-from tests.planner.test_quick import MEMORY, PROFILE, TRACE, plan
+from tests.planner.test_stages import MEMORY, PROFILE, TRACE, plan
 
 NUM_DEVICES = 3
 POLICY = "pearl"  # on three splits

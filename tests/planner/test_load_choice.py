@@ -12,7 +12,6 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.planner.load import Load
 from swiftspec.planner.load_choice import MOST_CANDIDATES
-from swiftspec.planner.plan import Search
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.planner.search.space import feasible_options
 from swiftspec.planner.under_load.predictor import Predictor
@@ -80,7 +79,7 @@ def workload(rate: float, **limits: float) -> Workload:
 
 def plan(load: Load | None, **arguments: Any) -> Plan:
     given = {"profile": PROFILE} | arguments
-    return made_plan(trace=TRACE, num_devices=2, search=Search.QUICK, load=load, **given)
+    return made_plan(trace=TRACE, num_devices=2, load=load, **given)
 
 
 def under_load(rate: float, *, tpot_s: float = 0.05, profile: Profile = PROFILE) -> Plan:

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from swiftspec.artifacts.plan import Goal
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.planner.drafts.named import kinds_of
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.search.bounds import ClosedForms
+from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.space import Option, feasible_options
 from swiftspec.policies import POLICIES, DraftKind, Policy, registry
 from swiftspec.policies.base import shape_of
@@ -50,7 +49,7 @@ def planned(policy: type[Policy]) -> tuple[Any, ...]:
     return (
         [described(option) for option in options],
         {reason.removeprefix("my_"): count for reason, count in rejected.items()},
-        [(closed.bound(option, Goal()), closed.estimate(option)) for option in options],
+        [closed.estimate(option) for option in options],
         simulated,
         [shape_of(shape) for shape in policy.host_shapes()],
     )

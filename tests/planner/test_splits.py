@@ -4,7 +4,6 @@ from swiftspec.artifacts.plan import Goal, Objective
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import Inputs, prepare
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.plan import Search
 from swiftspec.planner.planned_model import planned_pair
 from swiftspec.planner.search.evaluation import Budget, Evaluator
 from swiftspec.planner.search.space import feasible_options
@@ -35,7 +34,6 @@ def test_no_split_is_better_per_device_than_the_one_chosen() -> None:
         num_jobs=1,
         progress=lambda *_: None,
         goal=GOAL,
-        search=Search.QUICK,
         memory=MEMORY,
     )
     chosen = made.chosen

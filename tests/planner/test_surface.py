@@ -4,7 +4,7 @@ import pytest
 from swiftspec.artifacts.plan import Goal
 from swiftspec.planner.search.evaluation import Outcome
 from swiftspec.planner.search.option import Option
-from swiftspec.planner.search.quick import Surface
+from swiftspec.planner.search.stages import Surface
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 
 GOAL = Goal()

@@ -1,7 +1,7 @@
 import pytest
 
-from swiftspec.planner.search.bounds import best_tree_tokens, fewest_rounds, serial_round_s
-from tools.closed_forms import chain_tokens
+from swiftspec.planner.search.estimates import best_tree_tokens, serial_round_s
+from tools.closed_forms import chain_tokens, fewest_rounds
 
 
 def test_serial_round_is_drafts_then_verification() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftspec.artifacts.metrics import measure
-from swiftspec.planner.search.bounds import best_tree_tokens
+from swiftspec.planner.search.estimates import best_tree_tokens
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive

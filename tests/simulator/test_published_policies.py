@@ -13,7 +13,7 @@ import pytest
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.search.bounds import best_tree_tokens, serial_round_s
+from swiftspec.planner.search.estimates import best_tree_tokens, serial_round_s
 from swiftspec.policies import Policy
 from swiftspec.policies.asynchronous.amusd import Amusd
 from swiftspec.policies.asynchronous.dsi import Dsi

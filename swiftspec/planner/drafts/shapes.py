@@ -13,7 +13,7 @@ from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.drafts.named import Kind
 from swiftspec.planner.for_device import NUM_NEW_TOKENS, Inputs
 from swiftspec.planner.planned_model import PlannedModel
-from swiftspec.planner.search.bounds import ClosedForms
+from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.space import feasible_options
 from swiftspec.planner.under_load.loads import closed_loop_workload, longest_request

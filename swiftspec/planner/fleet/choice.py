@@ -25,8 +25,8 @@ from swiftspec.planner.fleet.shortlist import Estimate, load_grid, shortlist, wi
 from swiftspec.planner.fleet.sizing import Bracket, Sizing
 from swiftspec.planner.load import Load, load_of
 from swiftspec.planner.load_choice import LoadDecision, SearchResult
-from swiftspec.planner.search.bounds import ClosedForms
 from swiftspec.planner.search.decision import OutOfReachError, simulate_outcomes
+from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.evaluation import Budget
 from swiftspec.planner.search.option import Key, Option
 from swiftspec.planner.under_load.load_curves import LoadCurve, LoadCurves, Means

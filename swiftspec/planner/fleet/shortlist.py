@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from swiftspec.planner.search.bounds import ClosedForms
+from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.option import Key, Option, Split
 from swiftspec.planner.search.simulations import RankedOption
 from swiftspec.planner.under_load.load_curves import LoadCurve

@@ -1,6 +1,5 @@
 """Simulations of one search: budgets, outcomes so far, number left. No strategy here."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,7 +18,6 @@ __all__ = ["SURE_MARGIN", "WIDE_MARGIN", "Expected", "LastRung", "RankedOption",
 # Shares of a limit: an option that meets the first in a short simulation does so in a long one, too; one that misses
 # the second does not.
 SURE_MARGIN, WIDE_MARGIN = 0.97, 1.1
-_LEAST_PROMPTS, _LEAST_TOKENS = 12, 16  # of a share of the trace
 _NUM_SAMPLES = 500  # of prompts, the most typical of which is simulated
 
 _Cell = tuple[str, Split]  # of a policy
@@ -74,19 +72,7 @@ class Simulations:
         """Whether an outcome is within the goal's limits."""
         return RankedOption.of(outcome, self.goal).reach(self.goal) >= 1
 
-    def share(self, prompts: float, tokens: float, *, num_seeds: int = 1, explain: bool = False) -> Budget:
-        """A share of the prompts, spread over the trace, and of the longest output."""
-        num_prompts = len(self.trace.prompts)
-        count = min(num_prompts, max(_LEAST_PROMPTS, math.ceil(prompts * num_prompts)))
-        indices = np.linspace(0, num_prompts - 1, count).round().astype(int)
-        return Budget(
-            prompt_indices=tuple(indices.tolist()),
-            max_new_tokens=min(self.longest, max(_LEAST_TOKENS, math.ceil(tokens * self.longest))),
-            seeds=tuple(range(self.seed, self.seed + num_seeds)),
-            explain=explain,
-        )
-
-    def sample(self, num_prompts: int, num_tokens: int, *, explain: bool = False) -> Budget:
+    def sample(self, num_prompts: int, num_tokens: int, *, num_seeds: int = 1, explain: bool = False) -> Budget:
         """A few prompts whose outputs' beginnings are, together, as easy and as diverse as the whole trace.
 
         The best shape depends on how easy the text is, so the few prompts must not be easier than the rest.
@@ -101,7 +87,7 @@ class Simulations:
         return Budget(
             prompt_indices=tuple(samples[int(np.argmin(distance))].tolist()),
             max_new_tokens=min(self.longest, num_tokens),
-            seeds=(self.seed,),
+            seeds=tuple(range(self.seed, self.seed + num_seeds)),
             explain=explain,
             by_rounds=True,
         )

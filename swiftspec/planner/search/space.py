@@ -155,7 +155,7 @@ class _Checks:
     def __init__(self, profile: Profile, trace: AcceptanceTrace, memory: MemoryModel | None) -> None:
         self._guessers = trace.guessers
         self._draft_kind = trace.draft_kind
-        self._has_text = trace.source != "synthesised"
+        self._has_text = trace.has_text
         self._memory = memory
         self._longest = longest_context(trace)
         latencies = profile.latencies

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.workload import Workload
-from swiftspec.planner.search.bounds import ClosedForms, StepTimes
+from swiftspec.planner.search.estimates import ClosedForms, StepTimes
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.simulations import RankedOption
 from swiftspec.policies import Layout, Policy

@@ -66,10 +66,6 @@ class Amusd(Shape):
         # A chain under verification and another as long; then the draft waits.
         return 2 * self.verify_rows
 
-    @property
-    def least_target_rows(self) -> int:
-        return self.lookahead + 1
-
     def programs(self, request: Request) -> dict[Role, Program]:
         return {Role.TARGET: _verify(request, self), Role.DRAFT: _draft(request, self)}
 

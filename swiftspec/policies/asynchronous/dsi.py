@@ -55,7 +55,6 @@ class Dsi(ChainShape):
     name: ClassVar[str] = "dsi"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
     searched: ClassVar[bool] = False
-    least_target_rows: ClassVar[int] = 1
 
     num_draft_tokens: int = 2
     target_groups: int = 2

@@ -38,7 +38,6 @@ class Pearl(ChainShape):
 
     name: ClassVar[str] = "pearl"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
-    least_target_rows: ClassVar[int] = 1
 
     num_draft_tokens: int = 8
 

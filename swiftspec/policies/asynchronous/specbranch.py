@@ -46,7 +46,6 @@ class SpecBranch(ChainShape):
 
     name: ClassVar[str] = "specbranch"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
-    least_target_rows: ClassVar[int] = 1
 
     num_draft_tokens: int = 8
     branches: int = 4

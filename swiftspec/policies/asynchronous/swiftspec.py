@@ -76,10 +76,6 @@ class SwiftSpec(TreeShape):
             )
 
     @property
-    def least_target_rows(self) -> int:
-        return 1 if self.least_probability else self.verify_rows
-
-    @property
     def draft_rows(self) -> int:
         return self.tree_capacity
 

@@ -50,10 +50,6 @@ class SwiftSpecChain(ChainShape):
             )
 
     @property
-    def least_target_rows(self) -> int:
-        return self.least_draft_tokens + 1
-
-    @property
     def draft_rows(self) -> int:
         return self.tree_capacity
 
@@ -66,7 +62,7 @@ class SwiftSpecChain(ChainShape):
             tree,
             expand=partial(expand, tree, self.expand_rows, self.num_candidates),
             best=partial(tree.best_chain, self.target_rows),
-            is_enough=lambda chain: len(chain.tokens) >= self.least_target_rows,
+            is_enough=lambda chain: len(chain.tokens) > self.least_draft_tokens,
             miss_expansions=1,
         )
 

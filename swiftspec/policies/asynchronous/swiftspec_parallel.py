@@ -66,10 +66,6 @@ class SwiftSpecParallel(TreeShape):
             )
 
     @property
-    def least_target_rows(self) -> int:
-        return 1 if self.least_probability else self.verify_rows
-
-    @property
     def expand_rows(self) -> int:
         return self.expand_nodes + self.expand_leaves * self.num_masks
 

@@ -26,7 +26,6 @@ class ParallelChain(ChainShape):
     layout: ClassVar[Layout] = Layout.COLOCATED
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.PARALLEL, DraftKind.BLOCK})
     elastic: ClassVar[bool] = True
-    least_target_rows: ClassVar[int] = 1  # without a draft
     serial_forwards: ClassVar[int] = 1
 
     num_draft_tokens: int = 6

@@ -52,11 +52,6 @@ class SerialTree(TreeShape):
         return 2 * self.expansions * self.expand_rows + 2
 
     @property
-    def least_target_rows(self) -> int:
-        # Each expansion forwards at least one row and adds num_candidates nodes below it.
-        return min(self.verify_rows, 1 + self.expansions * self.num_candidates)
-
-    @property
     def serial_forwards(self) -> int:
         return self.expansions
 

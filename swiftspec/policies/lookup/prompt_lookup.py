@@ -29,7 +29,6 @@ class PromptLookup(TargetOnly):
     name: ClassVar[str] = "prompt_lookup"
     elastic: ClassVar[bool] = True
     drafts_from_text: ClassVar[bool] = True
-    least_target_rows: ClassVar[int] = 1
 
     num_draft_tokens: int = 5
     longest_match: int = 3

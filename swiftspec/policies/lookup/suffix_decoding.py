@@ -36,7 +36,6 @@ class SuffixDecoding(TargetOnly):
     name: ClassVar[str] = "suffix_decoding"
     elastic: ClassVar[bool] = True
     drafts_from_text: ClassVar[bool] = True
-    least_target_rows: ClassVar[int] = 1
 
     verify_rows: int = 8
     branches: int = 1

@@ -33,7 +33,6 @@ class SuffixOrDraft(ChainShape):
     layout: ClassVar[Layout] = Layout.COLOCATED
     elastic: ClassVar[bool] = True
     drafts_from_text: ClassVar[bool] = True
-    least_target_rows: ClassVar[int] = 2
 
     num_draft_tokens: int = 4
     least_score: float = 2.0

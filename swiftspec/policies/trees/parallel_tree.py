@@ -41,7 +41,6 @@ class ParallelTree(TreeShape):
     layout: ClassVar[Layout] = Layout.COLOCATED
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.PARALLEL, DraftKind.BLOCK})
     elastic: ClassVar[bool] = True
-    least_target_rows: ClassVar[int] = 1  # without a draft
     serial_forwards: ClassVar[int] = 1
 
     verify_rows: int = 12

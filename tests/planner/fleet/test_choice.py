@@ -12,7 +12,6 @@ from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.planner.fleet.replica import planned_workload, replica_share
 from swiftspec.planner.load import Load
-from swiftspec.planner.plan import Search
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.planner.search.space import feasible_options
 from swiftspec.planner.under_load.predictor import Predictor
@@ -67,7 +66,6 @@ def plan(fleet: int, load: Load) -> Plan:
         num_devices=2,
         policy=None,
         seed=0,
-        search=Search.QUICK,
         num_jobs=1,
         progress=lambda *_: None,
         goal=Goal(percentile=90),

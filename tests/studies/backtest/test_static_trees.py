@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from swiftspec.acceptance import PRIOR, rank_acceptance
-from swiftspec.planner.search.bounds import best_tree_tokens
+from swiftspec.planner.search.estimates import best_tree_tokens
 from swiftspec.studies.backtest.static_trees import (
     FORKED,
     SPECINFER_WIDE_LEVEL,

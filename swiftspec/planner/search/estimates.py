@@ -1,16 +1,11 @@
-"""Closed-form speeds: an upper bound rules options out, a plausible estimate says which to simulate first."""
+"""Closed-form speeds: plausible estimates, which say what to simulate first."""
 
 import math
 from collections.abc import Sequence
 from functools import cache
 
-import numpy as np
-import numpy.typing as npt
-
-from swiftspec.artifacts.plan import Goal
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.search.goals import score
 from swiftspec.planner.search.option import Option
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
@@ -18,9 +13,7 @@ from swiftspec.policies.trees.sequoia import static_tree
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["ClosedForms", "StepTimes", "best_tree_tokens", "fewest_rounds", "serial_round_s"]
-
-_ALMOST_NONE = 1e-9
+__all__ = ["ClosedForms", "StepTimes", "best_tree_tokens", "serial_round_s"]
 
 
 def serial_round_s(*, expansions: int, expand_s: float, verify_s: float) -> float:
@@ -37,29 +30,6 @@ def best_tree_tokens(rank_acceptance: Sequence[float], num_nodes: int, *, max_de
     `max_depth` counts the levels below it.
     """
     return sum(node.probability for node in static_tree(tuple(rank_acceptance), num_nodes, max_depth))
-
-
-def fewest_rounds(ranks: Sequence[int], *, verify_rows: int, num_candidates: int) -> int:
-    """Lower bound of the verifications that any policy needs for a traced output, however fast its draft is.
-
-    To accept a token of rank r, a best subtree holds it and its r better siblings; so the accepted tokens of a round
-    have sum(rank + 1) <= verify_rows - 1. Then the bonus token follows, of any rank. A round that starts later in the
-    output never ends earlier, so advancing as far as possible every time needs the fewest rounds.
-
-    ranks: rank of the target's token among the draft's, at every output position. verify_rows, num_candidates: rows of
-    a verification, the root included; children per node.
-    """
-    rounds = position = 0
-    while position < len(ranks):
-        room = verify_rows - 1
-        for rank in ranks[position : position + room]:
-            room -= rank + 1
-            if rank >= num_candidates or room < 0:
-                break
-            position += 1
-        position += 1
-        rounds += 1
-    return rounds
 
 
 class StepTimes:
@@ -111,34 +81,11 @@ class ClosedForms:
     """
 
     def __init__(self, profile: Profile, trace: AcceptanceTrace) -> None:
-        self._ranks = [prompt.ranks.tolist() for prompt in trace.prompts]
-        self._tokens = np.array([len(ranks) for ranks in self._ranks])
         self.context = min(prompt.prompt_length for prompt in trace.prompts) - 1
         self._alone = StepTimes(profile, self.context)
         self._num_recorded = max(prompt.draft.num_candidates for prompt in trace.prompts)
         self._rank_acceptance = trace.rank_acceptance(self._num_recorded)
-        self._fewest_rounds = cache(self._count_fewest_rounds)
         self._tree_tokens = cache(self._best_tree_tokens)
-
-    def bound(self, option: Option, goal: Goal) -> float:
-        """Upper bound of an option's score: the fewest rounds that the trace allows, each the shortest possible.
-
-        The first commit takes a round, later ones the rest. Infinite without a draft, or with a fuzzy one, whose ranks
-        are not recorded; such options are quick to simulate.
-        """
-        policy = option.policy
-        if policy.layout is Layout.TARGET_ONLY or policy.fuzzy:
-            return float("inf")
-        rounds = self._fewest_rounds(policy.target_rows, self._num_candidates(policy))
-        round_s = self._shortest_round_s(option)
-        most = score(
-            goal,
-            tokens=self._tokens,
-            request_s=rounds * round_s,
-            tpot_s=np.maximum(rounds - 1, _ALMOST_NONE) * round_s / np.maximum(self._tokens - 1, 1),
-            num_devices=option.num_devices,
-        )
-        return float(most)
 
     def estimate(self, option: Option, times: StepTimes | None = None) -> float:
         """Plausible speed: the best static tree, were positions independent. Neither a bound nor a prediction.
@@ -186,21 +133,5 @@ class ClosedForms:
     def _num_candidates(self, policy: Policy) -> int:
         return min(self._num_recorded, policy.num_candidates)
 
-    def _shortest_round_s(self, option: Option) -> float:
-        """Time of a verification of the fewest rows, after all of its expansions where nothing overlaps."""
-        policy = option.policy
-        verify_s = self._alone.verify_s(option, rows=policy.least_target_rows)
-        if not policy.serial_forwards:
-            return verify_s
-        expand_s = self._alone.expand_s(option, rows=1)
-        return serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
-
     def _best_tree_tokens(self, num_candidates: int, verify_rows: int, depth: int) -> float:
         return best_tree_tokens(self._rank_acceptance[:num_candidates], verify_rows, max_depth=depth)
-
-    def _count_fewest_rounds(self, verify_rows: int, num_candidates: int) -> npt.NDArray[np.float64]:
-        """Fewest rounds of each prompt."""
-        return np.array(
-            [fewest_rounds(ranks, verify_rows=verify_rows, num_candidates=num_candidates) for ranks in self._ranks],
-            np.float64,
-        )

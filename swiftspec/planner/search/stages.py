@@ -1,4 +1,4 @@
-"""The quick search, for many placements: closed forms choose what to try; few options get longer simulations.
+"""The search: closed forms choose what to try; few options get longer simulations.
 
 On the first rung each policy has its plausible best shape on its plausible splits, which shows the splits and policies
 that deserve more; then come shapes on a policy's best split, and the best of them on other splits. A fit to these short
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from swiftspec.artifacts.plan import Goal
-from swiftspec.planner.search.bounds import ClosedForms
+from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.evaluation import Outcome
 from swiftspec.planner.search.goals import PER_DEVICE, score_of_speed
 from swiftspec.planner.search.option import Key, Option, Split
@@ -32,13 +32,28 @@ from swiftspec.planner.search.simulations import (
 from swiftspec.policies import Policy
 from swiftspec.policies.base import shape_of
 
-__all__ = ["UNTRIED", "Surface", "quick_search"]
+__all__ = ["UNTRIED", "Surface", "search_in_stages"]
 
-# Number of prompts, and output tokens of each.
-_SHORT = (4, 28)
-_LONGER = (8, 64)
-_LONGER_WEIGHT = (8 * 64) / (4 * 28)
-_OTHERS = 3  # prompts for policies that cannot win, with whole outputs
+
+class _Size(NamedTuple):
+    """Prompts and output tokens of each stage.
+
+    others: prompts for policies that cannot win, with whole outputs. requests: of the last stage; the prompts of a
+    smaller trace are simulated under several seeds.
+    """
+
+    short: tuple[int, int]
+    longer: tuple[int, int]
+    others: int
+    requests: int
+
+
+# Every part of a synthesised text is as easy as the rest. In a real one what is copied comes later, so its beginnings
+# do not tell how well a draft that copies does; and its prompts differ.
+_SYNTHESISED = _Size(short=(4, 28), longer=(8, 64), others=3, requests=1)
+_RECORDED = _Size(short=(8, 48), longer=(24, 96), others=32, requests=96)
+_MOST_SEEDS = 3
+
 # On the first rung a policy has this many plausible best splits, and the plausible best for every number of devices.
 _FIRST_SPLITS = 4
 _MOST_SURVIVORS = 3  # policies
@@ -60,10 +75,11 @@ _SURVIVES = 0.93
 # Of a policy's options on all splits, those with at least this share of the best one's score are simulated longer.
 _KEPT_SPLITS = 0.9
 _SHAPES_ON_ALL_SPLITS = 2  # of a policy
+_LEAST_OF_TEXT = 24  # shapes of a policy that drafts from the text
 _RIDGE = 1.0  # as if every value had been seen once more, without effect
 
 
-def quick_search(
+def search_in_stages(
     simulations: Simulations,
     options: Sequence[Option],
     closed: ClosedForms,
@@ -74,7 +90,10 @@ def quick_search(
     """The best options of every policy; the rest is counted in `rejected`; `policy` is searched as the incumbent."""
     estimates: dict[Key, float] = {option.key: closed.estimate(option) for option in options}
     ranked = sorted(options, key=lambda option: _plausibility(simulations, option, estimates[option.key]), reverse=True)
-    short, longer = simulations.sample(*_SHORT), simulations.sample(*_LONGER)
+    trace, longest = simulations.trace, simulations.longest
+    size = _RECORDED if trace.has_text else _SYNTHESISED
+    short, longer = simulations.sample(*size.short), simulations.sample(*size.longer)
+    weight = (len(longer.prompt_indices) * longer.max_new_tokens) / (len(short.prompt_indices) * short.max_new_tokens)
     first = _first_rung(ranked)
     rungs = _Rungs(simulations, ranked, estimates, policy)
     rungs.add(simulations.run(first, short, "splits", ahead=3 * len(first)))
@@ -83,14 +102,14 @@ def quick_search(
         rungs.add(simulations.run(shapes, short, what, ahead=2 * len(shapes) + 5 * len(rungs.policies)))
     for what in ("best of these", "best again"):
         best = [option for name in rungs.policies for option in rungs.to_simulate_longer(name)]
-        rungs.add(simulations.run(best, longer, what, ahead=3 * len(best)), weight=_LONGER_WEIGHT)
+        rungs.add(simulations.run(best, longer, what, ahead=3 * len(best)), weight=weight)
     per_device = simulations.goal.objective in PER_DEVICE
     if per_device:  # the highest speed per device need not be on all devices, or on a split of the first rung
         everywhere = {name: rungs.everywhere(name) for name in rungs.survivors}
         untried = [option for shapes in everywhere.values() for option in shapes if not rungs.has(option)]
         rungs.add(simulations.run(untried, short, "all splits", ahead=2 * len(untried)))
         good = [option for shapes in everywhere.values() for option in rungs.good(shapes)]
-        rungs.add(simulations.run(good, longer, "best splits", ahead=2 * len(good)), weight=_LONGER_WEIGHT)
+        rungs.add(simulations.run(good, longer, "best splits", ahead=2 * len(good)), weight=weight)
     tried = simulations.simulated
     rejected.update(f"{option.policy.name}: {UNTRIED}" for option in options if option.key not in tried)
     policies = rungs.survivors
@@ -100,12 +119,13 @@ def quick_search(
     if simulations.goal.is_limited:  # if any option meets the limits, this does
         last.append(rungs.nearest())
     survivors = list({option.key: option for option in last}.values())
+    num_seeds = min(_MOST_SEEDS, math.ceil(size.requests / len(trace.prompts)))
     survive = {option.policy.name for option in survivors}
     return LastRung(
         survivors=survivors,
-        whole=simulations.sample(len(simulations.trace.prompts), simulations.longest, explain=True),
+        whole=simulations.sample(len(trace.prompts), longest, num_seeds=num_seeds, explain=True),
         others=[option for name in rungs.policies if name not in survive for option in rungs.finalists(name, 1)],
-        sample=simulations.sample(_OTHERS, simulations.longest, explain=True),
+        sample=simulations.sample(size.others, longest, num_seeds=num_seeds, explain=True),
         expected=rungs.expected_of,
     )
 
@@ -194,15 +214,21 @@ class _Rungs:
 
     @property
     def survivors(self) -> list[str]:
-        """Policies that may win, the best first."""
+        """Policies that may win, the best first; and plain decoding, which all others are compared with."""
         ordered = sorted(self.policies, key=self._share, reverse=True)[:_MOST_SURVIVORS]
-        return [name for name in ordered if self._share(name) >= _SURVIVES]
+        best = [name for name in ordered if self._share(name) >= _SURVIVES]
+        return [*best, *(name for name, of in self._options.items() if of[0].policy.plain and name not in best)]
 
     def shapes(self, name: str) -> list[Option]:
         """The plausible best shapes of a policy on its best split."""
         best = max(self._outcomes[name].values(), key=self._simulations.score).option
-        here = (option for option in self._options[name] if option.split_key == best.split_key)
-        return list(islice(here, self._tier(name).shapes))
+        here = [option for option in self._options[name] if option.split_key == best.split_key]
+        count = self._tier(name).shapes
+        if best.policy.drafts_from_text:
+            # Closed forms know nothing of the text: shapes of all kinds, so that each field's effect is seen.
+            count = max(count, _LEAST_OF_TEXT)
+            here = [here[index] for index in np.random.default_rng(0).permutation(len(here)).tolist()]
+        return here[:count]
 
     def on_other_splits(self, name: str) -> list[Option]:
         """A policy's best shapes on the splits of the first rung, and on all splits that use every device."""
