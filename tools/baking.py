@@ -36,7 +36,7 @@ from swiftspec.models import known_model
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind, Row
 from swiftspec.profiler.helper_processes import forkserver
-from swiftspec.profiler.steps import computed_spec
+from swiftspec.profiler.passes import computed_spec
 from tools.compiling import compiling
 from tools.tuning import ROWS, candidates, kernel_of, products_of, weight_of
 

@@ -185,7 +185,7 @@ def _tune(options: argparse.Namespace) -> Iterator[Record]:
 def _ops(options: argparse.Namespace) -> Iterator[Record]:
     from swiftspec.files.document import ModelRef, Origin
     from swiftspec.profiler.op_benchmark import CONTEXTS, ROWS, BenchmarkGrid, measure_ops, op_tables
-    from swiftspec.profiler.steps import computed_spec
+    from swiftspec.profiler.passes import computed_spec
 
     models = [ModelRef(model="demo/target", dtype="bfloat16", inflate=options.inflate)]
     models.append(ModelRef(model="demo/draft", dtype="bfloat16"))

@@ -29,7 +29,7 @@ from swiftspec.kernels.tables import Choice, Product, dump_table
 from swiftspec.models import known_model, sharded
 from swiftspec.models.spec import ModelSpec
 from swiftspec.profiler.op_timer import OpTimer
-from swiftspec.profiler.steps import computed_spec
+from swiftspec.profiler.passes import computed_spec
 
 __all__ = [
     "MIN_GAIN",

@@ -21,13 +21,14 @@ def profile(
     num_devices: int | None = None,
     ranks: int = 1,
     max_sequences: int = 1,
+    minutes: float | None = None,
     accept_noise: bool = False,
     stages: Stages = silent,
 ) -> Profile:
     """Measure how long forwards of a model pair take on this machine.
 
     Every kind of forward is timed on one device, on two, and so on, with the other model idle and busy. A pair of
-    small models takes a few minutes.
+    small models takes a few minutes, a slow one `minutes`.
 
     Parameters
     ----------
@@ -46,6 +47,8 @@ def profile(
         On a CPU, also measure tensor parallelism over this many processes.
     max_sequences : int
         Also measure what each sequence adds to a step of up to this many, at most 64.
+    minutes : float, optional
+        Measure no longer: with slow models, fewer passes, contexts and repetitions. 10 by default, on GPUs 5.
     accept_noise : bool
         Return a profile of GPUs even if its measurements contradict each other. On a CPU that is only a warning of the
         logger `swiftspec`.
@@ -79,6 +82,7 @@ def profile(
         num_devices=num_devices,
         ranks=ranks,
         max_sequences=max_sequences,
+        minutes=minutes,
         accept_noise=accept_noise,
         stages=stages,
     ).profile

@@ -174,6 +174,8 @@ class Profile(Document):
         Models whose prompts a CPU pads to one of a few sizes, see `artifacts.steps`.
     others_share : float, optional
         Share of the cores' time that other processes took while this was measured.
+    passes : int, optional
+        Times that everything was measured on a CPU, each on new processes; fewer where the models are slow.
     sharing : Sharing, optional
         Cost of steps of several sequences. A file without it has no such field.
     warm_up : tuple of WarmUpCost
@@ -214,6 +216,7 @@ class Profile(Document):
     checks: tuple[StepPoint, ...] = ()
     padded_prompts: tuple[Role, ...] = tuple(Role)
     others_share: float | None = Field(default=None, ge=0.0, le=1.0)
+    passes: int | None = Field(default=None, ge=1, exclude_if=lambda count: count is None)
     sharing: Sharing | None = None
     warm_up: tuple[WarmUpCost, ...] = ()
     feature_bytes: int = Field(default=0, ge=0, exclude_if=lambda count: not count)

@@ -97,7 +97,7 @@ def demo(
                     out=directory / "profile.json",
                     plot=directory / "profile.png" if plot else None,
                 ),
-                passes=course.choice.passes,
+                effort=course.choice.effort,
                 stop=course.no_more_passes(),
             )
         course.refit()

@@ -19,15 +19,16 @@ from swiftspec.timing.timeline import Phase
 from swiftspec.timing.warm_up import WarmUpCost
 
 if TYPE_CHECKING:
+    from swiftspec.profiler.effort import Effort
     from swiftspec.profiler.op_benchmark import OpRow
 
 __all__ = ["profile", "show_profile", "show_sharing", "show_warm_up"]
 
 
-def profile(asked: ProfileFlags, *, passes: int | None = None, stop: Callable[[], bool] | None = None) -> Profile:
+def profile(asked: ProfileFlags, *, effort: "Effort | None" = None, stop: Callable[[], bool] | None = None) -> Profile:
     """Measure, print and save the pair's forwards and, with --ops, the operations they consist of.
 
-    `passes` and `stop` are passed to `measure_profile`.
+    `effort` and `stop` are passed to `measure_profile`.
 
     ValueError, and nothing saved, if measurements on a GPU contradict each other and --accept-noise is not given.
     """
@@ -55,7 +56,8 @@ def profile(asked: ProfileFlags, *, passes: int | None = None, stop: Callable[[]
         with_ops=asked.ops is not None,
         accept_noise=asked.accept_noise,
         stages=console.progress,
-        passes=passes,
+        minutes=asked.minutes,
+        effort=effort,
         stop=stop,
     )
     measured = both.profile

@@ -1,21 +1,13 @@
 """Time budget of the demo: how much of it fits, given a gauge of the machine. Pure: measures nothing."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
 from swiftspec.demo.gauge import Gauge
-from swiftspec.profiler.grids import (
-    CONTEXTS,
-    DRAFT_ROWS,
-    HALVES_ROWS,
-    HOST_TOKENS,
-    PASSES,
-    REPEATS,
-    SWEEP_REPEATS,
-    TARGET_ROWS,
-    most_host_shapes,
-)
+from swiftspec.policies import Layout
+from swiftspec.profiler.effort import SHORT, Effort, pass_seconds
+from swiftspec.profiler.grids import CONTEXTS, DRAFT_ROWS, PASSES, SWEEP_REPEATS, TARGET_ROWS
 
 __all__ = [
     "LADDER",
@@ -31,16 +23,14 @@ __all__ = [
 
 STAGES = ("profile", "trace", "plan", "run", "validate")
 _MARGIN = 1.15  # estimates are sometimes too low by this factor
-# Tokens committed per round: on the bundled pair's text, and on the random tokens of a profile.
-_TOKENS_PER_ROUND, _RANDOM_TOKENS_PER_ROUND = 4.0, 2.0
+_TOKENS_PER_ROUND = 4.0  # on the bundled pair's text
 _TREE_ROWS, _DRAFTS_PER_ROUND = 8, 4  # a round costs a verification and some draft forwards
 _DRAFTS_PER_VERIFICATION = 4  # in a profile, during each forward of the target
-_RESUMED_ROWS = 6
 # Time other than forwards, for importing torch and forking, in units of one prompt's simulation: both scale alike with
 # the machine's speed.
 _START_SIMULATIONS = 600
-# Prompts that a search simulates: a fixed number, and some for every traced prompt.
-_SEARCH_SIMULATIONS, _FINAL_SIMULATIONS_PER_PROMPT = 4600, 30
+# Prompts that a search simulates, counted as whole ones: a fixed number, and some for every traced prompt.
+_SEARCH_SIMULATIONS, _FINAL_SIMULATIONS_PER_PROMPT = 2900, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +48,11 @@ class Choice:
     traced: int
     validated: int
     repeats: int
+
+    @property
+    def effort(self) -> Effort:
+        """That of the profile; a single pass is a short one."""
+        return Effort(passes=self.passes) if self.passes > 1 else SHORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +111,7 @@ def stage_seconds(gauge: Gauge, scope: Scope, choice: Choice) -> dict[str, float
     engines = 2 if gauge.num_devices > 1 else 1
     sweeps = engines * (choice.repeats * choice.validated * scope.num_policies / 24 + len(CONTEXTS) / 2)
     return {
-        "profile": start_s + choice.passes * sum(load_s + s for s in _bench_seconds(gauge, choice)),
+        "profile": start_s + choice.passes * pass_seconds(choice.effort, gauge.pace(choice.layers), _layouts(gauge)),
         "trace": start_s + choice.traced * _traced_seconds(gauge, scope),
         "plan": start_s
         + gauge.simulation_s
@@ -137,25 +132,15 @@ def closing_seconds(gauge: Gauge, scope: Scope, choice: Choice) -> float:
     return simulated_s + choice.validated * _guessing_seconds(gauge, scope)
 
 
-def _bench_seconds(gauge: Gauge, choice: Choice) -> Iterator[float]:
-    """Seconds for every profiled group of cores: one of each size, and every split into two."""
-    sweeps = (1 + SWEEP_REPEATS) * _sweep_seconds(gauge, choice)
-    for _ in range(gauge.num_devices):
-        yield len(CONTEXTS) * sweeps + _host_seconds(gauge, choice)
-    halves = (1 + SWEEP_REPEATS) * sum(gauge.target_s(choice.layers, rows) for rows in HALVES_ROWS)
-    resumed = REPEATS * (len(DRAFT_ROWS) + 4) * gauge.target_s(choice.layers, _RESUMED_ROWS)
-    for _ in range(gauge.num_devices - 1):
-        yield len(CONTEXTS) * (sweeps + halves + resumed) + _host_seconds(gauge, choice)
+def _layouts(gauge: Gauge) -> list[Layout]:
+    """Of every profiled group of cores: one of each size, and every split into two."""
+    count = gauge.num_devices
+    return [*[Layout.COLOCATED] * count, *[Layout.DISAGGREGATED] * (count - 1)]
 
 
 def _sweep_seconds(gauge: Gauge, choice: Choice) -> float:
     target = sum(gauge.target_s(choice.layers, rows) for rows in TARGET_ROWS)
     return target + _DRAFTS_PER_VERIFICATION * len(TARGET_ROWS) * gauge.draft.at(mean(DRAFT_ROWS))
-
-
-def _host_seconds(gauge: Gauge, choice: Choice) -> float:
-    """Seconds of the policies that a profile runs to measure a round's costs other than forwards."""
-    return most_host_shapes() * HOST_TOKENS / _RANDOM_TOKENS_PER_ROUND * _round_seconds(gauge, choice)
 
 
 def _round_seconds(gauge: Gauge, choice: Choice) -> float:

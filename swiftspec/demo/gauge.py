@@ -4,42 +4,19 @@ Torch is imported only when it is needed.
 """
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from statistics import mean
-from typing import Self
 
 from swiftspec.files.document import ModelRef
+from swiftspec.profiler.effort import Curve, Pace
 
-__all__ = ["Curve", "Gauge", "instructions", "take_gauge"]
+__all__ = ["Gauge", "instructions", "take_gauge"]
 
 _ROWS = (1, 8, 32)
 _RECORDED = Path(__file__).parents[1] / "profiles" / "demo-sapphire-rapids-2-cores" / "plan.json"
 _SIMULATED = "serial_tree"
 _REPEATS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Seconds of one forward by number of rows, linear between those measured; they never fall as rows grow."""
-
-    seconds: Mapping[int, float]
-
-    @classmethod
-    def of(cls, samples: Mapping[int, Sequence[float]]) -> Self:
-        """Curve of the samples' means, not medians: they grow on a busy machine, as the stages will."""
-        return cls({rows: mean(seconds) for rows, seconds in samples.items()})
-
-    def at(self, rows: float) -> float:
-        """Seconds of a forward of `rows` rows."""
-        points = sorted(self.seconds.items())
-        if len(points) == 1:
-            return points[0][1]
-        segments = list(pairwise(points))
-        (fewer, fewer_s), (more, more_s) = next((pair for pair in segments if rows <= pair[1][0]), segments[-1])
-        return max(fewer_s, fewer_s + (rows - fewer) / (more - fewer) * (more_s - fewer_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +40,15 @@ class Gauge:
     simulation_s: float
     num_devices: int
 
+    def pace(self, layers: int) -> Pace:
+        """That of a profile of a target of `layers` layers, on one core."""
+        return Pace(
+            target=Curve({rows: self.target_s(layers, rows) for rows in _ROWS}),
+            draft=self.draft,
+            prompt_token_s=(self.target_s(layers, _ROWS[-1]) + self.draft.at(_ROWS[-1])) / _ROWS[-1],
+            start_s=self.load_s * layers / self.deep_layers,
+        )
+
     def target_s(self, layers: int, rows: float) -> float:
         """Seconds of a forward of a target of `layers` layers, on a line through the two measured depths."""
         if self.deep_layers == self.base_layers:
@@ -74,7 +60,7 @@ class Gauge:
 def take_gauge(target: ModelRef, draft: ModelRef, *, num_devices: int) -> Gauge:
     """Time a target as it is and inflated, the draft, and a simulation."""
     from swiftspec.profiler.dtype_choice import forward_seconds
-    from swiftspec.profiler.steps import computed_spec
+    from swiftspec.profiler.passes import computed_spec
 
     base = target.model_copy(update={"inflate": None})
     start_s = time.perf_counter()

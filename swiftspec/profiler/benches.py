@@ -53,10 +53,11 @@ class Bench:
         ):
             yield engine
 
-    def host_shapes(self, kind: DraftKind = DraftKind.SERIAL) -> list[Policy]:
-        """Shapes for a kind of draft whose trees fit into the engine's caches."""
+    def host_shapes(self, kind: DraftKind = DraftKind.SERIAL, *, all_shapes: bool = True) -> list[Policy]:
+        """Shapes for a kind of draft whose trees fit into the engine's caches, all of them or one of every policy."""
         most = TREE_SLOTS[self.device]
-        return [shape for shape in host_shapes(self.layout, kind) if max(shape.draft_rows, shape.target_rows) <= most]
+        shapes = host_shapes(self.layout, kind, all_shapes=all_shapes)
+        return [shape for shape in shapes if max(shape.draft_rows, shape.target_rows) <= most]
 
 
 class _NoOpExecutor(LocalExecutor):

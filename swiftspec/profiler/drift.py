@@ -11,8 +11,9 @@ from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.grids import REPEATS, SWEEP_REPEATS
+from swiftspec.profiler.passes import drafting_alone, new_resumptions, new_sweeps
 from swiftspec.profiler.prompts import Prompts
-from swiftspec.profiler.steps import drafting_alone, new_resumptions, new_sweeps, step_points
+from swiftspec.profiler.steps import step_points
 from swiftspec.timing.step_key import RowFactors, StepTable
 from swiftspec.timing.timeline import Timeline
 

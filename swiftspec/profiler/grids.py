@@ -1,6 +1,7 @@
 """Grid of a CPU profile: row counts, contexts, repetitions, and the policies that are run for host costs."""
 
 from dataclasses import fields, replace
+from itertools import islice
 from typing import Any, cast
 
 from swiftspec.policies import DraftKind, Layout, Policy, policy_classes
@@ -33,19 +34,27 @@ _FITTED = 0.5
 HOST_TOKENS = 48
 
 
-def host_shapes(layout: Layout, kind: DraftKind = DraftKind.SERIAL) -> list[Policy]:
+def host_shapes(layout: Layout, kind: DraftKind = DraftKind.SERIAL, *, all_shapes: bool = True) -> list[Policy]:
     """Shapes whose host costs a profile measures, of the policies that a bench of this layout runs with such a draft.
 
     Of every policy, since programs differ in what they do between forwards; but for those that need several groups.
+
+    all_shapes: every policy's, or its first one only.
     """
     layouts = {layout, Layout.TARGET_ONLY} if layout is Layout.COLOCATED else {layout}
-    found = (shape for policy in policy_classes(None) if policy.layout in layouts for shape in policy.host_shapes())
+    most = None if all_shapes else 1
+    found = (
+        shape
+        for policy in policy_classes(None)
+        if policy.layout in layouts
+        for shape in islice(policy.host_shapes(), most)
+    )
     return [_as_planned(shape) for shape in found if kind in shape.drafts and shape.target_groups == 1]
 
 
-def most_host_shapes() -> int:
+def most_host_shapes(*, all_shapes: bool = True) -> int:
     """Shapes of the layout that has most of them."""
-    return max(len(host_shapes(layout)) for layout in (Layout.COLOCATED, Layout.DISAGGREGATED))
+    return max(len(host_shapes(layout, all_shapes=all_shapes)) for layout in (Layout.COLOCATED, Layout.DISAGGREGATED))
 
 
 def _as_planned(shape: Policy) -> Policy:

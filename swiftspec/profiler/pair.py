@@ -19,6 +19,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
 
 if TYPE_CHECKING:
+    from swiftspec.profiler.effort import Effort
     from swiftspec.profiler.noise_checks import Complaint
     from swiftspec.profiler.op_benchmark import OpRow
 
@@ -72,12 +73,13 @@ def measure_pair(
     with_ops: bool = False,
     accept_noise: bool = False,
     stages: Stages = silent,
-    passes: int | None = None,
+    minutes: float | None = None,
+    effort: Effort | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> MeasuredPair:
     """Measure as `swiftspec.profile` does and, if `with_ops`, also the operations that forwards consist of.
 
-    `passes` and `stop` are passed to `measure_profile`.
+    `minutes`, `effort` and `stop` are passed to `measure_profile`.
     """
     num_devices = _checked_devices(device, num_devices, ranks)
     if max_sequences != 1:
@@ -97,7 +99,8 @@ def measure_pair(
             progress=progress,
             ranks=ranks,
             max_sequences=max_sequences,
-            passes=passes,
+            minutes=minutes,
+            effort=effort,
             stop=stop,
         )
     profile = profile.model_copy(update={"others_share": contention.others_share})
@@ -140,7 +143,7 @@ def _checked_devices(device: str, num_devices: int | None, ranks: int) -> int:
 
 def _specs(pair: Pair) -> list[tuple[ModelSpec, str]]:
     """Shape and dtype of both models, inflated."""
-    from swiftspec.profiler.steps import computed_spec
+    from swiftspec.profiler.passes import computed_spec
 
     return [(computed_spec(reference), reference.dtype) for reference in (pair.target, pair.draft)]
 

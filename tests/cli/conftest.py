@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from swiftspec.cli.app import main
+from swiftspec.profiler.effort import Effort
 from tests.cli import samples
 from tests.cli.tokenizer_files import write_printable_tokenizer
 
@@ -47,10 +48,12 @@ class Stage:
 @contextmanager
 def brief_profiles() -> Iterator[None]:
     """Profiles that are enough for a plan, not for a good one: in full they take many times as long."""
-    brief = {"PASSES": 1, "SWEEP_REPEATS": 1, "REPEATS": 1, "CONTEXTS": (16, 64), "HOST_TOKENS": 16}
+    brief = Effort(passes=1, contexts=2, repeats=1, host_tokens=16)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in brief.items():
-            patch.setattr(f"swiftspec.profiler.steps.{name}", value)
+        patch.setattr("swiftspec.profiler.effort._LADDER", (brief,))
+        patch.setattr("swiftspec.demo.budget.SHORT", brief)
+        patch.setattr("swiftspec.profiler.passes.REPEATS", 1)
+        patch.setattr("swiftspec.profiler.passes.CONTEXTS", (16, 64))
         patch.setattr("swiftspec.profiler.pauses._REPEATS", 1)
         yield
 

@@ -4,7 +4,8 @@ import pytest
 
 from swiftspec.demo import DEMO_INFLATION
 from swiftspec.demo.budget import LADDER, STAGES, Choice, Scope, choose, left_out, restricted, stage_seconds
-from swiftspec.demo.gauge import Curve, Gauge
+from swiftspec.demo.gauge import Gauge
+from swiftspec.profiler.effort import Curve
 
 SCOPE = Scope(new_tokens=96, num_policies=4)
 BUDGET_S = 480.0

@@ -16,7 +16,7 @@ from swiftspec.files.document import ModelRef
 from swiftspec.policies import DraftKind, Layout, Policy, Request, make_policy
 from swiftspec.policies.asynchronous.ssd_head import SsdHead
 from swiftspec.policies.effects import Role
-from swiftspec.profiler import steps
+from swiftspec.profiler import passes
 from swiftspec.profiler.programs import HeadInterruptions
 from swiftspec.profiler.shared_programs import HeadSharing
 from swiftspec.profiler.steps import step_points
@@ -106,8 +106,8 @@ def test_a_policy_without_features_is_refused(engine: Launcher) -> None:
 
 
 SWEEPS = (
-    *steps.new_sweeps(Layout.DISAGGREGATED, repeats=1, device="cpu", kind=DraftKind.HEAD),
-    steps.new_resumptions(repeats=1, device="cpu", kind=DraftKind.HEAD),
+    *passes.new_sweeps(Layout.DISAGGREGATED, repeats=1, device="cpu", kind=DraftKind.HEAD),
+    passes.new_resumptions(repeats=1, device="cpu", kind=DraftKind.HEAD),
     HeadInterruptions(target_rows_grid=(1,), draft_rows_grid=(1,), halves_rows_grid=(), repeats=1),
     HeadSharing(index=0, num_requests=2, begin_s=0.0, repeats=1),
 )

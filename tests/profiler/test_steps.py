@@ -12,8 +12,9 @@ from swiftspec.policies.asynchronous.dsi import Dsi
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.effects import Role
-from swiftspec.profiler import grids, steps
+from swiftspec.profiler import grids, passes
 from swiftspec.profiler.benches import benches_of
+from swiftspec.profiler.effort import Effort
 from swiftspec.profiler.host_costs import arrival_point, host_points
 from swiftspec.profiler.steps import measure_profile, step_points
 from swiftspec.timing.sharing import SharingTable
@@ -120,8 +121,6 @@ def test_a_hop_is_counted_only_where_the_receiver_was_waiting() -> None:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
     target, draft = references(write_pair(tmp_path_factory.mktemp("pair"), architecture="llama"))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("PASSES", 1), ("SWEEP_REPEATS", 3), ("HOST_TOKENS", 24)):
-            patch.setattr(steps, name, value)
         patch.setattr("swiftspec.profiler.shared_steps._REPEATS", 3)
         patch.setattr("swiftspec.profiler.pauses._REPEATS", 1)
         return measure_profile(
@@ -130,6 +129,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
             device="cpu",
             num_devices=min(2, len(os.sched_getaffinity(0))),
             max_sequences=4,
+            effort=Effort(passes=1, repeats=3, host_tokens=24),
             progress=lambda *_: None,
         )
 
@@ -196,9 +196,9 @@ def test_gpus_are_measured_in_groups_and_splits_of_all_sizes() -> None:
 
 def test_a_gpus_sweeps_are_of_the_rows_that_its_graphs_are_made_for() -> None:
     for layout in (Layout.COLOCATED, Layout.DISAGGREGATED):
-        for sweep in steps.new_sweeps(layout, repeats=1, device="cuda"):
+        for sweep in passes.new_sweeps(layout, repeats=1, device="cuda"):
             assert max(sweep.target_rows, sweep.draft_rows) <= TREE_SLOTS["cuda"]
-    assert {*steps.GPU_TARGET_ROWS, *steps.GPU_DRAFT_ROWS, *steps.GPU_HALVES_ROWS} == set(CAPTURE_SIZES)
+    assert {*passes.GPU_TARGET_ROWS, *passes.GPU_DRAFT_ROWS, *passes.GPU_HALVES_ROWS} == set(CAPTURE_SIZES)
 
 
 def test_host_costs_are_each_policys_own_and_those_of_all_together() -> None:

@@ -47,7 +47,12 @@ class ProfileFlags:
     python: flags.EnginePython = None
     server_args: flags.ServerArgs = None
     minutes: Annotated[
-        float | None, typer.Option(min=1, metavar="N", help="Of a server: measure no longer. Default: 15, on GPUs 6.")
+        float | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Measure no longer, so less of slow models. Default: 10, of a server 15; on GPUs 5 and 6.",
+        ),
     ] = None
     starts: Annotated[
         int,

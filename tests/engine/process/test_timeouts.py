@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from swiftspec.engine.process.timeouts import RestartBudget, Silence, is_stopped
+from swiftspec.engine.process.timeouts import RestartBudget, Silence, TargetSilence, is_stopped
 from tests.clock import Clock
 
 
@@ -27,6 +27,26 @@ def test_who_was_suspended_blames_nobody(clock: Clock) -> None:
     silence = Silence(clock)
     clock.now_s += 3600.0
     assert silence.look() < 1.0
+
+
+@pytest.mark.parametrize(
+    ("busy", "seconds", "said"),
+    [
+        (0.9, 200.0, ""),
+        (0.9, 400.0, "no token from the target for 300 s: it computes"),
+        (0.01, 20.0, ""),
+        (0.01, 60.0, "no token from the target for 30 s: it uses hardly any processor time, as a process that hangs"),
+    ],
+)
+def test_a_target_that_computes_may_be_silent_for_longer_than_one_that_is_idle(
+    clock: Clock, caplog: pytest.LogCaptureFixture, busy: float, seconds: float, said: str
+) -> None:
+    silence = TargetSilence(clock, processor_s=lambda _: busy * clock.now_s)
+    while clock.now_s < seconds:
+        clock.now_s += 0.25
+        silence.look([os.getpid()])
+    assert len(caplog.messages) == bool(said)
+    assert all(message.startswith(said) for message in caplog.messages)
 
 
 def test_restarts_are_counted_within_an_hour(clock: Clock) -> None:

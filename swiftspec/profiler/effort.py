@@ -1,0 +1,172 @@
+"""Effort of a profile: how much is measured in a given time, by how long forwards take. Pure: measures nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import mean
+from typing import Self, TypeVar
+
+from swiftspec.policies import Layout
+from swiftspec.profiler.grids import (
+    CONTEXTS,
+    DRAFT_ROWS,
+    HALVES_ROWS,
+    HOST_TOKENS,
+    PASSES,
+    REPEATS,
+    SWEEP_REPEATS,
+    TARGET_ROWS,
+    most_host_shapes,
+)
+
+__all__ = ["FULL", "SHORT", "Curve", "Effort", "Pace", "Schedule", "left_out", "pass_seconds"]
+
+_ROUND_TOKENS = 2.0  # per round, on a profile's texts
+_ROUND_ROWS, _ROUND_DRAFTS = 8, 4  # a round costs a verification and some draft forwards
+_DRAFTS_PER_VERIFICATION = 4  # of a sweep, on the same devices
+_ALONE = 4  # bursts of one row more than of the other sizes
+_RESUMED_ROWS, _INTERRUPTED = 6, 4 * REPEATS  # rows of a verification meanwhile; verifications per context
+_Context = TypeVar("_Context")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """Amount of a profile's measurements.
+
+    passes: times that everything is measured, each on new processes.
+    contexts: lengths of the text before a forward, of those of the grid.
+    repeats: forwards of every size, per pass and context.
+    discards: whether every size first runs once and is not counted: its first forward may take longer.
+    host_tokens: output tokens of every policy that runs to measure the host's costs.
+    all_shapes: whether every policy runs in several shapes for that, or in one.
+    """
+
+    passes: int = PASSES
+    contexts: int = len(CONTEXTS)
+    repeats: int = SWEEP_REPEATS
+    discards: bool = True
+    host_tokens: int = HOST_TOKENS
+    all_shapes: bool = True
+
+    def of(self, contexts: Sequence[_Context]) -> list[_Context]:
+        """So many of the contexts, evenly spread, the longest among them."""
+        count = min(self.contexts, len(contexts))
+        last = len(contexts) - 1
+        return [contexts[last - round(index * last / max(1, count - 1))] for index in reversed(range(count))]
+
+
+FULL = Effort()
+SHORT = Effort(passes=1, repeats=3, host_tokens=24, all_shapes=False)
+# Passes go first: other processes' slow spells have more effect then. Contexts go last: time grows evenly with them.
+_LADDER = (
+    FULL,
+    Effort(passes=2),
+    Effort(passes=1),
+    SHORT,
+    Effort(passes=1, repeats=3, discards=False, host_tokens=16, all_shapes=False),
+    Effort(passes=1, contexts=3, repeats=3, discards=False, host_tokens=12, all_shapes=False),
+    Effort(passes=1, contexts=2, repeats=3, discards=False, host_tokens=12, all_shapes=False),
+    Effort(passes=1, contexts=2, repeats=2, discards=False, host_tokens=10, all_shapes=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds of one forward by number of rows, linear between those measured; they never fall as rows grow."""
+
+    seconds: Mapping[int, float]
+
+    @classmethod
+    def of(cls, samples: Mapping[int, Sequence[float]]) -> Self:
+        """Curve of the samples' means, not medians: they grow on a busy machine, as what is estimated will."""
+        return cls({rows: mean(seconds) for rows, seconds in samples.items()})
+
+    def at(self, rows: float) -> float:
+        """Seconds of a forward of `rows` rows."""
+        points = sorted(self.seconds.items())
+        if len(points) == 1:
+            return points[0][1]
+        segments = list(pairwise(points))
+        (fewer, fewer_s), (more, more_s) = next((pair for pair in segments if rows <= pair[1][0]), segments[-1])
+        return max(fewer_s, fewer_s + (rows - fewer) / (more - fewer) * (more_s - fewer_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Seconds of both models' forwards, of each token of a prompt for both together, and of an engine's start."""
+
+    target: Curve
+    draft: Curve
+    prompt_token_s: float
+    start_s: float
+
+
+def pass_seconds(effort: Effort, pace: Pace, layouts: Sequence[Layout], contexts: Sequence[int] = CONTEXTS) -> float:
+    """Estimated seconds of one pass over benches of these layouts."""
+    return sum(_bench_seconds(effort, pace, layout, effort.of(contexts)) for layout in layouts)
+
+
+def _bench_seconds(effort: Effort, pace: Pace, layout: Layout, contexts: Sequence[int]) -> float:
+    target, draft = pace.target, pace.draft
+    repeats = effort.repeats + effort.discards
+    verified_s = sum(map(target.at, TARGET_ROWS))
+    if layout is Layout.COLOCATED:
+        drafted_s = _DRAFTS_PER_VERIFICATION * len(TARGET_ROWS) * draft.at(mean(DRAFT_ROWS))
+        context_s = repeats * (2 * verified_s + _ALONE * target.at(1) + drafted_s)
+        prompts = 2 * (1 + effort.discards)
+    else:
+        context_s = repeats * (verified_s + sum(map(target.at, HALVES_ROWS)))
+        context_s += (REPEATS * len(DRAFT_ROWS) + _INTERRUPTED) * target.at(_RESUMED_ROWS)
+        prompts = 3 + effort.discards
+    read_s = prompts * sum(contexts) * pace.prompt_token_s
+    return pace.start_s + len(contexts) * context_s + read_s + _host_seconds(effort, pace)
+
+
+def _host_seconds(effort: Effort, pace: Pace) -> float:
+    """Seconds of the policies that run to measure a round's costs other than forwards."""
+    round_s = pace.target.at(_ROUND_ROWS) + _ROUND_DRAFTS * pace.draft.at(_ROUND_ROWS)
+    rounds = effort.host_tokens / _ROUND_TOKENS
+    return most_host_shapes(all_shapes=effort.all_shapes) * (rounds * round_s + CONTEXTS[1] * pace.prompt_token_s)
+
+
+class Schedule:
+    """A profile's effort within a time, chosen by a first look, and lowered if that was too hopeful.
+
+    layouts: of the benches of a pass, in their order. within_s: seconds for all of it. most_passes: of the device.
+    contexts: the grid's.
+    effort: that of the next bench.
+    """
+
+    def __init__(
+        self, pace: Pace, layouts: Sequence[Layout], *, within_s: float, most_passes: int, contexts: Sequence[int]
+    ) -> None:
+        self._pace, self._layouts, self._within_s, self._contexts = pace, layouts, within_s, contexts
+        ladder = [replace(effort, passes=min(effort.passes, most_passes)) for effort in _LADDER]
+        fitting = (effort for effort in ladder if effort.passes * self._pass_s(effort, layouts) <= within_s)
+        self.effort = next(fitting, ladder[-1])
+        self._lower = [effort for effort in ladder if effort.contexts == self.effort.contexts]
+
+    def note(self, done: int, *, spent_s: float) -> None:
+        """Choose again in a first pass, of which so many benches have taken so long."""
+        pace = spent_s / self._pass_s(self.effort, self._layouts[:done])
+        left_s, left = self._within_s - spent_s, self._layouts[done:]
+        lower = self._lower[self._lower.index(self.effort) :]
+        self.effort = next((one for one in lower if pace * self._pass_s(one, left) <= left_s), lower[-1])
+
+    def has_time(self, passes: int, *, spent_s: float) -> bool:
+        """Whether another pass is wanted and fits, after so many have taken so long."""
+        return passes < self.effort.passes and spent_s * (passes + 1) / passes <= self._within_s
+
+    def _pass_s(self, effort: Effort, layouts: Sequence[Layout]) -> float:
+        return pass_seconds(effort, self._pace, layouts, self._contexts)
+
+
+def left_out(effort: Effort, wanted: Effort = FULL) -> list[str]:
+    """What a shorter profile has less of, clauses; empty if it lacks nothing."""
+    counts = (
+        (effort.passes, wanted.passes, "passes"),
+        (effort.contexts, wanted.contexts, "contexts"),
+        (effort.repeats, wanted.repeats, "forwards of each size"),
+        (effort.host_tokens, wanted.host_tokens, "tokens of each policy"),
+    )
+    return [f"{had} of {every} {what}" for had, every, what in counts if had < every]

@@ -1,0 +1,255 @@
+"""Passes over the benches of a profile: programs that measure, and policies, on every engine, as far as time allows."""
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from swiftspec.devices.local import Device
+from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES
+from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.files.document import ModelRef
+from swiftspec.models.inflation import inflated_spec
+from swiftspec.models.spec import ModelSpec
+from swiftspec.policies import DraftKind, Layout, Policy, Request
+from swiftspec.policies.effects import Role
+from swiftspec.profiler.benches import Bench
+from swiftspec.profiler.effort import FULL, Curve, Effort, Pace, Schedule, left_out
+from swiftspec.profiler.grids import (
+    CONTEXTS,
+    DRAFT_ROWS,
+    HALVES_ROWS,
+    PASSES,
+    REPEATS,
+    TARGET_ROWS,
+)
+from swiftspec.profiler.pauses import measure_pauses
+from swiftspec.profiler.programs import (
+    AlternatingSweep,
+    HeadInterruptions,
+    HeadResumptions,
+    HeadSweep,
+    Interruptions,
+    OverlappedSweep,
+    Resumptions,
+    TargetSweep,
+)
+from swiftspec.profiler.prompts import Prompts, prompts_for
+from swiftspec.profiler.tensor_parallel import CollectiveSamples
+from swiftspec.progress import Progress
+from swiftspec.timing.timeline import DRAFTING, Phase, Timeline
+from swiftspec.timing.warm_up import WarmUpCost
+
+__all__ = ["MINUTES", "Passes", "computed_spec", "drafting_alone", "new_resumptions", "new_sweeps"]
+
+# A GPU's forwards are captured for these numbers of rows; others run with the next larger one.
+GPU_TARGET_ROWS = CAPTURE_SIZES
+GPU_DRAFT_ROWS = tuple(rows for rows in CAPTURE_SIZES if rows <= 32)
+GPU_HALVES_ROWS = tuple(rows for rows in CAPTURE_SIZES if 2 <= rows <= 16)
+GPU_CONTEXTS = (64, 500, 1000, 2000, 4000)
+GPU_PASSES = 1  # a GPU is not shared, and capturing its forwards takes longer than measuring them
+MINUTES = {"cpu": 10.0, "cuda": 5.0}  # of a profile, if it is not told otherwise
+_FEW_ROWS = (1, 8, 32)  # of a first look
+_SLACK = 512  # slots of the cache beyond the longest context, for rows and the tokens of a request
+_log = logging.getLogger("swiftspec")
+
+
+class Passes:
+    """Passes over all benches, as many and as thorough as time allows.
+
+    num_further: stages after them, for progress.
+
+    sweeps: timelines of each bench. rounds: names of policies and their timelines.
+    """
+
+    def __init__(
+        self,
+        target: ModelRef,
+        draft: ModelRef,
+        benches: Sequence[Bench],
+        *,
+        device: str,
+        progress: Progress,
+        num_further: int,
+    ) -> None:
+        self.spec = computed_spec(target)
+        wanted, rows = (CONTEXTS, TARGET_ROWS) if device == "cpu" else (GPU_CONTEXTS, GPU_TARGET_ROWS)
+        self._grid = [context for context in wanted if context + max(rows) <= self.spec.max_position]
+        self.contexts: list[int] = []
+        self.max_context = min(self.spec.max_position, max(self._grid, default=0) + _SLACK)
+        self.sweeps: list[list[Timeline]] = [[] for _ in benches]
+        self.rounds: list[tuple[str, Timeline]] = []
+        self.warm_up: list[WarmUpCost] = []
+        self.interrupted: list[Timeline] = []
+        self.tp_groups = CollectiveSamples({Role.TARGET: target, Role.DRAFT: draft})
+        self.num_passes = 0
+        self._target, self._draft, self._benches, self._device = target, draft, benches, device
+        self._progress, self._num_further = progress, num_further
+        self._num_passes_wanted = self._num_done = 0
+        self._num_stages = 1
+
+    def tell(self, what: str) -> None:
+        """Report the next stage."""
+        self._progress(min(self._num_done, self._num_stages), self._num_stages, what)
+        self._num_done += 1
+
+    def measure(self, *, within_s: float, effort: Effort | None, stop: Callable[[], bool] | None) -> None:
+        """All passes. effort, stop: as of `measure_profile`."""
+        began_s = time.perf_counter()
+        schedule: Schedule | None = None
+        if effort is not None:
+            self._begin(effort)
+        while True:
+            for done, (bench, timelines) in enumerate(zip(self._benches, self.sweeps, strict=True), start=1):
+                self.tell(f"{self._pass}{bench}: loading")
+                opened_s = time.perf_counter()
+                with bench.open(target=self._target, draft=self._draft, max_context=self.max_context) as engine:
+                    measured = _Measurement(engine, bench, prompts_for(self._target, self.spec))
+                    if effort is None:
+                        schedule = self._schedule(measured, within_s, start_s=time.perf_counter() - opened_s)
+                        self._begin(effort := schedule.effort)
+                    timelines += self._bench(measured, effort)
+                if bench.silent:
+                    self.tp_groups.measure(bench)
+                if schedule is not None and not self.num_passes:
+                    schedule.note(done, spent_s=time.perf_counter() - began_s)
+                    effort = schedule.effort
+            self.num_passes += 1
+            assert effort is not None, "there is a bench"
+            spent_s = time.perf_counter() - began_s
+            if schedule is not None and not schedule.has_time(self.num_passes, spent_s=spent_s):
+                return
+            if self.num_passes == effort.passes or (stop is not None and stop()):
+                return
+
+    def _schedule(self, measured: "_Measurement", within_s: float, *, start_s: float) -> Schedule:
+        most = PASSES if self._device == "cpu" else GPU_PASSES
+        layouts = [bench.layout for bench in self._benches]
+        pace = measured.pace(start_s)
+        schedule = Schedule(pace, layouts, within_s=within_s, most_passes=most, contexts=self._grid)
+        if clauses := left_out(schedule.effort, replace(FULL, passes=most)):
+            _log.warning(
+                "the models are slow; to measure for %g minutes: %s", round(within_s / 60, 1), ", ".join(clauses)
+            )
+        return schedule
+
+    def _begin(self, effort: Effort) -> None:
+        self.contexts = effort.of(self._grid)
+        self._num_passes_wanted = effort.passes
+        self._num_stages = effort.passes * len(self._benches) * (len(self.contexts) + 2) + self._num_further + 1
+
+    @property
+    def _pass(self) -> str:
+        return f"pass {self.num_passes + 1} of {self._num_passes_wanted}, " if self._num_passes_wanted else ""
+
+    def _bench(self, measured: "_Measurement", effort: Effort) -> Iterator[Timeline]:
+        bench = measured.bench
+        what = f"{self._pass}{bench}"
+        for context in self.contexts:
+            self.tell(f"{what}: steps at context {context}")
+            yield from measured.sweep(context, effort)
+            if bench.layout is Layout.DISAGGREGATED:
+                yield measured.resume(context)
+                self.interrupted.append(measured.interrupt(context))
+        self.tell(f"{what}: {'collectives' if bench.silent else 'host costs'}")
+        if not bench.ranks:
+            self.rounds += measured.policies(effort)
+        if self.num_passes == 0 and self._device == "cpu" and bench.layout is Layout.COLOCATED and not bench.ranks:
+            degree = len(bench.groups[Role.TARGET])
+            cost = measure_pauses(measured.engine, degree=degree, vocab_size=self.spec.vocab_size)
+            self.warm_up += [cost] if cost else []
+
+
+class _Measurement:
+    """Requests on one engine."""
+
+    def __init__(self, engine: Launcher, bench: Bench, prompt: Prompts) -> None:
+        self.engine = engine
+        self.bench = bench
+        self._prompt = prompt
+        self._kind = engine.draft_facts.kind
+
+    def pace(self, start_s: float) -> Pace:
+        """A first look at forwards on the shortest context. start_s: what the engine's start took."""
+        seconds: dict[Phase, dict[int, list[float]]] = {}
+        for _ in range(2):  # the first time only warms up
+            seconds = defaultdict(lambda: defaultdict(list))
+            for sweep in new_sweeps(
+                self.bench.layout, repeats=1, device=self.bench.device, kind=self._kind, few_rows=True
+            ):
+                for span in self._run(sweep, CONTEXTS[0], max_new_tokens=1).spans:
+                    seconds[span.phase][span.rows].append(span.end_s - span.start_s)
+        read_s = max(map(max, seconds[Phase.PREFILL].values()))
+        drafted = {**seconds[Phase.EXPAND], **seconds[Phase.FUZZY]}
+        return Pace(
+            target=Curve.of(seconds[Phase.VERIFY]),
+            draft=Curve.of(drafted or seconds[Phase.VERIFY]),
+            prompt_token_s=read_s / CONTEXTS[0],
+            start_s=start_s,
+        )
+
+    def sweep(self, context: int, effort: Effort) -> list[Timeline]:
+        timelines: list[Timeline] = []
+        for repeats in (1, effort.repeats) if effort.discards else (effort.repeats,):
+            sweeps = new_sweeps(self.bench.layout, repeats=repeats, device=self.bench.device, kind=self._kind)
+            timelines = [self._run(sweep, context, max_new_tokens=1) for sweep in sweeps]
+        return timelines  # without the first ones, which compile the shapes of this context
+
+    def resume(self, context: int) -> Timeline:
+        sweep = new_resumptions(repeats=REPEATS, device=self.bench.device, kind=self._kind)
+        return drafting_alone(self._run(sweep, context, max_new_tokens=1))
+
+    def interrupt(self, context: int) -> Timeline:
+        interruptions = HeadInterruptions if self._kind.reads_target else Interruptions
+        sweep = interruptions(target_rows_grid=(1,), draft_rows_grid=(1,), halves_rows_grid=(), repeats=2 * REPEATS)
+        return self._run(sweep, context, max_new_tokens=1)
+
+    def policies(self, effort: Effort) -> list[tuple[str, Timeline]]:
+        """Real rounds of policies for the draft's kind, for their costs other than forwards."""
+        shapes = self.bench.host_shapes(self._kind, all_shapes=effort.all_shapes)
+        return [(shape.name, self._run(shape, CONTEXTS[1], max_new_tokens=effort.host_tokens)) for shape in shapes]
+
+    def _run(self, policy: Policy, context: int, *, max_new_tokens: int) -> Timeline:
+        request = Request(prompt=self._prompt(context), max_new_tokens=max_new_tokens)
+        generation = self.engine.generate(policy, request, request_id=str(context), sampler=Sampler())
+        if generation.interrupted:
+            raise KeyboardInterrupt
+        return generation.timeline
+
+
+def new_sweeps(
+    layout: Layout, *, repeats: int, device: Device, kind: DraftKind = DraftKind.SERIAL, few_rows: bool = False
+) -> list[Policy]:
+    """Measuring programs over every row count of every kind of forward, or a few of them. kind: of the draft."""
+    on_cores, on_gpu = (TARGET_ROWS, DRAFT_ROWS, HALVES_ROWS), (GPU_TARGET_ROWS, GPU_DRAFT_ROWS, GPU_HALVES_ROWS)
+    grids: tuple[tuple[int, ...], ...] = on_cores if device == "cpu" else on_gpu
+    if few_rows:
+        grids = tuple(tuple(rows for rows in grid if rows in _FEW_ROWS) for grid in grids)
+    target, draft, halves = grids
+    apart = HeadSweep if kind.reads_target else OverlappedSweep
+    sweeps: tuple[type[OverlappedSweep | AlternatingSweep | TargetSweep], ...] = (
+        (apart,) if layout is Layout.DISAGGREGATED else (AlternatingSweep, TargetSweep)
+    )
+    return [
+        sweep(target_rows_grid=target, draft_rows_grid=draft, halves_rows_grid=halves, repeats=repeats)
+        for sweep in sweeps
+    ]
+
+
+def new_resumptions(*, repeats: int, device: Device, kind: DraftKind = DraftKind.SERIAL) -> Policy:
+    """A measuring program over every row count of the draft's first forward after a wait, on groups of its own."""
+    resumptions = HeadResumptions if kind.reads_target else Resumptions
+    rows = DRAFT_ROWS if device == "cpu" else GPU_DRAFT_ROWS
+    return resumptions(target_rows_grid=(1,), draft_rows_grid=rows, halves_rows_grid=(), repeats=repeats)
+
+
+def drafting_alone(timeline: Timeline) -> Timeline:
+    """The timeline with the draft's forwards only, as `Resumptions` are made for; the target's are dropped."""
+    return replace(timeline, spans=tuple(span for span in timeline.spans if span.phase in DRAFTING))
+
+
+def computed_spec(reference: ModelRef) -> ModelSpec:
+    """Shape of the model as it runs: inflated if the reference says so."""
+    return inflated_spec(reference.model, reference.inflate)
