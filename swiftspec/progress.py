@@ -1,10 +1,19 @@
-"""Progress reports: functions that take seconds accept `Stages`; `silent` ignores them."""
+"""Progress reports: functions that take seconds accept `Stages`; `silent` ignores them. And the time that is enough."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-__all__ = ["Progress", "Stages", "silent"]
+__all__ = ["MINUTES", "Progress", "Stages", "silent", "time_limit"]
+
+MINUTES = 10.0  # that a stage takes at most, of slow models, if it is not told how much to do
+
+
+def time_limit(minutes: float = MINUTES) -> Callable[[], bool]:
+    """A function that says whether so much time has passed since now."""
+    ends_s = time.monotonic() + 60 * minutes
+    return lambda: time.monotonic() >= ends_s
 
 
 class Progress(Protocol):

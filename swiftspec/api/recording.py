@@ -4,7 +4,7 @@ from swiftspec.api.inputs import Prompts, read_texts
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.devices.local import num_devices_here
-from swiftspec.progress import Stages, silent
+from swiftspec.progress import Stages, silent, time_limit
 
 __all__ = ["NUM_CANDIDATES", "profile", "trace"]
 
@@ -113,7 +113,8 @@ def trace(
     max_new_tokens : int
         Output tokens per prompt, at most.
     limit : int, optional
-        Use at most this many prompts, spread evenly over those given.
+        Use this many prompts, spread evenly over those given. By default all, or of slow models as many as ten minutes
+        allow, with a warning of the logger `swiftspec`.
     stages : Stages
         Receives progress reports.
 
@@ -148,4 +149,5 @@ def trace(
             num_candidates=NUM_CANDIDATES,
             num_threads=num_devices_here("cpu"),
             progress=progress,
+            stop=time_limit() if limit is None else lambda: False,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from swiftspec.api.inputs import Prompts, read_plan, read_texts
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.report import Report
-from swiftspec.progress import Stages, silent
+from swiftspec.progress import Stages, silent, time_limit
 
 __all__ = ["validate"]
 
@@ -35,7 +35,7 @@ def validate(
     repeats : int
         How often each prompt is run with each policy; speeds are medians over the repetitions.
     limit : int, optional
-        Use at most this many prompts, spread evenly over those given.
+        Use this many prompts, spread evenly over those given. By default all, or of slow models what ten minutes allow.
     max_new_tokens : int, optional
         Output tokens per prompt; the plan's if not given.
     stages : Stages
@@ -73,6 +73,7 @@ def validate(
         max_new_tokens=max_new_tokens,
         basis=(planned.profile, planned.trace),
         stages=stages,
+        stop=time_limit() if limit is None else None,
     )
     if interrupted:
         raise KeyboardInterrupt

@@ -14,7 +14,7 @@ from weakref import finalize
 from swiftspec.errors import FieldError
 from swiftspec.files.reading import open_input, parse_json, read_lines, shown
 
-__all__ = ["Prompt", "PromptFile", "read_prompts", "spread", "stretched"]
+__all__ = ["Prompt", "PromptFile", "evenly", "read_prompts", "spread", "stretched"]
 
 _MOST_LINE_BYTES = 16 << 20  # a text of millions of tokens
 _MOST_PROMPTS = 1_000_000
@@ -118,6 +118,13 @@ def spread(prompts: Sequence[Prompt], limit: int | None) -> Sequence[Prompt]:
     if limit is None or limit >= len(prompts):
         return prompts
     return [prompts[number * len(prompts) // limit] for number in range(limit)]
+
+
+def evenly(count: int) -> list[int]:
+    """The numbers below `count`, so ordered that the first few, however many, are spread over all of them."""
+    bits = max(1, (count - 1).bit_length())
+    reversed_bits = (int(f"{number:0{bits}b}"[::-1], 2) for number in range(1 << bits))
+    return [number for number in reversed_bits if number < count]
 
 
 def stretched(tokens: Sequence[int], length: int) -> list[int]:

@@ -52,7 +52,8 @@ PlanFile = Annotated[Path, typer.Option(metavar="FILE", help="A plan, as `swifts
 PolicyName = Annotated[str | None, typer.Option(metavar="NAME", help="One of the plan's alternatives.")]
 Prompts = Annotated[Path, typer.Option(metavar="FILE", help="JSON lines with `prompt`, or Spec-Bench `turns`.")]
 NumPrompts = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Use at most this many prompts, spread over the file.")
+    int | None,
+    typer.Option(min=1, metavar="N", help="Use at most this many prompts, spread over the file."),
 ]
 NewTokens = Annotated[int | None, typer.Option(min=1, help="Output tokens per prompt, at most. Default: the plan's.")]
 Load = Annotated[

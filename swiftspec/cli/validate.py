@@ -20,6 +20,7 @@ from swiftspec.cli.validate_published import validate_published
 from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.devices.contention import Contention, watch_contention
 from swiftspec.files.document import file_sha256
+from swiftspec.progress import time_limit
 from swiftspec.reports.formatting import count, milliseconds, percent, signed_percent, speed
 from swiftspec.validation.measuring import measure_plan
 
@@ -113,7 +114,7 @@ def validate_plan(asked: ValidateFlags, *, stop: Callable[[], bool] | None = Non
             max_new_tokens=asked.max_new_tokens,
             basis=_basis(made, plan),
             stages=console.progress,
-            stop=stop,
+            stop=stop or _default_limit(asked),
         )
     show_report(report, made, contention)
     if asked.plot is not None:
@@ -125,6 +126,11 @@ def validate_plan(asked: ValidateFlags, *, stop: Callable[[], bool] | None = Non
     if interrupted:
         raise KeyboardInterrupt
     return report
+
+
+def _default_limit(asked: ValidateFlags) -> Callable[[], bool] | None:
+    """None if it is said how much to measure."""
+    return time_limit() if asked.num_prompts is None and asked.repeats is None else None
 
 
 def _basis(made: Plan, plan_path: Path) -> tuple[Profile, AcceptanceTrace] | None:

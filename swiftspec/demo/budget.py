@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from statistics import mean
 
 from swiftspec.demo.gauge import Gauge
-from swiftspec.policies import Layout
-from swiftspec.profiler.effort import SHORT, Effort, pass_seconds
+from swiftspec.profiler.effort import SHORT, Effort, layouts_on, pass_seconds
 from swiftspec.profiler.grids import CONTEXTS, DRAFT_ROWS, PASSES, SWEEP_REPEATS, TARGET_ROWS
 
 __all__ = [
@@ -111,7 +110,8 @@ def stage_seconds(gauge: Gauge, scope: Scope, choice: Choice) -> dict[str, float
     engines = 2 if gauge.num_devices > 1 else 1
     sweeps = engines * (choice.repeats * choice.validated * scope.num_policies / 24 + len(CONTEXTS) / 2)
     return {
-        "profile": start_s + choice.passes * pass_seconds(choice.effort, gauge.pace(choice.layers), _layouts(gauge)),
+        "profile": start_s
+        + choice.passes * pass_seconds(choice.effort, gauge.pace(choice.layers), layouts_on(gauge.num_devices)),
         "trace": start_s + choice.traced * _traced_seconds(gauge, scope),
         "plan": start_s
         + gauge.simulation_s
@@ -130,12 +130,6 @@ def closing_seconds(gauge: Gauge, scope: Scope, choice: Choice) -> float:
     """Seconds of a validation after its last prompt, for the re-timed and re-traced predictions."""
     simulated_s = gauge.simulation_s * scope.num_policies * (choice.traced + choice.validated) / gauge.num_devices
     return simulated_s + choice.validated * _guessing_seconds(gauge, scope)
-
-
-def _layouts(gauge: Gauge) -> list[Layout]:
-    """Of every profiled group of cores: one of each size, and every split into two."""
-    count = gauge.num_devices
-    return [*[Layout.COLOCATED] * count, *[Layout.DISAGGREGATED] * (count - 1)]
 
 
 def _sweep_seconds(gauge: Gauge, choice: Choice) -> float:

@@ -41,7 +41,7 @@ __all__ = ["Hardware", "make_plan"]
 
 _UNSAVED = Basis(path="", sha256="")  # `Planned.save` names the files
 _DRAFTS = f"{Role.DRAFT} forwards"
-_SENSITIVITY = (8, 96)  # prompts, and output tokens of each
+_SENSITIVITY = (6, 64)  # prompts, and output tokens of each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

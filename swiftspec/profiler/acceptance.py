@@ -1,5 +1,6 @@
 """Recording of an AcceptanceTrace: the target decodes greedily; at every position the draft's candidates are kept."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from swiftspec.artifacts.prompts import evenly
 from swiftspec.artifacts.routes import route_bytes, smallest_routes
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.engine.model.drafts.block_runner import BlockRunner
@@ -27,6 +29,8 @@ from swiftspec.progress import Progress
 __all__ = ["record_trace"]
 
 _Ask = Callable[[Model, Rows], torch.Tensor]
+_log = logging.getLogger("swiftspec")
+_LEAST_PROMPTS = 4  # traced, however long they take
 _SEQUENCE = 0  # one prompt after another
 _TREE_SLOTS = 64
 _FEW_CANDIDATES = 8  # of guessers that no policy asks for more
@@ -44,8 +48,11 @@ def record_trace(
     num_threads: int,
     progress: Progress,
     outputs: Sequence[Sequence[int]] | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> AcceptanceTrace:
     """Run both models once over `prompts`, pairs of id and token ids.
+
+    stop: asked between prompts whether time has run out; the prompts until then are spread evenly over all.
 
     outputs: the target's greedy output after each prompt, if it is already known; it is then not decoded again, and
     `max_new_tokens` is an upper bound on its length.
@@ -71,9 +78,12 @@ def record_trace(
     )
     if all(model.has_own_threads for model in models.values()):
         torch.set_num_threads(1)
-    traced = []
-    for number, (prompt_id, prompt) in enumerate(prompts):
-        progress(number, len(prompts), f"prompt {prompt_id}")
+    traced: dict[int, TracedPrompt] = {}
+    for number in evenly(len(prompts)):
+        if len(traced) >= _LEAST_PROMPTS and stop():
+            break
+        prompt_id, prompt = prompts[number]
+        progress(len(traced), len(prompts), f"prompt {prompt_id}")
         if outputs is None:
             with _blamed(target, prompt_id):
                 output = _greedy(models[Role.TARGET], prompt, max_new_tokens, frozenset(spec.eos_token_ids))
@@ -81,9 +91,15 @@ def record_trace(
             output = list(outputs[number])
         with _blamed(draft, prompt_id):
             found = _traced(models, prompt_id, prompt, output, num_candidates, spec)
-            traced.append(
-                replace(found, ahead=_ahead(models[Role.DRAFT], found, facts.mask_token)) if num_ahead else found
-            )
+            if num_ahead:
+                found = replace(found, ahead=_ahead(models[Role.DRAFT], found, facts.mask_token))
+            traced[number] = found
+    if len(traced) < len(prompts):
+        _log.warning(
+            "the models are slow: %d of %d prompts were traced; --num-prompts traces as many as it says",
+            len(traced),
+            len(prompts),
+        )
     progress(len(prompts), len(prompts), "done")
     return AcceptanceTrace(
         origin=Origin.here(),
@@ -92,7 +108,7 @@ def record_trace(
         draft=draft,
         draft_kind=facts.kind,
         num_experts=spec.experts.num_experts if spec.experts else 0,
-        prompts=tuple(traced),
+        prompts=tuple(traced[number] for number in sorted(traced)),
     )
 
 

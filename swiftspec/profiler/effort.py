@@ -19,7 +19,7 @@ from swiftspec.profiler.grids import (
     most_host_shapes,
 )
 
-__all__ = ["FULL", "SHORT", "Curve", "Effort", "Pace", "Schedule", "left_out", "pass_seconds"]
+__all__ = ["FULL", "SHORT", "Curve", "Effort", "Pace", "Schedule", "layouts_on", "left_out", "pass_seconds"]
 
 _ROUND_TOKENS = 2.0  # per round, on a profile's texts
 _ROUND_ROWS, _ROUND_DRAFTS = 8, 4  # a round costs a verification and some draft forwards
@@ -99,6 +99,11 @@ class Pace:
     draft: Curve
     prompt_token_s: float
     start_s: float
+
+
+def layouts_on(num_devices: int) -> list[Layout]:
+    """Layouts of the benches without ranks: a group of each size, and every split into two."""
+    return [*[Layout.COLOCATED] * num_devices, *[Layout.DISAGGREGATED] * (num_devices - 1)]
 
 
 def pass_seconds(effort: Effort, pace: Pace, layouts: Sequence[Layout], contexts: Sequence[int] = CONTEXTS) -> float:

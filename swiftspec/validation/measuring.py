@@ -22,15 +22,12 @@ from swiftspec.timing.step_key import RowFactors, StepTable
 from swiftspec.validation.validator import Measurement, make_report, plain_outputs
 
 if TYPE_CHECKING:
-    from swiftspec.engine.launcher import Generation
-    from swiftspec.profiler.drift import DriftProbe
-
-if TYPE_CHECKING:
-    from swiftspec.engine.launcher import Launcher
+    from swiftspec.engine.launcher import Generation, Launcher
     from swiftspec.profiler.drift import DriftProbe
 
 __all__ = ["drift_probe", "list_drift", "measure_plan", "measured_text", "retimed_figures"]
 
+_LEAST_PROMPTS = 4
 _SWEEP_EVERY = 24  # requests; a sweep takes as long as two or three
 
 
@@ -121,7 +118,7 @@ def measure_plan(
     no repetition was complete.
 
     `stop` is asked between prompts whether time has run out. The first repetition then ends with the prompts done so
-    far, at least one for each policy; a later, incomplete one does not count.
+    far, at least four, or one for each of fewer policies; a later, incomplete one does not count.
     """
     check_devices(made, candidates, source=source)
     tasks = make_tasks(made, candidates, prompts, max_new_tokens=max_new_tokens or made.max_new_tokens)
@@ -210,7 +207,7 @@ def _repetition(
     """
     done: dict[str, list[Generation]] = defaultdict(list)
     for number, task in enumerate(tasks):
-        if number >= len(candidates) and stop():
+        if number >= min(_LEAST_PROMPTS, len(candidates)) and stop():
             break
         if number % max(1, _SWEEP_EVERY // len(candidates)) == 0:
             sweep()

@@ -1,6 +1,6 @@
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from swiftspec.artifacts.prompts import evenly
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
 from swiftspec.policies import DraftKind
 from swiftspec.profiler.acceptance import record_trace
@@ -24,7 +25,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def record(
-    models: tuple[Path, Path], max_new_tokens: int, *, outputs: Sequence[Sequence[int]] | None = None
+    models: tuple[Path, Path],
+    max_new_tokens: int,
+    *,
+    outputs: Sequence[Sequence[int]] | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> AcceptanceTrace:
     target, draft = references(models)
     return record_trace(
@@ -36,6 +41,7 @@ def record(
         num_threads=1,
         progress=lambda *_: None,
         outputs=outputs,
+        stop=stop,
     )
 
 
@@ -137,3 +143,13 @@ def test_guesses_ahead_are_those_of_a_plain_forward_over_masks(models: tuple[Pat
 def test_a_serial_draft_has_no_guesses_ahead(models: tuple[Path, Path]) -> None:
     trace = record(models, 4)
     assert (trace.draft_kind, trace.num_ahead) == (DraftKind.SERIAL, 0)
+
+
+def test_prompts_until_time_runs_out_are_spread_over_all(
+    models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert evenly(8) == [0, 4, 2, 6, 1, 5, 3, 7]
+    assert sorted(evenly(11)) == list(range(11))
+    monkeypatch.setattr("swiftspec.profiler.acceptance._LEAST_PROMPTS", 2)
+    assert [traced.prompt_id for traced in record(models, 8, stop=lambda: True).prompts] == ["a", "c"]
+    assert "2 of 3 prompts were traced" in caplog.text

@@ -16,6 +16,8 @@ __all__ = ["AdviseFlags", "LoadTestFlags", "ValidateFlags"]
 class ValidateFlags:
     """Compare predicted with measured: of a plan, or in files.
 
+    A plan's policies are measured for ten minutes at most, unless --num-prompts or --repeats says how much to measure.
+
     \b
     Examples:
       swiftspec validate --plan plan.json --prompts other-prompts.jsonl --json report.json

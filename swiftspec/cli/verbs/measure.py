@@ -70,7 +70,8 @@ class ProfileFlags:
 class TraceFlags:
     """Record how the draft ranks the target's own output.
 
-    An inflated target has the same output as the small one, so one trace serves for both.
+    An inflated target has the same output as the small one, so one trace serves for both. With slow models, no prompt
+    begins after ten minutes, unless --num-prompts says how many to trace.
 
     \b
     Example:

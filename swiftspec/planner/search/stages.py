@@ -55,7 +55,7 @@ _RECORDED = _Size(short=(8, 48), longer=(24, 96), others=32, requests=96)
 _MOST_SEEDS = 3
 
 # On the first rung a policy has this many plausible best splits, and the plausible best for every number of devices.
-_FIRST_SPLITS = 4
+_FIRST_SPLITS = 3
 _MOST_SURVIVORS = 3  # policies
 UNTRIED = "less promising in closed form than the simulated options"
 
@@ -69,12 +69,13 @@ class _Tier(NamedTuple):
     longer: int  # options that are simulated longer; twice as many where there are other splits
 
 
-_TIERS = (_Tier(1.0, 60, 2, 8), _Tier(0.85, 16, 1, 3), _Tier(0.6, 8, 0, 2), _Tier(0.0, 4, 0, 1))
+_TIERS = (_Tier(1.0, 36, 1, 5), _Tier(0.85, 10, 1, 2), _Tier(0.6, 4, 0, 1), _Tier(0.0, 2, 0, 1))
 # A policy with at least this share of the incumbent's score is simulated on the whole trace.
 _SURVIVES = 0.93
 # Of a policy's options on all splits, those with at least this share of the best one's score are simulated longer.
 _KEPT_SPLITS = 0.9
 _SHAPES_ON_ALL_SPLITS = 2  # of a policy
+_FINALISTS = 2  # options of the best policy that are simulated on the whole trace
 _LEAST_OF_TEXT = 24  # shapes of a policy that drafts from the text
 _RIDGE = 1.0  # as if every value had been seen once more, without effect
 
@@ -113,7 +114,7 @@ def search_in_stages(
     tried = simulations.simulated
     rejected.update(f"{option.policy.name}: {UNTRIED}" for option in options if option.key not in tried)
     policies = rungs.survivors
-    last = [option for rank, name in enumerate(policies) for option in rungs.finalists(name, 1 if rank else 3)]
+    last = [option for rank, name in enumerate(policies) for option in rungs.finalists(name, 1 if rank else _FINALISTS)]
     if per_device:  # fewer devices are better, as slow as the limits allow
         last += [option for name in policies for option in rungs.finalists(name, 3, margin=WIDE_MARGIN)]
     if simulations.goal.is_limited:  # if any option meets the limits, this does
