@@ -69,13 +69,13 @@ class _Tier(NamedTuple):
     longer: int  # options that are simulated longer; twice as many where there are other splits
 
 
-_TIERS = (_Tier(1.0, 36, 1, 5), _Tier(0.85, 10, 1, 2), _Tier(0.6, 4, 0, 1), _Tier(0.0, 2, 0, 1))
+_TIERS = (_Tier(1.0, 36, 1, 8), _Tier(0.85, 10, 1, 2), _Tier(0.6, 4, 0, 1), _Tier(0.0, 2, 0, 1))
 # A policy with at least this share of the incumbent's score is simulated on the whole trace.
 _SURVIVES = 0.93
 # Of a policy's options on all splits, those with at least this share of the best one's score are simulated longer.
 _KEPT_SPLITS = 0.9
 _SHAPES_ON_ALL_SPLITS = 2  # of a policy
-_FINALISTS = 2  # options of the best policy that are simulated on the whole trace
+_FINALISTS = 3  # options of the best policy that are simulated on the whole trace
 _LEAST_OF_TEXT = 24  # shapes of a policy that drafts from the text
 _RIDGE = 1.0  # as if every value had been seen once more, without effect
 
