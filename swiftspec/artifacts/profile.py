@@ -24,12 +24,14 @@ from swiftspec.timing.warm_up import WarmUpCost
 
 __all__ = [
     "MOST_DEVICES",
+    "PASSES",
     "Collective",
     "HostPoint",
     "Profile",
     "StepPoint",
 ]
 
+PASSES = 3  # of a whole profile of this machine
 MOST_DEVICES = 65536  # more than any plan has
 _Seconds = Annotated[float, Field(gt=0, le=1e6)]  # a forward of twelve days is a mistake
 _Degree = Annotated[int, Field(ge=1, le=MOST_DEVICES)]

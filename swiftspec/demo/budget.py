@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
+from swiftspec.artifacts.profile import PASSES
 from swiftspec.demo.gauge import Gauge
 from swiftspec.profiler.effort import SHORT, Effort, layouts_on, pass_seconds
-from swiftspec.profiler.grids import CONTEXTS, DRAFT_ROWS, PASSES, SWEEP_REPEATS, TARGET_ROWS
+from swiftspec.profiler.grids import CONTEXTS, DRAFT_ROWS, SWEEP_REPEATS, TARGET_ROWS
 
 __all__ = [
     "LADDER",

@@ -6,13 +6,13 @@ from itertools import pairwise
 from statistics import mean
 from typing import Self, TypeVar
 
+from swiftspec.artifacts.profile import PASSES
 from swiftspec.policies import Layout
 from swiftspec.profiler.grids import (
     CONTEXTS,
     DRAFT_ROWS,
     HALVES_ROWS,
     HOST_TOKENS,
-    PASSES,
     REPEATS,
     SWEEP_REPEATS,
     TARGET_ROWS,

@@ -12,7 +12,6 @@ __all__ = [
     "HALVES_ROWS",
     "HOST_TOKENS",
     "LONGEST_SHARED",
-    "PASSES",
     "REPEATS",
     "SWEEP_REPEATS",
     "TARGET_ROWS",
@@ -25,8 +24,6 @@ DRAFT_ROWS = (1, 2, 4, 8, 12, 24)
 HALVES_ROWS = (2, 4, 6, 8, 12)
 CONTEXTS = (16, 64, 256, 640)
 LONGEST_SHARED = 256  # context of steps of several sequences: all of them have to be prefilled
-# Shared machines have slow spells of seconds: every bench is measured in several passes, each on new processes.
-PASSES = 3
 REPEATS = 3
 SWEEP_REPEATS = 6  # forwards of each size, one after another, per pass and context
 # Applying the draft temperature of a plan to every candidate costs the host time.

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from swiftspec.artifacts.profile import PASSES
 from swiftspec.devices.local import Device
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES
@@ -21,7 +22,6 @@ from swiftspec.profiler.grids import (
     CONTEXTS,
     DRAFT_ROWS,
     HALVES_ROWS,
-    PASSES,
     REPEATS,
     TARGET_ROWS,
 )

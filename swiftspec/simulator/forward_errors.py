@@ -11,28 +11,32 @@ The errors, relative standard deviations, come from published measurements:
   `studies/backtest/coverage.py` computes it, and a test compares.
 - `SPARSE`: the same of loads of sparse models (NVIDIA, in aiconfigurator-core), each with constants that were fitted
   without its model. Some were measured with kernels, or a multi-token prediction, that the figures do not tell.
+- `PASS`: of forwards that were measured on this machine in a single pass, beside the mean of many. Shared machines have
+  slow spells of seconds, so a whole profile is measured in several passes, each on new processes; its error is taken
+  as known. Five profiles of the demo's pair in one pass each, log 2026-11-27-search.
 - `ROOFLINE`: error of rooflines, whose constants were fitted on H100 and H200, on a device that they were not fitted
   on: bf16 forwards on an A100, against those composed of its op tables.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import exp, hypot
+from math import exp, hypot, sqrt
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 
-from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.profile import PASSES, Profile
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["COMPOSED", "EXACT", "ROOFLINE", "SPARSE", "ForwardErrors", "forward_errors"]
+__all__ = ["COMPOSED", "EXACT", "PASS", "ROOFLINE", "SPARSE", "ForwardErrors", "forward_errors"]
 
 COMPOSED: Final = 0.039
 SPARSE: Final = 0.25
 ROOFLINE: Final = 0.2
+PASS: Final = 0.02
 
 _SPARSE_PARTS = frozenset({"experts", "absorbed", "recurrence"})  # which no dense forward has
 _UNKNOWN = (Provenance.ROOFLINE,)
@@ -88,7 +92,7 @@ EXACT: Final = ForwardErrors()
 
 
 def forward_errors(profile: Profile) -> ForwardErrors:
-    """Errors of a profile's forwards: none where they were measured, those of the fit if that was on a server.
+    """Errors of a profile's forwards: none where they were measured at length, those of the fit if on a server.
 
     A role's rooflines add their own error, weighted by their share of its time.
     """
@@ -103,7 +107,7 @@ def _error_of(profile: Profile, role: Role) -> float:
         if step.role is not role or step.phase is Phase.PREFILL:
             continue
         if not step.parts:
-            return 0.0
+            return PASS * sqrt(max(0.0, 1 / profile.passes - 1 / PASSES)) if profile.passes else 0.0
         total_s += sum(part.seconds for part in step.parts)
         unknown_s += sum(part.seconds for part in step.parts if part.provenance in _UNKNOWN)
     is_sparse = any(part.name in _SPARSE_PARTS for step in profile.steps if step.role is role for part in step.parts)

@@ -9,7 +9,7 @@ from swiftspec.planner.search.evaluation import Budget, Evaluator, Outcome
 from swiftspec.planner.search.option import Option
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
-from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
+from swiftspec.simulator.forward_errors import EXACT, PASS, ForwardErrors, forward_errors
 from swiftspec.timing.latency import Provenance
 from tests.builders import machine_profile
 from tests.planner.pairs import composed_profile
@@ -76,3 +76,9 @@ def test_what_is_known_of_a_plans_inputs() -> None:
     assert list(published.by_name) == ["target forwards", "draft forwards", "acceptance"]
     assumed = known_errors(PROFILE, Acceptance(basis="a stand-in's", provenance=Provenance.ASSUMED))
     assert assumed.by_name["acceptance"] is None
+
+
+@pytest.mark.parametrize(("passes", "share"), [(1, 2 / 3), (2, 1 / 6), (3, 0.0), (None, 0.0)])
+def test_forwards_that_were_measured_in_fewer_passes_are_less_certain(passes: int | None, share: float) -> None:
+    profile = machine_profile().model_copy(update={"passes": passes})
+    assert forward_errors(profile).of_role == pytest.approx(dict.fromkeys(Role, PASS * share**0.5))

@@ -2,9 +2,10 @@
 
 import pytest
 
+from swiftspec.artifacts.profile import PASSES
 from swiftspec.policies import Layout
 from swiftspec.profiler.effort import FULL, Curve, Effort, Pace, Schedule, left_out, pass_seconds
-from swiftspec.profiler.grids import CONTEXTS, PASSES
+from swiftspec.profiler.grids import CONTEXTS
 
 TWO_CORES = (Layout.COLOCATED, Layout.COLOCATED, Layout.DISAGGREGATED)
 
