@@ -34,7 +34,7 @@ class Effort:
     """Amount of a profile's measurements.
 
     passes: times that everything is measured, each on new processes.
-    contexts: lengths of the text before a forward, of those of the grid.
+    contexts: lengths of the text before a forward, of those of the grid; all of them if None.
     repeats: forwards of every size, per pass and context.
     discards: whether every size first runs once and is not counted: its first forward may take longer.
     host_tokens: output tokens of every policy that runs to measure the host's costs.
@@ -42,7 +42,7 @@ class Effort:
     """
 
     passes: int = PASSES
-    contexts: int = len(CONTEXTS)
+    contexts: int | None = None
     repeats: int = SWEEP_REPEATS
     discards: bool = True
     host_tokens: int = HOST_TOKENS
@@ -50,7 +50,7 @@ class Effort:
 
     def of(self, contexts: Sequence[_Context]) -> list[_Context]:
         """So many of the contexts, evenly spread, the longest among them."""
-        count = min(self.contexts, len(contexts))
+        count = len(contexts) if self.contexts is None else min(self.contexts, len(contexts))
         last = len(contexts) - 1
         return [contexts[last - round(index * last / max(1, count - 1))] for index in reversed(range(count))]
 
@@ -166,12 +166,12 @@ class Schedule:
         return pass_seconds(effort, self._pace, layouts, self._contexts)
 
 
-def left_out(effort: Effort, wanted: Effort = FULL) -> list[str]:
+def left_out(effort: Effort, *, most_passes: int = PASSES, contexts: Sequence[int] = CONTEXTS) -> list[str]:
     """What a shorter profile has less of, clauses; empty if it lacks nothing."""
     counts = (
-        (effort.passes, wanted.passes, "passes"),
-        (effort.contexts, wanted.contexts, "contexts"),
-        (effort.repeats, wanted.repeats, "forwards of each size"),
-        (effort.host_tokens, wanted.host_tokens, "tokens of each policy"),
+        (effort.passes, most_passes, "passes"),
+        (len(effort.of(contexts)), len(contexts), "contexts"),
+        (effort.repeats, FULL.repeats, "forwards of each size"),
+        (effort.host_tokens, FULL.host_tokens, "tokens of each policy"),
     )
     return [f"{had} of {every} {what}" for had, every, what in counts if had < every]

@@ -17,7 +17,7 @@ from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import DraftKind, Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench
-from swiftspec.profiler.effort import FULL, Curve, Effort, Pace, Schedule, left_out
+from swiftspec.profiler.effort import Curve, Effort, Pace, Schedule, left_out
 from swiftspec.profiler.grids import (
     CONTEXTS,
     DRAFT_ROWS,
@@ -129,7 +129,7 @@ class Passes:
         layouts = [bench.layout for bench in self._benches]
         pace = measured.pace(start_s)
         schedule = Schedule(pace, layouts, within_s=within_s, most_passes=most, contexts=self._grid)
-        if clauses := left_out(schedule.effort, replace(FULL, passes=most)):
+        if clauses := left_out(schedule.effort, most_passes=most, contexts=self._grid):
             _log.warning(
                 "the models are slow; to measure for %g minutes: %s", round(within_s / 60, 1), ", ".join(clauses)
             )

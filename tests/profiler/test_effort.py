@@ -6,6 +6,7 @@ from swiftspec.artifacts.profile import PASSES
 from swiftspec.policies import Layout
 from swiftspec.profiler.effort import FULL, Curve, Effort, Pace, Schedule, left_out, pass_seconds
 from swiftspec.profiler.grids import CONTEXTS
+from swiftspec.profiler.passes import GPU_CONTEXTS
 
 TWO_CORES = (Layout.COLOCATED, Layout.COLOCATED, Layout.DISAGGREGATED)
 
@@ -59,6 +60,8 @@ def test_contexts_are_spread_and_the_longest_is_among_them() -> None:
     assert Effort(contexts=3).of((16, 64, 256, 640)) == [16, 64, 640]
     assert Effort(contexts=4).of((16, 64)) == [16, 64]
     assert Effort(contexts=1).of((16, 64)) == [64]
+    assert FULL.of(GPU_CONTEXTS) == list(GPU_CONTEXTS)
+    assert FULL.of(()) == []
 
 
 def test_a_first_bench_that_took_longer_leaves_less_for_the_others() -> None:
