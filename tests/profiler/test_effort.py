@@ -6,7 +6,6 @@ from swiftspec.artifacts.profile import PASSES
 from swiftspec.policies import Layout
 from swiftspec.profiler.effort import FULL, Curve, Effort, Pace, Schedule, left_out, pass_seconds
 from swiftspec.profiler.grids import CONTEXTS
-from swiftspec.profiler.passes import GPU_CONTEXTS
 
 TWO_CORES = (Layout.COLOCATED, Layout.COLOCATED, Layout.DISAGGREGATED)
 
@@ -60,7 +59,7 @@ def test_contexts_are_spread_and_the_longest_is_among_them() -> None:
     assert Effort(contexts=3).of((16, 64, 256, 640)) == [16, 64, 640]
     assert Effort(contexts=4).of((16, 64)) == [16, 64]
     assert Effort(contexts=1).of((16, 64)) == [64]
-    assert FULL.of(GPU_CONTEXTS) == list(GPU_CONTEXTS)
+    assert FULL.of((64, 500, 1000, 2000, 4000)) == [64, 500, 1000, 2000, 4000]
     assert FULL.of(()) == []
 
 
