@@ -194,7 +194,7 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
     counted = task.counted if kind.name == SUFFIX else None
     shapes = Shapes(kind=kind, deployment=deployment, models=models, inputs=inputs, seed=task.seed, counted=counted)
     between = () if kind.own_devices else tuple(load for load in task.between if load < max(task.clients))
-    points = [point for load in sorted({*task.clients, *between}) if (point := shapes.best(load)) is not None]
+    points = shapes.at_all(task.clients, between)
     stated = {}
     if kind.name != NONE:
         known = acceptance_error(inputs.acceptance)

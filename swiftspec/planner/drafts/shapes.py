@@ -92,9 +92,29 @@ class Shapes:
     def _trace(self) -> AcceptanceTrace:
         return self.inputs.trace
 
-    def best(self, clients: int) -> KindPoint | None:
-        """The fastest for as many clients; None if nothing has room for them."""
-        fitting = [option for option in self._options if self._fits(option, clients)]
+    def at_all(self, loads: Sequence[int], between: Sequence[int]) -> list[KindPoint]:
+        """The fastest at these numbers of clients, and at those between them, in ascending order.
+
+        Between two loads only shapes are tried that have at least the rows of the best at the higher one, and at most
+        those of the best at the lower one: with more clients, rows cost more.
+        """
+        found = {load: point for load in loads if (point := self.best(load)) is not None}
+        lengths = {load: point.num_draft_tokens for load, point in found.items()}
+        for load in set(between).difference(loads):
+            most = [length for other, length in lengths.items() if other < load]
+            least = [length for other, length in lengths.items() if other > load]
+            likely = range(least[0], most[-1] + 1) if least and most else None
+            if (point := self.best(load, likely or None)) is not None:
+                found[load] = point
+        return [point for _, point in sorted(found.items())]
+
+    def best(self, clients: int, draft_tokens: range | None = None) -> KindPoint | None:
+        """The fastest for as many clients; None if nothing has room for them. draft_tokens: those of a verification."""
+        fitting = [
+            option
+            for option in self._options
+            if self._fits(option, clients) and (draft_tokens is None or option.policy.target_rows - 1 in draft_tokens)
+        ]
         points = [self.point(option, clients) for option in self._plausible(fitting, clients)]
         if not points:
             return None
