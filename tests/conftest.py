@@ -55,7 +55,7 @@ LONGEST = (
     "simulator/test_real_draft.py",
     "engine/model/test_static_kernels.py",
     "studies/backtest/test_systems.py",
-    "planner/test_quick.py",
+    "planner/test_stages.py",
     "planner/test_splits.py",
     "engine/test_load.py",
     "scheduler/test_group.py",

@@ -112,7 +112,8 @@ def test_simulation_is_repeatable(stage: Stage, tmp_path: Path, policy: str) -> 
     assert read(tmp_path / "one.trace") == read(tmp_path / "two.trace")
     result = read(tmp_path / "one.json")
     assert result == read(tmp_path / "two.json")
-    assert result["metrics"]["num_tokens"] == AcceptanceTrace.load(stage.trace).num_tokens
+    # Forwards that were measured in a single pass are not known exactly: every prompt runs with opposite draws.
+    assert result["metrics"]["num_tokens"] == 2 * AcceptanceTrace.load(stage.trace).num_tokens
 
 
 @pytest.mark.parametrize(

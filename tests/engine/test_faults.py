@@ -214,7 +214,7 @@ def test_without_the_draft_that_holds_the_text_a_target_group_finishes_it(
     dsi = Dsi(target_groups=2)
     with start_engine(slow_pair, Layout.DISAGGREGATED, target_groups=2, patience_s=PATIENCE_S) as engine:
         killed = pid_of(engine, Role.DRAFT)
-        generation = generate(engine, dsi, once(20, lambda: os.kill(killed, signal.SIGKILL)))
+        generation = generate(engine, dsi, once(2, lambda: os.kill(killed, signal.SIGKILL)))
         assert generation.tokens == undisturbed
         assert generation.losses > 0
         assert generate(engine, dsi).tokens == undisturbed
