@@ -55,7 +55,7 @@ _RECORDED = _Size(short=(8, 48), longer=(24, 96), others=32, requests=96)
 _MOST_SEEDS = 3
 
 # On the first rung a policy has this many plausible best splits, and the plausible best for every number of devices.
-_FIRST_SPLITS = 3
+_FIRST_SPLITS = 4
 _MOST_SURVIVORS = 3  # policies
 UNTRIED = "less promising in closed form than the simulated options"
 
@@ -69,7 +69,7 @@ class _Tier(NamedTuple):
     longer: int  # options that are simulated longer; twice as many where there are other splits
 
 
-_TIERS = (_Tier(1.0, 36, 1, 8), _Tier(0.85, 10, 1, 2), _Tier(0.6, 4, 0, 1), _Tier(0.0, 2, 0, 1))
+_TIERS = (_Tier(1.0, 36, 1, 8), _Tier(0.85, 16, 1, 3), _Tier(0.6, 8, 0, 2), _Tier(0.0, 4, 0, 1))
 # A policy with at least this share of the incumbent's score is simulated on the whole trace.
 _SURVIVES = 0.93
 # Of a policy's options on all splits, those with at least this share of the best one's score are simulated longer.
