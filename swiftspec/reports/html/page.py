@@ -53,6 +53,8 @@ def render(plan: Plan, *, profile: Profile, timeline: Timeline | None) -> str:
     """
     answer, *sections = plan_sections(plan, profile=profile, timeline=timeline)
     where = f"{plan.num_devices} \N{MULTIPLICATION SIGN} {plan.device}" if plan.num_devices > 1 else plan.device
+    if plan.draft_devices:
+        where += f", and {plan.draft_devices} \N{MULTIPLICATION SIGN} {plan.draft_device} for the draft"
     main = element(
         "main",
         _header(answer, f"{plan.models}, on {where}"),
