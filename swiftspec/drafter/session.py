@@ -57,7 +57,7 @@ class Session:
 
     channel: to the server. num_draft_tokens: most that the engine verifies. max_context: tokens of the longest text.
     objection: what speaks against a server, a clause; empty if it can draft. limit_s: longest wait of a step for
-    drafts; the time of two steps if not given.
+    drafts; the time of two steps if not given. introduction: of the server that drafts; None while there is none.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Session:
         self._num_draft_tokens, self._max_context = num_draft_tokens, max_context
         self._objection, self._limit_s = objection, limit_s
         self._introduced = Introduced()
-        self._introduction: Introduction | None = None  # None while there is no server that can draft
+        self.introduction: Introduction | None = None
         self._requests: KnownTexts[tuple[int, DraftedRequest]] = KnownTexts()
         self._open: set[int] = set()
         self._steps_s: deque[float] = deque(maxlen=_MOST_STEPS)
@@ -118,7 +118,7 @@ class Session:
         return found[1]
 
     def _begin(self, row: Row) -> tuple[int, DraftedRequest] | None:
-        introduction = self._introduction
+        introduction = self.introduction
         if introduction is None or len(self._open) >= introduction.num_requests:
             return None
         most = min(self._max_context, introduction.max_context)
@@ -141,7 +141,7 @@ class Session:
         counts.waited_s += waited_s
         counts.longest_wait_s = max(counts.longest_wait_s, waited_s)
         if (now_s := time.perf_counter()) - self._logged_s > _REPORT_EVERY_S:
-            if counts.steps and self._introduction is not None:
+            if counts.steps and self.introduction is not None:
                 _log.info("%s: %s", self._address, counts)
             self.counts, self._logged_s = Counts(), now_s
 
@@ -181,7 +181,7 @@ class Session:
         if introduced.latest != introduced.expected:
             self._meet(introduced.latest)
         now_s = time.perf_counter()
-        if self._introduction is not None or now_s < self._ask_at_s:
+        if self.introduction is not None or now_s < self._ask_at_s:
             return
         if now_s - self._began_s > _SAY_AFTER_S and not introduced.latest:
             self._say(f"nobody answers at {self._address}: no draft server runs there, or it has another secret")
@@ -199,10 +199,10 @@ class Session:
         except PeerError as error:
             objection = str(error)
         if objection:
-            self._introduction = None
+            self.introduction = None
             self._say(f"the draft server at {self._address} is not used: {objection}")
             return
-        self._introduction = introduction
+        self.introduction = introduction
         self._greeting.send(Stop())
         _log.info("drafts come from %s: %s", self._address, introduction.policy)
 

@@ -63,7 +63,7 @@ def own_text(directory: Path, prompt: Sequence[int]) -> tuple[int, ...]:
 
 def test_it_drafts_for_several_requests_until_it_is_asked_to_end(draft: Path, tmp_path: Path) -> None:
     from swiftspec.models.spec import ModelSpec
-    from tests.drafter.stepped_engine import SteppedEngine, session
+    from tests.drafter.stepped_engine import SteppedEngine, meet, session
 
     address, figures = f"ipc://{tmp_path / 'draft'}", tmp_path / "figures.json"
     texts = {name: own_text(draft, prompt) for name, prompt in PROMPTS.items()}
@@ -74,6 +74,7 @@ def test_it_drafts_for_several_requests_until_it_is_asked_to_end(draft: Path, tm
 
     words = ["--draft", str(draft), "--address", address, "--set", "num_draft_tokens=4,max_context=128"]
     with serving(*words, "--json", str(figures)) as server, session(address, vocab_size=vocab_size) as drafts:
+        meet(drafts)
         engine = SteppedEngine(drafts, target=target)
         for name, prompt in PROMPTS.items():
             engine.join(name, prompt, NUM_TOKENS)

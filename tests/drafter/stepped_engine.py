@@ -127,6 +127,15 @@ def session(
         )
 
 
+def meet(session: Session, within_s: float = 20.0) -> None:
+    """Wait for a session's server: an engine that steps on may be done before a busy machine has answered it."""
+    until_s = time.perf_counter() + within_s
+    while session.introduction is None:
+        assert time.perf_counter() < until_s, "no server answers"
+        session.propose([])
+        time.sleep(0.001)
+
+
 @dataclass
 class SteppedEngine:
     """A batch as vLLM has it: rows move into the places of those that end, and no numbers are given to a drafter.

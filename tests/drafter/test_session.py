@@ -25,6 +25,7 @@ from tests.drafter.stepped_engine import (
     SteppedEngine,
     draft_server,
     expected_output,
+    meet,
     session,
 )
 
@@ -59,6 +60,7 @@ def assert_right(engine: SteppedEngine, num_tokens: int = 60) -> None:
 @pytest.mark.parametrize("policy", SERVED, ids=lambda policy: policy.name)
 def test_every_policy_that_sends_chains_drafts_for_several_requests(address: str, policy: Policy) -> None:
     with draft_server(address, policy, num_requests=6) as server, session(address, num_draft_tokens=3) as drafts:
+        meet(drafts)
         engine = SteppedEngine(drafts)
         for name, prompt in PROMPTS.items():
             engine.join(name, prompt, 60)
@@ -71,6 +73,7 @@ def test_every_policy_that_sends_chains_drafts_for_several_requests(address: str
 
 def test_requests_join_leave_and_come_back(address: str) -> None:
     with draft_server(address, CHAIN, num_requests=3) as server, session(address) as drafts:
+        meet(drafts)
         engine = SteppedEngine(drafts)
         for name in "abcde":  # two more than the server has room for
             engine.join(name, PROMPTS[name], 60)
@@ -89,6 +92,7 @@ def test_requests_join_leave_and_come_back(address: str) -> None:
 
 def test_a_server_that_is_never_idle_keeps_nothing_of_requests_that_have_ended(address: str) -> None:
     with draft_server(address, CHAIN, num_requests=4) as server, session(address) as drafts:
+        meet(drafts)
         engine = SteppedEngine(drafts)
         engine.join("long", (3, 4), 480)
         engine.step()
@@ -193,6 +197,7 @@ def test_nonsense_is_survived(address: str) -> None:
 
 def test_errors_of_the_log_are_none(address: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO), draft_server(address, CHAIN), session(address) as drafts:
+        meet(drafts)
         engine = SteppedEngine(drafts)
         engine.join("a", PROMPTS["a"], 60)
         engine.run()

@@ -49,9 +49,9 @@ def test_it_drafts_as_vllm_calls_it(tmp_path: Path) -> None:
         drafter = Drafter(config({"swiftspec": {"address": address, "limit_ms": 200}}, rank=2))
         drafter.load_model("a model", device="cpu")
         engine = SteppedEngine(_AsSession(drafter))  # type: ignore[arg-type]  # it has what is called
-        engine.join("a", PROMPT, 60)
+        engine.join("a", PROMPT, 400)
         engine.run()
-        assert engine.outputs["a"] == expected_output(PROMPT, 60)
+        assert engine.outputs["a"] == expected_output(PROMPT, 400)
         assert engine.accepted > 10
 
 
