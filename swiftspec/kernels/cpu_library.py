@@ -10,7 +10,7 @@ import ctypes
 import logging
 import os
 from contextlib import suppress
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -35,7 +35,7 @@ _log = logging.getLogger("swiftspec")
 
 
 class Matrix(Structure):
-    """Packed weights: as in linear.hpp, as are the others below in model.hpp."""
+    """Packed weights: as in linear.hpp; the others below are as in model.hpp."""
 
     _fields_ = (
         ("panels", c_void_p),
@@ -136,6 +136,8 @@ class Step(Structure):
         ("routed", c_void_p),
         ("shares", c_void_p),
         ("chosen", c_void_p),
+        ("rounded", c_void_p),
+        ("rounded_width", c_int64),
     )
 
 
@@ -144,8 +146,8 @@ class Library:
 
     content: the library itself: a file could change after its check.
 
-    lanes: numbers in a vector, on which the order of packed weights depends. has_float16: whether weights may be stored
-    in float16.
+    lanes: numbers in a vector. has_float16: whether weights may be stored in float16. has_bfloat16_products: whether
+    the processor multiplies bfloat16 by itself.
 
     OSError: if it cannot be loaded. AttributeError: if it lacks a function.
     """
@@ -154,6 +156,7 @@ class Library:
         functions = ctypes.CDLL(file_in_memory(content))
         self.lanes: int = functions.swiftspec_lanes()
         self.has_float16 = bool(functions.swiftspec_has_float16())
+        self.has_bfloat16_products = bool(functions.swiftspec_has_bfloat16_products())
         step, number, pointer = POINTER(Step), c_int32, c_void_p
         self.embed = functions.swiftspec_embed
         self.embed.argtypes = (step,)

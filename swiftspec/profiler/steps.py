@@ -14,7 +14,6 @@ from swiftspec.artifacts.routes import ExpertsTouched
 from swiftspec.devices.local import num_devices_here
 from swiftspec.engine.model.cpu.model import pads_prompts
 from swiftspec.engine.model.models import feature_bytes
-from swiftspec.engine.model.runner import DTYPES
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef, Origin
@@ -119,7 +118,7 @@ def measure_profile(
             for step in of
             if not step.cold
         ),
-        padded_prompts=_padded_prompts(target, draft) if device == "cpu" else (),
+        padded_prompts=(Role.TARGET, Role.DRAFT) if device == "cpu" and pads_prompts() else (),
         sharing=Sharing(
             points=tuple(sharing_points),
             costs=fit_costs(sharing_points),
@@ -154,11 +153,6 @@ def _bench_points(bench: Bench, timelines: Sequence[Timeline]) -> Iterator[StepP
     for step in step_points(timelines, bench.groups, bench.layout, ranks=bench.ranks):
         if step.ranks > 1 or not bench.ranks:
             yield step
-
-
-def _padded_prompts(target: ModelRef, draft: ModelRef) -> tuple[Role, ...]:
-    models = {Role.TARGET: target, Role.DRAFT: draft}
-    return tuple(role for role, reference in models.items() if pads_prompts(DTYPES[reference.dtype]))
 
 
 def step_points(

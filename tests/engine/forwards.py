@@ -3,13 +3,22 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, ForwardBatch, Rows
+from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.runner import Decoder
 from swiftspec.policies.effects import Candidates, ForwardKind, Row
 
 EXACT = ForwardKind.EXACT
+
+
+def by_slot(cache: KVCache) -> Tensor:
+    """Keys and values [layers, 2, kv_heads, slots, head_dim], those of a slot together."""
+    data, block = cache.data, cache.key_block
+    transposed = data[:, 0].unflatten(2, (-1, block)).view(*data.shape[:1], data.shape[2], -1, data.shape[4], block)
+    return torch.stack([transposed.transpose(-1, -2).reshape(data[:, 0].shape), data[:, 1]], 1)
 
 
 def prefill(decoder: Decoder, tokens: Iterable[int], cache: Any) -> Tensor:

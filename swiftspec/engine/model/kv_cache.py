@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,7 +28,8 @@ class KVCache:
 
     Moving is exact: a key was rotated by its position, and a kept node's position does not change.
 
-    data: [layers, 2 (keys, values), kv_heads, capacity, head_dim].
+    data: [layers, 2 (keys, values), kv_heads, slots, head_dim]. Keys of `key_block` neighbouring slots lie transposed:
+        [.., slots / key_block, head_dim, key_block].
     capacity: slots that may be used; `spare` more can be written to.
     prefix_length, tree_length: slots in use: the prefix first, then the tree.
     features: fp32 [capacity, feature_size]: what a head reads of each slot, see `FeatureTaps`; moved with keys and
@@ -42,13 +44,19 @@ class KVCache:
         capacity: int,
         dtype: torch.dtype,
         spare: int = 0,
+        key_block: int = 1,
         feature_size: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
         if capacity < 1:
             raise ValueError(f"capacity is {capacity}; expected at least one slot")
-        shape = (spec.num_layers, 2, spec.num_kv_heads, capacity + spare, spec.head_dim)
+        num_slots = -(-(capacity + spare) // key_block) * key_block
+        shape = (spec.num_layers, 2, spec.num_kv_heads, num_slots, spec.head_dim)
         self.data: Tensor = torch.zeros(shape, dtype=dtype, device=device)
+        self.key_block, self._keys = key_block, None
+        if key_block > 1:
+            blocks = (num_slots // key_block, spec.head_dim, key_block)
+            self._keys = self.data[:, 0].view(spec.num_layers, spec.num_kv_heads, *blocks).numpy()
         self.features = torch.zeros(capacity, feature_size, device=device)
         self.capacity = capacity
         self.prefix_length = 0
@@ -111,8 +119,13 @@ class KVCache:
     def _move(self, slots: Sequence[int], first: int) -> None:
         source = torch.tensor(slots).add_(self.prefix_length)
         start = self.prefix_length + first
-        kept = self.data.index_select(3, source)
-        self.data[:, :, :, start : start + len(slots)] = kept
+        moved = self.data if self._keys is None else self.data[:, 1]
+        kept = moved.index_select(-2, source)
+        moved[..., start : start + len(slots), :] = kept
+        if self._keys is not None:
+            blocks, places = np.divmod(source.numpy(), self.key_block)
+            to_blocks, to_places = np.divmod(np.arange(start, start + len(slots)), self.key_block)
+            self._keys[:, :, to_blocks, :, to_places] = self._keys[:, :, blocks, :, places]
         if self.features.numel():
             self.features[start : start + len(slots)] = self.features.index_select(0, source)
 

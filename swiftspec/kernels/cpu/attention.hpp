@@ -1,12 +1,15 @@
 // Attention of a few rows of one sequence over its cache.
 //
-// The slots that a row sees come in the order of their positions, wherever they lie: the result is the same, to the
-// last bit, whether a token is verified in a tree or decoded alone.
+// Keys lie transposed in blocks, [slots / KEY_BLOCK][D][KEY_BLOCK], values row by row, [slots][D]. The slots that a row
+// sees come in the order of their positions, wherever they lie: the result is the same, to the last bit, whether a token
+// is verified in a tree or decoded alone.
 #pragma once
 
 #include <algorithm>
 
 #include "vectors.hpp"
+
+constexpr int KEY_BLOCK = 16;  // as in swiftspec/engine/model/cpu/kernels.py
 
 inline float dot(const float* a, const float* b, int size) {
     Vec total{};
@@ -15,21 +18,6 @@ inline float dot(const float* a, const float* b, int size) {
     float result = sum(total);
     for (; d < size; ++d) result += a[d] * b[d];
     return result;
-}
-
-// scores[i] = query . keys[i] for LANES keys, in the same order of additions for each.
-inline Vec score(const float* query, const float* const* keys, int size) {
-    Vec products[LANES] = {};
-    int d = 0;
-    for (; d + LANES <= size; d += LANES) {
-        const Vec part = load<Vec>(query + d);
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; ++i) products[i] = multiply_add(part, load<Vec>(keys[i] + d), products[i]);
-    }
-    Vec scores = sums(products);
-    for (; d < size; ++d)
-        for (int i = 0; i < LANES; ++i) scores[i] += query[d] * keys[i][d];
-    return scores;
 }
 
 // Replaces `count` scores, and what pads them to whole vectors, by e^(score - largest); returns their sum.
@@ -47,21 +35,20 @@ inline float exponentials(float* scores, int count) {
     return sum(total);
 }
 
-// Dimensions `from` to `from + VECS * LANES` of QUERIES outputs: += weights[slot] * values[slot], slots ascending.
-template <int QUERIES, int VECS>
-inline void mix_part(const float* const* weights, const float* values, const int32_t* slots, int count, int size,
-                     float* const* outs, int from) {
+// Dimensions `from` to `from + VECS * LANES` of QUERIES outputs: += weights[i] * value(i), i ascending.
+template <int QUERIES, int VECS, class Value>
+inline void mix_part(const float* const* weights, const Value& value, int count, float* const* outs, int from) {
     Vec sums[QUERIES][VECS];
     for (int q = 0; q < QUERIES; ++q)
         for (int v = 0; v < VECS; ++v) sums[q][v] = load<Vec>(outs[q] + from + v * LANES);
-    for (int s = 0; s < count; ++s) {
-        const float* const value = values + int64_t(slots[s]) * size + from;
+    for (int i = 0; i < count; ++i) {
+        const float* const at = value(i) + from;
         Vec parts[VECS];
 #pragma GCC unroll 4
-        for (int v = 0; v < VECS; ++v) parts[v] = load<Vec>(value + v * LANES);
+        for (int v = 0; v < VECS; ++v) parts[v] = load<Vec>(at + v * LANES);
 #pragma GCC unroll 4
         for (int q = 0; q < QUERIES; ++q) {
-            const Vec weight = splat(weights[q][s]);
+            const Vec weight = splat(weights[q][i]);
 #pragma GCC unroll 4
             for (int v = 0; v < VECS; ++v) sums[q][v] = multiply_add(weight, parts[v], sums[q][v]);
         }
@@ -70,96 +57,139 @@ inline void mix_part(const float* const* weights, const float* values, const int
         for (int v = 0; v < VECS; ++v) store(outs[q] + from + v * LANES, sums[q][v]);
 }
 
-template <int QUERIES>
-inline void mix(const float* const* weights, const float* values, const int32_t* slots, int count, int size,
-                float* const* outs) {
+template <int QUERIES, class Value>
+inline void mix(const float* const* weights, const Value& value, int count, int size, float* const* outs) {
     constexpr int VECS = QUERIES == 1 || LANES == 16 ? 4 : 2;  // as many sums as there are registers for
     int d = 0;
-    for (; d + VECS * LANES <= size; d += VECS * LANES)
-        mix_part<QUERIES, VECS>(weights, values, slots, count, size, outs, d);
-    for (; d + LANES <= size; d += LANES) mix_part<QUERIES, 1>(weights, values, slots, count, size, outs, d);
+    for (; d + VECS * LANES <= size; d += VECS * LANES) mix_part<QUERIES, VECS>(weights, value, count, outs, d);
+    for (; d + LANES <= size; d += LANES) mix_part<QUERIES, 1>(weights, value, count, outs, d);
     for (; d < size; ++d)
-        for (int s = 0; s < count; ++s)
-            for (int q = 0; q < QUERIES; ++q) outs[q][d] += weights[q][s] * values[int64_t(slots[s]) * size + d];
+        for (int i = 0; i < count; ++i)
+            for (int q = 0; q < QUERIES; ++q) outs[q][d] += weights[q][i] * value(i)[d];
 }
+
+// What a row sees: slots 0 to `num_first` (exclusive), and some later ones, ascending.
+struct Query {
+    const float* query;  // [size], scaled
+    int num_first;
+    const int32_t* others;
+    int num_others;
+    float* scores;  // room for a score of each slot, and a block more
+    float* out;     // [size]
+
+    int count() const { return num_first + num_others; }
+    int end() const { return num_others ? others[num_others - 1] + 1 : num_first; }
+};
 
 // The query heads of one or a few rows that share a key/value head, over one sequence's slots.
 //
-// The slots with which all lists begin are read once for several queries.
+// Keys, and the values that all queries see, are read once for several queries.
 struct Attention {
-    const float *keys, *values;  // [slots, size]
+    const float *keys, *values;
     int size;
 
-    struct Query {
-        const float* query;    // [size], scaled
-        const int32_t* slots;  // ascending in position
-        int count;
-        float* scores;  // [count + LANES]
-        float* out;     // [size]
-    };
+    static constexpr int MOST_QUERIES = 64;
 
     void run(const Query* queries, int num_queries) const {
-        const int num_shared = common_start(queries, num_queries);
-        const int whole = num_shared / LANES * LANES;
-        for (int s = 0; s < whole; s += LANES) score_slots(queries, num_queries, s, LANES);
-        for (int q = 0; q < num_queries; ++q)
-            for (int s = whole; s < queries[q].count; s += LANES)
-                score_slots(queries + q, 1, s, std::min(LANES, queries[q].count - s));
+        int end = 0, num_shared = queries->num_first;
+        for (int q = 0; q < num_queries; ++q) {
+            end = std::max(end, queries[q].end());
+            num_shared = std::min(num_shared, queries[q].num_first);
+        }
+        const int num_blocks = (end + KEY_BLOCK - 1) / KEY_BLOCK;
+        for (int first = 0; first < num_blocks; first += NEAR / KEY_BLOCK)
+            score(queries, num_queries, first, std::min(num_blocks, first + NEAR / KEY_BLOCK));
         float totals[MOST_QUERIES];
         for (int q = 0; q < num_queries; ++q) {
-            totals[q] = exponentials(queries[q].scores, queries[q].count);
-            std::fill_n(queries[q].out, size, 0.0f);
+            const Query& query = queries[q];
+            for (int i = 0; i < query.num_others; ++i) query.scores[query.num_first + i] = query.scores[query.others[i]];
+            totals[q] = exponentials(query.scores, query.count());
+            std::fill_n(query.out, size, 0.0f);
         }
-        int q = 0;
-        for (; q + TOGETHER <= num_queries; q += TOGETHER) mix_slots<TOGETHER>(queries + q, 0, num_shared);
-        for (; q < num_queries; ++q) mix_slots<1>(queries + q, 0, num_shared);
-        for (q = 0; q < num_queries; ++q) {
-            mix_slots<1>(queries + q, num_shared, queries[q].count);
+        for (int first = 0; first < num_shared; first += NEAR) {
+            const int last = std::min(num_shared, first + NEAR);
+            int q = 0;
+            for (; q + TOGETHER <= num_queries; q += TOGETHER) mix_slots<TOGETHER>(queries + q, first, last);
+            for (; q < num_queries; ++q) mix_slots<1>(queries + q, first, last);
+        }
+        for (int q = 0; q < num_queries; ++q) {
+            mix_slots<1>(queries + q, num_shared, queries[q].num_first);
+            mix_others(queries[q]);
             for (int d = 0; d < size; ++d) queries[q].out[d] *= 1.0f / totals[q];
         }
     }
 
-    static constexpr int MOST_QUERIES = 64;
-
    private:
+    static constexpr int NEAR = 256;  // slots whose keys or values stay in a cache for all queries
     static constexpr int TOGETHER = 4;
-    static constexpr int SLOTS_AHEAD = 2 * LANES;
+    static constexpr int QUERIES = LANES >= 8 ? 4 : 2;   // whose scores are summed up at once,
+    static constexpr int BLOCKS = LANES == 16 ? 4 : 1;   // of so many blocks
+    static constexpr int LINES_AHEAD = 64;
 
-    // Into the second-level cache: a decode step reads the KV cache once and waits for memory otherwise.
-    void prefetch(const float* rows, int slot) const {
-        const char* const row = reinterpret_cast<const char*>(rows + int64_t(slot) * size);
-        for (int byte = 0; byte < size * int(sizeof(float)); byte += 64) __builtin_prefetch(row + byte, 0, 2);
+    // Scores of the slots of blocks `first` to `last` (exclusive), seen or not.
+    void score(const Query* queries, int num_queries, int first, int last) const {
+        int q = 0;
+        for (; q + QUERIES <= num_queries; q += QUERIES)
+            q ? score<QUERIES, false>(queries + q, first, last) : score<QUERIES, true>(queries, first, last);
+        for (; q < num_queries; ++q)
+            q ? score<1, false>(queries + q, first, last) : score<1, true>(queries, first, last);
     }
 
-    static int common_start(const Query* queries, int num_queries) {
-        int length = queries->count;
-        for (int q = 1; q < num_queries; ++q) {
-            length = std::min(length, queries[q].count);
-            if (queries[q].slots == queries->slots) continue;
-            length = std::mismatch(queries->slots, queries->slots + length, queries[q].slots).first - queries->slots;
+    template <int COUNT, bool IS_FIRST>
+    void score(const Query* queries, int first, int last) const {
+        int block = first;
+        for (; block + BLOCKS <= last; block += BLOCKS) score_blocks<COUNT, BLOCKS, IS_FIRST>(queries, block);
+        for (; block < last; ++block) score_blocks<COUNT, 1, IS_FIRST>(queries, block);
+    }
+
+    // Each slot's products are summed up in the order of the dimensions.
+    template <int COUNT, int NUM_BLOCKS, bool IS_FIRST>
+    void score_blocks(const Query* queries, int block) const {
+        constexpr int VECS = KEY_BLOCK / LANES;
+        const int64_t stride = int64_t(size) * KEY_BLOCK;
+        const float* const from = keys + block * stride;
+        Vec sums[COUNT][NUM_BLOCKS * VECS] = {};
+        for (int d = 0; d < size; ++d) {
+            Vec parts[NUM_BLOCKS * VECS];
+#pragma GCC unroll 4
+            for (int b = 0; b < NUM_BLOCKS; ++b) {
+                const float* const key = from + b * stride + d * KEY_BLOCK;
+                // A decode step reads the cache once and waits for memory otherwise.
+                if (IS_FIRST) {
+                    __builtin_prefetch(key + LINES_AHEAD * KEY_BLOCK, 0, 2);
+                    __builtin_prefetch(values + (key - keys), 0, 2);
+                }
+#pragma GCC unroll 4
+                for (int v = 0; v < VECS; ++v) parts[b * VECS + v] = load<Vec>(key + v * LANES);
+            }
+#pragma GCC unroll 4
+            for (int q = 0; q < COUNT; ++q) {
+                const Vec part = splat(queries[q].query[d]);
+#pragma GCC unroll 16
+                for (int v = 0; v < NUM_BLOCKS * VECS; ++v) sums[q][v] = multiply_add(part, parts[v], sums[q][v]);
+            }
         }
-        return length;
+        for (int q = 0; q < COUNT; ++q)
+            for (int v = 0; v < NUM_BLOCKS * VECS; ++v)
+                store(queries[q].scores + block * KEY_BLOCK + v * LANES, sums[q][v]);
     }
 
-    void score_slots(const Query* queries, int num_queries, int first, int count) const {
-        for (int s = first; s < first + count; ++s) {
-            prefetch(values, queries->slots[s]);
-            if (s + SLOTS_AHEAD < queries->count) prefetch(keys, queries->slots[s + SLOTS_AHEAD]);
-        }
-        const float* key[LANES];
-        for (int i = 0; i < LANES; ++i)
-            key[i] = keys + int64_t(queries->slots[first + std::min(i, count - 1)]) * size;
-        for (int q = 0; q < num_queries; ++q) store(queries[q].scores + first, score(queries[q].query, key, size));
-    }
-
-    template <int QUERIES>
+    template <int COUNT>
     void mix_slots(const Query* queries, int first, int last) const {
-        const float* weights[QUERIES];
-        float* outs[QUERIES];
-        for (int q = 0; q < QUERIES; ++q) {
+        const float* weights[COUNT];
+        float* outs[COUNT];
+        for (int q = 0; q < COUNT; ++q) {
             weights[q] = queries[q].scores + first;
             outs[q] = queries[q].out;
         }
-        mix<QUERIES>(weights, values, queries->slots + first, last - first, size, outs);
+        const float* const from = values + int64_t(first) * size;
+        const int64_t stride = size;
+        mix<COUNT>(weights, [=](int i) { return from + i * stride; }, last - first, size, outs);
+    }
+
+    void mix_others(const Query& query) const {
+        const float* const weights = query.scores + query.num_first;
+        const auto value = [&](int i) { return values + int64_t(query.others[i]) * size; };
+        mix<1>(&weights, value, query.num_others, size, &query.out);
     }
 };

@@ -23,25 +23,25 @@ void normalise(const float* x, const float* weight, int size, float eps, float* 
 }
 
 void embed(const Model& model, int token, float* out) {
-    const Matrix& head = model.head;
     const int64_t size = model.hidden_size;
-    const auto copy = [&](auto format) {
+    with_format(model.embedding_format, [&](auto format) {
         using W = decltype(format);
-        const auto* const rows = static_cast<const typename W::Stored*>(model.embedding);
-        const auto* const panels = static_cast<const typename W::Stored*>(head.panels);
-        for (int64_t k = 0; k < size; ++k)
-            out[k] = W::value(rows ? rows[token * size + k]
-                                   : panels[(token / PANEL * size + k) * PANEL + W::place(token % PANEL)]);
-    };
-    switch (model.embedding_format) {
-        case Format::FLOAT32: return copy(Float32());
-        case Format::BFLOAT16: return copy(Bfloat16());
-        case Format::FLOAT16: return copy(Float16());
-        case Format::INT8: return;  // an embedding is never rounded
-    }
+        if constexpr (!std::is_same_v<W, Int8>) {  // an embedding is never rounded to int8
+            const auto* const rows = static_cast<const typename W::Stored*>(model.embedding);
+            const auto* const panels = static_cast<const typename W::Stored*>(model.head.panels);
+            const int64_t num_groups = (size + W::INPUTS - 1) / W::INPUTS;
+            for (int64_t k = 0; k < size; ++k) {
+                const int64_t group = token / PANEL * num_groups + k / W::INPUTS;
+                const int64_t place = (group * PANEL + token % PANEL) * W::INPUTS + k % W::INPUTS;
+                out[k] = W::value(rows ? rows[token * size + k] : panels[place]);
+            }
+        }
+    });
 }
 
-constexpr int QUERIES_PER_TASK = 8;
+// Of a task of attention. Many rows, a prompt's, read keys and values less often if more of them do so together.
+constexpr int QUERIES_PER_TASK = 8, QUERIES_OF_MANY_ROWS = 32, MANY_ROWS = 32;
+constexpr int MOST_SCORES = 1 << 17;  // of a task: half a megabyte
 
 // Norms and rotations of a few rows take less time than sharing them out.
 constexpr int ROWS_PER_TASK = 16;
@@ -61,7 +61,7 @@ class Layers final : public Program {
     Layers(const Step& step, Part part, int first_layer, int end_layer, float* target)
         : step_(step),
           shape_(*step.sequences[0].model),
-          stages_(stages_of(part, step.widest_adapter > 0, shape_.num_experts > 0)),
+          stages_(stages_of(part, step.widest_adapter > 0, shape_.num_experts > 0, rounds_rows(shape_.layers[first_layer].output.format))),
           first_layer_(first_layer),
           num_layers_(end_layer - first_layer),
           target_(target),
@@ -81,6 +81,8 @@ class Layers final : public Program {
             case Stage::NORM:
             case Stage::ROTATION:
             case Stage::SECOND_NORM:
+            case Stage::ROUND_ATTENDED:
+            case Stage::ROUND_GATED:
             case Stage::ROUTE:
             case Stage::GATHER: return num_row_tasks(step_.num_rows);
             case Stage::GROUP: return 1;
@@ -94,21 +96,24 @@ class Layers final : public Program {
         const int layer = layer_of(number);
         const int first = task * ROWS_PER_TASK, last = std::min(step_.num_rows, first + ROWS_PER_TASK);
         switch (stage_of(number)) {
-            case Stage::NORM: return normalise_rows<&Layer::attention_norm>(layer, first, last);
+            case Stage::NORM: return normalise_rows<&Layer::attention_norm>(layer, first, last, held(layer).qkv);
             case Stage::SHRINK_QKV: return shrink(step_, runs_[task], weights<&Layer::qkv>(layer), step_.normed);
             case Stage::QKV: return qkv(layer, task);
             case Stage::ROTATION: return rotate_and_cache(layer, first, last);
             case Stage::ATTENTION: return attend(layer, task);
+            case Stage::ROUND_ATTENDED: return round(held(layer).output, step_.attended, first, last);
             case Stage::SHRINK_OUTPUT: return shrink(step_, runs_[task], weights<&Layer::output>(layer), step_.attended);
             case Stage::OUTPUT: return add<&Layer::output>(layer, step_.attended, task);
-            case Stage::SECOND_NORM: return normalise_rows<&Layer::feed_forward_norm>(layer, first, last);
+            case Stage::SECOND_NORM:
+                return normalise_rows<&Layer::feed_forward_norm>(layer, first, last, held(layer).gate_up);
             case Stage::SHRINK_GATE_UP: return shrink(step_, runs_[task], weights<&Layer::gate_up>(layer), step_.normed);
             case Stage::GATE_UP: return gate_up(layer, task);
+            case Stage::ROUND_GATED: return round_gated(layer, first, last);
             case Stage::SHRINK_DOWN: return shrink(step_, runs_[task], weights<&Layer::down>(layer), step_.gated);
             case Stage::DOWN: return add<&Layer::down>(layer, step_.gated, task);
             case Stage::ROUTE: return route(step_, shape_, layer, first, last);
             case Stage::GROUP: return routed_.group(step_, shape_, layer);
-            case Stage::GATHER: return gather(first, last);
+            case Stage::GATHER: return gather(layer, first, last);
             case Stage::EXPERTS_GATE_UP: return experts_gate_up(layer, task);
             case Stage::EXPERTS_DOWN: return experts_down(layer, task);
         }
@@ -118,13 +123,25 @@ class Layers final : public Program {
     int layer_of(int number) const { return first_layer_ + number / int(stages_.size()); }
     Stage stage_of(int number) const { return stages_[number % int(stages_.size())]; }
 
+    const Layer& held(int layer) const { return shape_.layers[layer]; }  // of any model: formats are those of all
+
+    void round(const Matrix& next, const float* x, int first, int last) const {
+        step_.round(next.format, x, next.num_inputs, first, last);
+    }
+
+    void round_gated(int layer, int first, int last) const {
+        if (!experts(layer)) return round(held(layer).down, step_.gated, first, last);
+        round(experts(layer)->down, step_.gated, first * shape_.num_active, last * shape_.num_active);
+    }
+
     template <const float* Layer::*NORM>
-    void normalise_rows(int layer, int first, int last) {
+    void normalise_rows(int layer, int first, int last, const Matrix& next) {
         const int64_t size = shape_.hidden_size;
         for (const Run& run : runs_)
             for (int64_t row = std::max(first, run.first); row < std::min(last, run.last); ++row)
                 normalise(step_.residual + row * size, run.model->layers[layer].*NORM, size, shape_.norm_eps,
                           step_.normed + row * size);
+        round(next, step_.normed, first, last);
     }
 
     void qkv(int layer, int task) {
@@ -150,12 +167,13 @@ class Layers final : public Program {
         float* const queries = step_.qkv + int64_t(row) * shape_.qkv_size();
         float *const keys = queries + shape_.query_size(), *const values = keys + num_kv_heads * size;
         const float* const turns = shape_.turns + int64_t(step_.positions[row]) * size;
-        const int64_t slot = int64_t(sequence.first_slot() + row - sequence.first_row) * size;
+        const int64_t slot = sequence.first_slot() + row - sequence.first_row;
         for (int h = 0; h < num_heads; ++h) position(queries + h * size, held.query_norm, turns, scale);
         for (int g = 0; g < num_kv_heads; ++g) {
             position(keys + g * size, held.key_norm, turns, 1.0f);
-            std::copy_n(keys + g * size, size, cached(layer, sequence, 0, g) + slot);
-            std::copy_n(values + g * size, size, cached(layer, sequence, 1, g) + slot);
+            float* const key = cached(layer, sequence, 0, g) + slot / KEY_BLOCK * KEY_BLOCK * size + slot % KEY_BLOCK;
+            for (int d = 0; d < size; ++d) key[d * KEY_BLOCK] = keys[g * size + d];
+            std::copy_n(values + g * size, size, cached(layer, sequence, 1, g) + slot * size);
         }
     }
 
@@ -180,12 +198,18 @@ class Layers final : public Program {
         int first, last;
     };
 
+    // Scores of a row: one for each slot, in whole blocks.
+    static int room_for(const SequenceRows& sequence) {
+        return (sequence.first_slot() + sequence.num_rows + KEY_BLOCK - 1) / KEY_BLOCK * KEY_BLOCK + KEY_BLOCK;
+    }
+
     // In each as many rows as a task has queries for, at least one.
     static std::vector<RowBlock> row_blocks(const Model& model, const Step& step) {
-        const int most_rows = std::max(1, QUERIES_PER_TASK / model.group_size());
         std::vector<RowBlock> blocks;
         for (int s = 0; s < step.num_sequences; ++s) {
             const SequenceRows& sequence = step.sequences[s];
+            const int most = sequence.num_rows < MANY_ROWS ? QUERIES_PER_TASK : QUERIES_OF_MANY_ROWS;
+            const int most_rows = std::max(1, std::min(most, MOST_SCORES / room_for(sequence)) / model.group_size());
             for (int row = sequence.first_row; row < sequence.end_row(); row += most_rows)
                 blocks.push_back({&sequence, row, std::min(sequence.end_row(), row + most_rows)});
         }
@@ -196,32 +220,32 @@ class Layers final : public Program {
         const int size = shape_.head_dim, heads = shape_.group_size(), group = task % shape_.num_kv_heads;
         const RowBlock& block = blocks_[task / shape_.num_kv_heads];
         const SequenceRows& sequence = *block.sequence;
-        const int64_t room = sequence.first_slot() + sequence.num_rows + LANES;
-        float* scores = scratch((block.last - block.first) * (heads + 1) * room);
+        const int64_t room = room_for(sequence), num_rows = block.last - block.first;
+        float* scores = scratch(num_rows * (heads + 1) * room);
         const Attention attention{cached(layer, sequence, 0, group), cached(layer, sequence, 1, group), size};
-        Attention::Query queries[Attention::MOST_QUERIES];
+        Query queries[Attention::MOST_QUERIES];
         int count = 0;
         for (int64_t row = block.first; row < block.last; ++row) {
-            auto* const slots = reinterpret_cast<int32_t*>(scores);
-            const int num_slots = list_visible(sequence, row, slots);
-            for (int64_t head = group * heads; head < (group + 1) * heads; ++head) {
-                queries[count++] = {step_.qkv + row * shape_.qkv_size() + head * size, slots, num_slots,
-                                    scores += room, step_.attended + row * shape_.query_size() + head * size};
+            auto* const others = reinterpret_cast<int32_t*>(scores);
+            scores += room;
+            const int within = row - sequence.first_row;
+            const int num_first = sequence.prefix_length + (sequence.visible ? 0 : within + 1);
+            const int num_others = list_visible(sequence, within, others);
+            for (int64_t head = group * heads; head < (group + 1) * heads; ++head, scores += room) {
+                queries[count++] = {step_.qkv + row * shape_.qkv_size() + head * size, num_first, others, num_others,
+                                    scores, step_.attended + row * shape_.query_size() + head * size};
                 if (count < Attention::MOST_QUERIES) continue;
                 attention.run(queries, count);
                 count = 0;
             }
-            scores += room;
         }
         if (count) attention.run(queries, count);
     }
 
-    static int list_visible(const SequenceRows& sequence, int row, int32_t* slots) {
+    // Slots after the prefix that a row of a tree sees.
+    static int list_visible(const SequenceRows& sequence, int within, int32_t* slots) {
+        if (!sequence.visible) return 0;
         int count = 0;
-        const int within = row - sequence.first_row;
-        const int num_before = sequence.prefix_length + (sequence.visible ? 0 : within + 1);
-        for (; count < num_before; ++count) slots[count] = count;
-        if (!sequence.visible) return count;
         const int num_bytes = sequence.mask_bytes();
         const uint8_t* const mask = sequence.visible + int64_t(within) * num_bytes;
         for (int byte = 0; byte < num_bytes; ++byte)
@@ -246,8 +270,8 @@ class Layers final : public Program {
 
     const Expert* experts(int layer) const { return shape_.layers[layer].experts; }
 
-    void gather(int first, int last) const {
-        routed_.gather(step_, shape_.hidden_size, first * shape_.num_active, last * shape_.num_active);
+    void gather(int layer, int first, int last) const {
+        routed_.gather(step_, experts(layer)->gate_up, first * shape_.num_active, last * shape_.num_active);
     }
 
     void experts_gate_up(int layer, int task) {
@@ -255,7 +279,7 @@ class Layers final : public Program {
         const RoutedRows::Group& group = routed_.groups[task / num_tasks];
         Gates gates(step_.gated, shape_.intermediate_size);
         multiply(
-            experts(layer)[group.expert].gate_up, step_.routed + int64_t(group.first) * shape_.hidden_size,
+            experts(layer)[group.expert].gate_up, step_.inputs(step_.routed).from(group.first, shape_.hidden_size),
             group.size(), task % num_tasks, [](int, int, float*) {},
             [&](int row, int output, float* sums, int) { gates.put(group.first + row, output, sums); });
     }
@@ -264,7 +288,7 @@ class Layers final : public Program {
     void experts_down(int layer, int task) {
         for (const RoutedRows::Group& group : routed_.groups)
             multiply(
-                experts(layer)[group.expert].down, step_.gated + int64_t(group.first) * shape_.intermediate_size,
+                experts(layer)[group.expert].down, step_.inputs(step_.gated).from(group.first, shape_.intermediate_size),
                 group.size(), task, [](int, int, float*) {},
                 [&](int row, int output, float* sums, int width) {
                     const int routed = group.first + row;
@@ -320,6 +344,7 @@ class Head final : public Program {
             for (int64_t i = std::max(first, run.first); i < std::min(last, run.last); ++i)
                 normalise(step_.residual + rows_[i] * size, run.model->final_norm, size, shape_.norm_eps,
                           step_.normed + i * size);
+        step_.round(shape_.head.format, step_.normed, shape_.head.num_inputs, first, last);
     }
 
     const Step& step_;
@@ -335,6 +360,7 @@ extern "C" {
 
 int32_t swiftspec_lanes() { return LANES; }
 int32_t swiftspec_has_float16() { return HAS_FLOAT16; }
+int32_t swiftspec_has_bfloat16_products() { return HAS_BFLOAT16_PRODUCTS; }
 
 // The residual before the first layer. Returns a row whose token or position does not exist; -1 if there is none.
 int32_t swiftspec_embed(const Step* step) {

@@ -31,7 +31,7 @@ inline void route(const Step& step, const Model& model, int layer, int first, in
     const Matrix& router = model.layers[layer].router;
     const int64_t num_rows = last - first, num_panels = router.num_panels(), num_active = model.num_active;
     float *const sums = scratch(num_panels * num_rows * PANEL), *const scores = scratch<1>(num_panels * PANEL);
-    products(step.normed + int64_t(first) * model.hidden_size, num_rows, router, 0, num_panels, sums);
+    products(Inputs(step.normed + int64_t(first) * model.hidden_size), num_rows, router, 0, num_panels, sums);
     for (int64_t row = 0; row < num_rows; ++row) {
         for (int64_t p = 0; p < num_panels; ++p)
             std::copy_n(sums + (p * num_rows + row) * PANEL, PANEL, scores + p * PANEL);
@@ -74,9 +74,11 @@ struct RoutedRows {
     }
 
     // Routed rows `first` to `last` (exclusive), from those of the forward.
-    void gather(const Step& step, int64_t hidden_size, int first, int last) const {
+    void gather(const Step& step, const Matrix& next, int first, int last) const {
+        const int64_t size = next.num_inputs;
         for (int64_t routed = first; routed < last; ++routed)
-            std::copy_n(step.normed + row_of[routed] * hidden_size, hidden_size, step.routed + routed * hidden_size);
+            std::copy_n(step.normed + row_of[routed] * size, size, step.routed + routed * size);
+        step.round(next.format, step.routed, size, first, last);
     }
 
    private:

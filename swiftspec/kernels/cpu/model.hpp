@@ -1,5 +1,5 @@
-// A model's weights and the rows of a forward, as the caller lays them out: cpu_kernels.py and cpu_packing.py in
-// swiftspec/engine/model own all memory, and cpu_library.py declares the same structs.
+// A model's weights and the rows of a forward, as the caller lays them out: kernels.py and packing.py in
+// swiftspec/engine/model/cpu own all memory, and cpu_library.py declares the same structs.
 //
 // R rows, H query heads, G key/value heads, D head dimension. Tensors are contiguous, row-major.
 #pragma once
@@ -46,9 +46,9 @@ struct Model {
 // The rows of one sequence in a forward, its model, and the cache that they read and extend.
 struct SequenceRows {
     const Model* model;
-    float* cache;            // [layers, 2 (keys, values), G, num_slots, D]
+    float* cache;            // [layers, 2 (keys, values), G, num_slots, D], keys as attention.hpp says
     const uint8_t* visible;  // [num_rows, mask_bytes()], bits: the tree's slots, then these rows. Null: causal, no tree
-    int32_t num_slots;       // of a head in the cache
+    int32_t num_slots;       // of a head in the cache: whole blocks of keys
     int32_t prefix_length, tree_length;
     int32_t first_row, num_rows;  // among the forward's
     int32_t num_logits;           // of the last of these rows, so many
@@ -75,4 +75,13 @@ struct Step {
     float* routed;                  // [R * active, hidden]: normed rows, those of an expert together
     float* shares;                  // [R, active]: the weights of each row's experts
     int32_t* chosen;                // [layers, R, active]: each row's experts
+    uint32_t* rounded;              // [R, rounded_width], or [R * active, ..]: the rows that are next to be multiplied
+    int64_t rounded_width;
+
+    // Rows to be multiplied: as they are, and as they were rounded last.
+    Inputs inputs(const float* x) const { return {x, rounded, rounded_width}; }
+    void round(Format format, const float* x, int size, int64_t first, int64_t last) const {
+        if (!rounds_rows(format)) return;
+        for (int64_t row = first; row < last; ++row) round_row(format, x + row * size, size, rounded + row * rounded_width);
+    }
 };

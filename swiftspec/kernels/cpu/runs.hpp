@@ -23,7 +23,7 @@ inline int num_product_tasks(const Matrix& matrix) {
 // A task of y = x W^T. Calls `add(first panel, how many, sums [panels][rows][32])`, which may add to the sums, and then
 // `put(row, first output, its 32 sums, how many of them count)`.
 template <class Add, class Put>
-void multiply(const Matrix& matrix, const float* x, int num_rows, int task, const Add& add, const Put& put) {
+void multiply(const Matrix& matrix, const Inputs& x, int num_rows, int task, const Add& add, const Put& put) {
     const int first = task * PANELS_PER_TASK, count = std::min(PANELS_PER_TASK, matrix.num_panels() - first);
     float* const sums = scratch(size_t(count) * num_rows * PANEL);
     products(x, num_rows, matrix, first, count, sums);
@@ -104,7 +104,7 @@ void add_adapters(const Step& step, const Run* first_run, const Run* end_run, co
         const int rows = run->last - run->first;
         float* const added = scratch<1>(size_t(num_panels) * rows * PANEL);
         const float* const shrunk = step.shrunk + int64_t(run->first) * step.widest_adapter;
-        products(shrunk, rows, adapter->up, first_panel, num_panels, added);
+        products(Inputs(shrunk), rows, adapter->up, first_panel, num_panels, added);
         for (int p = 0; p < num_panels; ++p) {
             float* const to = sums + (size_t(p) * num_rows + run->first - first_run->first) * PANEL;
             for (int n = 0; n < rows * PANEL; ++n) to[n] += added[size_t(p) * rows * PANEL + n];
@@ -117,11 +117,11 @@ template <class MatrixOf>
 void shrink(const Step& step, const Run& run, const MatrixOf& matrix_of, const float* x) {
     const Adapter* const adapter = matrix_of(*run.model).adapter;
     if (!adapter) return;
-    const Matrix& matrix = adapter->down;
+    const Matrix& matrix = adapter->down;  // which is exact
     float* const shrunk = step.shrunk + int64_t(run.first) * step.widest_adapter;
     for (int task = 0; task < num_product_tasks(matrix); ++task)
         multiply(
-            matrix, x + int64_t(run.first) * matrix.num_inputs, run.last - run.first, task, [](int, int, float*) {},
+            matrix, Inputs(x + int64_t(run.first) * matrix.num_inputs), run.last - run.first, task, [](int, int, float*) {},
             [&](int row, int output, float* sums, int width) {
                 std::copy_n(sums, width, shrunk + int64_t(row) * matrix.num_outputs + output);
             });
@@ -131,13 +131,14 @@ void shrink(const Step& step, const Run& run, const MatrixOf& matrix_of, const f
 template <class MatrixOf, class Put>
 void multiply_pieces(const Step& step, const std::vector<Run>& runs, const MatrixOf& matrix_of, const float* x, int task,
                      const Put& put) {
+    const Inputs inputs = step.inputs(x);
     each_piece(runs, matrix_of, [&](const Matrix& matrix, const Run* first_run, const Run* end_run) {
         const int num_tasks = num_product_tasks(matrix), within = task;
         task -= num_tasks;
         if (within < 0 || within >= num_tasks) return;
         const int first = first_run->first, num_rows = end_run[-1].last - first;
         multiply(
-            matrix, x + int64_t(first) * matrix.num_inputs, num_rows, within,
+            matrix, inputs.from(first, matrix.num_inputs), num_rows, within,
             [&](int first_panel, int num_panels, float* sums) {
                 if (step.widest_adapter)
                     add_adapters(step, first_run, end_run, matrix_of, first_panel, num_panels, sums);

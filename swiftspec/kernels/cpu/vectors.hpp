@@ -20,6 +20,8 @@ constexpr int LANES = 8;
 constexpr int LANES = 4;
 #endif
 
+#define INLINE inline __attribute__((always_inline))  // where registers hold what functions share
+
 typedef float Vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t IntVec __attribute__((vector_size(LANES * 4)));
 typedef uint32_t WordVec __attribute__((vector_size(LANES * 4)));

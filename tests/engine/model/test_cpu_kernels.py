@@ -22,10 +22,11 @@ from swiftspec.engine.model.sampling.sampler import top_candidates
 from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.spec import ModelSpec
 from tests.engine.checkpoints import MIXTURES, VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
-from tests.engine.forwards import forward, prefill
+from tests.engine.forwards import by_slot, forward, prefill
 
 NUM_TOKENS = 40
 THREADS = (1, 2, 5)
+DTYPES = (torch.float32, torch.bfloat16, torch.int8)
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +66,17 @@ def one_by_one(decoder: CpuDecoder, text: list[int]) -> tuple[Tensor, KVCache]:
 
 
 @pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("num_threads", THREADS)
-def test_a_rows_logits_are_the_same_bits_however_it_is_computed(directory: Path, num_threads: int) -> None:
+def test_a_rows_logits_are_the_same_bits_however_it_is_computed(
+    directory: Path, num_threads: int, dtype: torch.dtype
+) -> None:
     """Alone, in a prompt, in a chain and as a branch of a tree, whose other nodes lie between it and its parents."""
     text = tokens(NUM_TOKENS)
     torch.set_num_threads(1)
-    alone, reference = one_by_one(CpuDecoder.load(directory), text)
+    alone, reference = one_by_one(CpuDecoder.load(directory, dtype=dtype), text)
     torch.set_num_threads(num_threads)
-    decoder = CpuDecoder.load(directory)  # which takes as many threads as there are now
+    decoder = CpuDecoder.load(directory, dtype=dtype)  # which takes as many threads as there are now
     cache = decoder.new_cache(NUM_TOKENS + 16)
     for num_rows in range(1, 14):
         cache.reset()
@@ -81,7 +85,7 @@ def test_a_rows_logits_are_the_same_bits_however_it_is_computed(directory: Path,
         positions = range(num_prompt, NUM_TOKENS)
         chain = forward(decoder, text[num_prompt:], positions, [(1 << row) - 1 for row in range(num_rows)], cache)
         assert torch.equal(chain, alone[num_prompt:])
-    assert torch.equal(cache.data[:, :, :, :NUM_TOKENS], reference.data[:, :, :, :NUM_TOKENS])
+    assert torch.equal(by_slot(cache)[:, :, :, :NUM_TOKENS], by_slot(reference)[:, :, :, :NUM_TOKENS])
 
     cache.reset()
     prefill(decoder, text[:-3], cache)
@@ -128,7 +132,7 @@ def rounded(directory: Path, dtype: torch.dtype) -> None:
 
 
 def matrices(packed: Packer) -> list[Tensor]:
-    return [each for each in packed._kept if isinstance(each, Tensor) and each.ndim == 3]
+    return [each for each in packed._kept if isinstance(each, Tensor) and each.ndim == 4]  # panels
 
 
 @pytest.mark.usefixtures("library")
@@ -138,9 +142,9 @@ def test_int8_is_near_the_exact_weights(tmp_path: Path) -> None:
     decoder = CpuDecoder.load(directory, dtype=torch.int8)
     logits = prefill(decoder, text, decoder.new_cache(NUM_TOKENS))
     exact = reference_logits(directory, text)[-1]
-    assert 0.0 < (logits - exact).norm() / exact.norm() < 0.05
+    assert 0.0 < (logits - exact).norm() / exact.norm() < 0.07  # 0.046 of it from the weights
     assert isinstance(decoder._layers, KernelLayers)
-    assert {panels.dtype for panels in matrices(decoder._layers._packer)} == {torch.int8}
+    assert {panels.dtype for panels in matrices(decoder._layers._packer)} == {torch.uint8}
 
 
 @pytest.mark.usefixtures("library")
@@ -219,8 +223,14 @@ def test_without_a_compiler_torch_computes(tmp_path: Path) -> None:
     assert "FieldError: dtype is 'int8'" in done.stderr
 
 
+# The share that rounding may change of the logits' norm.
 @pytest.mark.parametrize("capability", ["default", "avx2"])
-def test_older_instructions_give_the_same_tokens(capability: str, tmp_path: Path, library: Library) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "share"), [(torch.float32, 1e-5), (torch.bfloat16, 0.08), (torch.int8, 0.25)], ids=str
+)
+def test_older_instructions_give_the_same_tokens(
+    capability: str, dtype: torch.dtype, share: float, tmp_path: Path, library: Library
+) -> None:
     """Not the same bits: vectors are of other widths. On this machine, `ATEN_CPU_CAPABILITY` limits them."""
     directories = [write_checkpoint(tmp_path / variant, variant) for variant in (*VARIANTS, *MIXTURES)]
     text = tokens(NUM_TOKENS)
@@ -232,7 +242,7 @@ def test_older_instructions_give_the_same_tokens(capability: str, tmp_path: Path
         f"batch = ForwardBatch(ForwardKind.EXACT, (Chunk(0, {tuple(text)}),))\n"
         "logits = []\n"
         "for directory in sys.argv[1:]:\n"
-        "    decoder = CpuDecoder.load(directory)\n"
+        f"    decoder = CpuDecoder.load(directory, dtype={dtype})\n"
         f"    logits.append(decoder.forward(batch, [decoder.new_cache({len(text)})]).logits[0][0].clone())\n"
         "torch.save((load_library().lanes, logits), sys.stdout.buffer)\n"
     )
@@ -244,5 +254,6 @@ def test_older_instructions_give_the_same_tokens(capability: str, tmp_path: Path
     # This process may itself be limited further, or the machine have no AVX2.
     assert lanes in ({"default": 4, "avx2": 8}[capability], library.lanes)
     for directory, logits in zip(directories, found, strict=True):
-        torch.testing.assert_close(logits, reference_logits(directory, text)[-1], rtol=0, atol=1e-4)
+        exact = reference_logits(directory, text)[-1]
+        assert (logits - exact).norm() <= share * exact.norm()
         assert ModelSpec.from_directory(directory).vocab_size == logits.shape[0]

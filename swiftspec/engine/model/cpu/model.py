@@ -23,7 +23,7 @@ from swiftspec.engine.model.kv_cache import KVCache, PendingHalf, checked_caches
 from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights, load_tenants, local_spec
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.errors import FieldError
-from swiftspec.kernels.cpu_library import Library, load_library
+from swiftspec.kernels.cpu_library import load_library
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.layers import halves
 from swiftspec.models.spec import ModelSpec
@@ -39,11 +39,13 @@ class _Layers(Protocol):
     A forward in progress is whatever `begin` returns; it holds its `inputs`.
 
     compiles_sizes: whether the first forward of each number of rows takes longer. has_own_threads: whether forwards do
-    without torch's threads. weight_bytes: memory of the model's weights, and what each tenant adds to it.
+    without torch's threads. key_block: of its caches. weight_bytes: memory of the model's weights, and what each tenant
+    adds to it.
     """
 
     compiles_sizes: bool
     has_own_threads: bool
+    key_block: int
     weight_bytes: tuple[int, ...]
 
     def begin(self, inputs: Sequence[SequenceInput]) -> Any:
@@ -73,9 +75,10 @@ class CpuDecoder:
 
     Tenants are fine-tunes or adapters of the model; a cache's `tenant` says whose it is, and 0 is the model itself.
 
-    dtype: float32, in which everything is computed, of weights held in the fewest bytes that are exact; bfloat16 for
-    weights, products and the cache; int8 for the matrices alone, rounded. The residual stream, norms and rotations are
-    fp32 in all of them.
+    dtype: float32, in which everything is computed, of weights held in the fewest bytes that are exact; bfloat16 or
+    int8, to which matrices are rounded, and so are the rows that they are multiplied with (to bfloat16 only where the
+    processor multiplies it by itself). The rest is fp32 in all of them. Without compiled kernels bfloat16 holds the
+    cache, too, and there is no int8.
 
     The ranks of a TP group each hold a shard of `spec`, as `models` has it, and make the same calls. Only rank 0 reads
     the logits.
@@ -139,9 +142,14 @@ class CpuDecoder:
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
         """An empty cache for this model; as long as its longest context unless `capacity` is given."""
-        dtype = self.dtype if self.dtype.is_floating_point else torch.float32
-        size = self._taps.width if self._taps else 0
-        return KVCache(self._held, capacity=capacity or self.spec.max_position, dtype=dtype, feature_size=size)
+        dtype = torch.float32 if isinstance(self._layers, KernelLayers) else self.dtype
+        return KVCache(
+            self._held,
+            capacity=capacity or self.spec.max_position,
+            dtype=dtype,
+            key_block=self._layers.key_block,
+            feature_size=self._taps.width if self._taps else 0,
+        )
 
     def warm_up(self, row_counts: Iterable[int], caches: Sequence[KVCache]) -> None:
         """Run forwards of these numbers of rows, and of all sizes that a prompt may need, to compile their products.
@@ -243,23 +251,17 @@ def _in_order(result: BatchResult, order: Sequence[int]) -> BatchResult:
     return BatchResult(logits, tuple(result.candidates[place] for place in places) if result.candidates else ())
 
 
-def pads_prompts(dtype: torch.dtype) -> bool:
-    """Whether a decoder of this dtype computes more rows of a prompt than there are, here: torch's does."""
-    return _library_for(dtype) is None
-
-
-def _library_for(dtype: torch.dtype) -> Library | None:
-    """The kernels, where they can be had; products in bfloat16 are torch's."""
-    return None if dtype == torch.bfloat16 else load_library()
+def pads_prompts() -> bool:
+    """Whether a decoder computes more rows of a prompt than there are, here: torch's does."""
+    return load_library() is None
 
 
 def _layers_of(
     spec: ModelSpec, models: Iterable[LoadedModel], *, is_shared: bool, dtype: torch.dtype, tp_group: TPGroup
 ) -> _Layers:
-    library, shared = _library_for(dtype), SharedWeights(is_shared=is_shared)
+    library, shared = load_library(), SharedWeights(is_shared=is_shared)
     if library is not None:
-        quantised = dtype == torch.int8
-        return KernelLayers(spec, models, shared=shared, library=library, tp_group=tp_group, quantised=quantised)
+        return KernelLayers(spec, models, shared=shared, library=library, tp_group=tp_group, dtype=dtype)
     if dtype == torch.int8:
         raise FieldError("dtype", "'int8', for which there are compiled kernels only", "install a C++ compiler (g++)")
     return TorchTenants(spec, models, shared=shared, dtype=dtype, tp_group=tp_group)

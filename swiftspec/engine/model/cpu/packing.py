@@ -56,9 +56,9 @@ class PackedModel:
         tied = spec.tie_word_embeddings
         model.head = packer.matrix(weights[EMBEDDING if tied else HEAD])
         model.embedding_format = model.head.format
-        if not tied or packer.quantised:  # else the head's panels serve both
+        if not tied or packer.dtype == torch.int8:  # else the head's panels serve both
             embedding = packer.plain(weights[EMBEDDING])
-            model.embedding, model.embedding_format = embedding.data_ptr(), Format.of(embedding.dtype)
+            model.embedding, model.embedding_format = embedding.data_ptr(), Format.exact(embedding.dtype)
 
     def _fill_layer(self, layer: Layer, index: int) -> None:
         spec, packer = self._spec, self._packer

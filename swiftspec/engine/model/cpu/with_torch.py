@@ -249,6 +249,7 @@ class TorchTenants:
 
     compiles_sizes = True
     has_own_threads = False
+    key_block = 1
     candidates = staticmethod(top_candidates)
 
     def __init__(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.model.cpu.attention import SequenceInput
-from swiftspec.engine.model.cpu.kernels import Workspace, best_candidates
+from swiftspec.engine.model.cpu.kernels import KEY_BLOCK, Workspace, best_candidates
 from swiftspec.engine.model.cpu.packer import Packer
 from swiftspec.engine.model.cpu.packing import PackedModel
 from swiftspec.engine.model.drafts.head_weights import LAYER
@@ -35,6 +35,7 @@ class HeadKernels:
     """The decoder layer of an EAGLE-3 head in float32, with the methods of `HeadLayers`."""
 
     has_own_threads = True
+    key_block = KEY_BLOCK
 
     def __init__(self, spec: HeadSpec, weights: Mapping[str, Tensor], *, library: Library) -> None:
         self.spec, self.tokens = spec, weights.get("tokens")
@@ -44,7 +45,7 @@ class HeadKernels:
         self._residual_norm = weights["hidden_norm.weight"].float() * math.sqrt(size)
         self._norm_floor = torch.tensor(math.sqrt(size * spec.layer.rms_norm_eps))
         self._embedding = weights[EMBEDDING]
-        packer = Packer(library=library, quantised=False, shared=SharedWeights(is_shared=False))
+        packer = Packer(library=library, dtype=torch.float32, shared=SharedWeights(is_shared=False))
         named = {**weights, LAYER + "input_layernorm.weight": norms}
         self._packed = PackedModel(LoadedModel(named, {}), spec.untied_layer, packer)
         self._wide_spec = dataclasses.replace(spec.layer, hidden_size=2 * size)
@@ -61,7 +62,7 @@ class HeadKernels:
 
     def _make_room(self, num_rows: int) -> None:
         def room(spec: ModelSpec, model: Model) -> Workspace:
-            return Workspace(spec, num_rows, models=[model], widest_adapter=0)
+            return Workspace(spec, num_rows, models=[model])
 
         self._attention_work = room(self._wide_spec, self._wide)
         self._feed_work = room(self.spec.layer, self._packed.model)

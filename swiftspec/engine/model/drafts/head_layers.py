@@ -33,6 +33,7 @@ class HeadLayers(DraftLayers):
     """
 
     has_own_threads = False
+    key_block = 1
     candidates = staticmethod(top_candidates)
 
     def __init__(self, spec: HeadSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype) -> None:

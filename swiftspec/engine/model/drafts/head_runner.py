@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -66,10 +67,15 @@ class HeadRunner(Model):
         spec = layers.spec.layer
         self.has_own_threads = layers.has_own_threads
         self.vocab_size = spec.vocab_size
-        self._sequences = [
-            _Sequence(KVCache(spec, capacity=capacity, dtype=dtype, feature_size=spec.hidden_size), cache)
-            for cache in target
-        ]
+        new_cache = partial(
+            KVCache,
+            spec,
+            capacity=capacity,
+            dtype=dtype,
+            key_block=layers.key_block,
+            feature_size=spec.hidden_size,
+        )
+        self._sequences = [_Sequence(new_cache(), cache) for cache in target]
         self._caches = [sequence.own for sequence in self._sequences]
         self.target = target
 
