@@ -27,14 +27,8 @@ def contents(cache: KVCache) -> list[int]:
 
 
 def test_layout_is_layers_kv_heads_slots_dimensions(cache: KVCache) -> None:
-    spec = small_spec()
-    assert cache.data.shape == (
-        spec.num_layers,
-        2,
-        spec.num_kv_heads,
-        10 if cache.key_block == 1 else 12,
-        spec.head_dim,
-    )
+    spec, num_slots = small_spec(), 10 if cache.key_block == 1 else 12
+    assert cache.data.shape == (spec.num_layers, 2, spec.num_kv_heads, num_slots, spec.head_dim)
 
 
 def test_kept_slots_follow_the_prefix_in_the_order_given(cache: KVCache) -> None:
