@@ -108,9 +108,7 @@ struct Attention {
         }
         for (int first = 0; first < num_shared; first += NEAR) {
             const int last = std::min(num_shared, first + NEAR);
-            int q = 0;
-            for (; q + TOGETHER <= num_queries; q += TOGETHER) mix_slots<TOGETHER>(queries + q, first, last);
-            for (; q < num_queries; ++q) mix_slots<1>(queries + q, first, last);
+            in_groups(num_queries, [&](auto count, int q) { mix_slots<decltype(count)::value>(queries + q, first, last); });
         }
         for (int q = 0; q < num_queries; ++q) {
             mix_slots<1>(queries + q, num_shared, queries[q].num_first);
@@ -121,25 +119,32 @@ struct Attention {
 
    private:
     static constexpr int NEAR = 256;  // slots whose keys or values stay in a cache for all queries
-    static constexpr int TOGETHER = 4;
-    static constexpr int QUERIES = LANES >= 8 ? 4 : 2;   // whose scores are summed up at once,
-    static constexpr int BLOCKS = LANES == 16 ? 4 : 1;   // of so many blocks
+    static constexpr int MOST_BLOCKS = LANES == 16 ? 8 : 4;  // whose scores are summed up at once
+    static constexpr int MOST_SCORE_VECS = LANES == 16 ? 16 : 8;
     static constexpr int LINES_AHEAD = 64;
 
     // Scores of the slots of blocks `first` to `last` (exclusive), seen or not.
     void score(const Query* queries, int num_queries, int first, int last) const {
-        int q = 0;
-        for (; q + QUERIES <= num_queries; q += QUERIES)
-            q ? score<QUERIES, false>(queries + q, first, last) : score<QUERIES, true>(queries, first, last);
-        for (; q < num_queries; ++q)
-            q ? score<1, false>(queries + q, first, last) : score<1, true>(queries, first, last);
+        in_groups(num_queries, [&](auto count, int q) {
+            constexpr int COUNT = decltype(count)::value;
+            constexpr int BLOCKS = std::clamp(MOST_SCORE_VECS * LANES / KEY_BLOCK / COUNT, 1, MOST_BLOCKS);
+            q ? score<COUNT, BLOCKS, false>(queries + q, first, last) : score<COUNT, BLOCKS, true>(queries, first, last);
+        });
     }
 
-    template <int COUNT, bool IS_FIRST>
+    // Calls `use(how many, first)` for groups of queries that are computed together.
+    template <class Use>
+    static void in_groups(int num_queries, const Use& use) {
+        int q = 0;
+        for (; q + 4 <= num_queries; q += 4) use(std::integral_constant<int, 4>(), q);
+        for (; q + 2 <= num_queries; q += 2) use(std::integral_constant<int, 2>(), q);
+        if (q < num_queries) use(std::integral_constant<int, 1>(), q);
+    }
+
+    template <int COUNT, int BLOCKS, bool IS_FIRST>
     void score(const Query* queries, int first, int last) const {
-        int block = first;
-        for (; block + BLOCKS <= last; block += BLOCKS) score_blocks<COUNT, BLOCKS, IS_FIRST>(queries, block);
-        for (; block < last; ++block) score_blocks<COUNT, 1, IS_FIRST>(queries, block);
+        for (; first + BLOCKS <= last; first += BLOCKS) score_blocks<COUNT, BLOCKS, IS_FIRST>(queries, first);
+        if constexpr (BLOCKS > 1) score<COUNT, BLOCKS / 2, IS_FIRST>(queries, first, last);
     }
 
     // Each slot's products are summed up in the order of the dimensions.
@@ -151,7 +156,7 @@ struct Attention {
         Vec sums[COUNT][NUM_BLOCKS * VECS] = {};
         for (int d = 0; d < size; ++d) {
             Vec parts[NUM_BLOCKS * VECS];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int b = 0; b < NUM_BLOCKS; ++b) {
                 const float* const key = from + b * stride + d * KEY_BLOCK;
                 // A decode step reads the cache once and waits for memory otherwise.

@@ -109,7 +109,8 @@ struct Tile {
 #pragma GCC unroll 8
             for (int p = 0; p < PANELS; ++p)
 #pragma GCC unroll 8
-                for (int v = 0; v < COUNT; ++v) sums[p][r][v] = W::add(input, weights[p][v], sums[p][r][v]);
+                for (int v = 0; v < COUNT; ++v)
+                    sums[p][r][v] = held<(W::WORDS > 1)>(W::add(input, weights[p][v], sums[p][r][v]));
         }
     }
 

@@ -36,6 +36,15 @@ inline T load(const void* source) {
 inline void store(float* target, Vec value) { std::memcpy(target, &value, sizeof value); }
 inline Vec splat(float value) { return value - Vec{}; }  // a sum with 0 would not be folded: it changes -0
 
+// Has a vector in a register here, where compilers that mix independent sums run out of registers.
+template <bool IS_HELD, class V>
+INLINE V held(V vector) {
+#if defined(__x86_64__)
+    if constexpr (IS_HELD) asm("" : "+x"(vector));
+#endif
+    return vector;
+}
+
 // sum + a * b, rounded once where the processor can. Said explicitly: which products a compiler fuses by itself depends on
 // the loop they are in and on the processor it tunes for, and then a row's result would depend on how many rows there are.
 // So the kernels are compiled with -ffp-contract=off.
