@@ -74,7 +74,6 @@ class Workers {
         program_ = &program;
         num_threads_ = num_threads;
         first_ = opened_ + 1;
-        wake();
         close(opened_);
         Patience patience{SPIN};
         while (finished_.load(std::memory_order_acquire) != first_ + program.num_stages()) {
@@ -119,6 +118,7 @@ class Workers {
             const uint64_t count = begin_of(thread + 1) - begin_of(thread);
             shares_[thread].left.store(uint64_t(number) << 32 | count, std::memory_order_release);
         }
+        wake();
     }
 
     int begin_of(int thread) const { return int64_t(num_tasks_) * thread / num_threads_; }
@@ -156,23 +156,24 @@ class Workers {
 
     void serve(int thread) {
         Patience patience{SPIN};
-        uint64_t seen = num_calls_.load();
+        uint64_t seen = num_opened_.load();
         for (;;) {
             if (work(thread)) {
                 patience.reset();
             } else if (patience.is_over()) {
                 std::unique_lock lock(sleep_);
                 ++num_sleeping_;
-                woken_.wait(lock, [&] { return num_calls_.load() != seen; });
+                woken_.wait(lock, [&] { return num_opened_.load() != seen; });
                 --num_sleeping_;
-                seen = num_calls_.load();
+                seen = num_opened_.load();
                 patience.reset();
             }
         }
     }
 
+    // At every stage: the last tasks of the one before may have taken others longer than a thread spins.
     void wake() {
-        ++num_calls_;
+        ++num_opened_;
         if (num_sleeping_.load() > 0) {
             { std::lock_guard lock(sleep_); }
             woken_.notify_all();
@@ -195,6 +196,6 @@ class Workers {
 
     std::mutex sleep_;
     std::condition_variable woken_;
-    std::atomic<uint64_t> num_calls_{0};
+    std::atomic<uint64_t> num_opened_{0};  // stages
     std::atomic<int> num_sleeping_{0};
 };

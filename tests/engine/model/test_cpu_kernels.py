@@ -19,12 +19,17 @@ from swiftspec.engine.model.cpu.model import CpuDecoder
 from swiftspec.engine.model.cpu.packer import Packer
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.sampling.sampler import top_candidates
+from swiftspec.engine.model.weights.checkpoint import weight_shapes
+from swiftspec.engine.model.weights.loader import LoadedModel
 from swiftspec.kernels.cpu_library import Library, load_library
 from swiftspec.models.spec import ModelSpec
 from tests.engine.checkpoints import MIXTURES, VARIANTS, VOCAB_SIZE, reference_logits, write_checkpoint
+from tests.engine.conftest import two_cores
 from tests.engine.forwards import by_slot, forward, prefill
+from tests.engine.shapes import small_spec
 
 NUM_TOKENS = 40
+NUM_ROWS = 128
 THREADS = (1, 2, 5)
 DTYPES = (torch.float32, torch.bfloat16, torch.int8)
 
@@ -205,6 +210,29 @@ def test_a_forked_child_computes_with_threads_of_its_own(tmp_path: Path, library
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert torch.equal(torch.load(path), expected)
+
+
+@pytest.mark.alone
+@two_cores
+@pytest.mark.usefixtures("library")
+def test_a_thread_that_slept_while_others_ended_a_stage_computes_the_next_one() -> None:
+    """Three tasks of a millisecond for two threads: one waits longer than it spins, in every layer."""
+    spec = small_spec(hidden_size=384, intermediate_size=16384, num_layers=6)
+    weights = {name: torch.rand(shape) for name, shape in weight_shapes(spec).items()}
+    torch.set_num_threads(2)
+    decoder = CpuDecoder(spec, [LoadedModel(weights, {})], num_tenants=0)
+    cache = decoder.new_cache(2 * NUM_ROWS)
+    prefill(decoder, [1] * NUM_ROWS, cache)
+    before = seconds_of_threads()
+    prefill(decoder, [1] * NUM_ROWS, cache)
+    taken = sorted(after - before.get(thread, 0.0) for thread, after in seconds_of_threads().items())
+    assert taken[-2] > 0.25 * sum(taken)
+
+
+def seconds_of_threads() -> dict[str, float]:
+    """CPU time of each thread of this process."""
+    paths = Path("/proc/self/task").glob("*/schedstat")
+    return {path.parent.name: 1e-9 * int(path.read_text().split()[0]) for path in paths}
 
 
 def test_without_a_compiler_torch_computes(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Writes a model of a published shape with random weights, to time engines at real sizes.
 
-python -m tools.random_model llama-3.2-1b FOLDER
+python -m tools.real_size.random_model llama-3.2-1b FOLDER
 
 Its text means nothing; its tokenizer is the bundled target's.
 """
