@@ -1,7 +1,7 @@
 // Decodes given token ids greedily with llama.cpp, plainly or with a draft model; prints seconds and tokens as JSON.
 //
-// PEER_MODE ar | spec; PEER_PROMPTS a file with a prompt's ids in each line; PEER_N new tokens for each. Everything else
-// is llama.cpp's own options.
+// PEER_MODE ar | spec; PEER_PROMPTS a file with a prompt's ids in each line; PEER_N new tokens for each. PEER_MODE ask
+// answers questions of its input, as tools/real_size/engine.py asks them. Everything else is llama.cpp's own options.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -32,8 +32,8 @@ struct Batch {
     explicit Batch(llama_context* context) : rows(llama_batch_init(llama_n_batch(context), 0, 1)), context(context) {}
     ~Batch() { llama_batch_free(rows); }
     void clear() { common_batch_clear(rows); }
-    void add(llama_token token, llama_pos position, bool has_logits) {
-        common_batch_add(rows, token, position, {0}, has_logits);
+    void add(llama_token token, llama_pos position, bool has_logits, llama_seq_id sequence = 0) {
+        common_batch_add(rows, token, position, {sequence}, has_logits);
     }
     void decode() {
         if (llama_decode(context, rows)) exit(4);
@@ -108,6 +108,32 @@ Tokens decode_speculatively(common_params& params, llama_model* model, llama_con
     return out;
 }
 
+// Several random prompts one after the other, then a step for all at once until each has `num_new` tokens.
+void answer(llama_context* context, int num_sequences, int length, int num_new, int num_tokens) {
+    llama_memory_clear(llama_get_memory(context), true);
+    Batch batch(context);
+    Tokens latest;
+    double start = now();
+    for (int sequence = 0; sequence < num_sequences; ++sequence) {
+        batch.clear();
+        for (int i = 0; i < length; ++i) batch.add(10 + rand() % 3990, i, i + 1 == length, sequence);
+        batch.decode();
+        latest.push_back(likeliest(context, -1, num_tokens));
+    }
+    printf("{\"prompt_s\": %.6f, \"steps_s\": [", now() - start);
+    for (int step = 0; step + 1 < num_new; ++step) {
+        start = now();
+        batch.clear();
+        for (int sequence = 0; sequence < num_sequences; ++sequence)
+            batch.add(latest[sequence], length + step, true, sequence);
+        batch.decode();
+        for (int row = 0; row < num_sequences; ++row) latest[row] = likeliest(context, row, num_tokens);
+        printf("%s%.6f", step ? ", " : "", now() - start);
+    }
+    printf("]}\n");
+    fflush(stdout);
+}
+
 std::vector<Tokens> read_prompts(const std::string& path) {
     std::vector<Tokens> prompts;
     std::ifstream file(path);
@@ -140,6 +166,11 @@ int main(int argc, char** argv) {
     llama_context* const context = loaded->context();
     if (!context) return 2;
     const int num_tokens = llama_vocab_n_tokens(llama_model_get_vocab(model));
+    if (mode == "ask") {
+        for (int sequences, length, num_new; scanf("%d %d %d", &sequences, &length, &num_new) == 3;)
+            answer(context, sequences, length, num_new, num_tokens);
+        return 0;
+    }
     const auto prompts = read_prompts(variable("PEER_PROMPTS", "prompts.txt"));
     if (prompts.empty()) return 3;
     common_speculative_init_result_ptr loaded_draft;

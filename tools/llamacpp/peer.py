@@ -44,6 +44,8 @@ class Run:
 class LlamaCpp:
     """The built program, its libraries beside it."""
 
+    version = f"llama.cpp of node-llama-cpp {_VERSION}"
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._program = folder / _libraries_name() / "peer"
@@ -96,6 +98,12 @@ class LlamaCpp:
         return Run(
             seconds=sum(line["seconds"] for line in lines), tokens=tuple(tuple(line["tokens"]) for line in lines)
         )
+
+    def asked(self, target: Path, *, num_threads: int, num_sequences: int, num_tokens: int) -> list[str]:
+        """Command of a process that answers questions; its environment has `PEER_MODE=ask`."""
+        room = str(num_sequences * num_tokens)
+        limits = ["-np", str(num_sequences), "-c", room, "-b", str(num_tokens)]
+        return [str(self._program), "-m", str(target), *_threads(num_threads), *limits]
 
     def _run(
         self, mode: str, options: Sequence[str], prompts: Sequence[Sequence[int]], **variables: str

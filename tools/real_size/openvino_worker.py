@@ -6,8 +6,8 @@ import sys
 import time
 
 import numpy as np
-import openvino
-import openvino_genai
+import openvino  # type: ignore[import-not-found]  # of the other environment
+import openvino_genai  # type: ignore[import-not-found]  # likewise
 
 CACHE_GB = 2
 MOST_BATCHED = 4096

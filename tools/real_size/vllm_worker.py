@@ -9,7 +9,7 @@ import time
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
-from vllm import LLM, SamplingParams, TokensPrompt
+from vllm import LLM, SamplingParams, TokensPrompt  # type: ignore[import-not-found]  # of the other environment
 
 
 def main() -> None:

@@ -22,10 +22,9 @@ inline float dot(const float* a, const float* b, int size) {
 
 // Replaces `count` scores, and what pads them to whole vectors, by e^(score - largest); returns their sum.
 inline float exponentials(float* scores, int count) {
-    float largest = -INFINITY;
-    for (int s = 0; s < count; ++s) largest = std::max(largest, scores[s]);
     const int padded = (count + LANES - 1) / LANES * LANES;
     std::fill(scores + count, scores + padded, -INFINITY);
+    const float largest = greatest(scores, padded);
     Vec total{};
     for (int s = 0; s < padded; s += LANES) {
         const Vec weights = exponential(load<Vec>(scores + s) - largest);

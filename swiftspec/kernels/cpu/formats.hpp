@@ -172,13 +172,9 @@ struct Int8 {
    private:
     // Rounds a block to integers; returns what they are to be multiplied with.
     static float to_integers(const float* part, int32_t* numbers) {
-        Vec largest{};
-        for (int k = 0; k < BLOCK_INPUTS; k += LANES) {
-            const Vec values = load<Vec>(part + k), size = values < 0 ? -values : values;
-            largest = size > largest ? size : largest;
-        }
-        float most = 0.0f;
-        for (int lane = 0; lane < LANES; ++lane) most = std::max(most, largest[lane]);
+        float sizes[BLOCK_INPUTS];
+        for (int k = 0; k < BLOCK_INPUTS; ++k) sizes[k] = std::fabs(part[k]);
+        const float most = greatest(sizes, BLOCK_INPUTS);
         const float inverse = most > 0.0f ? LARGEST / most : 0.0f;
         for (int k = 0; k < BLOCK_INPUTS; k += LANES) {
             const Vec nearest = load<Vec>(part + k) * inverse + 12582912.0f;  // 1.5 * 2^23: the low bits are the nearest

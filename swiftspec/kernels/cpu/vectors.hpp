@@ -1,6 +1,7 @@
 // Vectors of fp32 in GCC's portable notation: as wide as the instruction set that this file is compiled for.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -58,6 +59,18 @@ inline Vec multiply_add(Vec a, Vec b, Vec sum) {
 #else
     return sum + a * b;
 #endif
+}
+
+// Of at least one number; in whole vectors.
+inline float greatest(const float* numbers, int count) {
+    Vec most = load<Vec>(numbers);
+    for (int s = LANES; s < count; s += LANES) {
+        const Vec others = load<Vec>(numbers + s);
+        most = others > most ? others : most;
+    }
+    float result = most[0];
+    for (int lane = 1; lane < LANES; ++lane) result = std::max(result, most[lane]);
+    return result;
 }
 
 // Halves of each group of GROUP lanes are added: half as many lanes for each group, those of `a` before those of `b`.
