@@ -280,7 +280,7 @@ class Layers final : public Program {
         Gates gates(step_.gated, shape_.intermediate_size);
         multiply(
             experts(layer)[group.expert].gate_up, step_.inputs(step_.routed).from(group.first, shape_.hidden_size),
-            group.size(), task % num_tasks, [](int, int, float*) {},
+            group.size(), task % num_tasks, NothingToAdd(),
             [&](int row, int output, float* sums, int) { gates.put(group.first + row, output, sums); });
     }
 
@@ -289,7 +289,7 @@ class Layers final : public Program {
         for (const RoutedRows::Group& group : routed_.groups)
             multiply(
                 experts(layer)[group.expert].down, step_.inputs(step_.gated).from(group.first, shape_.intermediate_size),
-                group.size(), task, [](int, int, float*) {},
+                group.size(), task, NothingToAdd(),
                 [&](int row, int output, float* sums, int width) {
                     const int routed = group.first + row;
                     const float share = routed_.share_of[routed];

@@ -17,7 +17,7 @@ struct Gates {
     void put(int row, int output, float* ups) {
         const int panel = output / PANEL;
         if (panel % 2 == 0) {
-            if (!sums || row == first) sums = ups, first = row;
+            if (!sums || ups != sums + int64_t(row - first) * PANEL) sums = ups, first = row;  // the first of its rows
             return;
         }
         for (int n = 0; n < PANEL; n += LANES) {

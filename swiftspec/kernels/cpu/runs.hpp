@@ -20,10 +20,8 @@ inline int num_product_tasks(const Matrix& matrix) {
     return (matrix.num_panels() + PANELS_PER_TASK - 1) / PANELS_PER_TASK;
 }
 
-// A task of y = x W^T. Calls `add(first panel, how many, sums [panels][rows][32])`, which may add to the sums, and then
-// `put(row, first output, its 32 sums, how many of them count)`.
 template <class Add, class Put>
-void multiply(const Matrix& matrix, const Inputs& x, int num_rows, int task, const Add& add, const Put& put) {
+void multiply_block(const Matrix& matrix, const Inputs& x, int num_rows, int task, const Add& add, const Put& put) {
     const int first = task * PANELS_PER_TASK, count = std::min(PANELS_PER_TASK, matrix.num_panels() - first);
     float* const sums = scratch(size_t(count) * num_rows * PANEL);
     products(x, num_rows, matrix, first, count, sums);
@@ -44,6 +42,25 @@ void multiply(const Matrix& matrix, const Inputs& x, int num_rows, int task, con
     add(first, count, sums);
     each(put);
 }
+
+constexpr int ROWS_AT_ONCE = 8 * MOST_ROWS;  // whose sums stay in a cache until they are put somewhere
+
+// A task of y = x W^T. For some rows at a time calls `add(first row, rows, first panel, panels, sums [panels][rows][32])`,
+// which may add to the sums, and then `put(row, first output, its 32 sums, how many of them count)`.
+template <class Add, class Put>
+void multiply(const Matrix& matrix, const Inputs& x, int num_rows, int task, const Add& add, const Put& put) {
+    for (int first = 0; first < num_rows; first += ROWS_AT_ONCE) {
+        const int rows = std::min(ROWS_AT_ONCE, num_rows - first);
+        multiply_block(
+            matrix, x.from(first, matrix.num_inputs), rows, task,
+            [&](int first_panel, int num_panels, float* sums) { add(first, rows, first_panel, num_panels, sums); },
+            [&](int row, int output, float* sums, int width) { put(first + row, output, sums, width); });
+    }
+}
+
+struct NothingToAdd {
+    void operator()(int, int, int, int, float*) const {}
+};
 
 // Neighbouring rows of one model.
 struct Run {
@@ -93,20 +110,20 @@ int num_piece_tasks(const std::vector<Run>& runs, const MatrixOf& matrix_of) {
     return count;
 }
 
-// Second products of the adapters in some runs, added to sums [panels][rows from the first run's on][32].
+// Second products of the adapters in some runs, added to sums [panels][num_rows, from `first_row` on][32].
 template <class MatrixOf>
-void add_adapters(const Step& step, const Run* first_run, const Run* end_run, const MatrixOf& matrix_of,
-                  int first_panel, int num_panels, float* sums) {
-    const int num_rows = end_run[-1].last - first_run->first;
+void add_adapters(const Step& step, const Run* first_run, const Run* end_run, const MatrixOf& matrix_of, int first_row,
+                  int num_rows, int first_panel, int num_panels, float* sums) {
     for (const Run* run = first_run; run != end_run; ++run) {
         const Adapter* const adapter = matrix_of(*run->model).adapter;
-        if (!adapter) continue;
-        const int rows = run->last - run->first;
+        const int first = std::max(run->first, first_row);
+        const int rows = std::min(run->last, first_row + num_rows) - first;
+        if (!adapter || rows <= 0) continue;
         float* const added = scratch<1>(size_t(num_panels) * rows * PANEL);
-        const float* const shrunk = step.shrunk + int64_t(run->first) * step.widest_adapter;
+        const float* const shrunk = step.shrunk + int64_t(first) * step.widest_adapter;
         products(Inputs(shrunk), rows, adapter->up, first_panel, num_panels, added);
         for (int p = 0; p < num_panels; ++p) {
-            float* const to = sums + (size_t(p) * num_rows + run->first - first_run->first) * PANEL;
+            float* const to = sums + (size_t(p) * num_rows + first - first_row) * PANEL;
             for (int n = 0; n < rows * PANEL; ++n) to[n] += added[size_t(p) * rows * PANEL + n];
         }
     }
@@ -121,7 +138,7 @@ void shrink(const Step& step, const Run& run, const MatrixOf& matrix_of, const f
     float* const shrunk = step.shrunk + int64_t(run.first) * step.widest_adapter;
     for (int task = 0; task < num_product_tasks(matrix); ++task)
         multiply(
-            matrix, Inputs(x + int64_t(run.first) * matrix.num_inputs), run.last - run.first, task, [](int, int, float*) {},
+            matrix, Inputs(x + int64_t(run.first) * matrix.num_inputs), run.last - run.first, task, NothingToAdd(),
             [&](int row, int output, float* sums, int width) {
                 std::copy_n(sums, width, shrunk + int64_t(row) * matrix.num_outputs + output);
             });
@@ -139,9 +156,9 @@ void multiply_pieces(const Step& step, const std::vector<Run>& runs, const Matri
         const int first = first_run->first, num_rows = end_run[-1].last - first;
         multiply(
             matrix, inputs.from(first, matrix.num_inputs), num_rows, within,
-            [&](int first_panel, int num_panels, float* sums) {
+            [&](int first_row, int rows, int first_panel, int num_panels, float* sums) {
                 if (step.widest_adapter)
-                    add_adapters(step, first_run, end_run, matrix_of, first_panel, num_panels, sums);
+                    add_adapters(step, first_run, end_run, matrix_of, first + first_row, rows, first_panel, num_panels, sums);
             },
             [&](int row, int output, float* sums, int width) { put(first + row, output, sums, width); });
     });

@@ -17,7 +17,6 @@ from torch import Tensor
 from swiftspec.engine.model.forward_batch import Chunk, Entry
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.models.spec import ModelSpec
-from swiftspec.timing.steps import PREFILL_CHUNK
 
 __all__ = [
     "SequenceInput",
@@ -93,10 +92,10 @@ def sequence_input(entry: Entry, cache: KVCache) -> SequenceInput:
     return SequenceInput(tokens, positions, ancestors, cache, len(tokens))
 
 
-def split_chunk(chunk: Chunk) -> list[Chunk]:
-    """The chunk in pieces of at most `PREFILL_CHUNK` tokens."""
-    starts = range(0, chunk.num_rows, PREFILL_CHUNK)
-    return [Chunk(chunk.sequence, chunk.tokens[start : start + PREFILL_CHUNK]) for start in starts]
+def split_chunk(chunk: Chunk, longest: int) -> list[Chunk]:
+    """The chunk in pieces of at most `longest` tokens."""
+    starts = range(0, chunk.num_rows, longest)
+    return [Chunk(chunk.sequence, chunk.tokens[start : start + longest]) for start in starts]
 
 
 class TreeAttention:

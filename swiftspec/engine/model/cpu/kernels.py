@@ -24,11 +24,13 @@ from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.kernels.cpu_library import Library, Model, SequenceRows, Step
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
+from swiftspec.timing.steps import PREFILL_CHUNK
 
 __all__ = ["KEY_BLOCK", "KernelLayers", "Workspace", "best_candidates"]
 
 _FEW_ROWS = 16
 KEY_BLOCK = 16  # as in attention.hpp
+_LONGEST_PIECE = 512  # rows for which all weights are read once
 _MOST_CANDIDATES = 64  # the kernel inserts one by one
 
 
@@ -138,6 +140,8 @@ class KernelLayers:
     ) -> None:
         self._spec = spec
         self._library, self._tp_group = library, tp_group
+        # The times of a rank group's prompts are composed of those of chunks.
+        self.longest_piece = _LONGEST_PIECE if tp_group.size == 1 else PREFILL_CHUNK
         self._packer = Packer(library=library, dtype=dtype, shared=shared)
         self._tenants = [PackedModel(loaded, spec, self._packer) for loaded in models]
         self.weight_bytes = tuple(tenant.num_bytes for tenant in self._tenants)

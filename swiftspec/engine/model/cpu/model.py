@@ -28,7 +28,7 @@ from swiftspec.models.inflation import Inflation
 from swiftspec.models.layers import halves
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind, Row
-from swiftspec.timing.steps import PREFILL_CHUNK, PREFILL_SIZES
+from swiftspec.timing.steps import PREFILL_SIZES
 
 __all__ = ["CpuDecoder", "pads_prompts"]
 
@@ -39,12 +39,13 @@ class _Layers(Protocol):
     A forward in progress is whatever `begin` returns; it holds its `inputs`.
 
     compiles_sizes: whether the first forward of each number of rows takes longer. has_own_threads: whether forwards do
-    without torch's threads. key_block: of its caches. weight_bytes: memory of the model's weights, and what each tenant
-    adds to it.
+    without torch's threads. longest_piece: rows of a prompt that are computed at once. key_block: of its caches.
+    weight_bytes: memory of the model's weights, and what each tenant adds to it.
     """
 
     compiles_sizes: bool
     has_own_threads: bool
+    longest_piece: int
     key_block: int
     weight_bytes: tuple[int, ...]
 
@@ -164,7 +165,8 @@ class CpuDecoder:
             self.forward(ForwardBatch(ForwardKind.EXACT, (Rows(0, rows),)), caches)
             cache.reset()
             done.add(num_rows)
-        sizes = pairwise((0, *PREFILL_SIZES)) if self._layers.compiles_sizes else [(PREFILL_CHUNK - 1, PREFILL_CHUNK)]
+        longest = min(self._layers.longest_piece, cache.capacity)
+        sizes = pairwise((0, *PREFILL_SIZES)) if self._layers.compiles_sizes else [(longest - 1, longest)]
         for below, size in sizes:
             if size not in done and below < cache.capacity:
                 self.forward(ForwardBatch(ForwardKind.EXACT, (Chunk(0, (0,) * (below + 1)),)), caches)
@@ -173,8 +175,8 @@ class CpuDecoder:
     def forward(self, batch: ForwardBatch, caches: Sequence[KVCache]) -> BatchResult:
         """Logits after the entries of a batch, and its candidates; sequence s has the cache `caches[s]`.
 
-        Products are computed for all rows together, attention for each sequence. A chunk of more than `PREFILL_CHUNK`
-        tokens is computed in pieces, of which the last one shares the forward.
+        Products are computed for all rows together, attention for each sequence. A long chunk is
+        computed in pieces, of which the last one shares the forward.
 
         ValueError: if an entry does not suit its cache; nothing is changed then.
         """
@@ -224,9 +226,9 @@ class CpuDecoder:
 
     def _input(self, entry: Entry, cache: KVCache) -> SequenceInput:
         """An entry's rows. Of a long chunk all pieces but the last are computed here."""
-        if not isinstance(entry, Chunk) or entry.num_rows <= PREFILL_CHUNK:
+        if not isinstance(entry, Chunk) or entry.num_rows <= self._layers.longest_piece:
             return sequence_input(entry, cache)
-        *pieces, last = split_chunk(entry)
+        *pieces, last = split_chunk(entry, self._layers.longest_piece)
         for piece in pieces:
             rows = sequence_input(piece, cache)
             self._run(self._layers.begin([rows]), self._ranges[ForwardKind.EXACT])

@@ -28,7 +28,7 @@ from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
-from swiftspec.timing.steps import padded_rows
+from swiftspec.timing.steps import PREFILL_CHUNK, padded_rows
 
 __all__ = ["TorchLayers", "TorchTenants", "rows_with_logits"]
 
@@ -249,6 +249,7 @@ class TorchTenants:
 
     compiles_sizes = True
     has_own_threads = False
+    longest_piece = PREFILL_CHUNK
     key_block = 1
     candidates = staticmethod(top_candidates)
 
