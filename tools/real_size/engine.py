@@ -62,7 +62,7 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()  # which closes the pipes
         os.close(self._log)
 
     def ask(self, question: Question) -> Times:

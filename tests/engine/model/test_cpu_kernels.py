@@ -212,6 +212,14 @@ def test_a_forked_child_computes_with_threads_of_its_own(tmp_path: Path, library
     assert torch.equal(torch.load(path), expected)
 
 
+@pytest.mark.usefixtures("library")
+def test_a_prompt_in_pieces_gives_the_same_bits(directory: Path) -> None:
+    text, decoder = tokens(NUM_TOKENS), CpuDecoder.load(directory)
+    whole = prefill(decoder, text, decoder.new_cache(NUM_TOKENS))
+    decoder._layers.longest_piece = 16
+    assert torch.equal(prefill(decoder, text, decoder.new_cache(NUM_TOKENS)), whole)
+
+
 @pytest.mark.alone
 @two_cores
 @pytest.mark.usefixtures("library")

@@ -17,13 +17,14 @@ from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.kernels.cpu_library import load_library
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind, Row
+from swiftspec.timing.steps import PREFILL_CHUNK
 from tests.engine.checkpoints import MIXTURES, VOCAB_SIZE, reference_logits, reference_model, write_checkpoint
 from tests.engine.decoders import load_kernels, load_torch
 from tests.engine.forwards import forward, prefill
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-NUM_TOKENS = 150  # more than one piece of a prompt
+NUM_TOKENS = 150  # more than one piece of a prompt, where torch computes
 Load = Callable[..., CpuDecoder]
 needs_kernels = pytest.mark.skipif(load_library() is None, reason="no C++ compiler here")
 
@@ -79,7 +80,8 @@ def test_routes_are_those_of_the_last_forwards_rows(
     decoder = load(directories[variant])
     caches = [decoder.new_cache(NUM_TOKENS) for _ in range(2)]
     expected = chosen_by_transformers(directories[variant], text)
-    for num_tokens, first in ((20, 0), (40, 0), (NUM_TOKENS, 128)):
+    last_piece = 0 if isinstance(decoder._layers, KernelLayers) else PREFILL_CHUNK
+    for num_tokens, first in ((20, 0), (40, 0), (NUM_TOKENS, last_piece)):
         caches[0].reset()
         prefill(decoder, text[:num_tokens], caches[0])
         assert_same(decoder.routes(), expected[:, first:num_tokens])
