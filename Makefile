@@ -25,7 +25,7 @@ help:
 	@echo "make test    run every test (PYTEST_ARGS='-k tree' to choose)"
 	@echo "make lean    the planner's tests without extras, on the oldest versions that it allows: an environment of its own"
 	@echo "make check   ruff and mypy"
-	@echo "make bench   plan for this machine, then measure: tests/benchmarks"
+	@echo "make bench   plan for this machine, then measure: tests/benchmarks (SWIFTSPEC_VLLM=PYTHON compares with vLLM, too)"
 	@echo "make soak    SOAK_FAULTS=200 prompts with a fault in each, then SOAK_PROMPTS=500 of varied lengths, then SOAK_REQUESTS=2000 at once"
 	@echo "make campaign    faults of every kind and process, then faults and 10,000 odd requests at loaded servers"
 	@echo "make clients    real clients (openai, GuideLLM, AIPerf, lm-eval; CLIENTS_ARGS="--vllm PYTHON" compares with vLLM) against the server, each in an environment of its own"

@@ -31,7 +31,7 @@ struct Float32 {
         return load<Vec>(from);
     }
     static Vec input(uint32_t word) { return splat(load<float>(&word)); }
-    static Vec add(Vec input, Vec weights, Vec sum) { return multiply_add(input, weights, sum); }
+    static Vec add(Vec input, Vec weights, Vec sum) { return accumulate(input, weights, sum); }
 };
 
 struct Float16 : Float32 {
@@ -140,7 +140,9 @@ struct Int8 {
 #elif defined(__AVXVNNI__)
         return (IntVec)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)weights, (__m256i)input);
 #elif defined(__AVX2__)
-        return sum + (IntVec)_mm256_madd_epi16((__m256i)weights, (__m256i)input);
+        const __m256i products = _mm256_madd_epi16((__m256i)weights, (__m256i)input);
+        asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(products));  // as `accumulate`
+        return sum;
 #else
         return sum + (IntVec)weights * (IntVec)input;
 #endif

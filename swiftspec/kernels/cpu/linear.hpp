@@ -44,9 +44,9 @@ constexpr int AHEAD_BYTES = 6144;
 
 // Words of rows, as a format reads them.
 struct Words {
-    const uint32_t* first;
+    const Word* first;
     int64_t stride;
-    const uint32_t* row(int r) const { return first + r * stride; }
+    const Word* row(int r) const { return first + r * stride; }
 };
 
 // ROWS rows times PANELS panels, COUNT vectors of each from vector FIRST: sums in registers. out [PANELS][rows][32].
@@ -58,10 +58,9 @@ struct Tile {
 
     const Words x;
     const Stored* const panel;
-    const int num_inputs;
+    const int num_groups;
     float* const out;
     const int64_t panel_stride;
-    const int num_groups = (num_inputs + W::INPUTS - 1) / W::INPUTS;
     const int64_t stored = int64_t(num_groups) * GROUP;  // in a panel
     typename W::Sum sums[PANELS][ROWS][COUNT];
 
@@ -109,8 +108,7 @@ struct Tile {
 #pragma GCC unroll 8
             for (int p = 0; p < PANELS; ++p)
 #pragma GCC unroll 8
-                for (int v = 0; v < COUNT; ++v)
-                    sums[p][r][v] = held<(W::WORDS > 1)>(W::add(input, weights[p][v], sums[p][r][v]));
+                for (int v = 0; v < COUNT; ++v) sums[p][r][v] = W::add(input, weights[p][v], sums[p][r][v]);
         }
     }
 
@@ -144,39 +142,39 @@ struct Tile {
                 }
     }
 
-    const uint32_t* block_of(int r, int group) const {
+    const Word* block_of(int r, int group) const {
         return x.row(r) + int64_t(num_groups) * W::WORDS + 2 * (group / W::BLOCK);
     }
 };
 
 template <class W, int ROWS, int PANELS, int FIRST, int COUNT>
-inline void tile(Words x, const typename W::Stored* panel, int num_inputs, float* out, int64_t panel_stride) {
-    Tile<W, ROWS, PANELS, FIRST, COUNT>{x, panel, num_inputs, out, panel_stride}.run();
+inline void tile(Words x, const typename W::Stored* panel, int num_groups, float* out, int64_t panel_stride) {
+    Tile<W, ROWS, PANELS, FIRST, COUNT>{x, panel, num_groups, out, panel_stride}.run();
 }
 
 // Enough independent sums to keep the multipliers busy, few enough for the registers.
-constexpr int MOST_SUMS = LANES == 16 ? 24 : 12;
+constexpr int MOST_SUMS = LANES == 16 ? 24 : 12, REGISTERS = LANES == 16 ? 32 : 16;
 constexpr int PANELS_AT_ONCE = LANES == 16 ? 4 : 2;  // of one row
 
 template <class W, int ROWS>
-inline void rows_times_panels(Words x, const typename W::Stored* panel, int num_inputs, int num_panels, float* out,
+inline void rows_times_panels(Words x, const typename W::Stored* panel, int num_groups, int num_panels, float* out,
                               int64_t panel_stride) {
     constexpr int SUMS = ROWS * VECTORS;
-    constexpr int TOGETHER = SUMS * PANELS_AT_ONCE <= MOST_SUMS ? PANELS_AT_ONCE : SUMS * 2 <= MOST_SUMS ? 2 : 1;
-    const int64_t stored = int64_t(num_inputs + W::INPUTS - 1) / W::INPUTS * W::INPUTS * PANEL;
+    constexpr int TOGETHER = SUMS * PANELS_AT_ONCE < MOST_SUMS ? PANELS_AT_ONCE : SUMS * 2 <= MOST_SUMS ? 2 : 1;
+    const int64_t stored = int64_t(num_groups) * W::INPUTS * PANEL;
     int p = 0;
     if constexpr (TOGETHER > 1)
         for (; p + TOGETHER <= num_panels; p += TOGETHER)
-            tile<W, ROWS, TOGETHER, 0, VECTORS>(x, panel + p * stored, num_inputs, out + p * panel_stride, panel_stride);
+            tile<W, ROWS, TOGETHER, 0, VECTORS>(x, panel + p * stored, num_groups, out + p * panel_stride, panel_stride);
     for (; p < num_panels; ++p) {
         const typename W::Stored* const from = panel + p * stored;
         float* const sums = out + p * panel_stride;
-        if constexpr (SUMS <= MOST_SUMS) {
-            tile<W, ROWS, 1, 0, VECTORS>(x, from, num_inputs, sums, panel_stride);
+        if constexpr (SUMS <= MOST_SUMS && SUMS + VECTORS < REGISTERS) {
+            tile<W, ROWS, 1, 0, VECTORS>(x, from, num_groups, sums, panel_stride);
         } else {
             constexpr int HALF = VECTORS / 2;
-            tile<W, ROWS, 1, 0, HALF>(x, from, num_inputs, sums, panel_stride);
-            tile<W, ROWS, 1, HALF, HALF>(x, from, num_inputs, sums, panel_stride);
+            tile<W, ROWS, 1, 0, HALF>(x, from, num_groups, sums, panel_stride);
+            tile<W, ROWS, 1, HALF, HALF>(x, from, num_groups, sums, panel_stride);
         }
     }
 }
@@ -186,8 +184,8 @@ constexpr int MOST_ROWS = LANES == 16 ? 12 : LANES == 8 ? 6 : 3;  // of a tile
 // All rows times panels `first` to `first + count` of a matrix: sums [count][R][32], without scales or bias.
 template <class W>
 void products(Words x, int num_rows, const Matrix& matrix, int first, int count, float* sums) {
-    const int num_inputs = matrix.num_inputs;
-    const int64_t stored = int64_t(num_inputs + W::INPUTS - 1) / W::INPUTS * W::INPUTS * PANEL;
+    const int num_groups = (matrix.num_inputs + W::INPUTS - 1) / W::INPUTS;
+    const int64_t stored = int64_t(num_groups) * W::INPUTS * PANEL;
     const auto* const panels = static_cast<const typename W::Stored*>(matrix.panels) + first * stored;
     const int64_t panel_stride = int64_t(num_rows) * PANEL;
     // Full tiles and a rest, not equal ones: full ones keep the multipliers busiest, and few rows take several panels at once.
@@ -195,10 +193,10 @@ void products(Words x, int num_rows, const Matrix& matrix, int first, int count,
         const Words from{x.row(row), x.stride};
         float* const to = sums + row * PANEL;
         switch (std::min(MOST_ROWS, num_rows - row)) {
-#define CASE(ROWS)                                                                               \
-    case ROWS:                                                                                   \
-        if constexpr (ROWS <= MOST_ROWS)                                                         \
-            rows_times_panels<W, ROWS>(from, panels, num_inputs, count, to, panel_stride);       \
+#define CASE(ROWS)                                                                         \
+    case ROWS:                                                                             \
+        if constexpr (ROWS <= MOST_ROWS)                                                   \
+            rows_times_panels<W, ROWS>(from, panels, num_groups, count, to, panel_stride); \
         break
             CASE(1); CASE(2); CASE(3); CASE(4); CASE(5); CASE(6);
             CASE(7); CASE(8); CASE(9); CASE(10); CASE(11); CASE(12);
@@ -211,8 +209,7 @@ inline void products(const Inputs& x, int num_rows, const Matrix& matrix, int fi
     with_format(matrix.format, [&](auto format) {
         using W = decltype(format);
         if constexpr (W::EXACT)
-            products<W>({reinterpret_cast<const uint32_t*>(x.values), matrix.num_inputs}, num_rows, matrix, first, count,
-                        sums);
+            products<W>({reinterpret_cast<const Word*>(x.values), matrix.num_inputs}, num_rows, matrix, first, count, sums);
         else
             products<W>({x.rounded, x.width}, num_rows, matrix, first, count, sums);
     });

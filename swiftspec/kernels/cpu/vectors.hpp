@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #if defined(__x86_64__)
@@ -27,6 +28,8 @@ typedef float Vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t IntVec __attribute__((vector_size(LANES * 4)));
 typedef uint32_t WordVec __attribute__((vector_size(LANES * 4)));
 
+typedef uint32_t Word __attribute__((may_alias));  // of a row: its own floats, or what they were rounded to
+
 template <class T>
 inline T load(const void* source) {
     T value;
@@ -36,15 +39,6 @@ inline T load(const void* source) {
 
 inline void store(float* target, Vec value) { std::memcpy(target, &value, sizeof value); }
 inline Vec splat(float value) { return value - Vec{}; }  // a sum with 0 would not be folded: it changes -0
-
-// Has a vector in a register here, where compilers that mix independent sums run out of registers.
-template <bool IS_HELD, class V>
-INLINE V held(V vector) {
-#if defined(__x86_64__)
-    if constexpr (IS_HELD) asm("" : "+x"(vector));
-#endif
-    return vector;
-}
 
 // sum + a * b, rounded once where the processor can. Said explicitly: which products a compiler fuses by itself depends on
 // the loop they are in and on the processor it tunes for, and then a row's result would depend on how many rows there are.
@@ -58,6 +52,20 @@ inline Vec multiply_add(Vec a, Vec b, Vec sum) {
     return (Vec)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);
 #else
     return sum + a * b;
+#endif
+}
+
+// The same into the sum's own register. Compilers may take another one for the result, move it, and, where as many sums
+// are in progress as there are registers, wait for memory in every round.
+INLINE Vec accumulate(Vec a, Vec b, Vec sum) {
+#if defined(__AVX512F__)
+    asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+#elif defined(__AVX2__) && defined(__FMA__)
+    asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+    return sum;
+#else
+    return multiply_add(a, b, sum);
 #endif
 }
 
