@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
@@ -229,12 +230,15 @@ def test_a_thread_that_slept_while_others_ended_a_stage_computes_the_next_one() 
     weights = {name: torch.rand(shape) for name, shape in weight_shapes(spec).items()}
     torch.set_num_threads(2)
     decoder = CpuDecoder(spec, [LoadedModel(weights, {})], num_tenants=0)
-    cache = decoder.new_cache(2 * NUM_ROWS)
-    prefill(decoder, [1] * NUM_ROWS, cache)
-    before = seconds_of_threads()
-    prefill(decoder, [1] * NUM_ROWS, cache)
-    taken = sorted(after - before.get(thread, 0.0) for thread, after in seconds_of_threads().items())
-    assert taken[-2] > 0.25 * sum(taken)
+    cache = decoder.new_cache(NUM_ROWS)
+    shares = []
+    for _ in range(5):  # another process may have a core for a while
+        before = seconds_of_threads()
+        prefill(decoder, [1] * NUM_ROWS, cache)
+        cache.reset()
+        taken = sorted(after - before.get(thread, 0.0) for thread, after in seconds_of_threads().items())
+        shares.append(taken[-2] / sum(taken))
+    assert median(shares) > 0.2, "of two threads, the one that computes less"
 
 
 def seconds_of_threads() -> dict[str, float]:
