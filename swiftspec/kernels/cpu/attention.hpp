@@ -101,7 +101,8 @@ struct Attention {
         float totals[MOST_QUERIES];
         for (int q = 0; q < num_queries; ++q) {
             const Query& query = queries[q];
-            for (int i = 0; i < query.num_others; ++i) query.scores[query.num_first + i] = query.scores[query.others[i]];
+            for (int i = 0; i < query.num_others; ++i)
+                query.scores[query.num_first + i] = query.scores[query.others[i]];
             totals[q] = exponentials(query.scores, query.count());
             std::fill_n(query.out, size, 0.0f);
         }

@@ -61,7 +61,8 @@ class Layers final : public Program {
     Layers(const Step& step, Part part, int first_layer, int end_layer, float* target)
         : step_(step),
           shape_(*step.sequences[0].model),
-          stages_(stages_of(part, step.widest_adapter > 0, shape_.num_experts > 0, rounds_rows(shape_.layers[first_layer].output.format))),
+          stages_(stages_of(part, step.widest_adapter > 0, shape_.num_experts > 0,
+                            rounds_rows(held(first_layer).output.format))),
           first_layer_(first_layer),
           num_layers_(end_layer - first_layer),
           target_(target),

@@ -209,7 +209,8 @@ inline void products(const Inputs& x, int num_rows, const Matrix& matrix, int fi
     with_format(matrix.format, [&](auto format) {
         using W = decltype(format);
         if constexpr (W::EXACT)
-            products<W>({reinterpret_cast<const Word*>(x.values), matrix.num_inputs}, num_rows, matrix, first, count, sums);
+            products<W>({reinterpret_cast<const Word*>(x.values), matrix.num_inputs}, num_rows, matrix, first, count,
+                        sums);
         else
             products<W>({x.rounded, x.width}, num_rows, matrix, first, count, sums);
     });

@@ -158,7 +158,8 @@ void multiply_pieces(const Step& step, const std::vector<Run>& runs, const Matri
             matrix, inputs.from(first, matrix.num_inputs), num_rows, within,
             [&](int first_row, int rows, int first_panel, int num_panels, float* sums) {
                 if (step.widest_adapter)
-                    add_adapters(step, first_run, end_run, matrix_of, first + first_row, rows, first_panel, num_panels, sums);
+                    add_adapters(step, first_run, end_run, matrix_of, first + first_row, rows, first_panel, num_panels,
+                                 sums);
             },
             [&](int row, int output, float* sums, int width) { put(first + row, output, sums, width); });
     });

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.kernels import KernelLayers
+from swiftspec.engine.model.cpu.kernels import KernelLayers, Workspace
 from swiftspec.engine.model.cpu.model import CpuDecoder
 from swiftspec.engine.model.cpu.packer import Packer
 from swiftspec.engine.model.kv_cache import KVCache
@@ -211,6 +211,13 @@ def test_a_forked_child_computes_with_threads_of_its_own(tmp_path: Path, library
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert torch.equal(torch.load(path), expected)
+
+
+@pytest.mark.parametrize("size", [33, 62, 64, 126, 128, 1000])
+def test_a_rounded_row_has_room_for_all_its_words(size: int) -> None:
+    """On the oldest processors: one for each input of whole groups of four, and two for each block of 128."""
+    work = Workspace(small_spec(intermediate_size=size), 1, models=[], rounds_rows=True)
+    assert work.step.rounded_width >= -(-size // 4) * 4 + 2 * -(-size // 128)
 
 
 @pytest.mark.usefixtures("library")

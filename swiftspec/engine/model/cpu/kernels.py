@@ -55,8 +55,8 @@ class Workspace:
         num_networks = num_active or 1  # that compute a row
         self.chosen = torch.empty(spec.num_layers, num_rows, num_active, dtype=torch.int32)
         longest = max(spec.hidden_size, spec.query_size, spec.intermediate_size) if rounds_rows else 0
-        # Some words for each 128 inputs, and whole lines of a cache.
-        rounded_width = -(-(longest + longest // 64 + 2) // 16) * 16
+        # A word of each input at most, whole groups of four, two words for each 128, and whole lines of a cache.
+        rounded_width = -(-(longest + 3 + 2 * -(-longest // 128)) // 16) * 16
         self._scratch = {
             "normed": torch.empty(num_rows, spec.hidden_size),
             "qkv": torch.empty(num_rows, spec.query_size + 2 * spec.kv_size),

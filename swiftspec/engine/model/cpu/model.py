@@ -175,8 +175,8 @@ class CpuDecoder:
     def forward(self, batch: ForwardBatch, caches: Sequence[KVCache]) -> BatchResult:
         """Logits after the entries of a batch, and its candidates; sequence s has the cache `caches[s]`.
 
-        Products are computed for all rows together, attention for each sequence. A long chunk is
-        computed in pieces, of which the last one shares the forward.
+        Products are computed for all rows together, attention for each sequence. A long chunk is computed in pieces, of
+        which the last one shares the forward.
 
         ValueError: if an entry does not suit its cache; nothing is changed then.
         """
