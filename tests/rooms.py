@@ -47,7 +47,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
             "models",
             "policies",
         }
-        | {"progress"}
+        | {"parent_death", "progress"}
         | {"interpreters", "joblib", "dask", "distributed", "ray", "numpy", "scipy"}
     ),
     "kernels": frozenset({"files", "torch", "triton"}),

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares
 
 from swiftspec.acceptance.model import PRIOR, AcceptanceModel, rank_acceptance, tree_acceptance
 
@@ -111,6 +110,8 @@ def fit_acceptance_model(
 
     lowest, highest = np.array([_BOUNDS[name] for name in names]).T
     start = np.clip([getattr(prior, name) for name in names], lowest + 1e-3, highest - 1e-3)
+    from scipy.optimize import least_squares  # takes a fifth of a second, and most plans do not need it
+
     found = least_squares(errors, start, bounds=(lowest, highest), diff_step=_STEP, xtol=1e-4, ftol=1e-6)
     residual = float(np.sqrt(np.mean(found.fun**2)))
     return Fit(acceptance_model=acceptance_model(found.x), fields=tuple(names), residual=residual)

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scipy.optimize import brentq
-
 from swiftspec.acceptance.fitting import Chain, fit_acceptance_model
 from swiftspec.acceptance.lengths import Drafted, unconditional_rates
 from swiftspec.acceptance.model import PRIOR, AcceptanceModel, tree_acceptance
+from swiftspec.acceptance.numerics import root
 from swiftspec.acceptance.records import LONGEST, AcceptanceRecords, Form, smooth_rates
 from swiftspec.errors import FieldError
 
@@ -179,5 +178,5 @@ def _at_rate(rate: float, num_draft_tokens: int) -> AcceptanceModel:
         acceptance_model = PRIOR.model_copy(update={"mean_logit": mean_logit})
         return sum(tree_acceptance(acceptance_model, (1,) * num_draft_tokens)) / num_draft_tokens - within
 
-    mean_logit = brentq(missed, -_FARTHEST, _FARTHEST, xtol=1e-4)
+    mean_logit = root(missed, -_FARTHEST, _FARTHEST, within=1e-4)
     return PRIOR.model_copy(update={"mean_logit": float(mean_logit)})

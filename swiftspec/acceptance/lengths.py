@@ -12,9 +12,9 @@ from operator import mul
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 
 from swiftspec.acceptance.model import candidate_shares
+from swiftspec.acceptance.numerics import root
 
 __all__ = ["Drafted", "conditional_rates", "unconditional_rates"]
 
@@ -65,7 +65,7 @@ class Drafted:
             return 0.0
         if accepted >= self.steps:
             return 1.0
-        return float(brentq(lambda rate: sum(self.survival([rate] * self.steps)) - accepted, 0, 1))
+        return root(lambda rate: sum(self.survival([rate] * self.steps)) - accepted, 0.0, 1.0)
 
 
 def conditional_rates(unconditional: Sequence[float]) -> tuple[float, ...]:

@@ -17,8 +17,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
-from scipy.special import expit, ndtri
 
+from swiftspec.acceptance.numerics import logistic, normal_quantiles
 from swiftspec.files.document import Facts
 
 __all__ = ["PRIOR", "AcceptanceModel", "candidate_shares", "logits", "rank_acceptance", "tree_acceptance"]
@@ -78,7 +78,7 @@ def candidate_shares(first: _Floats, runner_up: float, num_candidates: int) -> _
 
 def rank_acceptance(acceptance_model: AcceptanceModel, num_ranks: int) -> list[float]:
     """Share of positions whose token is the draft's first candidate, second, ..., up to `num_ranks`."""
-    first = expit(_reference_logits(acceptance_model))
+    first = logistic(_reference_logits(acceptance_model))
     means: list[float] = candidate_shares(first, acceptance_model.runner_up, num_ranks).mean(axis=(0, 1)).tolist()
     return means
 
@@ -118,9 +118,9 @@ def _hits(acceptance_model: AcceptanceModel, widths: Sequence[int]) -> _Floats:
     hits = np.empty((by_position.shape[0], len(widths), by_position.shape[2]))
     first: _Floats
     if acceptance_model.depth_loss:
-        first = expit(by_position - acceptance_model.depth_loss * np.arange(len(widths))[:, None])
+        first = logistic(by_position - acceptance_model.depth_loss * np.arange(len(widths))[:, None])
     else:
-        first = np.broadcast_to(expit(by_position), hits.shape)
+        first = np.broadcast_to(logistic(by_position), hits.shape)
     if max(widths) == 1:
         return first
     for level, width in enumerate(widths):
@@ -143,7 +143,7 @@ def _noise(correlation_length: float, num_texts: int, num_tokens: int, seed: int
     num_pairs = -(-num_texts // 2)
     kept = np.exp(-1 / correlation_length)
     steps = np.sqrt(1 - kept**2) * rng.standard_normal((num_tokens, num_pairs))
-    steps[0] = rng.permutation(ndtri((np.arange(num_pairs) + 0.5) / (2 * num_pairs)))
+    steps[0] = rng.permutation(normal_quantiles((np.arange(num_pairs) + 0.5) / (2 * num_pairs)))
     for before, step in pairwise(steps):
         step += kept * before
     shared = np.stack([steps.T, -steps.T], axis=1).reshape(2 * num_pairs, num_tokens)[:num_texts]

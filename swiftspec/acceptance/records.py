@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
-from scipy.optimize import isotonic_regression
 
 from swiftspec.acceptance.lengths import Drafted, conditional_rates, unconditional_rates
 from swiftspec.acceptance.published import PublishedAcceptance, Quantity, published_acceptance
@@ -189,5 +188,7 @@ def _of_chain(published: PublishedAcceptance) -> AcceptanceRecord:
 
 def smooth_rates(rates: Sequence[float]) -> tuple[float, ...]:
     """The nearest rates, by least squares, that never rise and lie between 0 and 1 (isotonic regression)."""
+    from scipy.optimize import isotonic_regression  # takes a fifth of a second, and most plans do not need it
+
     fitted = isotonic_regression(rates, increasing=False).x
     return tuple(min(1.0, max(0.0, float(rate))) for rate in fitted)

@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
-from scipy.special import expit
 
 from swiftspec.acceptance.model import PRIOR, AcceptanceModel, candidate_shares, logits
+from swiftspec.acceptance.numerics import logistic, root
 from swiftspec.artifacts.trace import SYNTHESISED, AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies import DraftKind
@@ -56,9 +55,9 @@ def synthesise(
             f"depth_loss is {acceptance_model.depth_loss}; a trace has no depth, so only 0 can be synthesised"
         )
     texts = _texts(acceptance_model, num_prompts=num_prompts, num_tokens=num_tokens, seed=seed)
-    acceptance = float(expit(texts.logits).mean())
+    acceptance = float(logistic(texts.logits).mean())
     first = {
-        Guesser.DRAFT: expit(texts.logits),
+        Guesser.DRAFT: logistic(texts.logits),
         Guesser.FUZZY: _of_mean(texts.logits, FUZZY_SHARE * acceptance),
         Guesser.EXIT: _of_mean(EXIT_SLOPE * texts.logits, EXIT_ACCEPTANCE),
     }
@@ -185,7 +184,7 @@ def _luck(confidence: _Floats, rng: np.random.Generator) -> _Floats:
 def _of_mean(from_logits: _Floats, mean: float) -> _Floats:
     """Probabilities with that mean, at logits shifted from these by a constant."""
     most = float(np.abs(from_logits).max()) + 20
-    shifted: _Floats = expit(from_logits + brentq(lambda by: expit(from_logits + by).mean() - mean, -most, most))
+    shifted: _Floats = logistic(from_logits + root(lambda by: logistic(from_logits + by).mean() - mean, -most, most))
     return shifted
 
 

@@ -73,12 +73,9 @@ def plan_for(
     from swiftspec.planner.fleet.replica import planned_workload
     from swiftspec.planner.plan import Hardware, make_plan
     from swiftspec.planner.recorded_routing import with_recorded_routing
-    from swiftspec.planner.search.evaluation import warm_up
     from swiftspec.planner.search.sensitivity import Changes
     from swiftspec.planner.under_load.load_curves import Means
 
-    if options.backend is None:
-        warm_up(options.num_jobs)
     deployment = with_recorded_routing(deployment, models[0], trace)
     inputs = prepare(
         deployment,

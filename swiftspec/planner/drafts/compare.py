@@ -21,7 +21,6 @@ from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.recorded_routing import with_recorded_routing
 from swiftspec.planner.search.backends import Workers, uncollected
 from swiftspec.planner.search.decision import UNKNOWN_ACCEPTANCE, acceptance_error, gain_error
-from swiftspec.planner.search.evaluation import warm_up
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
 from swiftspec.scheduler.batching import BatchLimits
@@ -121,7 +120,6 @@ def compare_kinds(
     parts = [] if each is None else [task.on(each, replica_loads(loads, devices // each)) for task in whole]
     found: list[DraftingKind] = []
     apart: list[DraftingKind] = []
-    warm_up(num_jobs)
     for done, kinds in enumerate(Workers(_compared, num_jobs).map([*whole, *parts]), start=1):
         (found if done <= len(whole) else apart).extend(kinds)
         progress(done, len(whole) + len(parts), "kinds of drafts")

@@ -2,10 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from threading import Thread
 
 import joblib
 import numpy as np
@@ -15,7 +13,7 @@ from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.plan import Goal
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.search.backends import SafeLoky, Workers, quiet_start, tied, uncollected
+from swiftspec.planner.search.backends import Workers, uncollected
 from swiftspec.planner.search.goals import score
 from swiftspec.planner.search.option import Option
 from swiftspec.policies.effects import Role
@@ -25,7 +23,7 @@ from swiftspec.timing.latency import Provenance
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Timeline
 
-__all__ = ["Budget", "Evaluator", "Outcome", "warm_up"]
+__all__ = ["Budget", "Evaluator", "Outcome"]
 
 # Chunks per job and stage: enough to balance the load.
 _CHUNKS_PER_JOB = 4
@@ -146,25 +144,6 @@ class _Evaluation:
     @cached_property
     def _simulator(self) -> Simulator:
         return Simulator(self._latencies, self._trace, errors=self._errors)
-
-
-def warm_up(num_jobs: int) -> Thread:
-    """Start the simulating processes, which takes a second, in the background; there is no need to wait for it."""
-    thread = Thread(target=_start, args=(num_jobs,), daemon=True)
-    thread.start()
-    return thread
-
-
-def _start(num_jobs: int) -> None:
-    if num_jobs != 1:
-        count = joblib.cpu_count() if num_jobs == -1 else num_jobs
-        # A process that ends before it is ready is reported by whoever needs it, not here.
-        with suppress(Exception), quiet_start():
-            joblib.Parallel(n_jobs=count, backend=SafeLoky())(tied(joblib.delayed(_ready)() for _ in range(count)))
-
-
-def _ready() -> None:
-    """Import, in the worker process, everything that a simulation needs."""
 
 
 @uncollected()

@@ -7,9 +7,8 @@ from functools import cache
 from itertools import product
 
 import numpy as np
-from scipy.optimize import minimize_scalar
-from scipy.special import logsumexp
 
+from swiftspec.acceptance.numerics import log_sum_exp
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser
 from swiftspec.devices import ClusterSpec
@@ -31,7 +30,7 @@ _OTHER_SPLIT = "not on the split that was asked for"
 _Steps = tuple[Role, Phase, int, int, bool]  # degree, ranks, and whether a draft's devices are of another kind
 
 
-_COLDEST, _HOTTEST = 0.1, 2.0
+_COLDEST, _HOTTEST = 10, 200  # hundredths
 _NUM_RANKS = 8
 _LEAST_SHARE = 0.001  # a probability of 0 or 1 has no odds
 
@@ -66,11 +65,19 @@ def fitted_temperature(trace: AcceptanceTrace) -> float:
         return 1.0
     chosen, logprobs = logprobs[recorded, ranks[recorded]], logprobs[recorded]
 
-    def loss(coldness: float) -> float:  # convex in the inverse temperature, so that the minimum is the only one
-        return float(np.mean(logsumexp(coldness * logprobs, axis=1) - coldness * chosen))
+    @cache
+    def loss(hundredths: int) -> float:  # convex in the inverse temperature, so that the minimum is the only one
+        coldness = 100 / hundredths
+        return float(np.mean(log_sum_exp(coldness * logprobs) - coldness * chosen))
 
-    fit = minimize_scalar(loss, bounds=(1 / _HOTTEST, 1 / _COLDEST), method="bounded")
-    return round(1 / float(fit.x), 2)
+    low, high = _COLDEST, _HOTTEST
+    while low < high:
+        middle = (low + high) // 2
+        if loss(middle) <= loss(middle + 1):
+            high = middle
+        else:
+            low = middle + 1
+    return low / 100
 
 
 def feasible_options(
@@ -99,33 +106,22 @@ def feasible_options(
     fit = Fit(trace)
     checks = _Checks(profile, trace, memory)
     cluster = ClusterSpec(device=memory.device, num_devices=num_devices) if memory else None
-    draft_from = num_devices if draft_devices else None
+    places = _Places(checks, cluster, num_devices, draft_devices, ranks, frozenset(splits))
     for policy_class in policy_classes(policies):
         for policy in map(fit, policy_class.search_space()):
-            placements = list(_placements(policy, num_devices, draft_devices))
-            if not placements:
-                rejected[_too_few(policy, num_devices)] += 1
+            there, reasons = places.of(policy)
+            rejected.update({f"{policy.name}: {reason}": count for reason, count in reasons.items()})
             placed = []
-            for sizes in placements:
-                option = Option.within(cluster, policy, sizes, draft_from=draft_from)
-                if option is None:
-                    rejected[f"{policy.name}: one forward would be divided over nodes"] += 1
-                    continue
-                divisions = list(checks.divided(option, ranks))
-                several = [one for one in divisions if not splits or {option.split, one.split} & {*splits}]
-                rejected[f"{policy.name}: {_OTHER_SPLIT}"] += len(divisions) - len(several)
-                if not divisions:
-                    rejected[f"{policy.name}: the profile has none of its groups divided by {ranks} ranks"] += 1
-                for divided in several:
-                    if (reason := degrees.objection(divided) or checks.objection(divided)) is None:
-                        placed.append(divided)
-                    else:
-                        rejected[reason] += 1
+            for option in there:
+                if (reason := degrees.objection(option) or checks.objection(option)) is None:
+                    placed.append(option)
+                else:
+                    rejected[reason] += 1
             kept = checks.undominated(placed)
             feasible += kept
             if len(kept) < len(placed):
                 rejected[f"{policy.name}: another split of no more devices is faster"] += len(placed) - len(kept)
-    return feasible, +rejected
+    return feasible, rejected
 
 
 def longest_context(trace: AcceptanceTrace) -> int:
@@ -136,7 +132,7 @@ def longest_context(trace: AcceptanceTrace) -> int:
 def _too_few(policy: Policy, num_devices: int) -> str:
     several = policy.target_groups > 1
     needed = "a device for the draft and one for each of two or more target groups" if several else "2 devices"
-    return f"{policy.name}: needs {needed}, and there {'is' if num_devices == 1 else 'are'} {num_devices}"
+    return f"needs {needed}, and there {'is' if num_devices == 1 else 'are'} {num_devices}"
 
 
 def _placements(policy: Policy, num_devices: int, draft_devices: int) -> Iterator[tuple[int, ...]]:
@@ -147,6 +143,54 @@ def _placements(policy: Policy, num_devices: int, draft_devices: int) -> Iterato
             continue
         for draft in range(1, (draft_devices or num_devices - target) + 1):
             yield target, draft
+
+
+class _Places:
+    """Placements of a policy's shapes, which all shapes with as many groups share.
+
+    cluster, ranks, splits: as of `feasible_options`.
+    """
+
+    def __init__(
+        self,
+        checks: "_Checks",
+        cluster: ClusterSpec | None,
+        num_devices: int,
+        draft_devices: int,
+        ranks: int | None,
+        splits: frozenset[str],
+    ) -> None:
+        self._checks, self._cluster, self._ranks, self._splits = checks, cluster, ranks, splits
+        self._num_devices, self._draft_devices = num_devices, draft_devices
+        self._known: dict[tuple[Layout, int], tuple[list[Option], Counter[str]]] = {}
+
+    def of(self, policy: Policy) -> tuple[list[Option], Counter[str]]:
+        """Options of one shape, and how many there are not, by the reason."""
+        key = (policy.layout, policy.target_groups)
+        if key not in self._known:
+            rejected: Counter[str] = Counter()
+            self._known[key] = list(self._placed(policy, rejected)), +rejected
+        options, rejected = self._known[key]
+        return [Option(policy=policy, groups=one.groups, ranks=one.ranks) for one in options], rejected
+
+    def _placed(self, policy: Policy, rejected: Counter[str]) -> Iterator[Option]:
+        placements = list(_placements(policy, self._num_devices, self._draft_devices))
+        if not placements:
+            rejected[_too_few(policy, self._num_devices)] += 1
+        for sizes in placements:
+            draft_from = self._num_devices if self._draft_devices else None
+            option = Option.within(self._cluster, policy, sizes, draft_from=draft_from)
+            if option is None:
+                rejected["one forward would be divided over nodes"] += 1
+                continue
+            divisions = list(self._checks.divided(option, self._ranks))
+            if not divisions:
+                rejected[f"the profile has none of its groups divided by {self._ranks} ranks"] += 1
+            for divided in divisions:
+                if self._splits and not {option.split, divided.split} & self._splits:
+                    rejected[_OTHER_SPLIT] += 1
+                else:
+                    yield divided
 
 
 class _Checks:
@@ -172,6 +216,7 @@ class _Checks:
             means = zip(grid.grid, grid.means_s().tolist(), strict=True)
             self._means.setdefault(key, {}).update({(busy, cold, *point): mean_s for point, mean_s in means})
         self._farthest = {key: tuple(np.max(points, axis=0).tolist()) for key, points in self._grids.items()}
+        self._lacks: dict[tuple[object, Split], bool] = {}
         self._compared: dict[tuple[_Steps, _Steps], tuple[bool, bool]] = {}
         self._undominated: dict[tuple[object, ...], frozenset[Split]] = {}
 
@@ -204,9 +249,9 @@ class _Checks:
     def objection(self, option: Option) -> str | None:
         """Reason why an option does not fit or cannot be priced; None if neither applies."""
         policy = option.policy
-        if self._memory is not None and (reason := self._misplaced(option, self._memory)):
-            return reason
         if (reason := self._unsuited(policy)) is not None:
+            return reason
+        if self._memory is not None and (reason := self._misplaced(option, self._memory)):
             return reason
         for role, forward, most_rows in _forwards(policy):
             for phase in (Phase.PREFILL, forward):
@@ -223,7 +268,11 @@ class _Checks:
 
     def _misplaced(self, option: Option, memory: MemoryModel) -> str | None:
         """Reason why devices cannot hold an option, or are too far apart for it."""
-        if memory.deficit(option, context=self._longest) > 0:
+        policy = option.policy
+        key = (policy.layout, policy.target_groups, policy.target_rows, policy.draft_rows, sends_features(policy))
+        if (lacks := self._lacks.get((key, option.split_key))) is None:
+            lacks = self._lacks[key, option.split_key] = memory.deficit(option, context=self._longest) > 0
+        if lacks:
             return self._does_not_fit(option, memory)
         devices = [device for group in option.groups.values() for device in group]
         num_nodes = len({device // memory.device.devices_per_node for device in devices})
