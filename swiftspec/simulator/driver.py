@@ -20,7 +20,7 @@ from swiftspec.simulator.draft_server import has_draft_server, served_programs, 
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
-from swiftspec.simulator.process import DeviceGroup, RequestPart
+from swiftspec.simulator.process import DeviceGroup, OneProcess, RequestPart
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Span, Timeline
@@ -186,7 +186,8 @@ class Simulator:
             if not 0 <= index < len(self._prompts):
                 raise ValueError(f"prompt_indices has {index}; expected one of the trace's {len(self._prompts)}")
             meter.seed(seed, index, scales=self.errors.scales(seed=seed, index=index, mirrored=mirrored))
-            env = simpy.Environment(initial_time=clock_s)
+            is_alone = policy.layout is not Layout.DISAGGREGATED
+            env = OneProcess(initial_time=clock_s) if is_alone else simpy.Environment(initial_time=clock_s)
             parts, request = self._parts(env, policy, meter, seed=seed, index=index, max_new_tokens=max_new_tokens)
             spans = _run_request(env, parts, programs, replace(request, earlier=earlier))
             timelines.append(Timeline(request=self._prompts[index].prompt_id, start_s=clock_s, spans=spans))
@@ -261,7 +262,11 @@ def _run_request(
     first = programs(request)
     for part in parts:
         again = first if part.device.group == 0 else programs(request)
-        env.process(part.run(again[part.role]))
+        events = part.run(again[part.role])
+        if isinstance(env, OneProcess):
+            env.complete(events)
+        else:
+            env.process(events)
     env.run()
     blocked = [part.role for part in parts if not part.is_finished]
     if blocked:

@@ -5,7 +5,7 @@ messages arrive one hop after they were sent, in order, whatever the receiver is
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import simpy
@@ -32,9 +32,23 @@ from swiftspec.policies.effects import (
 from swiftspec.simulator.latency import ForwardTimes, LatencySampler
 from swiftspec.timing.timeline import Phase, Span
 
-__all__ = ["DeviceGroup", "Events", "Link", "Oracle", "RequestPart"]
+__all__ = ["DeviceGroup", "Events", "Link", "OneProcess", "Oracle", "RequestPart"]
 
 Events = Generator[simpy.Event, Any, Any]
+_ON_HOST = (KeepKV, Send, Commit, Clock)
+
+
+class OneProcess(simpy.Environment):
+    """An environment with one process: nothing else can happen while it waits, so that its waits are added up."""
+
+    def timeout(self, delay: float = 0.0, _: object = None) -> Any:
+        """The delay itself."""
+        return delay
+
+    def complete(self, waits_s: Iterable[Any]) -> None:
+        """Run the process to its end."""
+        for wait_s in waits_s:
+            self._now += wait_s
 
 
 class Link:
@@ -174,11 +188,6 @@ class RequestPart:
         self._to: list[Link] = []
         self._halfway: tuple[Row, ...] = ()  # rows of an exit until its finish
         self._meter = device.meter
-        self._perform: Mapping[type[Effect], Callable[[Any], Events]] = {
-            **dict.fromkeys((Prefill, DraftForward, TargetForward, TargetExit, TargetFinish), self._forward),
-            Receive: self._receive,
-            **dict.fromkeys((KeepKV, Send, Poll, Clock, Commit), self._perform_on_host),
-        }
         self._answers: Mapping[type[Effect], Callable[[Any], Any]] = {
             Prefill: lambda effect: self.oracle.prefill(effect.role, effect.tokens),
             DraftForward: lambda effect: self.oracle.draft(effect.rows, effect.num_candidates, fuzzy=effect.fuzzy),
@@ -196,45 +205,53 @@ class RequestPart:
 
     def run(self, program: Program) -> Events:
         """The SimPy process of a program that has its device group to itself: every effect, to its end."""
-        perform = self._perform
         answer: Any = None
         while True:
             try:
                 effect = program.send(answer)
             except StopIteration:
                 break
-            answer = yield from perform[type(effect)](effect)
+            if isinstance(effect, Poll):  # an asynchronous draft looks for its verdict before every forward
+                answer = self.complete(effect, self.env.now)
+            elif isinstance(effect, _ON_HOST):
+                start_s = self.env.now
+                if host_s := self.begin(effect):
+                    yield self.env.timeout(host_s)
+                answer = self.complete(effect, start_s)
+            elif isinstance(effect, Receive):
+                answer = yield from self._receive(effect)
+            else:
+                answer = yield from self._forward(effect)
         self.is_finished = self.device.is_idle = True
 
     def begin(self, effect: Effect) -> float:
         """Begin an effect that neither computes nor waits; the host's seconds until it is to `complete`."""
-        match effect:
-            case KeepKV(role, slots, num_verified):
-                self.oracle.keep(role, slots, num_verified)
-                return self._meter.host(Phase.COMPACT, len(slots))
-            case Send():
-                return self._meter.host(Phase.SEND, 0)
-            case Commit():
-                return self._meter.host(Phase.COMMIT, 0)
+        if isinstance(effect, KeepKV):
+            self.oracle.keep(effect.role, effect.slots, effect.num_verified)
+            return self._meter.host(Phase.COMPACT, len(effect.slots))
+        if isinstance(effect, Send):
+            return self._meter.host(Phase.SEND, 0)
+        if isinstance(effect, Commit):
+            return self._meter.host(Phase.COMMIT, 0)
         return 0.0
 
     def complete(self, effect: Effect, start_s: float) -> Any:
         """The answer of an effect that began at `start_s`."""
-        match effect:
-            case Poll(peer):
-                message = self.poll(peer)
-                if message is not None:
-                    self.note(Phase.WAIT, self.role, start_s)
-                return message
-            case KeepKV(role, slots):
-                self.note(Phase.COMPACT, role, start_s, rows=len(slots))
-            case Send(message, peer):
-                self.note(Phase.SEND, self.role, start_s)
-                self._to[peer].send(message, hop_s=self._meter.hop(self.oracle.num_features(message)))
-            case Commit(tokens):
-                self.note(Phase.COMMIT, self.role, start_s, tokens=len(tokens))
-            case Clock():
-                return float(self.env.now)
+        if isinstance(effect, Poll):
+            message = self.poll(effect.peer)
+            if message is not None:
+                self.note(Phase.WAIT, self.role, start_s)
+            return message
+        if isinstance(effect, KeepKV):
+            self.note(Phase.COMPACT, effect.role, start_s, rows=len(effect.slots))
+        elif isinstance(effect, Send):
+            self.note(Phase.SEND, self.role, start_s)
+            hop_s = self._meter.hop(self.oracle.num_features(effect.message))
+            self._to[effect.peer].send(effect.message, hop_s=hop_s)
+        elif isinstance(effect, Commit):
+            self.note(Phase.COMMIT, self.role, start_s, tokens=len(effect.tokens))
+        elif isinstance(effect, Clock):
+            return float(self.env.now)
         return None
 
     def answer(self, effect: Forward) -> Any:
@@ -243,17 +260,15 @@ class RequestPart:
 
     def form(self, effect: Forward) -> tuple[Phase, Role, int]:
         """A forward's phase, model and rows."""
-        match effect:
-            case Prefill(role, tokens):
-                return Phase.PREFILL, role, len(tokens)
-            case DraftForward(rows, _, fuzzy):
-                return Phase.FUZZY if fuzzy else Phase.EXPAND, Role.DRAFT, len(rows)
-            case TargetForward(rows):
-                return Phase.VERIFY, Role.TARGET, len(rows)
-            case TargetExit(rows):
-                return Phase.EXIT, Role.TARGET, len(rows)
-            case TargetFinish():
-                return Phase.FINISH, Role.TARGET, len(self._halfway)
+        if isinstance(effect, DraftForward):
+            return Phase.FUZZY if effect.fuzzy else Phase.EXPAND, Role.DRAFT, len(effect.rows)
+        if isinstance(effect, TargetForward):
+            return Phase.VERIFY, Role.TARGET, len(effect.rows)
+        if isinstance(effect, Prefill):
+            return Phase.PREFILL, effect.role, len(effect.tokens)
+        if isinstance(effect, TargetExit):
+            return Phase.EXIT, Role.TARGET, len(effect.rows)
+        return Phase.FINISH, Role.TARGET, len(self._halfway)
 
     def poll(self, peer: int) -> Message | None:
         """The next message, if it has arrived."""
@@ -289,10 +304,3 @@ class RequestPart:
         self.device.is_idle = False
         self.note(Phase.WAIT, self.role, start_s)
         return self._heard(message)
-
-    def _perform_on_host(self, effect: Effect) -> Events:
-        start_s = self.env.now
-        host_s = self.begin(effect)
-        if host_s:
-            yield self.env.timeout(host_s)
-        return self.complete(effect, start_s)
