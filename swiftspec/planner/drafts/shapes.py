@@ -1,8 +1,9 @@
 """Shapes of one kind of draft on the devices of a comparison: which fit, and what each does at a load."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.artifacts.kinds import DraftMemory, KindPoint
@@ -16,6 +17,7 @@ from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.space import feasible_options
+from swiftspec.planner.under_load.load_curves import SharedSteps
 from swiftspec.planner.under_load.loads import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.predictor import Predictor, setup_of
 from swiftspec.planner.under_load.rounds import looked_up_rounds
@@ -87,6 +89,7 @@ class Shapes:
             given=looked_up_rounds(self.counted.survival, seed=self.seed) if self.counted else None,
         )
         self._closed = ClosedForms(self.inputs.profile, self._trace)
+        self._shared = cache(self._steps_shared_by)
 
     @property
     def _trace(self) -> AcceptanceTrace:
@@ -115,12 +118,14 @@ class Shapes:
             for option in self._options
             if self._fits(option, clients) and (draft_tokens is None or option.policy.target_rows - 1 in draft_tokens)
         ]
-        points = [self.point(option, clients) for option in self._plausible(fitting, clients)]
+        chains = [option for option in fitting if not (option.policy.verifies_trees or self.kind.own_devices)]
+        tried = self._fastest_chains(chains, clients) if chains else []
+        points = [*tried, *(self.point(option, clients) for option in self._plausible(fitting, clients))]
         if not points:
             return None
         best = max(points, key=lambda point: point.user_tokens_per_s)
         # Their speed without a draft is not known here: `with_gains` divides by it.
-        rounds = {point.num_draft_tokens: point.tokens_per_round / point.user_tokens_per_s for point in points}
+        rounds = self._rounds_s(chains, tried, clients) | _rounds_s(points[len(tried) :])
         return best.model_copy(update={"pays_above": dict(sorted(rounds.items()))})
 
     def memory(self, point: KindPoint) -> DraftMemory:
@@ -158,17 +163,46 @@ class Shapes:
         """Rows of a step that clients share."""
         return self._serving.limits.step_tokens if self._serving else BatchLimits().max_rows
 
-    def _plausible(self, options: Sequence[Option], clients: int) -> Iterator[Option]:
-        def by_estimate(some: Sequence[Option]) -> list[Option]:
-            return sorted(some, key=self._closed.estimate, reverse=True)
-
+    def _plausible(self, options: Sequence[Option], clients: int) -> list[Option]:
+        """Shapes on devices of their own, and trees, that are plausible for a load."""
+        by_estimate = sorted(options, key=self._closed.estimate, reverse=True)
         if self.kind.own_devices:
-            yield from by_estimate(options)[:_OWN_SHAPES]
-            return
-        yield from (option for option in options if not option.policy.verifies_trees)
+            return by_estimate[:_OWN_SHAPES]
         if clients < _MANY and self._serving is None:
-            trees = [option for option in options if option.policy.verifies_trees]
-            yield from by_estimate(trees)[:_TREES]
+            return [option for option in by_estimate if option.policy.verifies_trees][:_TREES]
+        return []
+
+    def _fastest_chains(self, chains: Sequence[Option], clients: int) -> list[KindPoint]:
+        """What some chains do, the fastest among them.
+
+        Of this package's engine, which takes long to simulate, the plausible best, and longer or shorter ones as long
+        as these are faster: by its length, a chain's speed rises and then falls.
+        """
+        chains = sorted(chains, key=lambda option: option.policy.target_rows)
+        if self._serving is not None or chains[0].policy.drafts_from_text:
+            return [self.point(option, clients) for option in chains]
+        found: dict[int, KindPoint] = {}
+        plausible = [self._closed.estimate(option, self._shared(clients)) for option in chains]
+        best = plausible.index(max(plausible))
+        while True:
+            near = range(max(0, best - 1), min(len(chains), best + 2))
+            found |= {number: self.point(chains[number], clients) for number in near if number not in found}
+            fastest = max(near, key=lambda number: found[number].user_tokens_per_s)
+            if fastest == best:
+                return list(found.values())
+            best = fastest
+
+    def _rounds_s(self, chains: Sequence[Option], tried: Sequence[KindPoint], clients: int) -> dict[int, float]:
+        """Seconds of chains' rounds by draft tokens: simulated, or in closed form, off as the nearest."""
+        known = _rounds_s(tried)
+        if len(known) == len(chains):
+            return known
+        closed = {chain.policy.target_rows - 1: self._closed.round(chain, self._shared(clients))[1] for chain in chains}
+        near = {tokens: min(known, key=lambda other: abs(other - tokens)) for tokens in closed}
+        return {tokens: closed[tokens] + known[near[tokens]] - closed[near[tokens]] for tokens in closed}
+
+    def _steps_shared_by(self, clients: int) -> SharedSteps:
+        return SharedSteps(self.inputs.profile, self._closed.context, sequences=clients, most_rows=self._most_rows)
 
     def point(self, option: Option, clients: int) -> KindPoint:
         """What an option does for as many clients."""
@@ -196,3 +230,8 @@ class Shapes:
             verify_share=run.verify_share,
             method=run.method,
         )
+
+
+def _rounds_s(points: Iterable[KindPoint]) -> dict[int, float]:
+    """Seconds of rounds by draft tokens."""
+    return {point.num_draft_tokens: point.tokens_per_round / point.user_tokens_per_s for point in points}

@@ -96,11 +96,16 @@ class ClosedForms:
 
         times: of steps that other requests share; of one request's own if not given.
         """
+        tokens, round_s = self.round(option, times)
+        return tokens / round_s
+
+    def round(self, option: Option, times: StepTimes | None = None) -> tuple[float, float]:
+        """Tokens and seconds of a round, as `estimate` has them."""
         policy, times = option.policy, times or self._alone
         rows = times.rows(policy)
         verify_s = times.verify_s(option, rows=rows)
         if policy.layout is Layout.TARGET_ONLY:
-            return 1 / verify_s
+            return 1.0, verify_s
         expand_s = times.expand_s(option, rows=policy.expand_rows)
         depth: float
         if policy.layout is Layout.COLOCATED:
@@ -112,7 +117,7 @@ class ClosedForms:
         else:
             depth, round_s = max(1.0, verify_s / expand_s), max(verify_s, expand_s)
             rows = min(rows, 1 + math.ceil(depth * policy.expand_rows))
-        return self._tokens_per_round(policy, rows, depth) / round_s
+        return self._tokens_per_round(policy, rows, depth), round_s
 
     def _tokens_per_round(self, policy: Policy, rows: int, depth: float) -> float:
         """Tokens per round at a fractional depth, interpolated linearly between whole depths."""

@@ -24,7 +24,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["LoadCurve", "LoadCurves", "Means"]
+__all__ = ["LoadCurve", "LoadCurves", "Means", "SharedSteps"]
 
 _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _CHUNK_ROWS, _BUSY_ROWS = 128, 64  # of a prompt, beside rows that are verified
@@ -77,7 +77,7 @@ class LoadCurve:
         return float(within[-1]) if within.size else 0.0
 
 
-class _SharedSteps(StepTimes):
+class SharedSteps(StepTimes):
     """As `StepTimes`, of requests that share every step; what does not fit into a step is in the next one.
 
     sequences: requests. most_rows: of a step.
@@ -147,8 +147,8 @@ class LoadCurves:
             points.append((load, tpot_s / (1 - rate * prompt_s), batch))
         return LoadCurve(*np.array(_ascending(points)).T)
 
-    def _steps_shared_by(self, sequences: int) -> _SharedSteps:
-        return _SharedSteps(self._profile, self._closed.context, sequences=sequences, most_rows=self._most_rows)
+    def _steps_shared_by(self, sequences: int) -> SharedSteps:
+        return SharedSteps(self._profile, self._closed.context, sequences=sequences, most_rows=self._most_rows)
 
     def _prompt_s(self, found: RankedOption) -> float:
         """Seconds of the target's, or a co-located draft's, steps that a prompt's rows add."""
