@@ -26,7 +26,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "workload": frozenset({"artifacts", "files", "numpy"}),
     "acceptance": frozenset({"timing", "artifacts", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
     "costmodel": frozenset(
-        {"timing", "artifacts", "devices", "engines", "files", "models", "policies", "numpy", "scipy", "pyarrow"}
+        {"timing", "artifacts", "devices", "engines", "files", "models", "policies", "numpy", "pyarrow"}
     ),
     "export": frozenset({"acceptance", "artifacts", "devices", "engines", "files", "models", "policies", "pydantic"}),
     "external": frozenset({"engines", "export", "files", "interpreters", "machine", "parent_death", "progress"}),
@@ -48,7 +48,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
             "policies",
         }
         | {"parent_death", "progress"}
-        | {"interpreters", "joblib", "dask", "distributed", "ray", "numpy", "scipy"}
+        | {"interpreters", "joblib", "dask", "distributed", "ray", "numpy"}
     ),
     "kernels": frozenset({"files", "torch", "triton"}),
     "engine.channel": frozenset({"files", "policies", "pydantic", "zmq"}),

@@ -153,8 +153,11 @@ class LatencySampler:
     def hosts(self, phase: Phase, rows: Sequence[int]) -> float:
         """Sum of `host` for one request after another, whose provenance is not recorded."""
         draw, policy, prices = self._draws[phase], self._policy, self._around(phase)
-        found = [prices.host(phase, each, policy=policy).quantiles_s for each in rows]
-        return sum([quantiles_s[int(draw() * len(quantiles_s))] for quantiles_s in found])
+        total_s = 0.0
+        for each in rows:
+            quantiles_s = prices.host(phase, each, policy=policy).quantiles_s
+            total_s += quantiles_s[int(draw() * len(quantiles_s))]
+        return total_s
 
     def together(self, num_requests: int) -> float:
         """Host time of an effect of requests that share steps, over that of one that is alone."""

@@ -5,7 +5,7 @@ messages arrive one hop after they were sent, in order, whatever the receiver is
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Protocol
 
 import simpy
@@ -26,7 +26,6 @@ from swiftspec.policies.effects import (
     Row,
     Send,
     TargetExit,
-    TargetFinish,
     TargetForward,
 )
 from swiftspec.simulator.latency import ForwardTimes, LatencySampler
@@ -188,13 +187,6 @@ class RequestPart:
         self._to: list[Link] = []
         self._halfway: tuple[Row, ...] = ()  # rows of an exit until its finish
         self._meter = device.meter
-        self._answers: Mapping[type[Effect], Callable[[Any], Any]] = {
-            Prefill: lambda effect: self.oracle.prefill(effect.role, effect.tokens),
-            DraftForward: lambda effect: self.oracle.draft(effect.rows, effect.num_candidates, fuzzy=effect.fuzzy),
-            TargetForward: lambda effect: self.oracle.target(effect.rows),
-            TargetExit: self._exit,
-            TargetFinish: lambda _: self.oracle.target(self._halfway),
-        }
 
     def connect(self, peer: "RequestPart") -> None:
         """Create a channel between this part and another, as the next peer of each."""
@@ -256,7 +248,16 @@ class RequestPart:
 
     def answer(self, effect: Forward) -> Any:
         """The answer of a forward that was computed."""
-        return self._answers[type(effect)](effect)
+        if isinstance(effect, DraftForward):
+            return self.oracle.draft(effect.rows, effect.num_candidates, fuzzy=effect.fuzzy)
+        if isinstance(effect, TargetForward):
+            return self.oracle.target(effect.rows)
+        if isinstance(effect, Prefill):
+            return self.oracle.prefill(effect.role, effect.tokens)
+        if isinstance(effect, TargetExit):
+            self._halfway = effect.rows
+            return self.oracle.exit(effect.rows, effect.num_candidates)
+        return self.oracle.target(self._halfway)
 
     def form(self, effect: Forward) -> tuple[Phase, Role, int]:
         """A forward's phase, model and rows."""
@@ -291,11 +292,7 @@ class RequestPart:
         start_s = self.env.now
         yield from self.device.compute(phase, model, rows=rows, context=self.oracle.context(model))
         self.note(phase, model, start_s, rows=rows)
-        return self._answers[type(effect)](effect)
-
-    def _exit(self, effect: TargetExit) -> Any:
-        self._halfway = effect.rows
-        return self.oracle.exit(effect.rows, effect.num_candidates)
+        return self.answer(effect)
 
     def _receive(self, effect: Receive) -> Generator[simpy.Event, Any, Message | None]:
         start_s = self.env.now

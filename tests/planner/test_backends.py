@@ -1,5 +1,8 @@
+import multiprocessing
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +10,9 @@ import joblib
 import pytest
 
 from swiftspec.artifacts.plan import Plan
-from swiftspec.planner.search.backends import parallel_backend
+from swiftspec.errors import FieldError
+from swiftspec.planner.search.backends import parallel_backend, run_parallel
+from swiftspec.planner.search.helpers import HelperLostError
 from tests.builders import machine_profile
 from tests.engine.processes import gone_within
 from tests.planner.making import made_plan
@@ -55,18 +60,62 @@ def work():
     os.write(1, b"%d\\n" % os.getpid())
     time.sleep(120)
 
-list(run_parallel((joblib.delayed(work)() for _ in range(2)), 2))
+list(run_parallel((joblib.delayed(work)() for _ in range(3)), 3))
 """
 
 
-def test_no_process_outlives_a_killed_program() -> None:
-    """Otherwise joblib's own compute on, and then wait for five minutes."""
+def test_no_helper_outlives_a_killed_program() -> None:
     with subprocess.Popen([sys.executable, "-c", LONG_WORK], stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout
-        pids = [int(program.stdout.readline()) for _ in range(2)]
-        assert program.pid not in pids
+        pids = {int(program.stdout.readline()) for _ in range(3)}
+        assert len(pids) == 3
+        assert program.pid in pids
         program.kill()
-        assert gone_within(pids, 20.0)
+        assert gone_within([pid for pid in pids if pid != program.pid], 20.0)
+
+
+def pid_of_maker(number: int) -> tuple[int, int]:
+    time.sleep(0.01)
+    return number, os.getpid()
+
+
+def test_results_come_in_order_from_the_program_and_its_helpers() -> None:
+    found = list(run_parallel((joblib.delayed(pid_of_maker)(number) for number in range(40)), 3))
+    assert [number for number, _ in found] == list(range(40))
+    assert os.getpid() in {pid for _, pid in found}
+    assert len({pid for _, pid in found}) == 3
+    assert list(run_parallel([joblib.delayed(pid_of_maker)(7)], 3)) == [(7, os.getpid())]
+
+
+def fail_elsewhere(program: int) -> None:
+    """In a helper, raise; in the program, leave time for that."""
+    if os.getpid() != program:
+        raise FieldError("num_devices", 99, "expected 1 to 16")
+    time.sleep(0.05)
+
+
+def test_what_a_call_in_a_helper_raises_is_raised_here() -> None:
+    with pytest.raises(FieldError, match="num_devices is 99; expected 1 to 16"):
+        list(run_parallel((joblib.delayed(fail_elsewhere)(os.getpid()) for _ in range(40)), 2))
+
+
+def end_elsewhere(program: int) -> None:
+    if os.getpid() != program:
+        os._exit(3)
+    time.sleep(0.05)
+
+
+def test_a_helper_that_ends_is_an_error_that_says_so() -> None:
+    with pytest.raises(HelperLostError, match="ended unexpectedly, with exit code 3; --jobs 1 needs least memory"):
+        list(run_parallel((joblib.delayed(end_elsewhere)(os.getpid()) for _ in range(40)), 2))
+
+
+def test_results_that_nobody_takes_end_the_helpers() -> None:
+    results = run_parallel((joblib.delayed(pid_of_maker)(number) for number in range(40)), 2)
+    next(results)
+    (helper,) = multiprocessing.active_children()
+    results.close()  # type: ignore[attr-defined]  # a generator's
+    assert not helper.is_alive()
 
 
 def plan(backend: str) -> Plan:

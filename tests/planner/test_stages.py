@@ -9,7 +9,7 @@ from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.plan import Basis, Goal, Objective, Plan
 from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.memory import MemoryModel
-from swiftspec.planner.search.evaluation import Budget, Evaluator, warm_up
+from swiftspec.planner.search.evaluation import Budget, Evaluator
 from swiftspec.planner.search.sensitivity import Changes
 from swiftspec.planner.search.space import feasible_options
 from swiftspec.policies import POLICIES
@@ -96,7 +96,6 @@ def test_a_plan_tells_memory_quantisation_and_collectives(made: tuple[Plan, obje
 
 
 def test_a_quick_plan_does_not_depend_on_the_number_of_jobs() -> None:
-    warm_up(2).join()
     given: dict[str, Any] = {"policy": "serial_tree", "goal": Goal(objective=Objective.TPOT), "changes": Changes()}
     alone, parallel = plan(**given), plan(num_jobs=2, backend="loky", **given)
     assert parallel.model_dump(exclude={"origin"}) == alone.model_dump(exclude={"origin"})

@@ -2,9 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
-from itertools import product
 
 import numpy as np
 
@@ -15,6 +13,7 @@ from swiftspec.devices import ClusterSpec
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
 from swiftspec.planner.memory import MemoryModel, gigabytes
 from swiftspec.planner.search.option import Option, Split
+from swiftspec.planner.search.places import Places, layout_of
 from swiftspec.policies import Layout, Policy, make_policy, policy_classes
 from swiftspec.policies.base import lacks_mask, sends_features, shape_of
 from swiftspec.policies.effects import Role
@@ -26,7 +25,6 @@ __all__ = ["Fit", "Option", "feasible_options", "fitted_temperature", "longest_c
 MAX_ROWS_FACTOR = 2
 MAX_CONTEXT_FACTOR = 4
 
-_OTHER_SPLIT = "not on the split that was asked for"
 _Steps = tuple[Role, Phase, int, int, bool]  # degree, ranks, and whether a draft's devices are of another kind
 
 
@@ -106,7 +104,14 @@ def feasible_options(
     fit = Fit(trace)
     checks = _Checks(profile, trace, memory)
     cluster = ClusterSpec(device=memory.device, num_devices=num_devices) if memory else None
-    places = _Places(checks, cluster, num_devices, draft_devices, ranks, frozenset(splits))
+    places = Places(
+        profile.latencies,
+        cluster,
+        num_devices=num_devices,
+        draft_devices=draft_devices,
+        ranks=ranks,
+        splits=frozenset(splits),
+    )
     for policy_class in policy_classes(policies):
         for policy in map(fit, policy_class.search_space()):
             there, reasons = places.of(policy)
@@ -129,70 +134,6 @@ def longest_context(trace: AcceptanceTrace) -> int:
     return max(prompt.prompt_length + len(prompt.target_tokens) for prompt in trace.prompts)
 
 
-def _too_few(policy: Policy, num_devices: int) -> str:
-    several = policy.target_groups > 1
-    needed = "a device for the draft and one for each of two or more target groups" if several else "2 devices"
-    return f"needs {needed}, and there {'is' if num_devices == 1 else 'are'} {num_devices}"
-
-
-def _placements(policy: Policy, num_devices: int, draft_devices: int) -> Iterator[tuple[int, ...]]:
-    """Sizes of the groups, the target's first."""
-    for target in range(policy.target_groups, num_devices + 1, policy.target_groups):
-        if policy.layout is not Layout.DISAGGREGATED:
-            yield (target,)
-            continue
-        for draft in range(1, (draft_devices or num_devices - target) + 1):
-            yield target, draft
-
-
-class _Places:
-    """Placements of a policy's shapes, which all shapes with as many groups share.
-
-    cluster, ranks, splits: as of `feasible_options`.
-    """
-
-    def __init__(
-        self,
-        checks: "_Checks",
-        cluster: ClusterSpec | None,
-        num_devices: int,
-        draft_devices: int,
-        ranks: int | None,
-        splits: frozenset[str],
-    ) -> None:
-        self._checks, self._cluster, self._ranks, self._splits = checks, cluster, ranks, splits
-        self._num_devices, self._draft_devices = num_devices, draft_devices
-        self._known: dict[tuple[Layout, int], tuple[list[Option], Counter[str]]] = {}
-
-    def of(self, policy: Policy) -> tuple[list[Option], Counter[str]]:
-        """Options of one shape, and how many there are not, by the reason."""
-        key = (policy.layout, policy.target_groups)
-        if key not in self._known:
-            rejected: Counter[str] = Counter()
-            self._known[key] = list(self._placed(policy, rejected)), +rejected
-        options, rejected = self._known[key]
-        return [Option(policy=policy, groups=one.groups, ranks=one.ranks) for one in options], rejected
-
-    def _placed(self, policy: Policy, rejected: Counter[str]) -> Iterator[Option]:
-        placements = list(_placements(policy, self._num_devices, self._draft_devices))
-        if not placements:
-            rejected[_too_few(policy, self._num_devices)] += 1
-        for sizes in placements:
-            draft_from = self._num_devices if self._draft_devices else None
-            option = Option.within(self._cluster, policy, sizes, draft_from=draft_from)
-            if option is None:
-                rejected["one forward would be divided over nodes"] += 1
-                continue
-            divisions = list(self._checks.divided(option, self._ranks))
-            if not divisions:
-                rejected[f"the profile has none of its groups divided by {self._ranks} ranks"] += 1
-            for divided in divisions:
-                if self._splits and not {option.split, divided.split} & self._splits:
-                    rejected[_OTHER_SPLIT] += 1
-                else:
-                    yield divided
-
-
 class _Checks:
     """Reasons against options, by lookup rather than search: there may be tens of thousands of options."""
 
@@ -204,7 +145,6 @@ class _Checks:
         self._longest = longest_context(trace)
         latencies = profile.latencies
         self._has_apart = latencies.apart is not None
-        self._ranks = cache(lambda role, degree, layout: latencies.of_draft(layout).ranks(degree, role=role))
         self._grids: dict[_Steps, list[tuple[int, int]]] = {}
         self._means: dict[_Steps, dict[tuple[bool, bool, int, int], float]] = {}
         known = [(False, table, grid) for table, grid in latencies.steps.items()]
@@ -220,30 +160,8 @@ class _Checks:
         self._compared: dict[tuple[_Steps, _Steps], tuple[bool, bool]] = {}
         self._undominated: dict[tuple[object, ...], frozenset[Split]] = {}
 
-    def divided(self, option: Option, ranks: int | None) -> Iterator[Option]:
-        """The option with its groups divided by 1 rank or as many as the profile has; by `ranks` only, if possible."""
-        known = [self._known_ranks(option, role) for role in option.groups]
-        if ranks is not None:
-            known = [[ranks] if ranks in numbers else [1] for numbers in known]
-            if not any(ranks in numbers for numbers in known):
-                return
-        for numbers in product(*known):
-            several = {role: number for role, number in zip(option.groups, numbers, strict=True) if number > 1}
-            yield replace(option, ranks=several)
-
-    def _known_ranks(self, option: Option, holder: Role) -> list[int]:
-        """Numbers of ranks that a group's steps are known for; one is always included."""
-        layout = option.policy.layout
-        roles = [holder, Role.DRAFT] if layout is Layout.COLOCATED else [holder]
-        known = (set(self._ranks(role, option.degree(role), self._layout(option, role))) for role in roles)
-        return sorted({1, *set.intersection(*known)})
-
-    def _layout(self, option: Option, role: Role) -> Layout:
-        """Layout that tells which devices a role's forwards run on."""
-        return option.policy.layout if role is Role.DRAFT else Layout.TARGET_ONLY
-
     def _steps(self, option: Option, role: Role, phase: Phase) -> _Steps:
-        is_apart = self._has_apart and self._layout(option, role) is Layout.DISAGGREGATED
+        is_apart = self._has_apart and layout_of(option, role) is Layout.DISAGGREGATED
         return role, phase, option.degree(role), option.num_ranks(role), is_apart
 
     def objection(self, option: Option) -> str | None:
