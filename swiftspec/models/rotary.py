@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from swiftspec.models.config_json import ConfigJson
 
-__all__ = ["USUAL_THETA", "RopeScaling", "longest_context", "read_rope", "rope_fields"]
+__all__ = ["RUNNABLE_SCALINGS", "USUAL_THETA", "RopeScaling", "longest_context", "read_rope", "rope_fields"]
 
 USUAL_THETA: Final = 10000.0
 _PLAIN: Final = ("default", "mrope")  # mrope: of images; text has the plain one
 _KINDS: Final = ("linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
+RUNNABLE_SCALINGS: Final = ("linear", "dynamic", "yarn", "llama3")  # that the engine computes
 _SPELLINGS: Final = {"su": "longrope"}  # in Phi-3's first config.json
 _ORIGINAL: Final = "original_max_position_embeddings"
 _MOST_FACTORS: Final = 1024  # one for each pair of a head's values
@@ -35,6 +36,16 @@ class RopeScaling:
     low_freq_factor: float = 0.0
     high_freq_factor: float = 0.0
     others: tuple[tuple[str, tuple[float, ...]], ...] = ()
+
+    def other(self, name: str) -> float | None:
+        """One of the further numbers; None if it is not stated, or 0, which stands for that, too."""
+        return dict(self.others).get(name, (0.0,))[0] or None
+
+    def within(self, max_position: int) -> RopeScaling:
+        """The same with its original context known: the stated one, or the model's, which dynamic scaling goes by."""
+        if self.kind == "dynamic" or (self.kind == "yarn" and not self.original_max_position):
+            return replace(self, original_max_position=max_position)
+        return self
 
 
 def rope_fields(config: ConfigJson) -> tuple[str, Mapping[str, Any]]:

@@ -16,7 +16,7 @@ from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.layer_parts import Experts
 from swiftspec.models.names import ARCHITECTURES, PLANNED_ONLY
 from swiftspec.models.quantisation import Part, StoredWeights
-from swiftspec.models.rotary import USUAL_THETA, RopeScaling, longest_context, read_rope, rope_fields
+from swiftspec.models.rotary import RUNNABLE_SCALINGS, USUAL_THETA, RopeScaling, longest_context, read_rope, rope_fields
 
 __all__ = [
     "ModelSpec",
@@ -228,8 +228,10 @@ class _Config(ConfigJson):
         if self.flag("mlp_bias", False):
             raise self.fail("mlp_bias", True, "false")
         field, rope = rope_fields(self)
-        if scaling is not None and scaling.kind != "llama3":
-            raise self.fail(f"{field}.rope_type", scaling.kind, "'default' or 'llama3'")
+        if scaling is not None and scaling.kind not in RUNNABLE_SCALINGS:
+            raise self.fail(f"{field}.rope_type", scaling.kind, f"default, {', '.join(RUNNABLE_SCALINGS)}")
+        if rope.get("truncate", True) is not True:
+            raise self.fail(f"{field}.truncate", rope["truncate"], "true")
         for source in (rope, self.values):
             if self.number("partial_rotary_factor", 1.0, source=source) != 1.0:
                 raise self.fail("partial_rotary_factor", source["partial_rotary_factor"], "1")
@@ -294,7 +296,7 @@ class _Config(ConfigJson):
             max_position=longest_context(self, scaling, longest),
             rms_norm_eps=self.number("rms_norm_eps", _DEFAULT_EPS.get(architecture, _USUAL_EPS)),
             rope_theta=theta,
-            rope_scaling=scaling,
+            rope_scaling=scaling.within(self.integer("max_position_embeddings", longest)) if scaling else None,
             tie_word_embeddings=self.flag("tie_word_embeddings", False),
             qkv_bias=architecture == "qwen2" or attention_bias,
             output_bias=attention_bias,

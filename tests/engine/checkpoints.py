@@ -37,6 +37,8 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN_ROPE = {"rope_type": "yarn", "rope_theta": 20000.0, "factor": 4.0, "original_max_position_embeddings": 40}
+DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 20000.0, "factor": 3.0}
 # One per feature: GQA, tied head, QKV bias, head norms, explicit head dim, attention bias, rope scaling.
 VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("llama", {}),
@@ -45,6 +47,9 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "llama-head-dim": ("llama", {"head_dim": 16}),
     "llama-no-groups": ("llama", {"num_key_value_heads": 6}),
     "llama3-rope": ("llama", {"rope_parameters": LLAMA3_ROPE}),
+    "linear-rope": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 20000.0, "factor": 4.0}}),
+    "yarn-rope": ("qwen3", {"head_dim": 16, "rope_parameters": YARN_ROPE}),
+    "dynamic-rope": ("llama", {"rope_parameters": DYNAMIC_ROPE}),  # texts within the original context
     "qwen2": ("qwen2", {}),
     "qwen2-tied": ("qwen2", {"tie_word_embeddings": True}),
     "qwen3": ("qwen3", {"head_dim": 16}),
@@ -61,8 +66,11 @@ MIXTURES: dict[str, tuple[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 
 
-def write_checkpoint(directory: Path, variant: str, *, seed: int = 0) -> Path:
-    """A random model of `variant`, dense or a mixture, in `directory`; its norms and biases are random too."""
+def write_checkpoint(directory: Path, variant: str, *, seed: int = 0, **changes: Any) -> Path:
+    """A random model of `variant`, dense or a mixture, in `directory`; its norms and biases are random too.
+
+    changes: of its configuration.
+    """
     architecture, overrides = (VARIANTS | MIXTURES)[variant]
     config_class, model_class = _CLASSES[architecture]
     shape = {
@@ -77,7 +85,7 @@ def write_checkpoint(directory: Path, variant: str, *, seed: int = 0) -> Path:
         "eos_token_id": 3,
     }
     torch.manual_seed(seed)
-    model = model_class(config_class(**(shape | dict(overrides)))).float()
+    model = model_class(config_class(**(shape | dict(overrides) | changes))).float()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "norm" in name:

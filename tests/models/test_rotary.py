@@ -90,11 +90,26 @@ def test_a_scaling_that_is_not_known_is_one_sentence(scaling: dict[str, Any], se
         planned(rope_scaling=scaling)
 
 
-@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn", "longrope"])
-def test_the_engine_runs_no_scaling_but_that_of_llama_3(kind: str) -> None:
-    values = QWEN3 | {"rope_scaling": {"rope_type": kind, "factor": 2.0}}
-    with pytest.raises(ValueError, match=f"rope_scaling.rope_type is '{kind}'; expected 'default' or 'llama3'"):
-        ModelSpec.from_config(values, source="here")
+@pytest.mark.parametrize(
+    ("scaling", "sentence"),
+    [
+        ({"rope_type": "longrope"}, "rope_type is 'longrope'; expected default, linear, dynamic, yarn, llama3"),
+        ({"rope_type": "proportional"}, "rope_type is 'proportional'; expected default, linear"),
+        (YARN | {"truncate": False}, "truncate is False; expected true"),
+    ],
+    ids=str,
+)
+def test_a_scaling_that_the_engine_does_not_compute_is_refused(scaling: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"here: config.json rope_scaling.{sentence}"):
+        ModelSpec.from_config(QWEN3 | {"rope_scaling": scaling}, source="here")
+
+
+def test_the_original_context_is_the_models_if_it_is_not_stated() -> None:
+    for kind, stated, original in (("yarn", {}, 40960), ("yarn", YARN, 32768), ("dynamic", YARN, 40960)):
+        scaling = {**stated, "rope_type": kind, "factor": 2.0}
+        found = ModelSpec.from_config(QWEN3 | {"rope_scaling": scaling}, source="here").rope_scaling
+        assert found is not None
+        assert found.original_max_position == original
 
 
 LINEAR = {"type": "linear", "factor": 2.0}
