@@ -15,11 +15,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from swiftspec.engine.model.weights.packed import PackedFormat
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD, cut
 from swiftspec.files.reading import brief, shown
 from swiftspec.files.safetensors import check_header, weight_files
@@ -116,9 +117,11 @@ def load_weights(directory: str | Path, spec: ModelSpec, shard: Shard | None = N
     _check_layers(Path(directory), files, spec)
     shapes = weight_shapes(spec)
     shard = shard or shard_of(spec, 1, 0)
+    packed = PackedFormat.of(Path(directory))
+    unpacked = _Unpacked(packed, _places(files)) if packed else None
     weights: dict[str, Tensor] = {}
     for path in files:
-        weights |= _read(path, shapes, shard, spec)
+        weights |= _read(path, shapes, shard, spec, unpacked)
     missing = next((name for name in shapes if name not in weights), None)
     if missing is not None:
         missing = stored_name(missing, spec)
@@ -154,18 +157,53 @@ def opened(path: Path) -> Iterator[Any]:
         raise ValueError(f"{path}: not a readable safetensors file: {brief(error)}") from None
 
 
-def _read(path: Path, shapes: Mapping[str, tuple[int, ...]], shard: Shard, spec: ModelSpec) -> dict[str, Tensor]:
+class _Unpacked(NamedTuple):
+    """Matrices of packed integers, whose parts may be in several files."""
+
+    packed: PackedFormat
+    places: Mapping[str, Path]
+
+    def name_of(self, tensor: str) -> str | None:
+        return self.packed.name_of(tensor)
+
+    def weight(self, name: str, *, source: Path) -> Tensor:
+        return self.packed.weight(name, self._stored, source=source)
+
+    def _stored(self, name: str) -> Tensor | None:
+        if name not in self.places:
+            return None
+        with opened(self.places[name]) as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+
+def _places(files: Iterable[Path]) -> dict[str, Path]:
+    """File of every tensor."""
+    places: dict[str, Path] = {}
+    for path in files:
+        with opened(path) as file:
+            places |= dict.fromkeys(file.keys(), path)
+    return places
+
+
+def _read(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], shard: Shard, spec: ModelSpec, unpacked: _Unpacked | None
+) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     with opened(path) as file:
-        names = file.keys()
-        for found in names:
+        tensors = file.keys()
+        for tensor in tensors:
+            matrix = unpacked.name_of(tensor) if unpacked else None
+            found = matrix or tensor
             name = canonical_name(found)
-            if _is_redundant(name, spec):
+            if _is_redundant(name, spec) or name in weights:
                 continue
             if name not in shapes:
+                if unpacked and name.endswith(".bias") and not file.get_tensor(found).any():
+                    continue  # some GPTQ checkpoints have zeros where the model has no bias
                 raise ValueError(f"{path}: unexpected tensor {shown(found)[1:-1]}; config.json does not describe it")
-            stored = file.get_slice(found)
-            shape = tuple(stored.get_shape())
+            stored: Any = unpacked.weight(found, source=path) if unpacked and matrix else file.get_slice(found)
+            shape = tuple(stored.shape if matrix else stored.get_shape())
             if shape != shapes[name]:
                 raise ValueError(f"{path}: tensor {found} has shape {shown(shape)}; expected {shapes[name]}")
             weights[name] = cut(name, stored, shard)
