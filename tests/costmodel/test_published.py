@@ -28,12 +28,13 @@ def test_odd_degrees_are_padded() -> None:
     assert all(odd[name] > even[name] / 3 for name in even)
 
 
-def test_another_attention_kernel_is_exchanged_for_the_stacks_own() -> None:
+def test_in_the_papers_runtime_attention_is_its_own_and_vllms_time_beside_its_kernels_is_gone() -> None:
     def forward_s(kernels: StandardInt4Kernels) -> float:
         return sum(part.seconds for part in kernels.parts(LLAMA, degree=4, rows=8, context=500))
 
-    exchanged_s = forward_s(StandardInt4Kernels(H800)) - forward_s(StandardInt4Kernels(H800, SwiftSpecKernels(H800)))
-    assert exchanged_s == pytest.approx(80 * (18.8e-6 - 9.6e-6), rel=0.15)
+    of_vllm_s, there_s = (forward_s(StandardInt4Kernels(H800, own)) for own in (None, SwiftSpecKernels(H800)))
+    # A layer: 18.8 of 131.2 us (Table 3) are attention, instead of 9.6; the whole one is 145 us in Table 1's forwards.
+    assert of_vllm_s - there_s == pytest.approx(80 * (18.8e-6 - 9.6e-6 + 145e-6 - 131.2e-6), rel=0.1)
 
 
 def test_published_forwards_come_out_without_having_been_fitted() -> None:
