@@ -1,12 +1,13 @@
 """Choice of a plan for many requests: the best options of the search, simulated under the load.
 
-First the best option of every policy, each for one request. Then variants of the policies that lead under the load:
-with fewer rows in a verification, since rows cost more the more requests share a step, and on other splits.
+First the best option of every policy, each for one request. Then the most plausible shape of each for as many requests
+at once as the leader has, since rows cost more the more requests share a step: fewer rows, branches or guesses. And
+variants of the policies that lead under the load, on other splits too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 
 from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.artifacts.plan import Candidate
@@ -20,18 +21,21 @@ from swiftspec.planner.load import Load
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.backends import Workers, uncollected
 from swiftspec.planner.search.decision import Decision, KnownErrors, OutOfReachError, simulate_outcomes
+from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.evaluation import Budget, Outcome
 from swiftspec.planner.search.option import Key, Option
 from swiftspec.planner.search.simulations import RankedOption, Simulations
+from swiftspec.planner.under_load.load_curves import SharedSteps
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.policies.effects import Role
+from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 
 __all__ = ["MOST_CANDIDATES", "LoadDecision", "SearchResult", "choose_for_load", "decode_pool"]
 
-MOST_CANDIDATES = 24
+MOST_CANDIDATES = 30
 _MOST_SPLITS = 3  # of a policy, besides its best one
 _FEWER_ROWS = (2, 4, 8)  # divisors of the rows of a verification
 _Task = tuple[Candidate, int | None]  # with the blocks that its devices have memory for
@@ -123,8 +127,12 @@ def choose_for_load(load: Load, found: SearchResult) -> LoadDecision:
     first = _eligible_first([decision.chosen, *decision.others], policy)[:MOST_CANDIDATES]
     ahead = 2 * (MOST_CANDIDATES - len(first))
     served = runs.serve([(outcome, decision.candidate(outcome)) for outcome in first], ahead=ahead)
-    leaders = [one.option for one in _ordered(served, load, policy)]
-    variants = list(islice(_variants(leaders, simulations.latest, found.ranking), MOST_CANDIDATES - len(first)))
+    leading = _ordered(served, load, policy)
+    leaders, at_once = [one.option for one in leading], max(1, round(leading[0].prediction.mean_batch))
+    likely = chain(_shaped_for(at_once, leaders, load, found), _variants(leaders, simulations.latest, found.ranking))
+    known = {option.key for option in leaders}
+    fresh = {option.key: option for option in likely if option.key not in known}
+    variants = list(fresh.values())[: MOST_CANDIDATES - len(first)]
     more = simulate_outcomes(simulations, variants, found.budget, found.errors, "variants", ahead=2 * len(variants))
     served += runs.serve([(outcome, more.candidate(outcome)) for outcome in more.outcomes], ahead=0)
     ordered = _ordered(served, load, policy)
@@ -176,6 +184,20 @@ def _ordered(served: Iterable[_LoadOutcome], load: Load, policy: str | None) -> 
         return policy in (None, one.option.policy.name), one.keeps, one.prediction.score(load.goal)
 
     return sorted(sorted(served, key=lambda one: one.option.simplicity), key=rank, reverse=True)
+
+
+def _shaped_for(at_once: int, leaders: Sequence[Option], load: Load, found: SearchResult) -> Iterator[Option]:
+    """The most plausible shape and split of each policy for as many requests, those of the best leader first.
+
+    Closed forms know nothing of drafts from the text, nor of plain decoding's shape: it has none.
+    """
+    closed = ClosedForms(found.profile, found.trace)
+    most_rows = load.serving.limits.step_tokens if load.serving else BatchLimits().max_rows
+    shared = SharedSteps(found.profile, closed.context, sequences=at_once, most_rows=most_rows)
+    for leader in leaders:
+        if not (leader.policy.plain or leader.policy.drafts_from_text):
+            own = [option for option in found.options if option.policy.name == leader.policy.name]
+            yield max(own, key=lambda option: closed.estimate(option, shared))
 
 
 def _variants(

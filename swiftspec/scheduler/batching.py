@@ -13,7 +13,7 @@ computed together is computed almost for free. The rules, in this order:
 - Prompts are read in chunks, which share the steps of their model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from swiftspec.policies.effects import ForwardKind, Role
@@ -84,13 +84,22 @@ def choose(
             else _step(_chunks(unread, limits.prefill_rows))
         )
     if verifications:
-        gathered_s = min(ask.since_s for ask in verifications) + limits.gather_s
+        gathered_s = _waiting_since_s(verifications) + limits.gather_s
         # Whoever reads its prompt will not verify soon.
         is_complete = len(verifications) + len(prefills) >= num_running
         if not is_complete and now_s < gathered_s:
             return WaitUntil(gathered_s)
-        return _with_prompts(_alike(verifications), prefills, limits, share)
+        alike = _alike(verifications)
+        # Prompts do not share a first half; those that came before it are read first, or would wait for ever.
+        is_mixed = alike[0].kind is ForwardKind.EXACT
+        if prefills and not is_mixed and _waiting_since_s(prefills) <= _waiting_since_s(alike):
+            return _prompts(prefills, limits)
+        return _with_prompts(alike, prefills, limits, share)
     return _prompts(prefills, limits) if prefills else None
+
+
+def _waiting_since_s(asks: Iterable[Ask]) -> float:
+    return min(ask.since_s for ask in asks)
 
 
 def _prompts(prefills: Sequence[Ask], limits: BatchLimits) -> Step:

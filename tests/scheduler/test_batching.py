@@ -77,6 +77,13 @@ def test_halves_are_finished_before_anything_else() -> None:
     assert chosen([draft(0), half, verification(2)]) == {1: 4}
 
 
+def test_a_prompt_that_came_before_a_first_half_is_read_first() -> None:
+    """It shares no half, and halves of the other requests would follow each other for ever."""
+    half = verification(0, since_s=0.3)._replace(kind=ForwardKind.FIRST_HALF)
+    assert chosen([half, prompt(1, 100, since_s=0.2)]) == {1: 32}
+    assert chosen([half, prompt(1, 100, since_s=0.4)]) == {0: 4}
+
+
 def test_kinds_do_not_mix() -> None:
     fuzzy = Ask(request=1, model=Role.DRAFT, kind=ForwardKind.LAYER_PARALLEL, num_rows=4, num_overtaken=1)
     assert chosen([draft(0), fuzzy, draft(2)]) == {1: 4}
