@@ -6,7 +6,7 @@ from typing import Protocol
 
 from swiftspec.artifacts.profile import Collective, HostPoint, Profile, StepPoint
 from swiftspec.costmodel.constants import CONSTANTS
-from swiftspec.costmodel.forward import Host, all_reduce_times, fastest, forward_parts, fuzzy_parts
+from swiftspec.costmodel.forward import Host, all_reduce_times, fastest, forward_parts
 from swiftspec.costmodel.kernel_latency import Kernels, UnknownShapeError
 from swiftspec.costmodel.published import PublishedForwards
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
@@ -259,10 +259,7 @@ class _ModelGroup:
         whole = self._whole(self.spec, rows, context)
         if self.role is Role.DRAFT:
             yield Phase.EXPAND, whole
-            # No forwards with layers in groups are published, nor are sparse ones composed: a fuzzy forward then costs
-            # as much as an exact one.
-            has_groups = self.degree > 1 and not self.published and not isinstance(self.spec, SparseSpec)
-            yield Phase.FUZZY, self._fuzzy(rows, context) if has_groups else whole
+            yield Phase.FUZZY, whole  # the engine computes a group's layers one after another, on GPUs too
             return
         yield Phase.VERIFY, whole
         for phase, layers in zip((Phase.EXIT, Phase.FINISH), halves(range(self.spec.num_layers)), strict=True):
@@ -301,19 +298,6 @@ class _ModelGroup:
             kv_dtype=self.model.kv_dtype,
             products=self.model.model.products,
             routing=self.routing,
-        )
-
-    def _fuzzy(self, rows: int, context: int) -> tuple[Part, ...]:
-        return fuzzy_parts(
-            self.spec,
-            kernels=self.kernels,
-            quant=self.model.quant,
-            degree=self.degree,
-            rows=rows,
-            context=context,
-            collective=self.collective,
-            kv_dtype=self.model.kv_dtype,
-            host=self.model.host,
         )
 
     def _point(self, phase: Phase, rows: int, context: int, parts: Sequence[Part]) -> StepPoint:

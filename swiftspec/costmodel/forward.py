@@ -1,9 +1,7 @@
 """A forward of a model on a group of devices, composed of its operations, layer by layer."""
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from math import log2
 
 from swiftspec.costmodel.constants import CONSTANTS
@@ -13,12 +11,11 @@ from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
 from swiftspec.costmodel.sparse_forward import SparseForwardOps
 from swiftspec.models.heads import Product
 from swiftspec.models.layer_parts import Experts
-from swiftspec.models.layers import layer_groups
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.latency import Part, Provenance
 
-__all__ = ["FUSED", "Host", "all_reduce_times", "fastest", "forward_parts", "fuzzy_parts", "num_sparse_layers"]
+__all__ = ["FUSED", "Host", "all_reduce_times", "fastest", "forward_parts", "num_sparse_layers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,46 +104,6 @@ def forward_parts(
         *forward.layers(),
         *forward.products(products),
         *forward.ends(-(-(answers or rows) // ranks)),
-        *_host_time(host, spec, quant, degree),
-    )
-
-
-def fuzzy_parts(
-    spec: ModelSpec,
-    *,
-    kernels: Kernels,
-    quant: str,
-    degree: int,
-    rows: int,
-    context: int,
-    collective: str | None = None,
-    kv_dtype: str = "bf16",
-    host: Host | None = None,
-) -> tuple[Part, ...]:
-    """As `forward_parts`, with layers in groups of up to four: every device computes whole attention blocks.
-
-    The first and the last layer are groups of one. A group's outputs are exchanged together; its feed-forward blocks
-    run one after another, divided over the devices as usual.
-    """
-    forward = ForwardOps(
-        spec=spec,
-        kernels=kernels,
-        quant=quant,
-        degree=degree,
-        rows=rows,
-        context=context,
-        sequences=1,
-        collective=collective,
-        kv_dtype=kv_dtype,
-    )
-    alone = dataclasses.replace(forward, degree=1)
-    sizes = [len(group) for group in layer_groups(range(spec.num_layers))]
-    return _summed(
-        *chain(*(alone.attention_block(-(-size // degree)) for size in sizes)),
-        *chain(*(forward.exchanges(1, times_as_large=size) for size in sizes)),
-        *forward.feed_forward(spec.num_layers),
-        *forward.exchanges(spec.num_layers),
-        *forward.ends(rows),
         *_host_time(host, spec, quant, degree),
     )
 

@@ -128,9 +128,9 @@ class ForwardOps:
         yield "activation", self.kernels.elementwise(num_bytes=3 * self.rows * size * BF16_BYTES), count
         yield "down", self.gemm(self.spec.hidden_size, size), count
 
-    def exchanges(self, count: float, *, times_as_large: int = 1) -> Iterable[OpTime]:
+    def exchanges(self, count: float) -> Iterable[OpTime]:
         """All-reduces of the hidden states."""
-        return self.all_reduces(count, num_bytes=self.activation_bytes * times_as_large)
+        return self.all_reduces(count, num_bytes=self.activation_bytes)
 
     def all_reduces(self, count: float, *, num_bytes: int) -> Iterable[OpTime]:
         """All-reduces of so many bytes; none on a single device."""

@@ -3,8 +3,8 @@
 Drafting and verification alternate on the target's devices. A round begins with one exact forward over the last
 verified tokens: their approximate KV was discarded, and its candidates are the draft tree's first level. The other
 levels are fuzzy: layers run in groups whose attention blocks get the input of the group's first layer, so each could
-run on its own device. The cost in acceptance is measured when a trace is recorded, the time saved when a profile is.
-This engine computes the blocks of a group one after another, so on a CPU nothing is saved.
+run on its own device. The cost in acceptance is measured when a trace is recorded. This engine computes the blocks of a
+group one after another, on CPUs and GPUs, so that nothing is saved, and plans promise nothing.
 
 The tree is EAGLE-2's.
 """
