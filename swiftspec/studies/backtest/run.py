@@ -8,6 +8,7 @@ from swiftspec.planner.search.backends import run_parallel
 from swiftspec.progress import Progress
 from swiftspec.studies.backtest.acceptance import acceptance_rows
 from swiftspec.studies.backtest.adaptive_verification import adaptive_verification_rows
+from swiftspec.studies.backtest.amusd import amusd_rows
 from swiftspec.studies.backtest.decoupled import decoupled_rows
 from swiftspec.studies.backtest.head_acceptance import by_text_rows, head_acceptance_rows
 from swiftspec.studies.backtest.head_speeds import head_speed_rows
@@ -66,7 +67,7 @@ def _acceptance() -> Section:
 
 
 def _systems() -> Section:
-    return Section(title="Other systems", rows=tuple(system_rows()))
+    return Section(title="Other systems", rows=(*system_rows(), *amusd_rows()))
 
 
 def _serving() -> Section:

@@ -26,13 +26,13 @@ from scipy.interpolate import PchipInterpolator
 from swiftspec.acceptance import PRIOR, AcceptanceModel, Fit, Length, fit_acceptance_model, synthesise
 from swiftspec.acceptance.published import acceptance_of
 from swiftspec.artifacts.metrics import measure
-from swiftspec.artifacts.profile import Profile, StepPoint
-from swiftspec.files.document import ModelRef, Origin
+from swiftspec.artifacts.profile import Profile
+from swiftspec.files.document import ModelRef
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.chains.serial import SerialTree
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
-from swiftspec.timing.latency import NUM_QUANTILES, Provenance
+from swiftspec.studies.backtest.timed import timed_profile
 from swiftspec.timing.timeline import Phase
 
 __all__ = ["DRAFT", "TARGET", "Reading", "predicted_lengths", "published_lengths", "serial_fits"]
@@ -128,27 +128,9 @@ def _profile(expansions: int) -> Profile:
     # The last expansion is still running when the verdict arrives, so exactly that many are made.
     seconds = {Phase.VERIFY: _VERIFY_S, Phase.EXPAND: _VERIFY_S / (expansions - 0.5), Phase.PREFILL: _VERIFY_S}
     steps = ((Role.TARGET, Phase.VERIFY), (Role.DRAFT, Phase.EXPAND), *((role, Phase.PREFILL) for role in Role))
-    return Profile(
-        origin=Origin.here(),
+    return timed_profile(
+        {(role, phase, 1): seconds[phase] for role, phase in steps},
         device="h800-sxm",
-        num_devices=2,
         target=_TARGET_MODEL,
         draft=_DRAFT_MODEL,
-        steps=tuple(_constant(role, phase, seconds[phase]) for role, phase in steps),
-        host=(),
-        peers_interfere=False,
-    )
-
-
-def _constant(role: Role, phase: Phase, seconds: float) -> StepPoint:
-    return StepPoint(
-        role=role,
-        phase=phase,
-        degree=1,
-        peer_busy=False,
-        rows=1,
-        context=0,
-        quantiles_s=(seconds,) * NUM_QUANTILES,
-        num_samples=1,
-        provenance=Provenance.PUBLISHED,
     )
