@@ -54,7 +54,7 @@ class FieldError(ValueError):
 
 
 class EngineError(RuntimeError):
-    """A process that a request needs has died.
+    """A process that a request or a plan needs has died.
 
     Attributes
     ----------

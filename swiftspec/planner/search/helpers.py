@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkContext, ForkProcess
 from typing import Any, NamedTuple
 
+from swiftspec.errors import EngineError
 from swiftspec.parent_death import signal_on_parent_death
 
 __all__ = ["CAN_FORK", "Call", "HelperLostError", "divided"]
@@ -22,8 +23,8 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]  # as `joblib.delayed` makes it
 
 
-class HelperLostError(RuntimeError):
-    """A helper ended before its call did."""
+class HelperLostError(EngineError):
+    """A helper ended before its call did: most often for want of memory."""
 
 
 def divided(calls: Sequence[Call], num_helpers: int) -> Iterator[Any]:
