@@ -1,4 +1,4 @@
-"""The prompts of SwiftSpec's paper in one file: 80 of each of six data sets, from EAGLE's repository (its `eagle/data`).
+"""The prompts of SwiftSpec's paper in one file: 80 of each of six data sets, from EAGLE's repository (`eagle/data`).
 
 python -m tools.paper_prompts EAGLE/eagle/data --out paper.jsonl
 swiftspec trace --target llama-3-70b/ --draft llama-3.2-3b/ --prompts paper.jsonl --out trace.npz
@@ -27,7 +27,7 @@ NUM_PROMPTS = 80  # of each
 
 
 def lines(folder: Path) -> Iterator[str]:
-    """Lines of the prompts file. ValueError names a data set's file that is missing or has another number of prompts."""
+    """Lines of the prompts file. ValueError names a file that cannot be read or has another number of prompts."""
     for name, title in DATASETS.items():
         path = folder / name / "question.jsonl"
         prompts = read_prompts(path)
