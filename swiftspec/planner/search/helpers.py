@@ -3,22 +3,26 @@
 A process that is started anew takes a second to import what a simulation needs, and is sent the profile and the trace.
 """
 
+from __future__ import annotations
+
 import multiprocessing
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkContext, ForkProcess
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swiftspec.errors import EngineError
 from swiftspec.parent_death import signal_on_parent_death
 
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkContext, ForkProcess  # which not every system has
+
 __all__ = ["CAN_FORK", "Call", "HelperLostError", "divided"]
 
 CAN_FORK = sys.platform == "linux"  # elsewhere, libraries of the system do not survive it
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 
 Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]  # as `joblib.delayed` makes it
 
@@ -30,8 +34,12 @@ class HelperLostError(EngineError):
 def divided(calls: Sequence[Call], num_helpers: int) -> Iterator[Any]:
     """Results of calls, in their order. Whoever is free makes the next one, this program included.
 
-    What a call raises is raised here. HelperLostError if a helper was killed.
+    Without helpers they are made one by one. What a call raises is raised here. HelperLostError if a helper was killed.
     """
+    if num_helpers < 1 or len(calls) < 2:
+        for function, arguments, named in calls:
+            yield function(*arguments, **named)
+        return
     queue = _Queue(calls)
     helpers = [_Helper(queue) for _ in range(min(num_helpers, len(calls) - 1))]
     results: dict[int, Any] = {}
@@ -126,10 +134,9 @@ def _help(queue: _Queue, answers: Connection) -> None:
     """What a helper does. Interrupting the program is none of its business; it ends with it."""
     with suppress(OSError):  # of a kernel without this feature: it ends after its call, when it sends the answer
         signal_on_parent_death(signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+    for ending in _ending():
+        signal.signal(ending, signal.SIG_IGN if ending is signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ending())
     while (number := queue.take()) is not None:
         try:
             answer = _Answer(number, queue.make(number), None)
@@ -139,10 +146,15 @@ def _help(queue: _Queue, answers: Connection) -> None:
     answers.send(None)
 
 
+def _ending() -> list[signal.Signals]:
+    """Signals that end a program."""
+    return [signal.Signals[name] for name in _ENDING]
+
+
 @contextmanager
 def _held() -> Iterator[None]:
     """Context in which signals wait, so that none of them meets a process that has no handlers yet."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ending())
     try:
         yield
     finally:

@@ -46,6 +46,8 @@ class PackedFormat:
     @classmethod
     def of(cls, directory: Path) -> PackedFormat | None:
         """That of config.json; None if nothing is quantised. ValueError for a format that is not unpacked."""
+        if not (directory / "config.json").exists():
+            return None
         config = ConfigJson.read(directory)
         found = config.values.get("quantization_config")
         if not found:
