@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,6 +73,25 @@ class Peers:
         if self._vllm and is_16_bit:
             command = (self._vllm, str(_HERE / "vllm_worker.py"), str(directory), "bfloat16")
             yield Start(f"{_vllm_version(self._vllm)} bfloat16", command)
+
+    def speculation(
+        self, target: Path, draft: Path, precision: str, prompts: Path, tokens: int, counts: Sequence[int]
+    ) -> Iterator[list[Start]]:
+        """Ways to start each engine's speculation, ours first, with these numbers of draft tokens."""
+        is_16_bit = precision == "16 bits"
+        dtype, kind = ("bfloat16", "f16") if is_16_bit else ("int8", "q8_0")
+        pair, rest = (str(target), str(draft)), (str(prompts), str(tokens))
+        ours = (sys.executable, "-m", "tools.real_size.ours_speculation", *pair, dtype, *rest)
+        ways: list[tuple[str, tuple[str, ...]]] = [(f"swiftspec {dtype}", ours)]
+        if self._llama_cpp and self._openvino:
+            gguf = [str(self._llama_cpp.convert(model, kind)) for model in (target, draft)]
+            worker = str(_HERE / "openvino_speculation.py")
+            ways.append((_OPENVINO, (self._openvino, worker, *gguf, _openvino_precision(), *rest)))
+        if self._vllm and is_16_bit:
+            worker = str(_HERE / "vllm_speculation.py")
+            ways.append((f"{_vllm_version(self._vllm)} bfloat16", (self._vllm, worker, *pair, *rest)))
+        for name, command in ways:
+            yield [Start(name, (*command, str(count))) for count in counts]
 
     def _directory(self, model: str) -> Path:
         directory = self._folder / model
