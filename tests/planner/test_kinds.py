@@ -1,17 +1,20 @@
 """Kinds of drafts side by side: what is compared, and what is said of it."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from swiftspec.api import compare_kinds
-from swiftspec.artifacts.kinds import KindComparison
+from swiftspec.artifacts.kinds import KindComparison, KindPoint
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.drafts.break_even import last_gain
 from swiftspec.planner.drafts.named import asked_drafts
+from swiftspec.planner.drafts.shapes import Shapes
 from swiftspec.planner.for_device import prepare
 from swiftspec.planner.planned_model import planned_pair
+from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.reports.kinds import kind_sections
 from swiftspec.reports.model import Doubt, Table
@@ -56,6 +59,25 @@ def test_kinds_are_all_there_and_say_where_acceptance_comes_from(compared: KindC
     assert {point.method for kind in compared.kinds if not kind.own_devices for point in kind.points} == {
         "recorded rounds"
     }
+
+
+def test_chains_near_the_plausible_best_are_as_good_as_all(
+    compared: KindComparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Speeds are within the noise of a tie, and the break-evens of the others nearly those of their simulations."""
+    simulated: list[int] = []
+
+    def every_chain(shapes: Shapes, chains: Sequence[Option], clients: int) -> list[KindPoint]:
+        simulated.append(len(chains))
+        return [shapes.point(option, clients) for option in chains]
+
+    monkeypatch.setattr(Shapes, "_fastest_chains", every_chain)
+    whole = compare_kinds(TARGET, deployment=DEPLOYMENT, drafts={"eagle3": RATES}, clients=(1, 8), num_jobs=1)
+    assert max(simulated) > 5
+    for found, expected in zip(compared.kinds[-1].points, whole.kinds[-1].points, strict=True):
+        assert found.user_tokens_per_s >= 0.985 * expected.user_tokens_per_s
+        assert found.pays_above.keys() == expected.pays_above.keys()
+        assert found.pays_above == pytest.approx(expected.pays_above, rel=0.1)
 
 
 def test_more_clients_draft_fewer_tokens_and_gain_less(compared: KindComparison) -> None:

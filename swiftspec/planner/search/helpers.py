@@ -6,6 +6,7 @@ A process that is started anew takes a second to import what a simulation needs,
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -94,7 +95,9 @@ class _Helper:
 
     def __init__(self, queue: _Queue) -> None:
         self.connection, answers = queue.context.Pipe()
-        self._process: ForkProcess = queue.context.Process(target=_help, args=(queue, answers), daemon=True)
+        self._process: ForkProcess = queue.context.Process(
+            target=_help, args=(queue, answers, os.getpid()), daemon=True
+        )
         with _held():
             self._process.start()
         answers.close()
@@ -130,10 +133,12 @@ def _answers(helpers: list[_Helper], *, may_wait: bool) -> Iterator[_Answer]:
             yield answer
 
 
-def _help(queue: _Queue, answers: Connection) -> None:
+def _help(queue: _Queue, answers: Connection, program: int) -> None:
     """What a helper does. Interrupting the program is none of its business; it ends with it."""
     with suppress(OSError):  # of a kernel without this feature: it ends after its call, when it sends the answer
         signal_on_parent_death(signal.SIGKILL)
+        if os.getppid() != program:  # it ended before that
+            os._exit(1)
     for ending in _ending():
         signal.signal(ending, signal.SIG_IGN if ending is signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ending())
