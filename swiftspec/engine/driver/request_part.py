@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Model, Rows
+from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Model, Rows, as_candidates
 from swiftspec.engine.model.sampling.output_scores import OutputScores
 from swiftspec.engine.model.sampling.rejection_sampler import RejectionSampler
 from swiftspec.engine.model.sampling.sampler import Sampler, log_probs
@@ -149,13 +149,12 @@ class RequestPart:
                 return Form(effect, Phase.PREFILL, role, chunk, effect.num_candidates)
             case DraftForward(rows, num_candidates, fuzzy):
                 phase = Phase.FUZZY if fuzzy else Phase.EXPAND
-                # Drawing candidates by their probabilities takes all of them.
-                return Form(effect, phase, Role.DRAFT, Rows(sequence, rows), 0 if self._residual else num_candidates)
+                return Form(effect, phase, Role.DRAFT, Rows(sequence, rows), self._num_likeliest(num_candidates))
             case TargetForward(rows):
                 return Form(effect, Phase.VERIFY, Role.TARGET, Rows(sequence, rows))
             case TargetExit(rows, num_candidates):
                 self._halfway = rows
-                return Form(effect, Phase.EXIT, Role.TARGET, Rows(sequence, rows), num_candidates)
+                return Form(effect, Phase.EXIT, Role.TARGET, Rows(sequence, rows), self._num_likeliest(num_candidates))
             case TargetFinish():
                 return Form(effect, Phase.FINISH, Role.TARGET, Rows(sequence, self._halfway))
 
@@ -175,8 +174,8 @@ class RequestPart:
                 return self._prefilled(effect, result, index)
             case DraftForward(rows, num_candidates) if self._residual:
                 return self._residual.propose(rows, result.logits[index], num_candidates)
-            case DraftForward() | TargetExit():
-                return _first(result.candidates[index], form.num_candidates)
+            case DraftForward(rows, num_candidates) | TargetExit(rows, num_candidates):
+                return self._guesses(rows, num_candidates, result, index)
             case TargetForward(rows) if self._residual:
                 return self._noted(rows, self._residual.choose(rows, result.logits[index]), result, index)
             case TargetForward(rows):
@@ -194,6 +193,19 @@ class RequestPart:
         if self._scores:
             self._scores.prefill(effect.tokens, effect.position, choice, logits)
         return choice
+
+    def _num_likeliest(self, num_candidates: int) -> int:
+        """Candidates that the model is to find. Not if noise decides: that takes all logits."""
+        return 0 if self._sampler.temperature > 0.0 else num_candidates
+
+    def _guesses(
+        self, rows: Sequence[Row], num_candidates: int, result: BatchResult, index: int
+    ) -> tuple[Candidates, ...]:
+        """Guesses of what the target will choose, best first."""
+        if self._sampler.temperature > 0.0:
+            positions = [row.position for row in rows]
+            return as_candidates(*self._sampler.guesses(result.logits[index], positions, num_candidates))
+        return _first(result.candidates[index], num_candidates)
 
     def _choices(self, rows: Sequence[Row], result: BatchResult, index: int) -> tuple[int, ...]:
         choices = self._sampler.choose(result.logits[index], [row.position for row in rows])
