@@ -2,6 +2,7 @@
 
 from swiftspec.api.inputs import Prompts, read_texts
 from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.sampling_params import SamplingParams
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.devices.local import num_devices_here
 from swiftspec.progress import Stages, silent, time_limit
@@ -97,11 +98,15 @@ def trace(
     dtype: str = "auto",
     max_new_tokens: int = 128,
     limit: int | None = None,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    seed: int = 0,
     stages: Stages = silent,
 ) -> AcceptanceTrace:
     """Record how well a draft model guesses the target's output on some prompts.
 
-    The target continues each prompt greedily; at every output token the draft's best candidates are recorded, so that
+    The target continues each prompt; at every output token the draft's best candidates are recorded, so that
     the simulator can replay any policy on the same text. So are the experts of a target that has any.
 
     Parameters
@@ -115,6 +120,9 @@ def trace(
     limit : int, optional
         Use this many prompts, spread evenly over those given. By default all, or of slow models as many as ten minutes
         allow, with a warning of the logger `swiftspec`.
+    temperature, top_p, top_k, seed
+        As of `Engine.generate`; greedy by default. Drafts guess with the noise of the target's draws, as the engine
+        does. The seed is that of the first prompt; each further one has the next.
     stages : Stages
         Receives progress reports.
 
@@ -125,7 +133,8 @@ def trace(
     Raises
     ------
     ValueError
-        If a model or the file cannot be read, or a prompt is empty or longer than the target's context.
+        If a model or the file cannot be read, or a prompt is empty or longer than the target's context; or if a
+        parameter of sampling is out of range.
 
     Examples
     --------
@@ -135,10 +144,13 @@ def trace(
     [0..., 0...]
     """
     texts = read_texts(prompts, limit)
+    from swiftspec.engine.model.sampling.sampler import Sampler
     from swiftspec.engine.tasks import EncodedPrompts
     from swiftspec.profiler.acceptance import record_trace
     from swiftspec.profiler.pair import resolve
 
+    Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)  # refuses what is out of range
+    sampling = SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
     pair = resolve(target=target, draft=draft, inflate=inflate, dtype=dtype)
     with stages("trace") as progress:
         return record_trace(
@@ -149,5 +161,6 @@ def trace(
             num_candidates=NUM_CANDIDATES,
             num_threads=num_devices_here("cpu"),
             progress=progress,
+            sampling=sampling,
             stop=time_limit() if limit is None else lambda: False,
         )

@@ -15,6 +15,7 @@ from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
+from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin
 from swiftspec.policies import Request
 from swiftspec.policies.effects import Role
@@ -92,6 +93,7 @@ def validate_load(
     loads = []
     timelines: dict[str, tuple[Sequence[Timeline], Sequence[Timeline]]] = {}
     if url is not None:
+        _check_greedy(planned.plan, url)
         candidate = _policy_of_server(planned.plan, policies)
         predicted = simulate_load(
             planned, workload, policy=candidate.policy, options=options, seed=seed, timelines=True, stages=stages
@@ -124,6 +126,12 @@ def validate_load(
     )
     simulated, measured = timelines[planned.plan.chosen.policy]
     return LoadComparison(report=report, simulated=tuple(simulated), measured=tuple(measured))
+
+
+def _check_greedy(plan: Plan, url: str) -> None:
+    """ValueError if requests to a server, which are greedy, are not what the plan predicts."""
+    if not plan.sampling.is_greedy:
+        raise FieldError("url", url, f"requests to it are greedy; the plan's trace was not: {plan.sampling}")
 
 
 def _policy_of_server(plan: Plan, policies: Sequence[str] | None) -> Candidate:

@@ -14,6 +14,7 @@ from swiftspec.artifacts.former import LAYOUT, as_today
 from swiftspec.artifacts.gain import Gain
 from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
+from swiftspec.artifacts.sampling_params import GREEDY, SamplingParams
 from swiftspec.artifacts.under_load import UnderLoad
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Basis, Document, Facts, ModelRef
@@ -124,6 +125,8 @@ class Plan(Document):
         Files that the plan was computed from, with their SHA-256.
     max_new_tokens : int
         Output tokens of each simulated request, at most.
+    sampling : SamplingParams
+        How the outputs of its trace were drawn; absent from the file if greedily.
     chosen : Candidate
     alternatives : tuple of Candidate
         The best of every other policy, best first.
@@ -181,6 +184,7 @@ class Plan(Document):
     profile: Basis
     trace: Basis
     max_new_tokens: int = Field(ge=1)
+    sampling: SamplingParams = Field(default=GREEDY, exclude_if=lambda found: found.is_greedy)
     chosen: Candidate
     alternatives: tuple[Candidate, ...]
     ties: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from swiftspec.artifacts.routes import MOST_EXPERTS, ROUTES, check_routes
+from swiftspec.artifacts.sampling_params import GREEDY, SamplingParams
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES, archive_bytes, read_archive
 from swiftspec.files.document import Document, Facts, ModelRef, Origin
 from swiftspec.files.reading import parse_json, shown
@@ -65,11 +66,11 @@ class TracedPrompt:
     prompt_tokens : int32 array (P,)
         At least one.
     target_tokens : int32 array (T,)
-        The target's own greedy output.
+        The target's own output.
     guesses : mapping
         Of the draft, and of other guessers that the trace recorded.
     ranks : int32 array (T,)
-        Rank of the target's token in the draft's whole vocabulary; 0 is the draft's first choice.
+        Rank of the target's token among all that the draft may guess; 0 is the draft's first choice.
     ended : bool
         Whether the last token is an end of sequence, rather than the length limit reached.
     ahead : Guesses, optional
@@ -115,6 +116,9 @@ class AcceptanceTrace:
         With T output tokens and K candidates each: token ids (T,), and the draft's candidates (T, K) with log-probs.
     num_experts : int, optional
         Routed experts of each of the target's layers, of which prompts have the `routes`; 0 without any.
+    sampling : SamplingParams, optional
+        How the output was drawn. If it was not greedy, guesses are made with the noise of the target's draws, as the
+        engine makes them; their log-probs are of the guesses then.
 
     Examples
     --------
@@ -130,6 +134,7 @@ class AcceptanceTrace:
     prompts: tuple[TracedPrompt, ...]
     draft_kind: DraftKind = DraftKind.SERIAL
     num_experts: int = 0
+    sampling: SamplingParams = GREEDY
 
     def __post_init__(self) -> None:
         if not self.prompts:
@@ -173,6 +178,7 @@ class AcceptanceTrace:
             draft=self.draft,
             draft_kind=self.draft_kind,
             num_experts=self.num_experts,
+            sampling=self.sampling,
             prompts=tuple(_PromptFacts(prompt_id=p.prompt_id, ended=p.ended) for p in self.prompts),
         )
         arrays: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in self.prompts]) for name in _COLUMNS}
@@ -216,6 +222,7 @@ class AcceptanceTrace:
             draft=about.draft,
             draft_kind=about.draft_kind,
             num_experts=about.num_experts,
+            sampling=about.sampling,
             prompts=tuple(_split(about.prompts, arrays)),
         )
 
@@ -236,6 +243,7 @@ class _About(Document):
     draft: ModelRef
     draft_kind: DraftKind = DraftKind.SERIAL
     num_experts: int = Field(default=0, ge=0, le=MOST_EXPERTS, exclude_if=lambda count: not count)
+    sampling: SamplingParams = Field(default=GREEDY, exclude_if=lambda found: found.is_greedy)
     prompts: tuple[_PromptFacts, ...] = Field(min_length=1)
 
 

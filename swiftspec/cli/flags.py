@@ -26,7 +26,10 @@ __all__ = [
     "Seed",
     "ServerArgs",
     "Target",
+    "Temperature",
     "Timeline",
+    "TopK",
+    "TopP",
     "settings",
 ]
 
@@ -90,6 +93,9 @@ Json = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write machine-readable results; - is stdout.")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
+Temperature = Annotated[float, typer.Option(help="Of the target's draws; 0 is greedy.")]
+TopP = Annotated[float, typer.Option(help="Sample from the most likely tokens up to this probability.")]
+TopK = Annotated[int, typer.Option(help="Sample from this many most likely tokens; 0 is all.")]
 Jobs = Annotated[int, typer.Option(help="Simulation processes; -1 is one per core.")]
 
 

@@ -73,10 +73,11 @@ def run(asked: RunFlags) -> None:
     tasks = make_tasks(made, [candidate], _prompts(asked), max_new_tokens=asked.max_new_tokens or made.max_new_tokens)
     from swiftspec.engine.model.sampling.sampler import Sampler
 
+    given = made.sampling if asked.temperature is None else asked
     sampler = Sampler(
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=asked.top_k,
+        temperature=given.temperature or 0.0,
+        top_p=given.top_p,
+        top_k=given.top_k,
         seed=asked.seed,
         acceptance=asked.acceptance_method,
     )

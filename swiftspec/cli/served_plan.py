@@ -65,7 +65,7 @@ def run_on_engine(asked: RunFlags, engine: str, prompts: list[Prompt]) -> None:
         for prompt in prompts:
             began_s = time.perf_counter()
             found = client.write(
-                prompt.text, model=model, num_tokens=most, temperature=asked.temperature, seed=asked.seed
+                prompt.text, model=model, num_tokens=most, temperature=asked.temperature or 0.0, seed=asked.seed
             )
             seconds = time.perf_counter() - began_s
             console.say(found.text)

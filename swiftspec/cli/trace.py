@@ -38,6 +38,10 @@ def trace(asked: TraceFlags) -> AcceptanceTrace:
         dtype=asked.dtype,
         max_new_tokens=asked.max_new_tokens,
         limit=asked.num_prompts,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        seed=asked.seed,
         stages=console.progress,
     )
     recorded.save(asked.out)
@@ -51,6 +55,7 @@ def trace(asked: TraceFlags) -> AcceptanceTrace:
         "trace": str(asked.out),
         "source": recorded.source,
         "num_prompts": len(recorded.prompts),
+        "sampling": recorded.sampling.model_dump(),
         "num_tokens": recorded.num_tokens,
         "rank_acceptance": recorded.rank_acceptance(NUM_CANDIDATES),
     }
@@ -70,7 +75,7 @@ def show_trace(recorded: AcceptanceTrace) -> None:
     """Print acceptance by rank, and the experts that consecutive tokens touch."""
     shares = recorded.rank_acceptance(_SHOWN_RANKS)
     rows = [(str(rank), percent(share), percent(sum(shares[:rank]))) for rank, share in enumerate(shares, start=1)]
-    console.fields(target=recorded.target, draft=recorded.draft)
+    console.fields(target=recorded.target, draft=recorded.draft, sampling=recorded.sampling)
     traced = f"{recorded.num_tokens} tokens of {len(recorded.prompts)} prompts"
     console.table(
         f"The target's token among the draft's choices, over {traced}", ("draft's choice", "share", "cumulative"), rows

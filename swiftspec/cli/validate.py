@@ -174,9 +174,13 @@ def show_report(report: Report, made: Plan, contention: Contention | None = None
     different = [policy.policy for policy in report.policies if not policy.identical_output]
     if different:
         why = "" if made.target.dtype == "float32" else f"; in {made.target.dtype}, near-ties of logits can cause that"
-        console.paragraph(f"Greedy output differs for {', '.join(different)}{why}")
+        console.paragraph(f"{_output(made)} differs for {', '.join(different)}{why}")
     else:
-        console.say("Greedy output is the same for all policies, token for token")
+        console.say(f"{_output(made)} is the same for all policies, token for token")
+
+
+def _output(made: Plan) -> str:
+    return "Greedy output" if made.sampling.is_greedy else f"Sampled output ({made.sampling})"
 
 
 def _show_acceptance(report: Report) -> None:

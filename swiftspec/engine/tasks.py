@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self, overload
 
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt
+from swiftspec.artifacts.sampling_params import GREEDY, SamplingParams
 from swiftspec.engine.checks import ContextLimit
 from swiftspec.engine.requests import Task
 from swiftspec.models.spec import ModelSpec, model_directory
@@ -15,12 +16,13 @@ from swiftspec.policies import Layout, Request
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, Launcher
+    from swiftspec.engine.model.sampling.sampler import Sampler
 
 __all__ = [
     "EncodedPrompt",
     "EncodedPrompts",
     "Tasks",
-    "generate_greedily",
+    "generate_one",
     "make_tasks",
     "open_engines",
     "warm_up",
@@ -137,17 +139,18 @@ def open_engines(plan: Plan, candidates: Sequence[Candidate], tasks: Tasks, stac
     return engines
 
 
-def warm_up(engine: "Launcher", candidate: Candidate, task: Task) -> None:
+def warm_up(engine: "Launcher", candidate: Candidate, task: Task, sampling: SamplingParams = GREEDY) -> None:
     """Run a candidate once for the extra costs of a first time, such as allocating buffers."""
-    tokens = min(_WARM_UP_TOKENS, task.request.max_new_tokens)
-    generate_greedily(engine, candidate, replace(task, request=replace(task.request, max_new_tokens=tokens)))
-
-
-def generate_greedily(engine: "Launcher", candidate: Candidate, task: Task) -> "Generation":
-    """One whole request. KeyboardInterrupt if Ctrl-C interrupted it."""
     from swiftspec.engine.model.sampling.sampler import Sampler
 
-    generation = engine.generate(candidate.build(), task.request, request_id=task.prompt_id, sampler=Sampler())
+    tokens = min(_WARM_UP_TOKENS, task.request.max_new_tokens)
+    short = replace(task, request=replace(task.request, max_new_tokens=tokens))
+    generate_one(engine, candidate, short, Sampler(**sampling.of_prompt(0)))
+
+
+def generate_one(engine: "Launcher", candidate: Candidate, task: Task, sampler: "Sampler") -> "Generation":
+    """One whole request. KeyboardInterrupt if Ctrl-C interrupted it."""
+    generation = engine.generate(candidate.build(), task.request, request_id=task.prompt_id, sampler=sampler)
     if generation.interrupted:
         raise KeyboardInterrupt
     return generation

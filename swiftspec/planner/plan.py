@@ -8,6 +8,7 @@ from swiftspec.artifacts.candidate import candidate_costs
 from swiftspec.artifacts.plan import Acceptance, Basis, Candidate, Goal, Objective, Plan
 from swiftspec.artifacts.profile import Collective, Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin
 from swiftspec.planner.degrees import ANY_DEGREES, AllowedDegrees
@@ -79,12 +80,14 @@ def make_plan(
     acceptance: source of the trace's acceptance, where it was not recorded.
     changes: changed assumptions for the plan's sensitivities; None leaves them out.
 
-    ValueError: if the policy or backend is unknown, nothing is feasible (the message has the reasons), or no simulated
-    option meets the goal's limits (the message names the nearest one).
+    ValueError: if the policy or backend is unknown, the engine does not accept drafts as the trace has it, nothing is
+    feasible (the message has the reasons), or no simulated option meets the goal's limits (the message names the
+    nearest one).
     """
     num_devices, memory = hardware.num_devices, hardware.memory
     load, fleet, num_jobs = options.load, options.fleet, options.num_jobs
     _check(num_devices=num_devices, num_jobs=num_jobs, policy=options.policy)
+    _check_sampling(trace, hardware.engine)
     policy = None if options.policy == ALL else options.policy
     goal = options.goal if load is None else options.goal.alone
     num_used = min(num_devices, goal.max_devices or num_devices, fleet or num_devices)
@@ -160,6 +163,7 @@ def make_plan(
         profile=_UNSAVED,
         trace=_UNSAVED,
         max_new_tokens=simulations.longest,
+        sampling=trace.sampling,
         chosen=priced(best),
         alternatives=tuple(map(priced, others)),
         ties=() if loaded else tuple(outcome.option.describe() for outcome in decision.ties),
@@ -267,6 +271,17 @@ def _is_rival(option: Option, chosen: Option, policy: str | None, goal: Goal) ->
 def _most_devices(goal: Goal, chosen: Option, num_devices: int) -> int:
     """Devices that a plan may use; if the goal is few devices, those of the choice."""
     return chosen.num_devices if goal.objective is Objective.DEVICES else num_devices
+
+
+def _check_sampling(trace: AcceptanceTrace, engine: str | None) -> None:
+    """ValueError if a trace of sampled output is to plan an engine that accepts drafts by a rule of its own."""
+    if not trace.sampling.is_greedy and engine not in (None, SWIFTSPEC.name):
+        raise FieldError(
+            "engine",
+            engine,
+            f"the trace's output was sampled ({trace.sampling}), and drafts guessed as this package's engine does: "
+            f"expected {SWIFTSPEC.name}, or a trace of greedy output",
+        )
 
 
 def _check(*, num_devices: int, num_jobs: int, policy: str | None) -> None:

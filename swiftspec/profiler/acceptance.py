@@ -1,4 +1,4 @@
-"""Recording of an AcceptanceTrace: the target decodes greedily; at every position the draft's candidates are kept."""
+"""Recording of an AcceptanceTrace: the target decodes; at every position the draft's candidates are kept."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -10,12 +10,14 @@ import torch
 
 from swiftspec.artifacts.prompts import evenly
 from swiftspec.artifacts.routes import route_bytes, smallest_routes
+from swiftspec.artifacts.sampling_params import GREEDY, SamplingParams
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.engine.model.drafts.block_runner import BlockRunner
 from swiftspec.engine.model.drafts.head_runner import HeadRunner
 from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Model, Rows
 from swiftspec.engine.model.models import Models, load_models
 from swiftspec.engine.model.runner import ModelRunner
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.files.archives import MOST_ARCHIVE_BYTES
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.models.draft_kinds import draft_facts
@@ -47,6 +49,7 @@ def record_trace(
     num_candidates: int,
     num_threads: int,
     progress: Progress,
+    sampling: SamplingParams = GREEDY,
     outputs: Sequence[Sequence[int]] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> AcceptanceTrace:
@@ -54,7 +57,9 @@ def record_trace(
 
     stop: asked between prompts whether time has run out; the prompts until then are spread evenly over all.
 
-    outputs: the target's greedy output after each prompt, if it is already known; it is then not decoded again, and
+    sampling: how the target's output is drawn.
+
+    outputs: the target's output after each prompt, if it is already known; it is then not decoded again, and
     `max_new_tokens` is an upper bound on its length.
 
     ValueError: if a model cannot be loaded or its logits are not finite, if a prompt with its output does not fit the
@@ -83,16 +88,17 @@ def record_trace(
         if len(traced) >= _LEAST_PROMPTS and stop():
             break
         prompt_id, prompt = prompts[number]
+        sampler = Sampler(**sampling.of_prompt(number))
         progress(len(traced), len(prompts), f"prompt {prompt_id}")
         if outputs is None:
             with _blamed(target, prompt_id):
-                output = _greedy(models[Role.TARGET], prompt, max_new_tokens, frozenset(spec.eos_token_ids))
+                output = _decoded(models[Role.TARGET], prompt, max_new_tokens, frozenset(spec.eos_token_ids), sampler)
         else:
             output = list(outputs[number])
         with _blamed(draft, prompt_id):
-            found = _traced(models, prompt_id, prompt, output, num_candidates, spec)
+            found = _traced(models, prompt_id, prompt, output, num_candidates, spec, sampler)
             if num_ahead:
-                found = replace(found, ahead=_ahead(models[Role.DRAFT], found, facts.mask_token))
+                found = replace(found, ahead=_ahead(models[Role.DRAFT], found, facts.mask_token, sampler))
             traced[number] = found
     if len(traced) < len(prompts):
         _log.warning(
@@ -108,6 +114,7 @@ def record_trace(
         draft=draft,
         draft_kind=facts.kind,
         num_experts=spec.experts.num_experts if spec.experts else 0,
+        sampling=sampling,
         prompts=tuple(traced[number] for number in sorted(traced)),
     )
 
@@ -157,18 +164,19 @@ def _traced(
     output: list[int],
     num_candidates: int,
     spec: ModelSpec,
+    sampler: Sampler,
 ) -> TracedPrompt:
     few = min(_FEW_CANDIDATES, num_candidates)
     text, target, draft = (prompt, output), models[Role.TARGET], models[Role.DRAFT]
     halfway = _Halfway()
     # First the target, whose cache then holds what a head reads.
-    half, _ = _guesses(target, text, halfway, rows=_TREE_SLOTS, num_candidates=few)
+    half, _ = _guesses(target, text, halfway, sampler, rows=_TREE_SLOTS, num_candidates=few)
     # A block drafter answers after one token at a time.
     rows = 1 if isinstance(draft, BlockRunner) else _TREE_SLOTS
-    best, ranks = _guesses(draft, text, _exactly, rows=rows, num_candidates=num_candidates)
+    best, ranks = _guesses(draft, text, _exactly, sampler, rows=rows, num_candidates=num_candidates)
     guesses = {Guesser.DRAFT: best, Guesser.EXIT: half}
     if not isinstance(draft, HeadRunner | BlockRunner):
-        guesses[Guesser.FUZZY], _ = _guesses(draft, text, _fuzzily, rows=_FUZZY_ROWS, num_candidates=few)
+        guesses[Guesser.FUZZY], _ = _guesses(draft, text, _fuzzily, sampler, rows=_FUZZY_ROWS, num_candidates=few)
     return TracedPrompt(
         prompt_id=prompt_id,
         prompt_tokens=np.array(prompt, np.int32),
@@ -180,7 +188,7 @@ def _traced(
     )
 
 
-def _ahead(draft: Model, traced: TracedPrompt, mask_token: int) -> Guesses:
+def _ahead(draft: Model, traced: TracedPrompt, mask_token: int, sampler: Sampler) -> Guesses:
     """Guesses of a head on its own, or of a parallel draft at masks.
 
     The cache of the latter is moved along the text as these are asked for.
@@ -189,7 +197,7 @@ def _ahead(draft: Model, traced: TracedPrompt, mask_token: int) -> Guesses:
     text, few = [*prompt, *output], _FEW_CANDIDATES
     nearest = Guesses(traced.draft.tokens[:, :few], traced.draft.logprobs[:, :few])
     if isinstance(draft, HeadRunner):
-        return head_guesses(draft, prompt, nearest, output, tree_slots=_TREE_SLOTS)
+        return head_guesses(draft, prompt, nearest, output, sampler=sampler, tree_slots=_TREE_SLOTS)
     draft.reset(_SEQUENCE)
     num_known = 0
 
@@ -200,7 +208,7 @@ def _ahead(draft: Model, traced: TracedPrompt, mask_token: int) -> Guesses:
             num_known = start
         logits = _numbers(_logits(draft, Rows(_SEQUENCE, rows)))
         draft.keep(_SEQUENCE, (), 0)
-        return logits
+        return sampler.with_noise(logits, [row.position for row in rows])
 
     slots = 1 + NUM_AHEAD if isinstance(draft, BlockRunner) else _TREE_SLOTS
     return masked_guesses(forward, prompt, nearest, output, mask_token=mask_token, tree_slots=slots)
@@ -210,12 +218,16 @@ def _logits(model: Model, entry: Entry, kind: ForwardKind = ForwardKind.EXACT) -
     return model.forward(ForwardBatch(kind, (entry,))).logits[0]
 
 
-def _greedy(model: Model, prompt: tuple[int, ...], max_new_tokens: int, ends: frozenset[int]) -> list[int]:
+def _decoded(
+    model: Model, prompt: tuple[int, ...], max_new_tokens: int, ends: frozenset[int], sampler: Sampler
+) -> list[int]:
     model.reset(_SEQUENCE)
-    output = [int(_numbers(_logits(model, Chunk(_SEQUENCE, prompt))).argmax())]
+    position = len(prompt) - 1
+    output = sampler.choose(_numbers(_logits(model, Chunk(_SEQUENCE, prompt))), [position])
     while len(output) < max_new_tokens and output[-1] not in ends:
-        row = Row(output[-1], len(prompt) + len(output) - 1, 0)
-        output.append(int(_numbers(_logits(model, Rows(_SEQUENCE, (row,)))).argmax()))
+        position += 1
+        row = Row(output[-1], position, 0)
+        output += sampler.choose(_numbers(_logits(model, Rows(_SEQUENCE, (row,)))), [position])
         model.keep(_SEQUENCE, (0,), 1)
     return output
 
@@ -252,7 +264,13 @@ class _Halfway:
 
 
 def _guesses(
-    model: Model, text: tuple[tuple[int, ...], list[int]], ask: _Ask, *, rows: int, num_candidates: int
+    model: Model,
+    text: tuple[tuple[int, ...], list[int]],
+    ask: _Ask,
+    sampler: Sampler,
+    *,
+    rows: int,
+    num_candidates: int,
 ) -> tuple[Guesses, np.ndarray]:
     """Best tokens and log-probs at every output position, and the rank of the target's token; `rows` at a time."""
     prompt, output = text
@@ -265,6 +283,7 @@ def _guesses(
         chunk = context[start : start + rows]
         chain = tuple(Row(token, len(prompt) - 1 + start + i, (1 << i) - 1) for i, token in enumerate(chunk))
         logits = _numbers(ask(model, Rows(_SEQUENCE, chain)))
+        logits = sampler.with_noise(logits, [row.position for row in chain])
         model.keep(_SEQUENCE, tuple(range(len(chain))), len(chain))
         best = logits.log_softmax(-1).topk(min(num_candidates, logits.shape[-1]), dim=-1)
         wanted = logits.gather(1, torch.tensor(output[start : start + rows])[:, None])

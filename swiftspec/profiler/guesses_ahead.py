@@ -11,6 +11,7 @@ import torch
 from swiftspec.artifacts.trace import Guesses
 from swiftspec.engine.model.drafts.head_runner import HeadRunner
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies.effects import ForwardKind, Row
 
 __all__ = ["NUM_AHEAD", "head_guesses", "masked_guesses"]
@@ -30,9 +31,9 @@ def masked_guesses(
 ) -> Guesses:
     """The best tokens [T, D, K] at each output position after d = 1 .. D masks.
 
-    forward: logits of rows after the given number of verified tokens of the text; those are the cache's prefix, its
-    tree is empty. nearest: the draft's [T, K] without masks. They stand where the text has too few tokens for so many
-    masks. tree_slots: most rows of a forward.
+    forward: logits, as guesses take them, of rows after the given number of verified tokens of the text; those are the
+    cache's prefix, its tree is empty. nearest: the draft's [T, K] without masks. They stand where the text has too few
+    tokens for so many masks. tree_slots: most rows of a forward.
     """
     num_candidates = nearest.num_candidates
     tokens, logprobs = (np.repeat(column[:, None], NUM_AHEAD, axis=1) for column in nearest)
@@ -65,14 +66,20 @@ def _masked_rows(known: Sequence[int], start: int, mask_token: int) -> tuple[Row
 
 
 def head_guesses(
-    head: HeadRunner, prompt: Sequence[int], nearest: Guesses, output: Sequence[int], *, tree_slots: int
+    head: HeadRunner,
+    prompt: Sequence[int],
+    nearest: Guesses,
+    output: Sequence[int],
+    *,
+    sampler: Sampler,
+    tree_slots: int,
 ) -> Guesses:
     """The best tokens [T, D, K] at each output position if the d = 1 .. D tokens before it were the head's own.
 
     On the target's path: from each of some verified tokens a chain of what follows, a depth of all chains at a time.
 
     head: its target has the whole text in its prefix. nearest: the head's [T, K] after verified tokens. They stand
-    where the output has too few tokens before the position. tree_slots: slots of its tree.
+    where the output has too few tokens before the position. sampler: the target's. tree_slots: slots of its tree.
     """
     head.reset(_SEQUENCE)
     if len(prompt) > 1:
@@ -95,6 +102,7 @@ def head_guesses(
                 for place, chain in zip(places, chains, strict=True)
             )
             logits = head.ahead(_SEQUENCE, rows, [chain[-1] for chain in chains])
+            logits = sampler.with_noise(logits, [row.position for row in rows])
             best = logits.log_softmax(-1).topk(nearest.num_candidates, dim=-1)
             tokens[places, ahead - 1], logprobs[places, ahead - 1] = _arrays(best)
             for slot, chain in enumerate(chains, start=num_slots):

@@ -12,6 +12,7 @@ import numpy as np
 from swiftspec.artifacts.load_metrics import LoadMetrics, ServedRecord, load_metrics
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.prompts import Prompt, stretched
+from swiftspec.artifacts.sampling_params import SamplingParams
 from swiftspec.artifacts.workload import Workload
 from swiftspec.engine.checks import ContextLimit, check_devices
 from swiftspec.engine.launcher import Generation, Launcher
@@ -123,16 +124,17 @@ def engine_for_load(
         interrupts_noted() as interrupted,
     ):
         warm = [_shortened(request) for request in requests[: admission.max_running]]
-        _Run(engine, candidate, workload, interrupted, lambda _: None).open(warm, [0.0] * len(warm))
-        yield LoadEngine(engine, candidate, interrupted)
+        _Run(engine, candidate, plan.sampling, workload, interrupted, lambda _: None).open(warm, [0.0] * len(warm))
+        yield LoadEngine(engine, candidate, plan.sampling, interrupted)
 
 
 class LoadEngine:
     """An engine that serves one workload after another."""
 
-    def __init__(self, engine: Launcher, candidate: Candidate, interrupted: Event) -> None:
+    def __init__(self, engine: Launcher, candidate: Candidate, sampling: SamplingParams, interrupted: Event) -> None:
         self._engine = engine
         self._candidate = candidate
+        self._sampling = sampling
         self._interrupted = interrupted
 
     def serve(
@@ -143,6 +145,7 @@ class LoadEngine:
         run = _Run(
             self._engine,
             candidate,
+            self._sampling,
             workload,
             self._interrupted,
             lambda done: progress(done, len(requests), candidate.policy),
@@ -165,6 +168,7 @@ class _Run:
         self,
         engine: Launcher,
         candidate: Candidate,
+        sampling: SamplingParams,
         workload: Workload,
         interrupted: Event,
         note: Callable[[int], None],
@@ -173,6 +177,7 @@ class _Run:
         self._asked = workload.requests
         self._limits = {each.name: each for each in workload.classes}
         self._policy = candidate.build()
+        self._sampling = sampling
         self._interrupted = interrupted
         self._note = note
         # Not a SimpleQueue, see `swiftspec.engine.running.Events`.
@@ -211,7 +216,7 @@ class _Run:
             self._policy,
             request,
             request_id=str(number),
-            sampler=Sampler(),
+            sampler=Sampler(**self._sampling.of_prompt(number)),
             options=RequestOptions(client=asked.client, tpot_s=self._limits[asked.class_name].tpot_s),
             deliver=deliver,
         )

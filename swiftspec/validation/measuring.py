@@ -13,8 +13,8 @@ from swiftspec.artifacts.prompts import Prompt
 from swiftspec.artifacts.report import Drift, Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.engine.checks import check_devices
-from swiftspec.engine.requests import Task
-from swiftspec.engine.tasks import Tasks, generate_greedily, make_tasks, open_engines, warm_up
+from swiftspec.engine.model.sampling.sampler import Sampler
+from swiftspec.engine.tasks import Tasks, generate_one, make_tasks, open_engines, warm_up
 from swiftspec.files.document import Origin
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.progress import Stages, silent
@@ -83,6 +83,7 @@ def measured_text(
             target=trace.target,
             draft=trace.draft,
             prompts=prompts,
+            sampling=trace.sampling,
             outputs=outputs,
             max_new_tokens=max(map(len, outputs)),
             num_candidates=trace.prompts[0].draft.num_candidates,
@@ -172,16 +173,17 @@ def _measure(
             engines = open_engines(made, candidates, tasks, stack)
             for candidate in candidates:
                 progress(next(step), total, f"{candidate.policy}: warming up")
-                warm_up(engines[candidate.policy], candidate, tasks[0])
+                warm_up(engines[candidate.policy], candidate, tasks[0], made.sampling)
             drift = drift_probe(made, candidates, engines)
             drift.warm_up()
             for repeat in range(1, repeats + 1):
 
-                def generate(candidate: Candidate, task: Task, repeat: int = repeat) -> "Generation":
+                def generate(candidate: Candidate, number: int, repeat: int = repeat) -> "Generation":
+                    task, sampler = tasks[number], Sampler(**made.sampling.of_prompt(number))
                     progress(next(step), total, f"{candidate.policy}: prompt {task.prompt_id}, repetition {repeat}")
-                    return generate_greedily(engines[candidate.policy], candidate, task)
+                    return generate_one(engines[candidate.policy], candidate, task, sampler)
 
-                done = _repetition(candidates, tasks, generate, drift.sweep, stop)
+                done = _repetition(candidates, len(tasks), generate, drift.sweep, stop)
                 if repeat > 1 and min(map(len, done.values())) < min(len(first) for first, *_ in runs.values()):
                     break
                 for policy, generations in done.items():
@@ -195,8 +197,8 @@ def _measure(
 
 def _repetition(
     candidates: Sequence[Candidate],
-    tasks: Tasks,
-    generate: Callable[[Candidate, Task], "Generation"],
+    num_prompts: int,
+    generate: Callable[[Candidate, int], "Generation"],
     sweep: Callable[[], None],
     stop: Callable[[], bool],
 ) -> Mapping[str, list["Generation"]]:
@@ -206,14 +208,14 @@ def _repetition(
     machine that speeds up or slows down affects all of them alike.
     """
     done: dict[str, list[Generation]] = defaultdict(list)
-    for number, task in enumerate(tasks):
+    for number in range(num_prompts):
         if number >= min(_LEAST_PROMPTS, len(candidates)) and stop():
             break
         if number % max(1, _SWEEP_EVERY // len(candidates)) == 0:
             sweep()
         first = number % len(candidates)
         for candidate in (*candidates[first:], *candidates[:first]):
-            done[candidate.policy].append(generate(candidate, task))
+            done[candidate.policy].append(generate(candidate, number))
     return done
 
 

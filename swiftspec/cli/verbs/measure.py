@@ -87,6 +87,10 @@ class TraceFlags:
     dtype: flags.Dtype = "auto"
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Output tokens per prompt, at most.")] = 128
     num_prompts: flags.NumPrompts = None
+    temperature: flags.Temperature = 0.0
+    top_p: flags.TopP = 1.0
+    top_k: flags.TopK = 0
+    seed: flags.Seed = 0
     plot: flags.Plot = None
     json: flags.Json = None
 

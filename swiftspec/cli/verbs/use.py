@@ -34,9 +34,11 @@ class RunFlags:
     ] = None
     policy: flags.PolicyName = None
     max_new_tokens: flags.NewTokens = None
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0
-    top_p: Annotated[float, typer.Option(help="Sample from the most likely tokens up to this probability.")] = 1.0
-    top_k: Annotated[int, typer.Option(help="Sample from this many most likely tokens; 0 is all.")] = 0
+    temperature: Annotated[
+        float | None, typer.Option(help="0 is greedy. Default: as the plan's trace, with its other parameters.")
+    ] = None
+    top_p: flags.TopP = 1.0
+    top_k: flags.TopK = 0
     seed: flags.Seed = 0
     tenant: Annotated[
         str | None, typer.Option(metavar="DIR", help="Decode with this fine-tune or LoRA adapter of the target.")

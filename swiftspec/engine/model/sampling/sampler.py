@@ -156,19 +156,21 @@ class Sampler:
         """A token of each row by its scores [R, V] and the noise of its position."""
         return _likeliest(scores.numpy() + self._noise(positions, scores.shape[1]))
 
-    def guesses(self, logits: Tensor, positions: Sequence[int], k: int) -> tuple[list[list[int]], list[list[float]]]:
-        """What the target most likely draws after each row, by another model's logits [R, V], and log-probs.
+    def with_noise(self, logits: Tensor, positions: Sequence[int]) -> Tensor:
+        """Another model's logits [R, V] for guesses of what the target chooses: the largest is the best guess.
 
-        The noise of the target's draw is known, so that the guess is the other model's own draw with it. Two such draws
+        The noise of the target's draws is known, so that a guess is the other model's own draw with it. Two such draws
         are equal with a probability of (1 - d) / (1 + d) or more, d being the total variation distance of both laws
         (Daliri et al., arXiv 2408.07978), where the likeliest token is drawn with its own probability only.
         """
+        if self.temperature == 0.0:
+            return logits
         import torch
 
         scores = (logits / self.temperature).cpu()
         # The target's filters need not exclude just the same tokens.
         scores = torch.maximum(self._filtered(scores), scores - _SURPRISE)
-        return top_candidates(scores + torch.from_numpy(self._noise(positions, scores.shape[1])), k)
+        return scores + torch.from_numpy(self._noise(positions, scores.shape[1]))
 
     def _noise(self, positions: Sequence[int], vocab_size: int) -> Floats:
         """The noise of each row's position, [R, V]."""

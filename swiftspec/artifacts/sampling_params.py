@@ -1,0 +1,42 @@
+"""SamplingParams: how a target's tokens are drawn, as a trace and its plans know it."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from swiftspec.files.document import Facts
+
+__all__ = ["GREEDY", "SamplingParams"]
+
+_MOST_SEED = 2**63  # leaves room for the prompts' numbers
+
+
+class SamplingParams(Facts):
+    """Parameters of the same names as those of `Engine.generate`.
+
+    seed: of the first prompt; prompt n, from 0, has the seed `seed + n`, so that no two prompts share their noise.
+    """
+
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=_MOST_SEED)] = 0
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is taken, so that the other parameters change nothing."""
+        return self.temperature == 0.0
+
+    def of_prompt(self, number: int) -> dict[str, Any]:
+        """The prompt's, as keyword arguments of a sampler. number: its place among all, from 0."""
+        return {**self.model_dump(), "seed": self.seed + number}
+
+    def __str__(self) -> str:
+        if self.is_greedy:
+            return "greedy"
+        given = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k, "seed": self.seed}
+        default = {"top_p": 1.0, "top_k": 0}
+        return ", ".join(f"{name} {value:g}" for name, value in given.items() if default.get(name) != value)
+
+
+GREEDY = SamplingParams()
