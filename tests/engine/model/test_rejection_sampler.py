@@ -148,14 +148,14 @@ def test_a_chain_of_the_targets_own_distribution_is_always_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "measured"), [("serial_chain", 2.2), ("serial_tree", 1.5), ("eagle2_tree", 1.6), ("sequoia_tree", 1.9)]
+    ("name", "measured"), [("serial_chain", 1.06), ("serial_tree", 0.85), ("eagle2_tree", 0.86), ("sequoia_tree", 1.01)]
 )
-def test_a_calibrated_draft_is_accepted_more_often_than_when_followed(name: str, measured: float) -> None:
-    """By the `measured` ratio of accepted tokens a round; the draft's shares are the target's but for some noise."""
+def test_accepted_tokens_beside_those_of_following(name: str, measured: float) -> None:
+    """The `measured` ratio of accepted tokens a round: a guess with the noise is nearly as good, several are better."""
     pair, request = random_pair(32, spread=4.0, disagreement=0.5), Request(prompt=(1, 2), max_new_tokens=1500)
     rounds = [len(pair.generate(make_policy(name), request, sampler)[1]) for sampler in (FOLLOW, RESIDUAL)]
     followed, sampled = (request.max_new_tokens / number - 1 for number in rounds)
-    assert sampled / followed == pytest.approx(measured, rel=0.1)
+    assert sampled / followed == pytest.approx(measured, rel=0.05)
 
 
 def test_proposals_are_at_hand_and_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
