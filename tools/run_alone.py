@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.forward_batch import Model
+from swiftspec.engine.model.sampling.rejection_sampler import RejectionSampler
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies.effects import Program, Role
 from swiftspec.scheduler.batching import BatchLimits
@@ -32,7 +33,8 @@ def run_alone(
     commit: Callable[[tuple[int, ...]], None],
 ) -> list[Span]:
     """Run a program without peers to its end, in this thread; its spans. An error in it is raised."""
-    part = RequestPart(role=role, models=models, peers=(), commit=commit, sampler=sampler)
+    residual = RejectionSampler(sampler) if sampler.needs_draft_probabilities else None
+    part = RequestPart(role=role, models=models, peers=(), commit=commit, sampler=sampler, residual=residual)
     driver = GroupDriver(models=models, limits=BatchLimits(), inbox=_Empty(), ended=raise_error)
     driver.add(0, program, part, is_elastic=False)
     while len(driver):

@@ -17,7 +17,7 @@ from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.served_plan import engine_of, run_on_engine
 from swiftspec.cli.verbs.use import RunFlags
 from swiftspec.engine.api import Engine
-from swiftspec.engine.checks import check_acceptance, check_devices
+from swiftspec.engine.checks import check_devices
 from swiftspec.engine.process.interrupts import interrupts_noted
 from swiftspec.engine.requests import Task
 from swiftspec.engine.tasks import make_tasks
@@ -81,7 +81,6 @@ def run(asked: RunFlags) -> None:
         seed=asked.seed,
         acceptance=asked.acceptance_method,
     )
-    check_acceptance(candidate.build(), sampler)
     if made.target.is_lossy:
         console.note(f"the output is that of {made.target}, not of the checkpoint's own weights")
     with ExitStack() as held:

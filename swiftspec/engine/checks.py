@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.devices import DEVICES
 from swiftspec.devices.local import num_devices_here
-from swiftspec.errors import FieldError, check_extra
+from swiftspec.errors import check_extra
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.scoring import PromptScoring
 from swiftspec.scheduler.admission import BLOCK_TOKENS, num_blocks
 
-if TYPE_CHECKING:
-    from swiftspec.engine.model.sampling.sampler import Sampler
-
-__all__ = ["ContextLimit", "check_acceptance", "check_devices", "check_layout", "check_tree", "fitting_context"]
+__all__ = ["ContextLimit", "check_devices", "check_layout", "check_tree", "fitting_context"]
 
 _SHORTEST = 32  # tokens of a request that an engine at least has room for
 
@@ -96,17 +93,6 @@ def check_tree(policy: Policy, num_slots: int) -> None:
     """ValueError unless caches with this many tree slots have room for a policy's largest tree."""
     if (rows := max(policy.draft_rows, policy.target_rows)) > num_slots:
         raise ValueError(f"policy {policy.name} needs {rows} tree rows; the engine's caches hold {num_slots}")
-
-
-def check_acceptance(policy: Policy, sampler: Sampler) -> None:
-    """ValueError if the policy does not support the sampler's acceptance method."""
-    if sampler.needs_draft_probabilities and policy.layout is Layout.DISAGGREGATED:
-        raise FieldError(
-            "acceptance_method",
-            f"{sampler.acceptance} at temperature {sampler.temperature}",
-            f"{policy.name} is {policy.layout}, and draft probabilities are not sent between processes: "
-            "expected follow",
-        )
 
 
 def fitting_context(max_context: int, kv_blocks: int | None, *, tree_rows: int) -> int:

@@ -11,7 +11,7 @@ from swiftspec.artifacts.candidate import usual_gather_s
 from swiftspec.artifacts.load_options import usual_prefill_rows
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.devices.local import TREE_SLOTS, Device, check_device
-from swiftspec.engine.checks import ContextLimit, check_acceptance, check_layout, check_tree
+from swiftspec.engine.checks import ContextLimit, check_layout, check_tree
 from swiftspec.engine.dispatcher import Dispatcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
@@ -329,7 +329,7 @@ class Launcher:
         Events are commits, and at last a `Generation`, or an exception as of `stream`. Log-probs that are wanted are
         added to `scores` before their commit is delivered. ValueError as of `stream`.
         """
-        self._check(policy, request, sampler)
+        self._check(policy, request)
         request = replace(request, mask_token=self.draft_facts.mask_token)
         running = RunningRequest(
             name=request_id,
@@ -347,9 +347,8 @@ class Launcher:
         """End a request wherever it is; thread-safe. Its `Generation` is delivered soon, if it was not before."""
         self._dispatcher.cancel(running)
 
-    def _check(self, policy: Policy, request: Request, sampler: Sampler) -> None:
+    def _check(self, policy: Policy, request: Request) -> None:
         check_layout(policy, self.layout, target_groups=self.target_groups)
-        check_acceptance(policy, sampler)
         check_draft(policy, self.draft_facts.kind)
         check_tree(policy, TREE_SLOTS[self.device])
         limit = ContextLimit(num_positions=self.max_context, what=f"the context of {self.max_context}")

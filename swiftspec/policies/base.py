@@ -67,6 +67,9 @@ class Policy(Protocol):
     # `read_unread`, so that a control may begin the program on a text that the draft has read (see `steered`).
     elastic: ClassVar[bool]
     plain: ClassVar[bool]  # drafts nothing: what speculation is compared with
+    # The draft grows a tree over several rounds. What is verified depends on all that was drawn, so sampled output
+    # follows the target's draws, whatever the acceptance method.
+    keeps_tree: ClassVar[bool]
     searched: ClassVar[bool]  # by a plan that names no policy; not if it was never near the best, see docs/policies.md
 
     def __hash__(self) -> int:
@@ -157,6 +160,7 @@ class Shape:
     drafts_from_text: ClassVar[bool] = False
     elastic: ClassVar[bool] = False
     plain: ClassVar[bool] = False
+    keeps_tree: ClassVar[bool] = False
     searched: ClassVar[bool] = True
 
     @classmethod

@@ -14,6 +14,7 @@ from swiftspec.policies.tree import Candidates, Row, Subtree
 __all__ = [
     "Candidates",
     "CatchUp",
+    "Choose",
     "Clock",
     "Commit",
     "DraftForward",
@@ -39,6 +40,7 @@ __all__ = [
     "TargetForward",
     "Verdict",
     "as_verdict",
+    "choose",
     "clock",
     "draft_forward",
     "poll",
@@ -156,6 +158,17 @@ class TargetFinish:
 
 
 @dataclass(frozen=True, slots=True)
+class Choose:
+    """The target's choices after the rows of the preceding `TargetForward` again: what was drafted after them is known.
+
+    Only for a request that is `ratio_tested`. `drafted`: tokens after each row. Answer: as of the forward, whose own
+    answer does not count then.
+    """
+
+    drafted: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KeepKV:
     """Keep these tree slots of a role's cache, in this order; the first `num_verified` join the prefix. No answer."""
 
@@ -209,7 +222,7 @@ class ForwardKind(StrEnum):
 
 
 Forward = Prefill | DraftForward | TargetForward | TargetExit | TargetFinish
-Effect = Forward | KeepKV | Send | Receive | Poll | Clock | Commit
+Effect = Forward | Choose | KeepKV | Send | Receive | Poll | Clock | Commit
 
 _Answer = TypeVar("_Answer")
 # A program is sent values whose type depends on the effect yielded, which generator types cannot express; these
@@ -250,6 +263,12 @@ def draft_forward(
 def target_forward(rows: tuple[Row, ...]) -> Subprogram[tuple[int, ...]]:
     """TargetForward, typed."""
     choices: tuple[int, ...] = yield TargetForward(rows)
+    return choices
+
+
+def choose(drafted: tuple[tuple[int, ...], ...]) -> Subprogram[tuple[int, ...]]:
+    """Choose, typed."""
+    choices: tuple[int, ...] = yield Choose(drafted)
     return choices
 
 

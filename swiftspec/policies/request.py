@@ -23,6 +23,9 @@ class Request:
         Generation ends with the first of these; it is part of the output.
     mask_token : int
         Token at which a parallel draft guesses a later one; -1 if the draft has none.
+    ratio_tested : bool
+        Whether the target chooses by the draft's probabilities, so that what it chooses after a row depends on what was
+        drafted there.
     num_output : int
         Tokens at the end of the prompt that are output already: of a request that is continued.
     earlier : EarlierOutputs or None
@@ -33,6 +36,7 @@ class Request:
     max_new_tokens: int
     eos_token_ids: frozenset[int] = frozenset()
     mask_token: int = -1
+    ratio_tested: bool = False
     num_output: int = 0
     earlier: EarlierOutputs | None = field(default=None, compare=False, repr=False)
 

@@ -14,6 +14,7 @@ from swiftspec.policies.effects import (
     Subprogram,
     Subtree,
     Verdict,
+    choose,
     draft_forward,
     prefill,
     receive_subtree,
@@ -144,6 +145,19 @@ def verify_drafted(
         position += len(tokens)
 
 
+def _drafted_after(pending: Subtree, drafted: Subtree) -> tuple[tuple[int, ...], ...]:
+    """Tokens after each node of a subtree in a larger one of the same root; none after a node that it lacks."""
+    after: list[dict[int, int]] = [{} for _ in drafted.tokens]  # token and node, by node
+    for node, (token, parent) in enumerate(zip(drafted.tokens, drafted.parents, strict=True)):
+        if parent >= 0:
+            after[parent][token] = node
+    places: list[int | None] = []
+    for token, parent in zip(pending.tokens, pending.parents, strict=True):
+        above = places[parent] if parent >= 0 else None
+        places.append(0 if parent < 0 else None if above is None else after[above].get(token))
+    return tuple(() if place is None else tuple(after[place]) for place in places)
+
+
 def verify_windows(request: Request, *, max_rows: int, max_pending: int) -> Program:
     """The target's half in lock step: verify what is pending while the draft adds to it, then exchange.
 
@@ -155,6 +169,8 @@ def verify_windows(request: Request, *, max_rows: int, max_pending: int) -> Prog
     while True:
         choices = yield from target_forward(pending.rows())
         drafted = yield from receive_subtree(pending.tokens[0], pending.position, max_rows=max_rows)
+        if request.ratio_tested:
+            choices = yield from choose(_drafted_after(pending, drafted))
         path, verified = follow(pending, choices)
         tokens, finished = request.clip(verified, num_generated=pending.position - request.root_position)
         yield Send(Stop() if finished else Verdict(tokens))

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import simpy
 
 from swiftspec.policies.effects import (
+    Choose,
     Clock,
     Commit,
     DraftForward,
@@ -213,6 +214,7 @@ class RequestPart:
             elif isinstance(effect, Receive):
                 answer = yield from self._receive(effect)
             else:
+                assert not isinstance(effect, Choose), "no simulated request is ratio-tested"
                 answer = yield from self._forward(effect)
         self.is_finished = self.device.is_idle = True
 

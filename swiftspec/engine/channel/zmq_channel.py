@@ -11,6 +11,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +21,7 @@ from swiftspec.engine.channel.curve import Curve, secure
 from swiftspec.engine.channel.sequencing import Exchange, Header
 from swiftspec.policies.effects import CatchUp, Message, PeerError, Probe, ProbeReply, Stop, Subtree, Verdict
 
-__all__ = ["NO_PAYLOAD", "Channel", "Payload", "RequestChannel", "decode", "encode"]
+__all__ = ["NO_PAYLOAD", "BesideChains", "Channel", "Payload", "RequestChannel", "decode", "encode"]
 
 # Little-endian: request, attempt, sequence number, kind; int32s.
 _HEAD = struct.Struct("<IIIB")
@@ -116,6 +117,23 @@ class _NoPayload:
 
 
 NO_PAYLOAD: Payload = _NoPayload()
+
+
+@dataclass(frozen=True, slots=True)
+class BesideChains(Payload):
+    """Two payloads: one beside a draft's chains, the other beside all other messages."""
+
+    chains: Payload
+    others: Payload
+
+    def outgoing(self, message: Message, /) -> bytes:
+        return self._of(message).outgoing(message)
+
+    def takes(self, message: Message, payload: bytes, /) -> bool:
+        return self._of(message).takes(message, payload)
+
+    def _of(self, message: Message) -> Payload:
+        return self.chains if isinstance(message, Subtree) else self.others
 
 
 class Channel:

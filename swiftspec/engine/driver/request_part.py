@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Model, Rows, as_candidates
+from swiftspec.engine.model.sampling.chain_sampler import ChainSampler
 from swiftspec.engine.model.sampling.output_scores import OutputScores
 from swiftspec.engine.model.sampling.rejection_sampler import RejectionSampler
 from swiftspec.engine.model.sampling.sampler import Sampler, log_probs, top_candidates
 from swiftspec.policies.effects import (
     Candidates,
+    Choose,
     Clock,
     Commit,
     DraftForward,
@@ -66,7 +68,8 @@ class RequestPart:
     models: the models of this process, by role.
     peers: one with every peer.
     commit: takes committed tokens.
-    sampler: draws the target's choices, and the draft's candidates if the policy needs their probabilities.
+    sampler: draws the target's choices.
+    residual: decides on draft tokens by both models' probabilities; None: they are followed.
     prompt: the request's, if log-probs of the output are wanted.
     score: takes log-probs of prompt tokens, or of tokens that are committed next, and the likeliest tokens in the place
         of each, if they are wanted.
@@ -85,6 +88,7 @@ class RequestPart:
         peers: Sequence[PeerChannel],
         commit: Callable[[tuple[int, ...]], None],
         sampler: Sampler,
+        residual: RejectionSampler | ChainSampler | None = None,
         prompt: tuple[int, ...] = (),
         score: Callable[[tuple[float, ...], tuple[Candidates, ...]], None] = lambda *_: None,
     ) -> None:
@@ -98,11 +102,12 @@ class RequestPart:
         self._sampler = sampler
         self._score = score
         self._halfway: tuple[Row, ...] = ()  # rows of an exit until its finish
-        self._residual = RejectionSampler(sampler) if sampler.needs_draft_probabilities else None
+        self._residual = residual
         self._scores: OutputScores | None = None
         if sampler.num_log_probs is not None and role is Role.TARGET:
             self._scores = OutputScores(prompt, sampler.num_log_probs)
         self._perform: dict[type[Effect], Callable[[Any], Any]] = {
+            Choose: self._choose_again,
             KeepKV: self._keep_kv,
             Send: self._send,
             Poll: self._poll,
@@ -176,8 +181,6 @@ class RequestPart:
                 return self._residual.propose(rows, result.logits[index], num_candidates)
             case DraftForward(rows, num_candidates) | TargetExit(rows, num_candidates):
                 return self._guesses(rows, num_candidates, result, index)
-            case TargetForward(rows) if self._residual:
-                return self._noted(rows, self._residual.choose(rows, result.logits[index]), result, index)
             case TargetForward(rows):
                 return self._choices(rows, result, index)
             case TargetFinish():
@@ -195,7 +198,7 @@ class RequestPart:
         return choice
 
     def _num_likeliest(self, num_candidates: int) -> int:
-        """Candidates that the model is to find. Not if noise decides: that takes all logits."""
+        """Candidates that the model is to find; none if they depend on random numbers, which takes all logits."""
         return 0 if self._sampler.temperature > 0.0 else num_candidates
 
     def _guesses(
@@ -209,13 +212,20 @@ class RequestPart:
         return _first(result.candidates[index], num_candidates)
 
     def _choices(self, rows: Sequence[Row], result: BatchResult, index: int) -> tuple[int, ...]:
-        choices = self._sampler.choose(result.logits[index], [row.position for row in rows])
-        return self._noted(rows, tuple(choices), result, index)
-
-    def _noted(self, rows: Sequence[Row], choices: tuple[int, ...], result: BatchResult, index: int) -> tuple[int, ...]:
-        """The target's choices, with their log-probs kept if they are wanted."""
+        logits = result.logits[index]
+        if self._residual:
+            choices = self._residual.choose(rows, logits)
+        else:
+            choices = tuple(self._sampler.choose(logits, [row.position for row in rows]))
         if self._scores:
-            self._scores.forward(rows, choices, result.logits[index])
+            self._scores.forward(rows, choices, logits)
+        return choices
+
+    def _choose_again(self, effect: Choose) -> tuple[int, ...]:
+        assert isinstance(self._residual, ChainSampler), "its requests alone are ratio-tested"
+        choices = self._residual.choose_again(effect.drafted)
+        if self._scores:
+            self._scores.choose_again(choices)
         return choices
 
     def _keep_kv(self, effect: KeepKV) -> None:

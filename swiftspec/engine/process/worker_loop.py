@@ -13,11 +13,13 @@ from multiprocessing.connection import Connection
 
 import zmq
 
-from swiftspec.engine.channel.zmq_channel import NO_PAYLOAD, Channel, Payload
+from swiftspec.engine.channel.zmq_channel import NO_PAYLOAD, BesideChains, Channel, Payload
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.drafts.features import FeatureReceiver, Features, FeatureSender, FeatureStore
 from swiftspec.engine.model.forward_batch import Model
+from swiftspec.engine.model.sampling.chain_sampler import ChainSampler
+from swiftspec.engine.model.sampling.rejection_sampler import RejectionSampler
 from swiftspec.engine.process.garbage import RequestGarbage
 from swiftspec.engine.process.protocol import (
     Cancel,
@@ -109,23 +111,39 @@ class WorkerLoop:
 
     def _begin(self, command: Generate) -> None:
         number, sequence = command.number, self._sequence_of[command.number]
+        residual = self._residual(command)
         part = RequestPart(
             role=self._setup.role,
             group=self._setup.group,
             sequence=sequence,
             tenant=command.tenant,
             models=self._models,
-            peers=[channel.open(number, self._payload(command, sequence)) for channel in self._channels],
+            peers=[channel.open(number, self._payload(command, sequence, residual)) for channel in self._channels],
             commit=partial(self._report_commit, number),
             sampler=command.sampler,
+            residual=residual,
             prompt=command.request.prompt,
             score=partial(self._report_scores, number),
         )
         program = self._program(command)
         self._driver.add(number, program, part, is_elastic=command.policy.elastic, tpot_s=command.tpot_s)
 
-    def _payload(self, command: Generate, sequence: int) -> Payload:
+    def _residual(self, command: Generate) -> RejectionSampler | ChainSampler | None:
+        """What decides on draft tokens by both models' probabilities, if the request asks for it."""
+        if not command.sampler.needs_draft_probabilities:
+            return None
+        if command.policy.layout is not Layout.DISAGGREGATED:
+            return RejectionSampler(command.sampler)
+        if command.policy.keeps_tree:
+            return None
+        return ChainSampler(command.sampler, vocab_size=self._setup.vocab_size)
+
+    def _payload(self, command: Generate, sequence: int, residual: RejectionSampler | ChainSampler | None) -> Payload:
         """What goes beside a request's messages."""
+        proposals = residual.payload() if isinstance(residual, ChainSampler) else NO_PAYLOAD
+        return BesideChains(proposals, self._features_beside(command, sequence))
+
+    def _features_beside(self, command: Generate, sequence: int) -> Payload:
         if not sends_features(command.policy):
             return NO_PAYLOAD
         features = self._features[sequence]
@@ -138,7 +156,10 @@ class WorkerLoop:
         request = command.request
         # Residual sampling is exact only if what is verified does not depend on the noise that decides. The output of
         # an earlier request with the same seed and prompt does.
-        if not command.sampler.needs_draft_probabilities:
+        if command.sampler.needs_draft_probabilities:
+            is_chain = command.policy.layout is Layout.DISAGGREGATED and not command.policy.keeps_tree
+            request = replace(request, ratio_tested=is_chain)
+        else:
             request = replace(request, earlier=self._earlier.known_to(command.policy, command.tenant))
         if command.policy.layout is not Layout.DISAGGREGATED:
             steering = self._setup.steering

@@ -24,6 +24,7 @@ from swiftspec.engine.model.forward_batch import Model
 from swiftspec.engine.model.memory import trim_memory
 from swiftspec.engine.model.models import Models, load_models
 from swiftspec.engine.model.runner import ModelRunner
+from swiftspec.engine.model.sampling.chain_sampler import most_proposal_bytes
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.engine.process.clocks import TimedConnection
@@ -187,7 +188,9 @@ def _lead(
                     leads=is_target,
                     vocab_size=setup.vocab_size,
                     curve=setup.curve if address.startswith("tcp:") else None,
-                    most_payload_bytes=max(map(most_payload_bytes, features), default=0),
+                    most_payload_bytes=max(
+                        [most_proposal_bytes(setup.vocab_size, setup.tree_slots), *map(most_payload_bytes, features)]
+                    ),
                 )
             )
             for address in setup.channels

@@ -56,6 +56,7 @@ class SwiftSpec(TreeShape):
     name: ClassVar[str] = "swiftspec"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
     elastic: ClassVar[bool] = True
+    keeps_tree: ClassVar[bool] = True
 
     verify_rows: int = 8
     least_probability: float = 0.0

@@ -30,6 +30,7 @@ class SwiftSpecChain(ChainShape):
     name: ClassVar[str] = "swiftspec_chain"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
     elastic: ClassVar[bool] = True
+    keeps_tree: ClassVar[bool] = True
     searched: ClassVar[bool] = False  # where trees are verified, one is as good
 
     num_draft_tokens: int = 6

@@ -45,6 +45,7 @@ class SwiftSpecParallel(TreeShape):
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.PARALLEL})
     elastic: ClassVar[bool] = True
+    keeps_tree: ClassVar[bool] = True
 
     verify_rows: int = 8
     least_probability: float = 0.0

@@ -36,6 +36,7 @@ class OutputScores:
         self._end, self._length = after(b"", prompt), len(prompt)  # of the text so far
         self._cache = CachedPaths()
         self._choices: dict[Path, _Choice] = {}
+        self._last: tuple[list[Path], list[int], Tensor] | None = None  # rows of the last forward
 
     def prefill(self, tokens: Sequence[int], position: int, choice: int, logits: Tensor) -> None:
         """Enter prompt tokens from a position on, and what the target chooses after the last by its logits [1, V]."""
@@ -44,7 +45,15 @@ class OutputScores:
 
     def forward(self, rows: Sequence[Row], choices: Sequence[int], logits: Tensor) -> None:
         """Enter rows, and what the target chooses after each by its logits [R, V]."""
-        self._enter(self._cache.forward(rows), [row.position for row in rows], choices, logits)
+        paths, positions = self._cache.forward(rows), [row.position for row in rows]
+        self._last = paths, positions, logits.clone()
+        self._enter(paths, positions, choices, logits)
+
+    def choose_again(self, choices: Sequence[int]) -> None:
+        """Change what the target chooses after the rows of the last forward."""
+        assert self._last is not None, "a forward comes first"
+        paths, positions, logits = self._last
+        self._enter(paths, positions, choices, logits)
 
     def _enter(self, paths: Sequence[Path], positions: Sequence[int], choices: Sequence[int], logits: Tensor) -> None:
         likeliest = (_NONE,) * len(paths)

@@ -32,10 +32,10 @@ from swiftspec.engine.model.sampling.paths import CachedPaths, Path, parent_slot
 from swiftspec.engine.model.sampling.sampler import Floats, Sampler, gumbel, stream
 from swiftspec.policies.effects import Candidates, Role, Row
 
-__all__ = ["Proposal", "ProposalsBySlot", "RejectionSampler", "accept", "draw"]
+__all__ = ["COINS", "Proposal", "ProposalsBySlot", "RejectionSampler", "accept", "draw"]
 
 # Random streams other than the target's draws: the draft must not know what the target's tokens will be.
-_COINS, _CANDIDATES = 1, 2
+COINS, _CANDIDATES = 1, 2
 # A policy's slots must suffice for two rounds from an empty tree; serial_tree's do, and no other policy keeps a tree.
 _MOST_ROUNDS_KEPT = 1
 
@@ -161,7 +161,7 @@ class RejectionSampler:
         accepted: dict[int, int] = {}
         for index, (proposal, children) in enumerate(self._book.look_up(rows)):
             if proposal and children:
-                coins = stream(self._sampler.seed, rows[index].position, use=_COINS)
+                coins = stream(self._sampler.seed, rows[index].position, use=COINS)
                 token, left = accept(scores[index].softmax(dim=-1).numpy(), proposal, children, coins)
                 if token is None:
                     scores[index] = torch.from_numpy(left).log()

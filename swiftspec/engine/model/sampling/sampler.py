@@ -155,7 +155,7 @@ class Sampler:
 
     def draw(self, scores: Tensor, positions: Sequence[int]) -> list[int]:
         """A token of each row by its scores [R, V] and the noise of its position."""
-        return _likeliest(scores.numpy() + self._noise(positions, scores.shape[1]))
+        return _likeliest(scores.numpy() + self.noise(positions, scores.shape[1]))
 
     def with_noise(self, logits: Tensor, positions: Sequence[int]) -> Tensor:
         """Another model's logits [R, V] for guesses of what the target chooses: the largest is the best guess.
@@ -171,9 +171,9 @@ class Sampler:
         scores = (logits / self.temperature).cpu()
         if self._filters:  # the target's need not exclude just the same tokens
             scores = torch.maximum(self._filtered(scores), scores - _SURPRISE)
-        return scores.add_(torch.from_numpy(self._noise(positions, scores.shape[1])))
+        return scores.add_(torch.from_numpy(self.noise(positions, scores.shape[1])))
 
-    def _noise(self, positions: Sequence[int], vocab_size: int) -> Floats:
+    def noise(self, positions: Sequence[int], vocab_size: int) -> Floats:
         """The noise of each row's position, [R, V]."""
         num_positions = max(1, _NOISE_AT_ONCE // vocab_size)
         places = [divmod(position, num_positions) for position in positions]
