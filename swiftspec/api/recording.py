@@ -150,7 +150,9 @@ def trace(
     from swiftspec.profiler.pair import resolve
 
     Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)  # refuses what is out of range
-    sampling = SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
+    sampling = SamplingParams.checked(
+        {"temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed}, source="sampling"
+    )
     pair = resolve(target=target, draft=draft, inflate=inflate, dtype=dtype)
     with stages("trace") as progress:
         return record_trace(

@@ -8,7 +8,7 @@ from swiftspec.files.document import Facts
 
 __all__ = ["GREEDY", "SamplingParams"]
 
-_MOST_SEED = 2**63  # leaves room for the prompts' numbers
+_MOST_SEED = 10**17  # with the prompts' numbers, exact in every JSON reader of this package
 
 
 class SamplingParams(Facts):
@@ -34,9 +34,10 @@ class SamplingParams(Facts):
     def __str__(self) -> str:
         if self.is_greedy:
             return "greedy"
-        given = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k, "seed": self.seed}
-        default = {"top_p": 1.0, "top_k": 0}
-        return ", ".join(f"{name} {value:g}" for name, value in given.items() if default.get(name) != value)
+        parts = [f"temperature {self.temperature:g}"]
+        parts += [f"top_p {self.top_p:g}"] if self.top_p < 1 else []
+        parts += [f"top_k {self.top_k}"] if self.top_k else []
+        return ", ".join([*parts, f"seed {self.seed}"])
 
 
 GREEDY = SamplingParams()

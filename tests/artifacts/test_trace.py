@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from swiftspec.artifacts.sampling_params import SamplingParams
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies import DraftKind
@@ -47,6 +48,15 @@ def trace(*prompts: TracedPrompt) -> AcceptanceTrace:
 
 
 TRACE = trace(prompt("a", [0, 0, 1, 40]), prompt("b", []), prompt("c", [0, 2, 0, 1], ended=True))
+
+
+def test_how_its_output_was_drawn_is_kept(tmp_path: Path) -> None:
+    drawn = replace(TRACE, sampling=SamplingParams(temperature=0.7, top_p=0.9, seed=2**48))
+    drawn.save(tmp_path / "trace.npz")
+    assert AcceptanceTrace.load(tmp_path / "trace.npz").sampling == drawn.sampling
+    assert str(drawn.sampling) == f"temperature 0.7, top_p 0.9, seed {2**48}"
+    assert str(TRACE.sampling) == "greedy"
+    assert drawn.sampling.of_prompt(3)["seed"] == 2**48 + 3
 
 
 def test_saved_trace_loads_as_it_was(tmp_path: Path) -> None:

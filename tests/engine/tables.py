@@ -25,6 +25,14 @@ class TableModel:
         self.table = table
         self.reset(0)
 
+    def copy(self) -> "TableModel":
+        """The same table, and a cache of its own."""
+        return TableModel(self.table)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.table.shape[0]
+
     def reset(self, sequence: int, tenant: int = 0) -> None:
         self.prefix: tuple[int, ...] = ()
         self.tree: list[tuple[int, ...]] = []
@@ -35,8 +43,8 @@ class TableModel:
         return self.table[before, last]
 
     def forward(self, batch: ForwardBatch) -> BatchResult:
-        assert batch.kind in (ForwardKind.EXACT, ForwardKind.LAYER_PARALLEL), "policies on one group ask for no halves"
         (entry,) = batch.entries
+        before = list(self.tree)
         if isinstance(entry, Chunk):
             self.prefix = (*(self.prefix or (0,)), *entry.tokens)
             logits = self.after(self.prefix)[None]
@@ -46,6 +54,8 @@ class TableModel:
                 above = self.tree[row.ancestors.bit_length() - 1] if row.ancestors else self.prefix
                 self.tree.append((*above, row.token))
             logits = torch.stack([self.after(path) for path in self.tree[first:]])
+        if batch.kind is ForwardKind.FIRST_HALF:  # which guesses what the second one says, and adds no rows
+            self.tree = before
         candidates = as_candidates(*top_candidates(logits, batch.top_k)) if batch.top_k else ()
         return BatchResult((logits,), (candidates,))
 

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -59,6 +60,9 @@ TWO_TARGETS = (
     *(policy for policy in AS_THEY_COME if policy.target_groups == 2),
     Dsi(num_draft_tokens=1, target_groups=2, verify_rows=6),
 )
+
+
+FOLLOWING = Sampler(temperature=0.8)
 
 
 def generate(engine: Launcher, policy: Policy, prompt: tuple[int, ...], sampler: Sampler | None = None) -> Generation:
@@ -241,9 +245,24 @@ def test_residual_sampling_needs_both_models_in_one_process(colocated: Launcher)
 
 
 @two_cores
-def test_residual_sampling_without_the_drafts_probabilities_is_refused(disaggregated: Launcher) -> None:
-    with pytest.raises(ValueError, match=r"acceptance_method is residual at temperature 0.8; swiftspec is disagg"):
-        generate(disaggregated, SwiftSpec(), PROMPTS[0], Sampler(temperature=0.8, acceptance="residual"))
+@pytest.mark.parametrize("name", ["pearl", "amusd", "ssd", "specbranch", "mirror"])
+def test_residual_sampling_of_chains_from_another_process(disaggregated: Launcher, name: str) -> None:
+    sampler = Sampler(temperature=0.8, seed=5, acceptance="residual")
+    generation = generate(disaggregated, make_policy(name), PROMPTS[0], sampler)
+    assert generation.losses == 0
+    assert (
+        generation.tokens != generate(disaggregated, make_policy(name), PROMPTS[0], replace(FOLLOWING, seed=5)).tokens
+    )
+
+
+@two_cores
+@pytest.mark.parametrize("policy", [SwiftSpec(), make_policy("swiftspec_chain")], ids=str)
+def test_a_tree_that_grows_over_rounds_is_followed(disaggregated: Launcher, policy: Policy) -> None:
+    outputs = {
+        generate(disaggregated, policy, PROMPTS[0], replace(FOLLOWING, acceptance=method)).tokens
+        for method in ("follow", "residual")
+    }
+    assert len(outputs) == 1
 
 
 def test_a_request_over_the_context_is_refused(colocated: Launcher) -> None:

@@ -147,3 +147,50 @@ def test_candidates_are_cut_to_the_vocabulary() -> None:
     tokens, log_probs = top_candidates(random_logits(1, 4), 9)
     assert sorted(tokens[0]) == [0, 1, 2, 3]
     assert sum(math.exp(log_prob) for log_prob in log_probs[0]) == pytest.approx(1.0)
+
+
+class TestNoiseOfTheTargetsDraw:
+    """Guesses of a draft whose logits are the target's but for some disturbance."""
+
+    TARGET = random_logits(1, 60, seed=1)
+    DRAFT = TARGET + 0.8 * random_logits(1, 60, seed=2)
+    NUM_POSITIONS = 6000
+
+    def matched(self, sampler: Sampler, k: int = 1) -> float:
+        """Share of positions where the target's draw is among the best guesses."""
+        positions = range(self.NUM_POSITIONS)
+        drawn = torch.tensor(sampler.choose(self.TARGET.expand(self.NUM_POSITIONS, -1), positions))
+        guesses = sampler.with_noise(self.DRAFT.expand(self.NUM_POSITIONS, -1), positions).topk(k).indices
+        return float((guesses == drawn[:, None]).any(-1).float().mean())
+
+    @pytest.mark.parametrize("temperature", [0.6, 1.0])
+    def test_a_guess_is_right_as_often_as_communication_free_coupling_promises(self, temperature: float) -> None:
+        sampler = Sampler(temperature=temperature, seed=4)
+        target, draft = (torch.softmax(logits / temperature, -1) for logits in (self.TARGET, self.DRAFT))
+        common = float(torch.minimum(target, draft).sum())  # one minus the distance, the most that any rule accepts
+        likeliest = float(target[0, self.DRAFT.argmax()])
+        found = self.matched(sampler)
+        assert common / (2 - common) < found < common + 0.02
+        assert found > 1.1 * likeliest
+
+    def test_a_draft_of_the_targets_law_is_always_right(self) -> None:
+        sampler = Sampler(temperature=1.0, seed=4)
+        positions = range(200)
+        logits = random_logits(200, 60)
+        assert sampler.with_noise(logits, positions).argmax(-1).tolist() == sampler.choose(logits, positions)
+
+    def test_four_guesses_are_better_than_the_four_likeliest_tokens(self) -> None:
+        sampler = Sampler(temperature=1.0, seed=4)
+        likeliest = float(torch.softmax(self.TARGET, -1)[0, self.DRAFT.topk(4).indices[0]].sum())
+        assert self.matched(sampler, 4) > 1.1 * likeliest
+
+    def test_a_token_that_the_draft_alone_excludes_is_guessed_late_and_not_never(self) -> None:
+        sampler = Sampler(temperature=1.0, seed=4, top_p=0.5)
+        scores = sampler.with_noise(self.DRAFT, [0])
+        assert scores.isfinite().all()
+        kept = sampler.scores(self.DRAFT).isfinite()
+        assert 0 < int(kept.sum()) < 60
+        assert torch.equal(scores[kept], Sampler(temperature=1.0, seed=4).with_noise(self.DRAFT, [0])[kept])
+
+    def test_greedy_guesses_are_the_logits(self) -> None:
+        assert Sampler().with_noise(self.DRAFT, [0]) is self.DRAFT

@@ -138,7 +138,7 @@ class ChainSampler:
     def encoded(self, subtree: Subtree, sent: set[Path]) -> Iterator[bytes]:
         """Proposals at the nodes of a message that were not sent, which are in `sent` from then on."""
         self.forget_before(subtree.position)
-        sent &= self._held.keys()
+        sent.intersection_update(self._held)
         tokens_at = defaultdict[int, set[int]](set)
         for row in subtree.rows():
             tokens_at[row.position].add(row.token)
