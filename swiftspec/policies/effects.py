@@ -125,13 +125,15 @@ class DraftForward:
 
     `fuzzy`: layers in groups that share an input (see `easyspec`); answer and KV are approximate. `level`: which of its
     round's draft forwards this is, from 1, if the round can do without; the answer may then be `()`: it was not
-    computed, and nothing more is to be drafted in this round. 0 if it has to be computed.
+    computed, and nothing more is to be drafted in this round. 0 if it has to be computed. `is_guess`: the candidates
+    only tell what the target may choose; none of them is drafted here.
     """
 
     rows: tuple[Row, ...]
     num_candidates: int
     fuzzy: bool = False
     level: int = 0
+    is_guess: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +255,10 @@ def read_unread(unread: list[int], position: int) -> Subprogram[bool]:
 
 
 def draft_forward(
-    rows: tuple[Row, ...], num_candidates: int, *, fuzzy: bool = False, level: int = 0
+    rows: tuple[Row, ...], num_candidates: int, *, fuzzy: bool = False, level: int = 0, is_guess: bool = False
 ) -> Subprogram[tuple[Candidates, ...]]:
     """DraftForward, typed."""
-    candidates: tuple[Candidates, ...] = yield DraftForward(rows, num_candidates, fuzzy, level)
+    candidates: tuple[Candidates, ...] = yield DraftForward(rows, num_candidates, fuzzy, level, is_guess)
     return candidates
 
 

@@ -177,6 +177,8 @@ class RequestPart:
                 return best[0].tokens[0]
             case Prefill():
                 return self._prefilled(effect, result, index)
+            case DraftForward(rows, num_candidates, is_guess=True) if isinstance(self._residual, ChainSampler):
+                return self._residual.guess(rows, result.logits[index], num_candidates)
             case DraftForward(rows, num_candidates) if self._residual:
                 return self._residual.propose(rows, result.logits[index], num_candidates)
             case DraftForward(rows, num_candidates) | TargetExit(rows, num_candidates):

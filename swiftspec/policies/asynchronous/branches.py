@@ -81,7 +81,7 @@ def receive_outcome(chain: tuple[int, ...]) -> Subprogram[tuple[int, ...]]:
 
 def forward_window(window: Subtree, num_candidates: int) -> Subprogram[tuple[Candidates, ...]]:
     """One forward over a chain that branches may extend; the candidates after each of its tokens."""
-    return (yield from draft_forward(window.rows(), num_candidates))
+    return (yield from draft_forward(window.rows(), num_candidates, is_guess=True))
 
 
 def roll_out(

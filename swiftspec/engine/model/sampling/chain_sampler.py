@@ -24,9 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from swiftspec.engine.model.forward_batch import as_candidates
 from swiftspec.engine.model.sampling.paths import CachedPaths, Path, parent_slot
 from swiftspec.engine.model.sampling.rejection_sampler import COINS, Proposal, accept
-from swiftspec.engine.model.sampling.sampler import Floats, Sampler, gumbel, stream
+from swiftspec.engine.model.sampling.sampler import Floats, Sampler, gumbel, stream, top_candidates
 from swiftspec.policies.effects import Candidates, Message, Role, Row, Subtree
 
 __all__ = ["ChainSampler", "most_proposal_bytes"]
@@ -85,6 +86,11 @@ class ChainSampler:
             self._held[path] = _Held(row.position, row.token, Proposal(tokens, law[index].numpy().copy()))
             answers.append(Candidates(tokens, tuple(log_probs[index][: len(tokens)])))
         return tuple(answers)
+
+    def guess(self, rows: Sequence[Row], logits: Tensor, num_candidates: int) -> tuple[Candidates, ...]:
+        """The likeliest tokens after each draft row. After a rejection nothing is known of the target's noise."""
+        self._cache.forward(rows)
+        return as_candidates(*top_candidates(self._sampler.scores(logits), num_candidates))
 
     def choose(self, rows: Sequence[Row], logits: Tensor) -> tuple[int, ...]:
         """The target's token of each row: an accepted child, or a draw."""
