@@ -144,12 +144,10 @@ def trace(
     [0..., 0...]
     """
     texts = read_texts(prompts, limit)
-    from swiftspec.engine.model.sampling.sampler import Sampler
     from swiftspec.engine.tasks import EncodedPrompts
     from swiftspec.profiler.acceptance import record_trace
     from swiftspec.profiler.pair import resolve
 
-    Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)  # refuses what is out of range
     sampling = SamplingParams.checked(
         {"temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed}, source="sampling"
     )

@@ -73,11 +73,11 @@ def run(asked: RunFlags) -> None:
     tasks = make_tasks(made, [candidate], _prompts(asked), max_new_tokens=asked.max_new_tokens or made.max_new_tokens)
     from swiftspec.engine.model.sampling.sampler import Sampler
 
-    given = made.sampling if asked.temperature is None else asked
+    planned = made.sampling
     sampler = Sampler(
-        temperature=given.temperature or 0.0,
-        top_p=given.top_p,
-        top_k=given.top_k,
+        temperature=planned.temperature if asked.temperature is None else asked.temperature,
+        top_p=planned.top_p if asked.top_p is None else asked.top_p,
+        top_k=planned.top_k if asked.top_k is None else asked.top_k,
         seed=asked.seed,
         acceptance=asked.acceptance_method,
     )

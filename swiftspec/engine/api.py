@@ -197,8 +197,8 @@ class Engine:
         min_new_tokens : int
             Output tokens before which no end of sequence and none of `stop_token_ids` is chosen.
         acceptance_method : str
-            Accept a draft token when the target draws the same (`follow`), or by both models' probabilities
-            (`residual`, which disaggregated policies do not support).
+            Accept a draft token when the target draws the same, whose noise the draft knows (`follow`); or by both
+            models' probabilities (`residual`), which pays for chains. Trees that grow over rounds are followed.
         ignore_eos : bool
             Continue after an end of sequence.
         stop_token_ids : sequence of int

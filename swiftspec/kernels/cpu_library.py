@@ -27,6 +27,7 @@ __all__ = [
     "SequenceRows",
     "Step",
     "load_library",
+    "loaded_library",
     "prepare_library",
 ]
 
@@ -184,6 +185,11 @@ def prepare_library() -> None:
 def load_library() -> Library | None:
     """The kernels, compiled if this machine has none yet; None where they cannot be had."""
     return _library()
+
+
+def loaded_library() -> Library | None:
+    """The kernels, if this process has loaded them."""
+    return load_library() if load_library.cache_info().currsize else None
 
 
 def _library() -> Library | None:

@@ -305,10 +305,6 @@ def test_profile_option_that_cannot_be(
         (["--top-p", "2"], "top_p is 2.0; "),
         (["--top-k", "-1"], "top_k is -1; "),
         (["--policy", "serial_tree"], "--policy is 'serial_tree'; the plan has swiftspec, serial_chain, "),
-        (
-            ["--temperature", "0.8", "--acceptance-method", "residual"],
-            "--acceptance-method is residual at temperature 0.8; swiftspec is disaggregated, ",
-        ),
     ],
 )
 def test_run_option_that_cannot_be(fails: Fails, plan_file: Path, arguments: list[str], sentence: str) -> None:

@@ -15,15 +15,15 @@ TASKS = cast(Any, list("abcdefgh"))
 def test_a_repetition_ends_between_prompts_and_every_policy_has_the_same(asked: int, measured: int) -> None:
     done, sweeps, questions = [], [], []
 
-    def generate(candidate: Any, task: Any) -> Any:
-        done.append((candidate.policy, task))
-        return task
+    def generate(candidate: Any, number: int) -> Any:
+        done.append((candidate.policy, TASKS[number]))
+        return TASKS[number]
 
     def stop() -> bool:
         questions.append(len(done))
         return len(questions) > asked
 
-    found = _repetition(POLICIES, TASKS, generate, lambda: sweeps.append(len(done)), stop)
+    found = _repetition(POLICIES, len(TASKS), generate, lambda: sweeps.append(len(done)), stop)
     assert {policy: list(tasks) for policy, tasks in found.items()} == {
         candidate.policy: TASKS[:measured] for candidate in POLICIES
     }

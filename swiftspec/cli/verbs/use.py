@@ -35,10 +35,12 @@ class RunFlags:
     policy: flags.PolicyName = None
     max_new_tokens: flags.NewTokens = None
     temperature: Annotated[
-        float | None, typer.Option(help="0 is greedy. Default: as the plan's trace, with its other parameters.")
+        float | None, typer.Option(help="0 is greedy. Default, as of top-p and top-k: as in the plan's trace.")
     ] = None
-    top_p: flags.TopP = 1.0
-    top_k: flags.TopK = 0
+    top_p: Annotated[float | None, typer.Option(help="Sample from the most likely tokens up to this probability.")] = (
+        None
+    )
+    top_k: Annotated[int | None, typer.Option(help="Sample from this many most likely tokens; 0 is all.")] = None
     seed: flags.Seed = 0
     tenant: Annotated[
         str | None, typer.Option(metavar="DIR", help="Decode with this fine-tune or LoRA adapter of the target.")
@@ -46,8 +48,8 @@ class RunFlags:
     acceptance_method: Annotated[
         Literal["follow", "residual"],
         typer.Option(
-            help="follow: accept a draft token if the target samples the same one. residual: rejection sampling, which "
-            "accepts more at temperatures above 0; co-located policies only."
+            help="follow: accept a draft token if the target samples the same one; drafts guess with its noise. "
+            "residual: rejection sampling, which accepts a few per cent more of a chain, and less of a tree."
         ),
     ] = "follow"
     engine: flags.Engine = None

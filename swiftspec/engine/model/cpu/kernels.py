@@ -18,7 +18,6 @@ from swiftspec.engine.model.cpu.attention import SequenceInput, packed_visibilit
 from swiftspec.engine.model.cpu.packer import Packer
 from swiftspec.engine.model.cpu.packing import PackedModel
 from swiftspec.engine.model.rope import rotations
-from swiftspec.engine.model.sampling.sampler import top_candidates
 from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.kernels.cpu_library import Library, Model, SequenceRows, Step
@@ -26,12 +25,11 @@ from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.steps import PREFILL_CHUNK
 
-__all__ = ["KEY_BLOCK", "KernelLayers", "Workspace", "best_candidates"]
+__all__ = ["KEY_BLOCK", "KernelLayers", "Workspace"]
 
 _FEW_ROWS = 16
 KEY_BLOCK = 16  # as in attention.hpp
 _LONGEST_PIECE = 512  # rows for which all weights are read once
-_MOST_CANDIDATES = 64  # the kernel inserts one by one
 
 
 class Workspace:
@@ -207,9 +205,6 @@ class KernelLayers:
     def routes(self) -> Tensor | None:
         return self._workspace.routes().clone() if self._spec.experts else None
 
-    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
-        return best_candidates(self._library, logits, k)
-
     def _attention(self, forward: _Forward, layer: int) -> Tensor:
         update = torch.zeros_like(forward.residual)
         self._library.attention(forward.work.step_pointer, layer, update.data_ptr(), self._num_threads)
@@ -219,15 +214,3 @@ class KernelLayers:
         update = torch.zeros_like(forward.residual)
         self._library.feed_forward(forward.work.step_pointer, layer, update.data_ptr(), self._num_threads)
         return self._tp_group.all_reduce(update)
-
-
-def best_candidates(library: Library, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
-    """The `k` most likely tokens of each row, as `top_candidates` finds them; of equally likely ones the first."""
-    num_rows, num_tokens = logits.shape
-    k = min(k, num_tokens)
-    if k > _MOST_CANDIDATES or not logits.is_contiguous():
-        return top_candidates(logits, k)
-    tokens, log_probs = np.empty((num_rows, k), dtype=np.int32), np.empty((num_rows, k), dtype=np.float32)
-    addresses = tokens.ctypes.data, log_probs.ctypes.data
-    library.top_candidates(logits.data_ptr(), num_rows, num_tokens, k, *addresses)
-    return tokens.tolist(), log_probs.tolist()

@@ -20,6 +20,7 @@ from swiftspec.engine.model.cpu.with_torch import TorchTenants
 from swiftspec.engine.model.drafts.features import FeatureTaps
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
 from swiftspec.engine.model.kv_cache import KVCache, PendingHalf, checked_caches
+from swiftspec.engine.model.sampling.sampler import top_candidates
 from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights, load_tenants, local_spec
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.errors import FieldError
@@ -66,9 +67,6 @@ class _Layers(Protocol):
 
     def routes(self) -> Tensor | None:
         """Experts [layers, R, active] of the last forward's rows; None without experts."""
-
-    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
-        """The `k` most likely tokens of each row, and their log-probs."""
 
 
 class CpuDecoder:
@@ -237,7 +235,7 @@ class CpuDecoder:
 
     def _result(self, forward: Any, top_k: int) -> BatchResult:
         logits = self._tp_group.gather(self._layers.logits(forward), self.spec.vocab_size).float()
-        candidates = as_candidates(*self._layers.candidates(logits, top_k)) if top_k else ()
+        candidates = as_candidates(*top_candidates(logits, top_k)) if top_k else ()
         counts = [sequence.num_logits for sequence in forward.inputs]
         if len(counts) == 1:  # nothing to divide, which would cost a small draft 2 % of its time
             return BatchResult((logits,), (candidates,) if top_k else ())

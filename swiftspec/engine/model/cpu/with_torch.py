@@ -21,7 +21,6 @@ from torch import Tensor
 from swiftspec.engine.model.cpu.attention import SequenceInput, TreeAttention
 from swiftspec.engine.model.cpu.layers import Experts, Layer, build_head, build_layer
 from swiftspec.engine.model.rope import rotations
-from swiftspec.engine.model.sampling.sampler import top_candidates
 from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights
 from swiftspec.engine.model.weights.low_rank import merged
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
@@ -251,7 +250,6 @@ class TorchTenants:
     has_own_threads = False
     longest_piece = PREFILL_CHUNK
     key_block = 1
-    candidates = staticmethod(top_candidates)
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.model.cpu.attention import SequenceInput
-from swiftspec.engine.model.cpu.kernels import KEY_BLOCK, Workspace, best_candidates
+from swiftspec.engine.model.cpu.kernels import KEY_BLOCK, Workspace
 from swiftspec.engine.model.cpu.packer import Packer
 from swiftspec.engine.model.cpu.packing import PackedModel
 from swiftspec.engine.model.drafts.head_weights import LAYER
@@ -110,9 +110,6 @@ class HeadKernels:
         logits = torch.empty(num_rows, self.spec.draft_vocab_size)
         self._library.logits(self._feed_work.step_pointer, logits.data_ptr(), self._num_threads)
         return logits
-
-    def candidates(self, logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
-        return best_candidates(self._library, logits, k)
 
     def _hold_turns(self, num_positions: int) -> None:
         # The first token of a text has no slot: positions are one beyond.

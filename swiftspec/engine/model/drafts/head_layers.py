@@ -16,7 +16,6 @@ from swiftspec.engine.model.cpu.layers import Linear, build_head, build_layer
 from swiftspec.engine.model.cpu.with_torch import rows_with_logits
 from swiftspec.engine.model.drafts.draft_layers import DraftLayers
 from swiftspec.engine.model.drafts.head_weights import LAYER
-from swiftspec.engine.model.sampling.sampler import top_candidates
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
 from swiftspec.models.drafters import Drafter
 from swiftspec.models.head_spec import HeadSpec
@@ -34,7 +33,6 @@ class HeadLayers(DraftLayers):
 
     has_own_threads = False
     key_block = 1
-    candidates = staticmethod(top_candidates)
 
     def __init__(self, spec: HeadSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype) -> None:
         super().__init__(spec.layer, dtype=dtype)

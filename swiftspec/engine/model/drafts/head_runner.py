@@ -23,6 +23,7 @@ from swiftspec.engine.model.drafts.head_kernels import HeadKernels
 from swiftspec.engine.model.drafts.head_layers import HeadLayers
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Model, Rows, as_candidates
 from swiftspec.engine.model.kv_cache import KVCache, cache_of, checked_caches
+from swiftspec.engine.model.sampling.sampler import top_candidates
 from swiftspec.policies.effects import ForwardKind, Row
 from swiftspec.timing.steps import PREFILL_CHUNK
 
@@ -134,7 +135,7 @@ class HeadRunner(Model):
         spread = self._spread(logits).split(counts)
         if not top_k:
             return BatchResult(tuple(spread))
-        tokens, log_probs = self._layers.candidates(logits, top_k)
+        tokens, log_probs = top_candidates(logits, top_k)
         if self._layers.tokens is not None:
             tokens = self._layers.tokens[torch.tensor(tokens, dtype=torch.long)].tolist()
         left = iter(as_candidates(tokens, log_probs))

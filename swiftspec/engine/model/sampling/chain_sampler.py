@@ -76,8 +76,8 @@ class ChainSampler:
     def propose(self, rows: Sequence[Row], logits: Tensor, num_candidates: int) -> tuple[Candidates, ...]:
         """Candidates of each draft row, in the order drawn; log-probs of the most likely tokens, drawn or not."""
         law = self._restricted(self._sampler.scores(logits)).softmax(dim=-1)
-        noise = torch.from_numpy(self._sampler.noise([row.position for row in rows], law.shape[1]))
-        best = (law.log() + noise).topk(min(num_candidates, law.shape[1]), dim=-1)
+        noisy = self._sampler.add_noise(law.log(), [row.position for row in rows])
+        best = noisy.topk(min(num_candidates, law.shape[1]), dim=-1)
         counts = (best.values > -torch.inf).sum(dim=-1).tolist()
         log_probs = law.topk(best.indices.shape[1], dim=-1).values.log().tolist()
         answers = []

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 import numpy as np
 
 from swiftspec.errors import FieldError
+from swiftspec.kernels.cpu_library import loaded_library
 
 if TYPE_CHECKING:  # a caller that only sets parameters does not wait seconds for torch
     from torch import Tensor
@@ -39,6 +40,7 @@ _NUCLEUS_GUESS = 256
 # best for one guess and for four of them (bundled pair, three usual settings).
 _SURPRISE = 3.0
 _NOISE_AT_ONCE = 1 << 16  # numbers: for one position of 4096 tokens, most of the time would go into seeding
+_MOST_CANDIDATES = 64  # the kernel inserts one by one
 _MOST_NOISE_KEPT = 32  # times so many: 8 MB, 16 MB of the largest vocabularies
 _MOST_BIAS = 100.0  # as of OpenAI's API
 _SEED_BITS = 48  # exact in every JSON reader
@@ -155,7 +157,7 @@ class Sampler:
 
     def draw(self, scores: Tensor, positions: Sequence[int]) -> list[int]:
         """A token of each row by its scores [R, V] and the noise of its position."""
-        return _likeliest(scores.numpy() + self.noise(positions, scores.shape[1]))
+        return _likeliest(scores.numpy() + np.stack(self._noise(positions, scores.shape[1])))
 
     def with_noise(self, logits: Tensor, positions: Sequence[int]) -> Tensor:
         """Another model's logits [R, V] for guesses of what the target chooses: the largest is the best guess.
@@ -171,14 +173,20 @@ class Sampler:
         scores = (logits / self.temperature).cpu()
         if self._filters:  # the target's need not exclude just the same tokens
             scores = torch.maximum(self._filtered(scores), scores - _SURPRISE)
-        return scores.add_(torch.from_numpy(self.noise(positions, scores.shape[1])))
+        return self.add_noise(scores, positions)
 
-    def noise(self, positions: Sequence[int], vocab_size: int) -> Floats:
-        """The noise of each row's position, [R, V]."""
+    def add_noise(self, scores: Tensor, positions: Sequence[int]) -> Tensor:
+        """Scores [R, V] with the noise of each row's position, in place."""
+        noisy = scores.numpy()
+        for row, noise in enumerate(self._noise(positions, scores.shape[1])):
+            noisy[row] += noise
+        return scores
+
+    def _noise(self, positions: Sequence[int], vocab_size: int) -> list[Floats]:
+        """The noise [V] of each row's position."""
         num_positions = max(1, _NOISE_AT_ONCE // vocab_size)
         places = [divmod(position, num_positions) for position in positions]
-        rows = [_noise(self.seed, block, num_positions, vocab_size)[place] for block, place in places]
-        return np.stack(rows) if len(rows) > 1 else rows[0][None]
+        return [_noise(self.seed, block, num_positions, vocab_size)[place] for block, place in places]
 
     @property
     def _filters(self) -> bool:
@@ -256,10 +264,18 @@ def _smallest_kept_share(shares: Tensor, top_p: float) -> Tensor:
 def top_candidates(logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
     """Token ids and log-probs (natural, temperature 1) of the `k` most likely tokens of each row, in descending order.
 
-    Logits are [R, V] in fp32; k is cut to V.
+    Logits are [R, V] in fp32; k is cut to V. Of equally likely tokens the first, where the CPU's kernels find them.
     """
-    best = logits.log_softmax(dim=-1).topk(min(k, logits.shape[1]), dim=-1)
-    return best.indices.tolist(), best.values.tolist()
+    num_rows, num_tokens = logits.shape
+    k = min(k, num_tokens)
+    library = loaded_library()
+    if library is None or k > _MOST_CANDIDATES or logits.device.type != "cpu" or not logits.is_contiguous():
+        best = logits.log_softmax(dim=-1).topk(k, dim=-1)
+        return best.indices.tolist(), best.values.tolist()
+    tokens, log_probs = np.empty((num_rows, k), dtype=np.int32), np.empty((num_rows, k), dtype=np.float32)
+    addresses = tokens.ctypes.data, log_probs.ctypes.data
+    library.top_candidates(logits.data_ptr(), num_rows, num_tokens, k, *addresses)
+    return tokens.tolist(), log_probs.tolist()
 
 
 def log_probs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
