@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "TOP_K",
+    "TOP_P",
     "ApiKeyFile",
     "Draft",
     "Dtype",
@@ -28,8 +30,6 @@ __all__ = [
     "Target",
     "Temperature",
     "Timeline",
-    "TopK",
-    "TopP",
     "settings",
 ]
 
@@ -94,8 +94,8 @@ Json = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
 Temperature = Annotated[float, typer.Option(help="Of the target's draws; 0 is greedy.")]
-TopP = Annotated[float, typer.Option(help="Sample from the most likely tokens up to this probability.")]
-TopK = Annotated[int, typer.Option(help="Sample from this many most likely tokens; 0 is all.")]
+TOP_P = typer.Option(help="Sample from the most likely tokens up to this probability.")
+TOP_K = typer.Option(help="Sample from this many most likely tokens; 0 is all.")
 Jobs = Annotated[int, typer.Option(help="Simulation processes; -1 is one per core.")]
 
 

@@ -88,8 +88,8 @@ class TraceFlags:
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Output tokens per prompt, at most.")] = 128
     num_prompts: flags.NumPrompts = None
     temperature: flags.Temperature = 0.0
-    top_p: flags.TopP = 1.0
-    top_k: flags.TopK = 0
+    top_p: Annotated[float, flags.TOP_P] = 1.0
+    top_k: Annotated[int, flags.TOP_K] = 0
     seed: flags.Seed = 0
     plot: flags.Plot = None
     json: flags.Json = None

@@ -220,7 +220,7 @@ class RequestPart:
         else:
             choices = tuple(self._sampler.choose(logits, [row.position for row in rows]))
         if self._scores:
-            self._scores.forward(rows, choices, logits)
+            self._scores.forward(rows, choices, logits, is_final=not isinstance(self._residual, ChainSampler))
         return choices
 
     def _choose_again(self, effect: Choose) -> tuple[int, ...]:

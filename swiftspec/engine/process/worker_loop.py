@@ -125,7 +125,7 @@ class WorkerLoop:
             prompt=command.request.prompt,
             score=partial(self._report_scores, number),
         )
-        program = self._program(command)
+        program = self._program(command, is_ratio_tested=isinstance(residual, ChainSampler))
         self._driver.add(number, program, part, is_elastic=command.policy.elastic, tpot_s=command.tpot_s)
 
     def _residual(self, command: Generate) -> RejectionSampler | ChainSampler | None:
@@ -140,8 +140,8 @@ class WorkerLoop:
 
     def _payload(self, command: Generate, sequence: int, residual: RejectionSampler | ChainSampler | None) -> Payload:
         """What goes beside a request's messages."""
-        proposals = residual.payload() if isinstance(residual, ChainSampler) else NO_PAYLOAD
-        return BesideChains(proposals, self._features_beside(command, sequence))
+        features = self._features_beside(command, sequence)
+        return BesideChains(residual.payload(), features) if isinstance(residual, ChainSampler) else features
 
     def _features_beside(self, command: Generate, sequence: int) -> Payload:
         if not sends_features(command.policy):
@@ -151,15 +151,13 @@ class WorkerLoop:
             return FeatureReceiver(features, num_prompt_tokens=len(command.request.prompt) - 1)
         return FeatureSender(features)
 
-    def _program(self, command: Generate) -> Program:
+    def _program(self, command: Generate, *, is_ratio_tested: bool) -> Program:
         """The role's program, inside of its recovery if it has a peer to lose."""
         request = command.request
         # Residual sampling is exact only if what is verified does not depend on the noise that decides. The output of
         # an earlier request with the same seed and prompt does.
-        if command.sampler.needs_draft_probabilities:
-            is_chain = command.policy.layout is Layout.DISAGGREGATED and not command.policy.keeps_tree
-            request = replace(request, ratio_tested=is_chain)
-        else:
+        request = replace(command.request, ratio_tested=is_ratio_tested)
+        if not command.sampler.needs_draft_probabilities:
             request = replace(request, earlier=self._earlier.known_to(command.policy, command.tenant))
         if command.policy.layout is not Layout.DISAGGREGATED:
             steering = self._setup.steering

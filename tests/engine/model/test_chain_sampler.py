@@ -111,6 +111,6 @@ def test_log_probs_are_of_what_was_chosen_again() -> None:
     scores = OutputScores((1, 2), 0)
     scores.prefill((1,), 0, 2, logits(1))
     given = logits(1, seed=5)
-    scores.forward((Row(2, 1, 0),), (3,), given)
+    scores.forward((Row(2, 1, 0),), (3,), given, is_final=False)
     scores.choose_again((7,))
     assert scores.take((7,))[0][0] == pytest.approx(given.log_softmax(-1)[0, 7].item())

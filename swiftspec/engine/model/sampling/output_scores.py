@@ -43,15 +43,18 @@ class OutputScores:
         self._cache.prefill(tokens)
         self._enter([self._cache.prefix], [position + len(tokens) - 1], [choice], logits)
 
-    def forward(self, rows: Sequence[Row], choices: Sequence[int], logits: Tensor) -> None:
-        """Enter rows, and what the target chooses after each by its logits [R, V]."""
+    def forward(self, rows: Sequence[Row], choices: Sequence[int], logits: Tensor, *, is_final: bool = True) -> None:
+        """Enter rows, and what the target chooses after each by its logits [R, V].
+
+        is_final: whether it will not choose again, for which the logits are kept.
+        """
         paths, positions = self._cache.forward(rows), [row.position for row in rows]
-        self._last = paths, positions, logits.clone()
+        self._last = None if is_final else (paths, positions, logits.clone())
         self._enter(paths, positions, choices, logits)
 
     def choose_again(self, choices: Sequence[int]) -> None:
         """Change what the target chooses after the rows of the last forward."""
-        assert self._last is not None, "a forward comes first"
+        assert self._last is not None, "the last forward was final"
         paths, positions, logits = self._last
         self._enter(paths, positions, choices, logits)
 
