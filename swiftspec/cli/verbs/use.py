@@ -37,10 +37,8 @@ class RunFlags:
     temperature: Annotated[
         float | None, typer.Option(help="0 is greedy. Default, as of top-p and top-k: as in the plan's trace.")
     ] = None
-    top_p: Annotated[float | None, typer.Option(help="Sample from the most likely tokens up to this probability.")] = (
-        None
-    )
-    top_k: Annotated[int | None, typer.Option(help="Sample from this many most likely tokens; 0 is all.")] = None
+    top_p: Annotated[float | None, flags.TOP_P] = None
+    top_k: Annotated[int | None, flags.TOP_K] = None
     seed: flags.Seed = 0
     tenant: Annotated[
         str | None, typer.Option(metavar="DIR", help="Decode with this fine-tune or LoRA adapter of the target.")

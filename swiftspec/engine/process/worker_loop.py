@@ -153,10 +153,9 @@ class WorkerLoop:
 
     def _program(self, command: Generate, *, is_ratio_tested: bool) -> Program:
         """The role's program, inside of its recovery if it has a peer to lose."""
-        request = command.request
+        request = replace(command.request, ratio_tested=is_ratio_tested)
         # Residual sampling is exact only if what is verified does not depend on the noise that decides. The output of
         # an earlier request with the same seed and prompt does.
-        request = replace(command.request, ratio_tested=is_ratio_tested)
         if not command.sampler.needs_draft_probabilities:
             request = replace(request, earlier=self._earlier.known_to(command.policy, command.tenant))
         if command.policy.layout is not Layout.DISAGGREGATED:
