@@ -81,6 +81,8 @@ def run(asked: RunFlags) -> None:
         seed=asked.seed,
         acceptance=asked.acceptance_method,
     )
+    if sampler.needs_draft_probabilities and candidate.build().keeps_tree:
+        console.note(f"{candidate.policy} grows its tree over rounds, so draft tokens are followed, not tested")
     if made.target.is_lossy:
         console.note(f"the output is that of {made.target}, not of the checkpoint's own weights")
     with ExitStack() as held:

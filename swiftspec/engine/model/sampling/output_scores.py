@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from swiftspec.engine.model.forward_batch import as_candidates
 from swiftspec.engine.model.sampling.paths import CachedPaths, Path, after
-from swiftspec.engine.model.sampling.sampler import log_probs, top_candidates
 from swiftspec.policies.effects import Candidates, Row
 
 __all__ = ["OutputScores"]
@@ -59,11 +59,14 @@ class OutputScores:
         self._enter(paths, positions, choices, logits)
 
     def _enter(self, paths: Sequence[Path], positions: Sequence[int], choices: Sequence[int], logits: Tensor) -> None:
+        # A token's log-prob is the same number in its own place and among the likeliest.
+        every = logits.log_softmax(dim=-1)
+        own = every.gather(1, torch.tensor(choices, device=every.device).unsqueeze(1)).squeeze(1).tolist()
         likeliest = (_NONE,) * len(paths)
         if self._num_candidates:
-            likeliest = as_candidates(*top_candidates(logits, self._num_candidates))
-        found = map(_Choice, positions, log_probs(logits, choices), likeliest)
-        self._choices |= zip(paths, found, strict=True)
+            best = every.topk(min(self._num_candidates, every.shape[1]), dim=-1)
+            likeliest = as_candidates(best.indices.tolist(), best.values.tolist())
+        self._choices |= zip(paths, map(_Choice, positions, own, likeliest), strict=True)
 
     def keep(self, slots: Sequence[int], num_verified: int) -> None:
         """Compact the rows, as `KeepKV`."""
