@@ -138,6 +138,8 @@ def _doubts(plan: Plan) -> Iterator[Part]:
             see="provenance",
         )
     yield f"Engine: {engine(plan)}."
+    if not plan.sampling.is_greedy:
+        yield f"Output is sampled: {plan.sampling}. Times are of greedy steps; drawing adds to short ones."
     if plan.binds:
         yield Doubt(f"Binds: {plan.binds}.")
     known = plan.acceptance

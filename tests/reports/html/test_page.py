@@ -12,6 +12,7 @@ import pytest
 from swiftspec.artifacts.plan import Acceptance, Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.sampling_params import SamplingParams
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli.plan import write_page
 from swiftspec.files.document import ModelRef
@@ -232,6 +233,14 @@ def test_whose_engine_is_assumed_stands_at_the_top(engine: str | None, said: str
     (header,) = root(render(plan, profile=composed_profile(), timeline=None)).iter("header")
     text = "".join(header.itertext())
     assert said in text
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0.7, top_k=20)], ids=str)
+def test_that_output_is_sampled_stands_at_the_top(sampling: SamplingParams) -> None:
+    plan = rich_plan().model_copy(update={"sampling": sampling})
+    (header,) = root(render(plan, profile=composed_profile(), timeline=None)).iter("header")
+    said = "Output is sampled: temperature 0.7, top_k 20, seed 0."
+    assert (said in "".join(header.itertext())) is not sampling.is_greedy
 
 
 def test_what_intervals_leave_out_is_said_with_what_the_prediction_rests_on() -> None:
