@@ -21,6 +21,7 @@ __all__ = [
     "Prediction",
     "candidate_costs",
     "described",
+    "gathered_forwards",
     "named_group",
     "named_split",
     "policy_costs",
@@ -140,15 +141,23 @@ def described(policy: str, split: str, shape: Mapping[str, Value]) -> str:
 
 
 def usual_gather_s(candidate: Candidate) -> float:
-    """Seconds of two draft forwards and an answer without one, as predicted; 0 where the models share devices.
+    """Seconds of the draft forwards that are waited for and an answer without one, as predicted.
 
-    After a miss a draft needs one forward, and another request's may be under way.
+    0 where the models share devices.
     """
-    metrics = candidate.prediction.metrics
-    if candidate.build().layout is not Layout.DISAGGREGATED or not metrics.drafts_per_round:
+    metrics, policy = candidate.prediction.metrics, candidate.build()
+    if policy.layout is not Layout.DISAGGREGATED or not metrics.drafts_per_round:
         return 0.0
     forward_s = metrics.draft_busy * metrics.mean_round_s / metrics.drafts_per_round
-    return 2 * forward_s + (metrics.tail_s.median if metrics.tail_s else 0.0)
+    return gathered_forwards(policy) * forward_s + (metrics.tail_s.median if metrics.tail_s else 0.0)
+
+
+def gathered_forwards(policy: Policy) -> int:
+    """Draft forwards for which verifications wait for another request's, where the draft has devices of its own.
+
+    A draft needs those of a round, or one after a miss, and another request's may be under way.
+    """
+    return 1 + max(1, policy.serial_forwards)
 
 
 def candidate_costs(candidate: Candidate, latencies: Latencies, trace: AcceptanceTrace) -> StepCosts:

@@ -17,7 +17,7 @@ class LoadOptions(Facts):
     num_blocks: blocks of 16 tokens in the target's cache. Unlimited if None.
     prefill_rows: prompt tokens of one step. If None, 32 on a CPU and 128 elsewhere.
     gather_s: how long verifications wait for those of other requests, if the draft has devices of its own. If None,
-        `artifacts.gathering`'s.
+        `artifacts.candidate.usual_gather_s`.
     control: how much is drafted and verified under load: `fixed:K`, `goodput`, `goodput-per-request`, `worth`, `slo`,
         or `none`: all that the policy asks for. If None, as planned.
     replay: whether simulated requests replay rounds that were recorded of requests alone, instead of growing trees. If

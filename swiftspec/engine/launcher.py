@@ -178,7 +178,11 @@ class Launcher:
                 max_restarts=_USUAL_RECOVERY.max_restarts if max_restarts is None else max_restarts,
             ),
             batch=batch
-            or BatchLimits(gather_s=usual_gather_s(candidate), prefill_rows=usual_prefill_rows(plan.device)),
+            or BatchLimits(
+                gather_s=usual_gather_s(candidate),
+                prefill_rows=usual_prefill_rows(plan.device),
+                num_batches=policy.num_batches,
+            ),
             steering=None if control is None else Steering.of(policy, control, candidate.costs),
             **options,
         )

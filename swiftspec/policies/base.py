@@ -67,6 +67,8 @@ class Policy(Protocol):
     # `read_unread`, so that a control may begin the program on a text that the draft has read (see `steered`).
     elastic: ClassVar[bool]
     plain: ClassVar[bool]  # drafts nothing: what speculation is compared with
+    # Batches of the running requests that are verified in turn: while one is, the draft works for the others.
+    num_batches: ClassVar[int]
     # The draft grows a tree over several rounds. What is verified depends on all that was drawn, so sampled output
     # follows the target's draws, whatever the acceptance method.
     keeps_tree: ClassVar[bool]
@@ -160,6 +162,7 @@ class Shape:
     drafts_from_text: ClassVar[bool] = False
     elastic: ClassVar[bool] = False
     plain: ClassVar[bool] = False
+    num_batches: ClassVar[int] = 1
     keeps_tree: ClassVar[bool] = False
     searched: ClassVar[bool] = True
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from swiftspec.errors import FieldError
 from swiftspec.policies.asynchronous.amusd import Amusd
 from swiftspec.policies.asynchronous.dsi import Dsi
+from swiftspec.policies.asynchronous.minedraft import MineDraft
 from swiftspec.policies.asynchronous.mirror import Mirror
 from swiftspec.policies.asynchronous.pearl import Pearl
 from swiftspec.policies.asynchronous.specbranch import SpecBranch
@@ -73,6 +74,7 @@ POLICIES: dict[str, type[Policy]] = {
         HeadTree,
         ParallelChain,
         ParallelTree,
+        MineDraft,
         Pearl,
         SpecBranch,
         Amusd,

@@ -10,11 +10,14 @@ computed together is computed almost for free. The rules, in this order:
   overtaken by a limited number of drafts.
 - Where the draft has devices of its own, verifications wait a moment for those of the other running requests: two
   convoys that alternate would each wait for the other's forward.
+- Batches of requests may be verified in turn, so that the draft works for the others meanwhile: then a verification is
+  of one batch, those that have waited longest, and waits for no more.
 - Prompts are read in chunks, which share the steps of their model.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from swiftspec.policies.effects import ForwardKind, Role
 from swiftspec.scheduler.asks import Ask, Grant, Step, equal_shares
@@ -34,6 +37,7 @@ class BatchLimits:
         once.
     max_overtaken: steps of drafts, at most, while a verification waits.
     gather_s: longest wait of a verification for the others. 0 where the draft shares the devices: a round forms anyway.
+    num_batches: equal parts of the running requests that are verified in turn.
     prompts_apart: read prompts before anything else, in steps of their own, as engines without chunked prompts do.
     """
 
@@ -41,10 +45,11 @@ class BatchLimits:
     prefill_rows: int = 128
     max_overtaken: int = 32
     gather_s: float = 0.0
+    num_batches: int = 1
     prompts_apart: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_rows", "prefill_rows", "max_overtaken"):
+        for name in ("max_rows", "prefill_rows", "max_overtaken", "num_batches"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name} is {value}; expected at least 1")
         if not self.gather_s >= 0:
@@ -85,11 +90,14 @@ def choose(
         )
     if verifications:
         gathered_s = _waiting_since_s(verifications) + limits.gather_s
+        batch = ceil(num_running / limits.num_batches)
         # Whoever reads its prompt will not verify soon.
-        is_complete = len(verifications) + len(prefills) >= num_running
+        is_complete = len(verifications) + len(prefills) >= batch
         if not is_complete and now_s < gathered_s:
             return WaitUntil(gathered_s)
         alike = _alike(verifications)
+        if limits.num_batches > 1:
+            alike = sorted(alike, key=lambda ask: (-ask.num_overtaken, ask.since_s))[:batch]
         # Prompts do not share a first half; those that came before it are read first, or would wait for ever.
         is_mixed = alike[0].kind is ForwardKind.EXACT
         if prefills and not is_mixed and _waiting_since_s(prefills) <= _waiting_since_s(alike):

@@ -62,6 +62,7 @@ class Setup:
         batch = BatchLimits(
             prefill_rows=options.prefill_rows or BatchLimits().prefill_rows,
             gather_s=self.gather_s if options.gather_s is None else options.gather_s,
+            num_batches=self.policy.num_batches,
         )
         return admission, batch
 

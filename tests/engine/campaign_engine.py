@@ -25,7 +25,7 @@ from tests.engine.victims import wait_until_ready
 __all__ = ["RunningEngine"]
 
 _NEW_TOKENS = 96
-_POLICIES = ("swiftspec", "pearl", "amusd", "ssd", "specbranch", "mirror")
+_POLICIES = ("swiftspec", "pearl", "amusd", "ssd", "specbranch", "mirror", "minedraft")
 _LENGTHS = (1, 8, 37, 120)
 _FAULTS_PER_ENGINE = 12
 _READY_WITHIN_S = 60.0

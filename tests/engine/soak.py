@@ -37,7 +37,7 @@ __all__ = ["Faults", "Soaked", "size", "soak"]
 
 NEW_TOKENS = 96
 PATIENCE_S = 0.2
-POLICIES = ("swiftspec", "pearl", "amusd", "ssd", "specbranch", "mirror")
+POLICIES = ("swiftspec", "pearl", "amusd", "ssd", "specbranch", "mirror", "minedraft")
 LONGEST_PROMPT = 150
 WARM_PROMPTS = 20  # until then buffers are made, and Python's own caches filled
 MOST_GROWTH_BYTES = 8 << 20

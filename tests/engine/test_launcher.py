@@ -245,7 +245,7 @@ def test_residual_sampling_needs_both_models_in_one_process(colocated: Launcher)
 
 
 @two_cores
-@pytest.mark.parametrize("name", ["pearl", "amusd", "ssd", "specbranch", "mirror"])
+@pytest.mark.parametrize("name", ["pearl", "amusd", "ssd", "specbranch", "mirror", "minedraft"])
 def test_residual_sampling_of_chains_from_another_process(disaggregated: Launcher, name: str) -> None:
     sampler = Sampler(temperature=0.8, seed=5, acceptance="residual")
     generation = generate(disaggregated, make_policy(name), PROMPTS[0], sampler)

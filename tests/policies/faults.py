@@ -289,6 +289,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_candidates": 3,
         "tree_capacity": 12,
     },
+    "minedraft": {"num_draft_tokens": 3},
     "pearl": {"num_draft_tokens": 3},
     "specbranch": {"num_draft_tokens": 3, "branches": 2},
     "amusd": {"lookahead": 2, "verify_rows": 6},

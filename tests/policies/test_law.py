@@ -41,6 +41,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "parallel_chain": {"num_draft_tokens": 2},
     "parallel_tree": {"verify_rows": 4, "num_masks": 1, "num_candidates": 3},
     "pearl": {"num_draft_tokens": 2},
+    "minedraft": {"num_draft_tokens": 2},
     "specbranch": {"num_draft_tokens": 2, "branches": 2},
     "amusd": {"lookahead": 1, "verify_rows": 4},
     "dsi": {"num_draft_tokens": 1, "target_groups": 2, "verify_rows": 6},

@@ -20,6 +20,7 @@ def test_policies_go_by_their_names_simplest_first() -> None:
         "head_tree",
         "parallel_chain",
         "parallel_tree",
+        "minedraft",
         "pearl",
         "specbranch",
         "amusd",

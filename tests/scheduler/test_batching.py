@@ -1,6 +1,7 @@
 """Rules of the next step, on asks made by hand."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,6 +71,16 @@ def test_verifications_wait_for_those_of_the_other_requests_but_not_for_long() -
 def test_nobody_waits_for_a_request_that_reads_its_prompt() -> None:
     asks = [verification(0, since_s=1.0), prompt(1, 100)]
     assert chosen(asks, num_running=2, now_s=1.0) == {0: 4, 1: 32}
+
+
+def test_of_batches_that_take_turns_those_that_have_waited_longest_are_verified() -> None:
+    turns = replace(LIMITS, num_batches=2)
+    asks = [verification(request, since_s=1.0 - request / 1000) for request in range(5)]
+    assert choose(asks[:2], limits=turns, num_running=5, now_s=1.001) == WaitUntil(asks[1].since_s + LIMITS.gather_s)
+    for ready in (asks[:3], asks):
+        step = choose(ready, limits=turns, num_running=5, now_s=1.001)
+        assert isinstance(step, Step)
+        assert [grant.request for grant in step.grants] == [ask.request for ask in ready[:-4:-1]]
 
 
 def test_halves_are_finished_before_anything_else() -> None:

@@ -60,7 +60,7 @@ def test_replicas_change_no_output(name: str) -> None:
     assert all(left.end_s <= right.end_s for left, right in pairwise(run.steps))
 
 
-@pytest.mark.parametrize("name", ["swiftspec", "ssd", "pearl", "specbranch", "amusd", "mirror"])
+@pytest.mark.parametrize("name", ["swiftspec", "ssd", "pearl", "specbranch", "amusd", "mirror", "minedraft"])
 def test_targets_that_share_a_draft_change_no_output(name: str) -> None:
     run = serving(make_policy(name), machine_profile()).run(
         jobs(10, gap_s=0.01), replicas=Replicas(num_targets=3, num_drafts=1)

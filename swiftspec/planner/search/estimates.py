@@ -108,7 +108,7 @@ class ClosedForms:
             return 1.0, verify_s
         expand_s = times.expand_s(option, rows=policy.expand_rows)
         depth: float
-        if policy.layout is Layout.COLOCATED:
+        if policy.layout is Layout.COLOCATED or policy.serial_forwards:
             round_s = serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
             depth = policy.draft_levels
         elif depth := policy.chain_tokens:

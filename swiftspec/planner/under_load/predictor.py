@@ -12,6 +12,7 @@ from statistics import fmean
 
 import numpy as np
 
+from swiftspec.artifacts.candidate import gathered_forwards
 from swiftspec.artifacts.goal import Goal
 from swiftspec.artifacts.load_metrics import (
     RECORDED_ROUNDS,
@@ -59,7 +60,6 @@ __all__ = ["Predictor", "serving_of_plan", "setup_of"]
 
 _MOST_TOKENS = 30_000  # some 20 s of simulation
 _ANY_WAIT_S = 3600.0  # a request's own patience ends it
-_DRAFTS_WAITED_FOR = 2  # of a verification, as `artifacts.gathering` has it
 _Rounds = dict[int, list[Round]]  # by the index of their prompt
 
 
@@ -289,7 +289,7 @@ def setup_of(option: Option, latencies: LatencyTable, *, context: int) -> Setup:
         degree, ranks, rows = option.degree(Role.DRAFT), option.num_ranks(Role.DRAFT), option.policy.expand_rows
         key = StepKey(Role.DRAFT, Phase.EXPAND, degree, rows, context, ranks=ranks, peer_busy=True)
         forward = latencies.apart.forward(key)
-        gather_s = _DRAFTS_WAITED_FOR * fmean(forward.quantiles_s)
+        gather_s = gathered_forwards(option.policy) * fmean(forward.quantiles_s)
     degrees = {role: len(devices) for role, devices in option.groups.items()}
     return Setup(policy=option.policy, degrees=degrees, ranks=option.ranks, gather_s=gather_s)
 

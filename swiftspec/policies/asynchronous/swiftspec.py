@@ -122,7 +122,7 @@ class SwiftSpec(TreeShape):
         yield cls(verify_rows=16, expand_rows=8, num_candidates=15)
 
 
-def planted(request: Request, *, capacity: int, temperature: float) -> Subprogram[TokenTree]:
+def planted(request: Request, *, capacity: int, temperature: float = 1.0) -> Subprogram[TokenTree]:
     """Prefill the draft; the tree, which is only its root."""
     yield from prefill(Role.DRAFT, request.prompt[:-1])
     return TokenTree(request.prompt[-1], position=request.root_position, capacity=capacity, temperature=temperature)

@@ -23,6 +23,7 @@ from tests.laws import Law, Tokens, joint_law, p_value
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SHAPES: dict[str, dict[str, float]] = {
+    "minedraft": {"num_draft_tokens": 2},
     "pearl": {"num_draft_tokens": 2},
     "amusd": {"lookahead": 1, "verify_rows": 4},
     "specbranch": {"num_draft_tokens": 2, "branches": 3},
