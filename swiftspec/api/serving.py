@@ -89,12 +89,14 @@ def simulate_load(
         serving=serving,
         seed=seed,
     )
+    options = (options or (assumed.options_of(candidate.policy) if assumed else _ANY)).on(planned.profile.device)
     with stages("simulate") as progress:
         return predictor.serve(
             Setup.of(candidate),
             asked,
             goal=assumed.goal if assumed else Goal(classes=asked.classes),
-            options=(options or (assumed.options_of(candidate.policy) if assumed else _ANY)).on(planned.profile.device),
+            options=options,
+            replicas=options.replicas,
             timelines=timelines,
             done=lambda count: progress(count, len(asked.requests), "requests"),
         )

@@ -122,6 +122,8 @@ def validate_load(
         workload=str(workload.arrivals),
         num_requests=len(workload.requests),
         max_running=options.max_running,
+        num_targets=options.num_targets,
+        num_drafts=options.num_drafts,
         policies=tuple(loads),
     )
     simulated, measured = timelines[planned.plan.chosen.policy]
@@ -173,6 +175,7 @@ def _measured(
             admission=admission,
             batch=batch,
             control=control_under(options.control, candidate.control),
+            replicas=options.replicas,
             progress=progress,
         )
     return _Served(measured.metrics, measured.timelines, measured.prompt_tokens, measured.late_s)

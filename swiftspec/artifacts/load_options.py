@@ -5,12 +5,28 @@ from typing import Self
 from pydantic import Field
 
 from swiftspec.files.document import Facts
+from swiftspec.scheduler.routing import Replicas
 
-__all__ = ["LoadOptions", "usual_max_running", "usual_prefill_rows"]
+__all__ = ["LoadOptions", "ReplicaCounts", "usual_max_running", "usual_prefill_rows"]
 
 
-class LoadOptions(Facts):
-    """Limits of the scheduler.
+class ReplicaCounts(Facts):
+    """How requests were shared among targets and drafts.
+
+    num_targets, num_drafts: as of `Replicas`.
+    """
+
+    num_targets: int = Field(default=1, ge=1, exclude_if=lambda count: count == 1)
+    num_drafts: int | None = Field(default=None, ge=1, exclude_if=lambda count: count is None)
+
+    @property
+    def replicas(self) -> Replicas:
+        """The same for those who route."""
+        return Replicas(num_targets=self.num_targets, num_drafts=self.num_drafts)
+
+
+class LoadOptions(ReplicaCounts):
+    """Limits of the scheduler, of each target.
 
     max_running: requests that share the devices at once.
     max_waiting: requests in the queue; more are refused. Unlimited if None.

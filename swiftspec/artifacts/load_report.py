@@ -6,6 +6,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from swiftspec.artifacts.load_metrics import LoadMetrics
+from swiftspec.artifacts.load_options import ReplicaCounts
 from swiftspec.files.document import Document, Facts
 
 __all__ = ["LoadErrors", "LoadReport", "PolicyLoad", "PredictedLoads"]
@@ -83,7 +84,7 @@ class PredictedLoads(Document):
     policies: dict[str, LoadMetrics] = Field(min_length=1)
 
 
-class LoadReport(Document):
+class LoadReport(ReplicaCounts, Document):
     """Predicted and measured figures of a plan's policies under a workload.
 
     plan_sha256, workload_sha256: SHA-256 of the two documents. predictions_sha256: of the predictions, which were

@@ -24,12 +24,13 @@ from swiftspec.files.reading import read_input
 from swiftspec.models.generation_config import GenerationConfig
 from swiftspec.models.spec import model_directory
 from swiftspec.reports.formatting import count
+from swiftspec.scheduler.routing import Replicas
 
 __all__ = ["serve"]
 
 _ENGINE = (
     *("max_context", "max_running", "max_waiting", "kv_blocks", "max_restarts"),
-    *("control", "earlier_outputs"),
+    *("control", "num_targets", "num_drafts", "earlier_outputs"),
 )  # settings of the engine itself
 _MOST_BYTES = 1 << 20
 _LEAST_CHARACTERS = 8
@@ -51,7 +52,8 @@ def serve(asked: ServeFlags) -> None:
     made = Plan.load(asked.plan)
     candidate = searching(candidate_of(made, asked.policy), settings.get("earlier_outputs"))
     chosen: dict[str, Any] = {name: setting.usual for name, setting in SERVER.items()} | settings
-    check_devices(made, [] if asked.ray else [candidate], source=str(asked.plan))
+    replicas = Replicas(num_targets=chosen["num_targets"], num_drafts=chosen["num_drafts"])
+    check_devices(made, [] if asked.ray else [candidate], source=str(asked.plan), replicas=replicas)
     check_extra("serve", needed_by="serve")
     keys = _keys(asked.api_key_file)
     from swiftspec.server.app import HttpOptions

@@ -62,6 +62,9 @@ _CONTROL = Setting(
 )
 _EARLIER = Setting(int, 1, "suffix decoding searches the last N outputs, too, whoever asked for them")
 
+_TARGETS = Setting(int, 1, "equal targets that share the requests, each with these limits and devices of its own")
+_DRAFTS = Setting(int, 1, "draft groups that all targets share; one for each target if not given")
+
 SCHEDULER: Final[Mapping[str, Setting]] = {
     "max_running": _RUNNING,
     "max_waiting": Setting(int, 0, "more waiting requests are refused"),
@@ -69,6 +72,8 @@ SCHEDULER: Final[Mapping[str, Setting]] = {
     "prefill_tokens": Setting(int, 1, "prompt tokens of a step"),
     "gather_ms": Setting(float, 0, "a verification's wait for the others'"),
     "control": _CONTROL,
+    "num_targets": _TARGETS,
+    "num_drafts": _DRAFTS,
 }
 SIMULATOR: Final[Mapping[str, Setting]] = {
     **SCHEDULER,
@@ -81,6 +86,8 @@ SERVER: Final[Mapping[str, Setting]] = {
     "max_context": Setting(int, 2, "tokens of the longest request"),
     "kv_blocks": _BLOCKS,
     "control": _CONTROL,
+    "num_targets": Setting(int, 1, _TARGETS.meaning, 1),
+    "num_drafts": _DRAFTS,
     "earlier_outputs": _EARLIER,
     "generation_config": Setting(
         bool, 0, "whether the model's generation_config.json has the defaults of sampling", True

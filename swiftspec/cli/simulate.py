@@ -112,7 +112,7 @@ def _simulate_load(
         stages=console.progress,
     )
     simulated = served(earlier_outputs=earlier_outputs)
-    by = f"by {engine}" if engine else f"at most {options.max_running} at once"
+    by = f"by {engine}" if engine else options.replicas.at_once(options.max_running)
     console.paragraph(
         f"Simulated {candidate.describe()} under {workload.arrivals}: {count(len(workload.requests), 'request')}, "
         f"{by}, simulated by {simulated.method}"

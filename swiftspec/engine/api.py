@@ -19,6 +19,9 @@ from swiftspec.engine.stats import EngineState, Past, Stats
 from swiftspec.engine.tasks import warm_up
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import TextStream, Tokenizer
+from swiftspec.scheduler.admission import AdmissionLimits
+from swiftspec.scheduler.controls.named import control_under
+from swiftspec.scheduler.routing import Replicas
 
 if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, ProcessInfo
@@ -57,6 +60,9 @@ class Engine:
     control : str, optional
         How much is drafted and verified under load: `fixed:K`, `goodput`, `goodput-per-request`, `worth`, `slo`, or
         `none`: all that the policy asks for. As planned, if not given.
+    num_targets, num_drafts : int
+        Equal targets that share the requests, each with the limits above, and draft groups that all of them share; each
+        has its own if not given. All but the first have the devices after those of the plan. On one machine only.
     earlier_outputs : int, optional
         Most outputs of earlier requests that a suffix-decoding policy proposes again, to any later request of the same
         tenant. As planned, if not given, which is none: see docs/serving.md on privacy.
@@ -106,6 +112,8 @@ class Engine:
         max_waiting: int | None = None,
         kv_blocks: int | None = None,
         control: str | None = None,
+        num_targets: int = 1,
+        num_drafts: int | None = None,
         earlier_outputs: int | None = None,
         tenants: Mapping[str, str | Path] | None = None,
         max_restarts: int = 3,
@@ -114,9 +122,11 @@ class Engine:
     ) -> None:
         made = plan if isinstance(plan, Plan) else Plan.load(Path(plan))
         candidate = candidate_of(made, policy)
-        check_devices(
-            made, [candidate] if executor is None else [], source="plan" if isinstance(plan, Plan) else str(plan)
-        )
+        source = "plan" if isinstance(plan, Plan) else str(plan)
+        replicas = Replicas(num_targets=num_targets, num_drafts=num_drafts)
+        check_devices(made, [candidate] if executor is None else [], source=source, replicas=replicas)
+        if executor is not None and num_targets > 1:
+            raise ValueError(f"num_targets is {num_targets}; expected 1 where processes run on several nodes")
         directory = model_directory(made.target.model)
         spec = ModelSpec.from_directory(directory)
         self._candidate, self._policy = candidate, searching(candidate, earlier_outputs).build()
@@ -135,9 +145,6 @@ class Engine:
             max_new_tokens=made.max_new_tokens,
         )
         self._past, self._noting = Past(), Lock()
-        from swiftspec.scheduler.admission import AdmissionLimits
-        from swiftspec.scheduler.controls.named import control_under
-
         admission = AdmissionLimits(
             max_running=max_running,
             max_waiting=max_waiting,
@@ -153,6 +160,7 @@ class Engine:
             max_restarts=max_restarts,
             admission=admission,
             control=control_under(control, candidate.control),
+            replicas=replicas,
             tenants=self._requests.tenants.directories,
             executor=executor,
             cancelled=cancelled,
@@ -324,17 +332,8 @@ class Engine:
     def warm_up(self, prompt: str | Sequence[int], *, max_new_tokens: int | None = None) -> None:
         """Run a short request: the first one is slower, because buffers are allocated and caches filled.
 
-        Parameters
-        ----------
-        prompt : str, or sequence of int
-            A text, or token ids.
-        max_new_tokens : int, optional
-            Limit of the few tokens added, which `stats` does not count.
-
-        Raises
-        ------
-        ValueError, swiftspec.errors.EngineError, KeyboardInterrupt
-            For the reasons of `generate`; or if a signal interrupted it.
+        `stats` does not count its few tokens, at most `max_new_tokens`. Raises as `generate`; KeyboardInterrupt if a
+        signal interrupted it.
         """
         warm_up(self._launcher, self._candidate, self._requests.task(prompt, max_new_tokens, "warm-up"))
 

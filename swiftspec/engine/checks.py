@@ -12,29 +12,35 @@ from swiftspec.devices.local import num_devices_here
 from swiftspec.errors import check_extra
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import Layout, Policy
+from swiftspec.policies.effects import Role
 from swiftspec.policies.scoring import PromptScoring
 from swiftspec.scheduler.admission import BLOCK_TOKENS, num_blocks
+from swiftspec.scheduler.routing import ONE_REPLICA, Replicas
 
 __all__ = ["ContextLimit", "check_devices", "check_layout", "check_tree", "fitting_context"]
 
 _SHORTEST = 32  # tokens of a request that an engine at least has room for
 
 
-def check_devices(plan: Plan, candidates: Iterable[Candidate] = (), *, source: str) -> None:
+def check_devices(
+    plan: Plan, candidates: Iterable[Candidate] = (), *, source: str, replicas: Replicas = ONE_REPLICA
+) -> None:
     """ValueError unless the engine is installed, on a machine of the plan's kind, with every device of the candidates.
 
-    `source` names the plan in the error.
+    source: name of the plan in the error. replicas: of a candidate.
     """
     if plan.device in DEVICES:
         raise ValueError(f"{source}: a plan for {plan.device}, which this machine is not; `simulate` can replay it")
     check_extra("engine", needed_by="running a plan")
     available = num_devices_here(plan.device)
     for candidate in candidates:
-        needed = max(candidate.devices) + 1
+        policy = candidate.build()
+        replicas.check(policy)
+        needed = 1 + max(device for devices in replicas.devices(candidate.groups).values() for device in devices)
         if needed > available:
-            policy = candidate.build()
             is_divided = policy.layout is Layout.DISAGGREGATED
-            why = f" in {policy.target_groups + 1} disjoint groups" if is_divided else ""
+            num_groups = policy.target_groups * replicas.num_targets + replicas.num_groups[Role.DRAFT]
+            why = f" in {num_groups} disjoint groups" if is_divided else ""
             raise ValueError(
                 f"{source}: {candidate.describe()} needs {needed} devices{why}; this machine offers {available}"
             )

@@ -13,18 +13,21 @@ from collections import deque
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from itertools import count
+from statistics import fmean
 from threading import Thread
 
 from swiftspec.engine.process.pipes import Wakeup
 from swiftspec.engine.process.protocol import EndReport, Fault, Generate, RequestReport, ScoreReport
 from swiftspec.engine.process.timeouts import DraftRecovery, TargetSilence
 from swiftspec.engine.process.worker_group import WorkerGroup
+from swiftspec.engine.replica import replicas_of
 from swiftspec.engine.running import Ending, RunningRequest
 from swiftspec.engine.stats import DraftState, EngineState
 from swiftspec.errors import EngineBusyError, EngineError
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
+from swiftspec.scheduler.routing import ONE_REPLICA, ROUTERS, Replicas
 
 __all__ = ["Dispatcher"]
 
@@ -38,22 +41,24 @@ _log = logging.getLogger("swiftspec")
 class Dispatcher:
     """Requests of an engine, while they wait and run.
 
-    draft: None if no separate process drafts.
+    drafts: none if no separate process drafts. admission: of every replica. replicas: of targets, and drafts.
     """
 
     def __init__(
         self,
         targets: Sequence[WorkerGroup],
-        draft: WorkerGroup | None,
+        drafts: Sequence[WorkerGroup],
         *,
         admission: AdmissionLimits,
         recovery: DraftRecovery,
+        replicas: Replicas = ONE_REPLICA,
     ) -> None:
-        self._targets = targets
-        self._draft = draft
+        self._targets, self._drafts = targets, drafts
+        self._groups = [*targets, *drafts]
         self._recovery = recovery
-        self._queue = AdmissionQueue(admission)
         self._admission = admission
+        self._replicas = list(replicas_of(targets, drafts, replicas, admission))
+        self._router = ROUTERS[replicas.router]()
         self._keys, self._numbers = count(), count(1)
         self._requests: dict[int, RunningRequest] = {}  # by key: all that have not ended
         self._running: dict[int, RunningRequest] = {}  # by the number of their programs
@@ -79,18 +84,18 @@ class Dispatcher:
 
     def state(self) -> EngineState:
         """Present state, roughly: the thread may be changing it."""
-        queue = self._queue
+        queues = [replica.queue for replica in self._replicas]
         draft = DraftState.NONE
-        if self._draft is not None:
-            is_lost = DraftState.GONE if self._draft.is_given_up else DraftState.STARTING
-            draft = DraftState.READY if self._draft.is_ready else is_lost
+        if self._drafts:
+            is_lost = DraftState.GONE if any(each.is_given_up for each in self._drafts) else DraftState.STARTING
+            draft = DraftState.READY if all(each.is_ready for each in self._drafts) else is_lost
         return EngineState(
-            num_running=queue.num_running,
-            num_waiting=queue.num_waiting,
-            max_running=self._admission.max_running,
-            cache_usage=queue.usage,
-            num_preemptions=queue.num_preemptions,
-            num_refused=queue.num_refused,
+            num_running=sum(queue.num_running for queue in queues),
+            num_waiting=sum(queue.num_waiting for queue in queues),
+            max_running=self._admission.max_running * len(queues),
+            cache_usage=fmean(queue.usage for queue in queues),
+            num_preemptions=sum(queue.num_preemptions for queue in queues),
+            num_refused=sum(queue.num_refused for queue in queues),
             draft=draft,
             failure="" if self._failure is None else str(self._failure),
         )
@@ -130,25 +135,28 @@ class Dispatcher:
             if target.may_report(readable):
                 for report in target.reports():
                     self._take(target, report)
-        if self._draft is not None and self._draft.may_report(readable):
-            self._has_changed = True
-            for report in self._draft.reports_or_restart():
-                self._take(self._draft, report)
+        for draft in self._drafts:
+            if draft.may_report(readable):
+                self._has_changed = True
+                for report in draft.reports_or_restart():
+                    self._take(draft, report)
         self._deliver_commits()
-        if self._has_changed or self._queue.num_waiting or time.monotonic() >= self._look_around_s:
+        is_waited_for = any(replica.queue.num_waiting for replica in self._replicas)
+        if self._has_changed or is_waited_for or time.monotonic() >= self._look_around_s:
             self._look_around()
 
     def _look_around(self) -> None:
         """Do what is due: restarted drafts, deadlines, waiting requests."""
         self._has_changed = False
-        if self._draft is not None:
-            self._rejoin(self._draft)
+        for draft in self._drafts:
+            self._rejoin(draft)
         self._mind_deadlines()
         self._mind_silence()
-        self._admit()
+        for replica in self._replicas:
+            self._admit(replica.queue)
         filenos = [fileno for group in self._groups for fileno in group.filenos()]
         is_busy = None in filenos or any(request.deadline_s is not None for request in self._running.values())
-        is_starting = self._draft is not None and not self._draft.is_ready
+        is_starting = any(not draft.is_ready for draft in self._drafts)
         self._wakeup.watch(filenos)
         self._look_again_s = _LOOK_OFTEN_S if is_busy or is_starting else _LOOK_EVERY_S
         self._look_around_s = time.monotonic() + self._look_again_s
@@ -158,17 +166,14 @@ class Dispatcher:
         while self._orders:
             self._orders.popleft()()
 
-    @property
-    def _groups(self) -> list[WorkerGroup]:
-        return [*self._targets, *([self._draft] if self._draft else [])]
-
     def _enqueue(self, running: RunningRequest) -> None:
         longest = len(running.request.prompt) + running.request.max_new_tokens
         if self._failure is not None:
             running.fail(self._failure)
             return
+        running.replica = self._replicas[self._router.choose([each.num_requests for each in self._replicas])]
         try:
-            has_room = self._queue.submit(
+            has_room = running.replica.queue.submit(
                 running.key, num_tokens=running.num_tokens, max_tokens=longest, client=running.options.client
             )
         except ValueError as error:
@@ -196,9 +201,9 @@ class Dispatcher:
         for group in self._groups:
             group.cancel(running.command.number)
 
-    def _admit(self) -> None:
-        self._give_way(self._queue.make_way())
-        for key in self._queue.admit():
+    def _admit(self, queue: AdmissionQueue) -> None:
+        self._give_way(queue.make_way())
+        for key in queue.admit():
             request = self._requests[key]
             if request.command is None:
                 self._begin(request)
@@ -207,44 +212,45 @@ class Dispatcher:
 
     def _begin(self, running: RunningRequest) -> None:
         """Start the programs of a request, for what is left of it."""
-        drafts = running.policy.layout is Layout.DISAGGREGATED
-        has_draft = self._draft is not None and self._draft.is_responsive
+        replica = running.replica
+        assert replica is not None
+        draft = replica.next_draft() if running.policy.layout is Layout.DISAGGREGATED else None
+        has_draft = draft is not None and draft.has_room
         wants_scores = running.sampler.num_log_probs is not None
-        if drafts and running.policy.target_groups > 1 and (wants_scores or not has_draft):
+        if draft is not None and running.policy.target_groups > 1 and (wants_scores or not has_draft):
             # The draft holds their text, and nothing continues without it. It commits, and knows no log-probs.
-            running.policy, drafts = self._recovery.fallback, False
+            running.policy, draft = self._recovery.fallback, None
         command = Generate(
             number=next(self._numbers),
             policy=running.policy,
             request=running.rest,
             sampler=running.sampler,
             patience_s=self._recovery.patience_s,
-            alone=drafts and not has_draft,
+            alone=draft is not None and not has_draft,
             fallback=self._recovery.fallback,
+            peers=() if draft is None else (draft.group,),
             tpot_s=running.options.tpot_s,
             tenant=running.options.tenant,
         )
         if not self._running:
             self._silence.broken()
         self._running[command.number] = running
-        targets = self._targets[: command.policy.target_groups]
-        running.begin(command, targets)
+        targets = replica.targets[: command.policy.target_groups]
+        running.begin(command, targets, draft)
         for target in targets:
             target.generate(command)
-        if drafts and has_draft and self._draft is not None:
-            self._draft.generate(command)
+        if draft is not None and has_draft:
+            draft.generate(running.draft_command)
 
     def _rejoin(self, draft: WorkerGroup) -> None:
         """Let a draft that is new, or back, join the requests under way."""
-        if not draft.is_responsive:
-            return
         for number, running in self._running.items():
             command = running.command
             assert command is not None
             # With several target groups the draft commits: a restarted one would commit the same tokens again.
-            can_rejoin = command.policy.layout is Layout.DISAGGREGATED and command.policy.target_groups == 1
+            can_rejoin = running.draft is draft and command.policy.target_groups == 1 and draft.has_room
             if can_rejoin and running.targets_left and running.ending is None and not draft.knows(number):
-                draft.generate(replace(command, alone=True))
+                draft.generate(replace(running.draft_command, alone=True))
 
     def _take(self, group: WorkerGroup, report: RequestReport) -> None:
         if group.role is Role.TARGET:
@@ -271,7 +277,8 @@ class Dispatcher:
         running.unheard.append(report.tokens)
         self._heard.append(running)
         if running.ending is None:
-            self._give_way(self._queue.grow(running.key, running.num_tokens))
+            assert running.replica is not None
+            self._give_way(running.replica.queue.grow(running.key, running.num_tokens))
 
     def _note_fault(self, group: WorkerGroup, running: RunningRequest, fault: Fault) -> None:
         """An error in a program of a request: that of a target ends it; without its draft it goes on."""
@@ -300,7 +307,7 @@ class Dispatcher:
         assert running.command is not None
         if running.targets_left:
             return
-        if self._draft is not None and self._draft.is_at(running.command.number):
+        if running.draft is not None and running.draft.is_at(running.command.number):
             # With several target groups the draft commits: what it has not told yet is output, not only spans.
             within_s = self._recovery.patience_s if running.command.policy.target_groups > 1 else _DRAFT_ENDS_WITHIN_S
             running.deadline_s = running.deadline_s or time.monotonic() + within_s
@@ -328,7 +335,8 @@ class Dispatcher:
 
     def _end(self, running: RunningRequest, *, interrupted: bool) -> None:
         del self._requests[running.key]
-        self._queue.release(running.key)
+        assert running.replica is not None
+        running.replica.queue.release(running.key)
         running.deliver_commits()
         if running.failure is not None:
             running.fail(running.failure)

@@ -1,6 +1,7 @@
 """Launcher of the engine: starts its processes, hands out requests, gathers tokens and timelines, cleans up."""
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -36,6 +37,7 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.control import Control
+from swiftspec.scheduler.routing import ONE_REPLICA, Replicas
 
 __all__ = ["Generation", "LaunchOptions", "Launcher", "ProcessInfo"]
 
@@ -65,10 +67,11 @@ class Launcher:
     layout: layout that the policies to come need; a co-located engine also decodes without its draft.
     max_context: prompt and output tokens of the longest request.
     recovery: waits and restarts when a draft is lost.
-    admission: how many requests run and wait at once; one runs, if not given.
+    admission: how many requests of a replica run and wait at once; one runs, if not given.
     batch: limits of a step.
     steering: what decides how much is drafted and verified; all that policies ask for, if not given.
     tenants: directories of the target's fine-tunes and adapters, numbered from 1.
+    replicas: how many targets share the requests, and drafts the targets; the placement has groups for all of them.
     executor: where processes run; this machine if not given.
     cancelled: set by another thread, it cancels the start.
 
@@ -88,10 +91,12 @@ class Launcher:
         batch: BatchLimits = _USUAL_BATCH,
         steering: Steering | None = None,
         tenants: Sequence[str] = (),
+        replicas: Replicas = ONE_REPLICA,
         executor: Executor | None = None,
         cancelled: threading.Event | None = None,
     ) -> None:
-        self.layout, self.device, self.target_groups = layout, placement.device, placement.target_groups
+        self.layout, self.device = layout, placement.device
+        self.target_groups = placement.target_groups // replicas.num_targets  # of a request
         self.max_context = max_context
         draft = models.get(Role.DRAFT)
         self.draft_facts = draft_facts(draft.model) if draft else DraftFacts()
@@ -103,6 +108,9 @@ class Launcher:
             tp_groups = placement.worker_specs()
             num_used = sum(len(spec.devices) for tp_group in tp_groups for spec in tp_group)
             vocab_size = ModelSpec.from_directory(model_directory(models[Role.TARGET].model)).vocab_size
+
+            num_shared = admission.max_running * replicas.num_targets
+            most_drafted = math.ceil(num_shared / (replicas.num_drafts or replicas.num_targets))
 
             def setup_of(spec: WorkerSpec) -> Setup:
                 is_target = spec.role is Role.TARGET
@@ -122,7 +130,7 @@ class Launcher:
                     max_context=max_context,
                     tree_slots=TREE_SLOTS[self.device],
                     tenants=tuple(tenants) if is_target else (),
-                    max_running=admission.max_running,
+                    max_running=admission.max_running if is_target else most_drafted,
                     batch=batch,
                     steering=steering if is_target else None,
                     report_every_s=_REPORT_EVERY_S if self.device == "cpu" and num_used == available else 0.0,
@@ -133,12 +141,14 @@ class Launcher:
                 for tp_group in tp_groups
             ]
             targets = [group for group in self._worker_groups if group.role is Role.TARGET]
-            self._draft = next((group for group in self._worker_groups if group.role is Role.DRAFT), None)
+            self._drafts = [group for group in self._worker_groups if group.role is Role.DRAFT]
             for worker_group in self._worker_groups:
                 stack.callback(worker_group.close)
                 worker_group.start()
             self._await_ready(self._worker_groups, cancelled or threading.Event())
-            self._dispatcher = Dispatcher(targets, self._draft, admission=admission, recovery=recovery)
+            self._dispatcher = Dispatcher(
+                targets, self._drafts, admission=admission, recovery=recovery, replicas=replicas
+            )
             self._stack = stack.pop_all()
 
     @classmethod
@@ -152,14 +162,16 @@ class Launcher:
         max_restarts: int | None = None,
         batch: BatchLimits | None = None,
         control: Control | None = None,
+        replicas: Replicas = ONE_REPLICA,
         **options: Unpack[LaunchOptions],
     ) -> "Launcher":
-        """The processes that a plan's candidate needs.
+        """The processes that a plan's candidate needs, for one replica of it or several.
 
         `layout` defaults to the candidate's; co-located if its devices are to serve co-located policies, too. `control`
         decides how much is drafted. ValueError if the policy cannot be controlled, or the plan does not know its costs.
         """
         policy = candidate.build()
+        replicas.check(policy)
         layout = layout or policy.layout
         fallback = plan.candidates.get(PromptLookup.name)
         return cls(
@@ -169,7 +181,7 @@ class Launcher:
                 ranks=candidate.ranks,
                 target_groups=policy.target_groups,
                 device="cuda" if plan.device == "cuda" else "cpu",
-            ),
+            ).replicated(replicas),
             layout=layout,
             max_context=max_context,
             recovery=DraftRecovery(
@@ -184,6 +196,7 @@ class Launcher:
                 num_batches=policy.num_batches,
             ),
             steering=None if control is None else Steering.of(policy, control, candidate.costs),
+            replicas=replicas,
             **options,
         )
 
@@ -216,11 +229,13 @@ class Launcher:
     def _channels_of(
         self, spec: WorkerSpec, tp_groups: Sequence[Sequence[WorkerSpec]], executor: Executor
     ) -> tuple[str, ...]:
-        """Addresses of a leader's channels: a target's to the draft, the draft's to every target."""
+        """Addresses of a leader's channels, to every leader of the other role."""
         if self.layout is not Layout.DISAGGREGATED or spec.rank > 0:
             return ()
-        *targets, draft = (tp_group[0] for tp_group in tp_groups)
-        return tuple(executor.channel(target) for target in targets if spec in (target, draft))
+        peers = (leader for leader, *_ in tp_groups if leader.role is not spec.role)
+        if spec.role is Role.TARGET:
+            return tuple(executor.channel(spec, draft) for draft in peers)
+        return tuple(executor.channel(target, spec) for target in peers)
 
     def __enter__(self) -> "Launcher":
         return self
@@ -242,8 +257,8 @@ class Launcher:
 
     @property
     def num_restarts(self) -> int:
-        """Number of times the draft was restarted."""
-        return self._draft.num_starts - 1 if self._draft else 0
+        """Number of times that drafts were restarted."""
+        return sum(draft.num_starts - 1 for draft in self._drafts)
 
     def state(self) -> EngineState:
         """Requests, caches and draft, as of now."""

@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from queue import Empty, Queue
 
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.protocol import Generate, ScoreReport
 from swiftspec.engine.process.worker_group import WorkerGroup
+from swiftspec.engine.replica import Replica
 from swiftspec.engine.requests import RequestOptions
 from swiftspec.errors import EngineError
 from swiftspec.files.reading import brief
@@ -80,6 +81,7 @@ class RunningRequest:
     key: place in the order of submission.
     start_s: when it was submitted.
     policy: by which it runs: the fallback, after several targets have lost the draft that leads them.
+    replica: that serves it. draft: that drafts for its present programs, as soon as it can; None if they need none.
     command: what its present programs were begun with; None while it waits.
     targets_left: targets whose programs run.
     ending: why its programs are being ended.
@@ -99,6 +101,8 @@ class RunningRequest:
     options: RequestOptions
     key: int = -1
     start_s: float = field(default_factory=time.perf_counter)
+    replica: Replica | None = None
+    draft: WorkerGroup | None = None
     command: Generate | None = None
     targets_left: set[WorkerGroup] = field(default_factory=set)
     ending: Ending | None = None
@@ -115,14 +119,21 @@ class RunningRequest:
     failure: Exception | None = None
     scores: list[ScoreReport] = field(default_factory=list)
 
-    def begin(self, command: Generate, targets: Sequence[WorkerGroup]) -> None:
+    def begin(self, command: Generate, targets: Sequence[WorkerGroup], draft: WorkerGroup | None = None) -> None:
         """Note that its programs are begun, perhaps not for the first time."""
+        self.draft = draft
         self.command, self.is_due, self.deadline_s, self.ending = command, False, None, None
         self.targets_left = set(targets)
         if not self.tokens:  # what is told of tokens that are out stays
             self.scores.clear()
         if self.begun_s is None:
             self.begun_s = time.perf_counter()
+
+    @property
+    def draft_command(self) -> Generate:
+        """What its draft's program is begun with."""
+        assert self.command is not None
+        return replace(self.command, peers=tuple(sorted(target.group for target in self.targets_left)))
 
     @property
     def num_tokens(self) -> int:

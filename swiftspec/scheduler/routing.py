@@ -1,9 +1,14 @@
-"""Routing of requests to replicas: which of several equal engines serves the next one."""
+"""Routing of requests: which of several equal targets serves the next one, and which draft drafts for it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
 from typing import Protocol
 
-__all__ = ["ROUTERS", "LeastLoaded", "RoundRobin", "Router"]
+from swiftspec.policies.base import Layout, Policy
+from swiftspec.policies.effects import Role
+
+__all__ = ["ONE_REPLICA", "ROUTERS", "LeastLoaded", "Replicas", "RoundRobin", "Router"]
 
 
 class Router(Protocol):
@@ -51,9 +56,58 @@ class LeastLoaded:
 
     def choose(self, num_requests: Sequence[int]) -> int:
         """The index of the least number."""
-        count = len(num_requests)
-        self._last = min(range(count), key=lambda index: (num_requests[index], (index - self._last - 1) % count))
+        many = len(num_requests)
+        self._last = min(range(many), key=lambda index: (num_requests[index], (index - self._last - 1) % many))
         return self._last
 
 
 ROUTERS: Mapping[str, Callable[[], Router]] = {"round-robin": RoundRobin, "least-loaded": LeastLoaded}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """Number of equal targets, who serves which request, and how many groups of devices draft for them.
+
+    num_drafts: draft groups that all targets share: each request has the one with the fewest requests. Each target has
+    its own if not given. router: one of `ROUTERS`, of requests to targets.
+    """
+
+    num_targets: int = 1
+    num_drafts: int | None = None
+    router: str = "round-robin"
+
+    @property
+    def num_groups(self) -> Mapping[Role, int]:
+        """Targets, and draft groups, those of its own for each target included."""
+        return {Role.TARGET: self.num_targets, Role.DRAFT: self.num_drafts or self.num_targets}
+
+    def at_once(self, max_running: int) -> str:
+        """How many requests run at once, a clause: `at most 8 at once on each of 2 targets with 1 draft group`."""
+        each = f" on each of {self.num_targets} targets" if self.num_targets > 1 else ""
+        drafts = f" with {self.num_drafts} draft group{'s' * (self.num_drafts > 1)}" if self.num_drafts else ""
+        return f"at most {max_running} at once{each}{drafts}"
+
+    def devices(self, groups: Mapping[Role, tuple[int, ...]]) -> dict[Role, tuple[int, ...]]:
+        """Devices of all, given those of one: these, and then those after all of these, the targets' first."""
+        further = count(1 + max(device for devices in groups.values() for device in devices))
+        return {
+            role: (*groups[role], *islice(further, (self.num_groups[role] - 1) * len(groups[role])))
+            for role in Role
+            if role in groups
+        }
+
+    def check(self, policy: Policy) -> None:
+        """ValueError, naming the field, if a policy cannot run so."""
+        if self.num_targets < 1:
+            raise ValueError(f"num_targets is {self.num_targets}; expected at least 1")
+        if self.router not in ROUTERS:
+            raise ValueError(f"router is {self.router!r}; expected {' or '.join(ROUTERS)}")
+        if self.num_drafts is None:
+            return
+        if self.num_drafts < 1:
+            raise ValueError(f"num_drafts is {self.num_drafts}; expected at least 1")
+        if policy.layout is not Layout.DISAGGREGATED or policy.target_groups > 1:
+            raise ValueError(f"num_drafts is {self.num_drafts}; {policy.name} has no draft that targets could share")
+
+
+ONE_REPLICA = Replicas()

@@ -10,9 +10,9 @@ from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.policies.effects import Role
+from swiftspec.scheduler.routing import ONE_REPLICA, Replicas
 from swiftspec.simulator.latency import LatencyTable
-from swiftspec.simulator.replica import ONE_REPLICA
-from swiftspec.simulator.serving import Job, Replicas, ServingRun
+from swiftspec.simulator.serving import Job, ServingRun
 from swiftspec.simulator.setup import Setup
 from swiftspec.timing.steps import Latencies
 

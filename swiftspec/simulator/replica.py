@@ -1,17 +1,16 @@
 """A simulated replica: admission of its requests, and the device groups that run their programs.
 
-A request that gave way begins again with another program: programs have numbers of their own. Several replicas may run
-the drafts of their requests on the same devices, a draft pool.
+A request that gave way begins again with another program: programs have numbers of their own. Several replicas may
+share groups of devices for the drafts of their requests, a draft pool.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import simpy
 
-from swiftspec.policies import Layout, Policy
+from swiftspec.policies import Policy
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
-from swiftspec.scheduler.routing import ROUTERS
+from swiftspec.scheduler.routing import Router
 from swiftspec.simulator.driver import connected
 from swiftspec.simulator.jobs import ServedRequest
 from swiftspec.simulator.process import RequestPart
@@ -19,42 +18,14 @@ from swiftspec.simulator.programs import RequestPrograms, begin_scoring
 from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
 from swiftspec.timing.timeline import Span
 
-__all__ = ["ONE_REPLICA", "DraftPool", "Replica", "Replicas"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replicas:
-    """Number of replicas, who serves which request, and how many groups of devices draft for them.
-
-    num_drafts: draft groups that the targets share; each target has its own if not given. Target i uses group i modulo
-    their number. router: one of `ROUTERS`.
-    """
-
-    num_targets: int = 1
-    num_drafts: int | None = None
-    router: str = "round-robin"
-
-    def check(self, policy: Policy) -> None:
-        """ValueError, naming the field, if a policy cannot run so."""
-        if self.num_targets < 1:
-            raise ValueError(f"num_targets is {self.num_targets}; expected at least 1")
-        if self.router not in ROUTERS:
-            raise ValueError(f"router is {self.router!r}; expected {' or '.join(ROUTERS)}")
-        if self.num_drafts is None:
-            return
-        if not 1 <= self.num_drafts <= self.num_targets:
-            raise ValueError(f"num_drafts is {self.num_drafts}; expected 1 to the {self.num_targets} targets")
-        if policy.layout is not Layout.DISAGGREGATED or policy.target_groups > 1:
-            raise ValueError(f"num_drafts is {self.num_drafts}; {policy.name} has no draft that targets could share")
-
-
-ONE_REPLICA = Replicas()
+__all__ = ["DraftPool", "Replica"]
 
 
 class Replica:
     """One target with its draft, and the requests that it serves.
 
     numbers: numbers of programs, no two of which are equal on any device group. ended: called when a request has ended.
+    drafts: router of its requests to the groups of a pool, if it is in one.
 
     groups: those that its requests run on, the target's first; to be set before the first request.
     """
@@ -68,11 +39,12 @@ class Replica:
         programs: RequestPrograms,
         numbers: Iterator[int],
         ended: Callable[[], None],
+        drafts: Router | None = None,
     ) -> None:
         self.groups: list[ServingGroup] = []
         self.steps: list[ComputedStep] = []
         self._env, self._policy, self._programs, self._numbers = env, policy, programs, numbers
-        self._ended = ended
+        self._ended, self._drafts = ended, drafts
         self._queue = AdmissionQueue(admission)
         self._requests: dict[int, ServedRequest] = {}
         self._program_of: dict[int, int] = {}  # of each request that runs
@@ -127,7 +99,12 @@ class Replica:
 
     def _groups_of(self, request: ServedRequest) -> list[ServingGroup]:
         """Where a request runs: a prompt is scored by one target, without a draft."""
-        return self.groups[:1] if request.job.is_scored else self.groups
+        if request.job.is_scored:
+            return self.groups[:1]
+        if self._drafts is None:
+            return self.groups
+        target, *drafts = self.groups
+        return [target, drafts[self._drafts.choose([len(draft) for draft in drafts])]]
 
     def note_commit(self, program: int, tokens: tuple[int, ...]) -> None:
         """Count tokens as output; whoever has to give way for them is stopped."""
@@ -165,7 +142,7 @@ class Replica:
 
 
 class DraftPool:
-    """A draft's device group that serves several replicas."""
+    """Device groups of drafts that serve several replicas."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas

@@ -19,7 +19,7 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.group import Group
-from swiftspec.scheduler.routing import ROUTERS
+from swiftspec.scheduler.routing import ONE_REPLICA, ROUTERS, LeastLoaded, Replicas
 from swiftspec.simulator.draft_server import has_draft_server, usual_patience_s
 from swiftspec.simulator.driver import device_groups, group_degrees, group_ranks
 from swiftspec.simulator.jobs import Job, ServedRequest, ServingRun
@@ -27,12 +27,12 @@ from swiftspec.simulator.latency import LatencySampler, LatencyTable
 from swiftspec.simulator.oracle import CandidatePool
 from swiftspec.simulator.process import DeviceGroup, Events
 from swiftspec.simulator.programs import LoggedPrograms, ReplayedPrograms, RequestPrograms, TracedPrograms
-from swiftspec.simulator.replica import ONE_REPLICA, DraftPool, Replica, Replicas
+from swiftspec.simulator.replica import DraftPool, Replica
 from swiftspec.simulator.serving_group import ServingGroup
 from swiftspec.simulator.texts import StretchedText
 from swiftspec.timing.steps import Latencies
 
-__all__ = ["Job", "OpenServing", "Replicas", "ServedRequest", "Serving", "ServingRun"]
+__all__ = ["Job", "OpenServing", "ServedRequest", "Serving", "ServingRun"]
 
 
 class Serving:
@@ -165,6 +165,7 @@ class _Run:
         self._router = ROUTERS[replicas.router]()
         self._done, self._num_done = done, 0
         numbers = count()
+        drafts = None if replicas.num_drafts is None else LeastLoaded()
         self._replicas = [
             Replica(
                 self.env,
@@ -173,10 +174,11 @@ class _Run:
                 programs=programs,
                 numbers=numbers,
                 ended=self._note_end,
+                drafts=drafts,
             )
             for _ in range(replicas.num_targets)
         ]
-        self._pools: list[DraftPool] = []
+        self._pool = DraftPool(self._replicas)
         if replicas.num_drafts is None:
             self._groups = list(self._own_drafts(seed))
         else:
@@ -191,21 +193,18 @@ class _Run:
 
     def _shared_drafts(self, seed: int, num_drafts: int) -> Iterator[ServingGroup]:
         serving, num_targets = self._serving, len(self._replicas)
-        for number in range(num_drafts):
-            served = self._replicas[number::num_drafts]
-            device = DeviceGroup(self.env, Role.DRAFT, meter=serving.new_meter(seed, num_targets + number))
-            pool = DraftPool(served)
-            draft = ServingGroup(device, serving.new_group(device.role), pool)
-            self._pools.append(pool)
-            yield draft
-            for replica in served:
-                target = DeviceGroup(
-                    self.env, Role.TARGET, meter=serving.new_meter(seed, self._replicas.index(replica))
-                )
-                target.peers.append(device)
-                device.peers.append(target)
-                replica.groups = [ServingGroup(target, serving.new_group(target.role), replica), draft]
-                yield replica.groups[0]
+        drafts = []
+        for number in range(num_targets, num_targets + num_drafts):
+            device = DeviceGroup(self.env, Role.DRAFT, meter=serving.new_meter(seed, number))
+            drafts.append(ServingGroup(device, serving.new_group(device.role), self._pool))
+        yield from drafts
+        for number, replica in enumerate(self._replicas):
+            target = DeviceGroup(self.env, Role.TARGET, meter=serving.new_meter(seed, number))
+            for draft in drafts:
+                target.peers.append(draft.device)
+                draft.device.peers.append(target)
+            replica.groups = [ServingGroup(target, serving.new_group(target.role), replica), *drafts]
+            yield replica.groups[0]
 
     def start(self) -> None:
         """Let the device groups wait for requests."""
@@ -226,7 +225,7 @@ class _Run:
             raise RuntimeError("deadlock: programs wait for messages that nobody sends")
         ends_s = [request.ended_s for request in self._requests if request.ended_s is not None]
         steps = [step for replica in self._replicas for step in replica.steps]
-        steps += [step for pool in self._pools for step in pool.steps]
+        steps += self._pool.steps
         if len(self._replicas) > 1:
             steps.sort(key=attrgetter("end_s"))
         return ServingRun(

@@ -52,6 +52,10 @@ class ServingGroup:
         self._has_deadlines = False  # whether one of them has ever waited for a limited time
         self._host_scale = 1.0  # of host times, since the last step: requests that shared it share them, too
 
+    def __len__(self) -> int:
+        """Requests whose programs run here."""
+        return len(self._parts)
+
     def add(
         self, program: int, generator: Program, part: RequestPart, *, is_elastic: bool, tpot_s: float | None = None
     ) -> None:

@@ -25,6 +25,7 @@ from swiftspec.policies import Request
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controls.control import Control
+from swiftspec.scheduler.routing import ONE_REPLICA, Replicas
 from swiftspec.timing.timeline import Timeline
 
 __all__ = ["LoadEngine", "MeasuredLoad", "engine_for_load", "load_requests", "measure_load"]
@@ -79,9 +80,10 @@ def measure_load(
     admission: AdmissionLimits,
     batch: BatchLimits,
     control: Control | None = None,
+    replicas: Replicas = ONE_REPLICA,
     progress: Callable[[int, int, str], None],
 ) -> MeasuredLoad:
-    """Serve a workload by one of a plan's candidates.
+    """Serve a workload by one of a plan's candidates, or several replicas of it.
 
     ValueError: if the plan is for another machine, or a request could never fit into the cache. KeyboardInterrupt: if
     Ctrl-C ended it early. swiftspec.errors.EngineError: if a process of the target died.
@@ -95,6 +97,7 @@ def measure_load(
         admission=admission,
         batch=batch,
         control=control,
+        replicas=replicas,
         progress=progress,
     ) as engine:
         return engine.serve(workload, requests, progress=progress)
@@ -111,19 +114,26 @@ def engine_for_load(
     admission: AdmissionLimits,
     batch: BatchLimits,
     control: Control | None = None,
+    replicas: Replicas = ONE_REPLICA,
     progress: Callable[[int, int, str], None],
 ) -> Iterator["LoadEngine"]:
     """An engine of one of a plan's candidates, warmed up, for workloads of these requests. Raises as `measure_load`."""
-    check_devices(plan, [candidate], source=source)
+    check_devices(plan, [candidate], source=source, replicas=replicas)
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     progress(0, len(requests), f"{candidate.policy}: starting processes")
     with (
         Launcher.for_candidate(
-            plan, candidate, max_context=longest, admission=admission, batch=batch, control=control
+            plan,
+            candidate,
+            max_context=longest,
+            admission=admission,
+            batch=batch,
+            control=control,
+            replicas=replicas,
         ) as engine,
         interrupts_noted() as interrupted,
     ):
-        warm = [_shortened(request) for request in requests[: admission.max_running]]
+        warm = [_shortened(request) for request in requests[: admission.max_running * replicas.num_targets]]
         _Run(engine, candidate, plan.sampling, workload, interrupted, lambda _: None).open(warm, [0.0] * len(warm))
         yield LoadEngine(engine, candidate, plan.sampling, interrupted)
 

@@ -13,6 +13,7 @@ from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
+from swiftspec.scheduler.routing import ONE_REPLICA, Replicas
 from tests.engine.fake_workers import Engine
 from tests.engine.pairs import references, with_mask_token, write_pair
 from tests.engine.victims import generate
@@ -31,21 +32,25 @@ def start_engine(
     layout: Layout,
     *,
     target_groups: int = 1,
+    replicas: Replicas = ONE_REPLICA,
     ranks: Mapping[Role, int] | None = None,
     **options: Any,
 ) -> Launcher:
     """A core a process; several of the target share both, those of the draft one: what they say is the same."""
     ranks = ranks or {}
+    target_groups *= replicas.num_targets
     groups = {Role.TARGET: tuple(number % 2 for number in range(target_groups * ranks.get(Role.TARGET, 1)))}
+    draft_groups = replicas.num_groups[Role.DRAFT]
     if layout is Layout.DISAGGREGATED:
-        groups[Role.DRAFT] = (1,) * ranks.get(Role.DRAFT, 1)
+        groups[Role.DRAFT] = (1,) * draft_groups * ranks.get(Role.DRAFT, 1)
     recovery = {name: options.pop(name) for name in ("patience_s", "max_restarts") if name in options}
     return Launcher(
         dict(zip((Role.TARGET, Role.DRAFT), pair, strict=True)),
-        Placement(groups=groups, ranks=ranks, target_groups=target_groups),
+        Placement(groups=groups, ranks=ranks, target_groups=target_groups, draft_groups=draft_groups),
         layout=layout,
         max_context=256,
         recovery=DraftRecovery(**recovery),
+        replicas=replicas,
         **options,
     )
 

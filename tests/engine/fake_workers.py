@@ -19,6 +19,7 @@ from swiftspec.engine.running import Generation, RequestEvent, RunningRequest
 from swiftspec.policies import Policy, Request, make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
+from swiftspec.scheduler.routing import ONE_REPLICA, Replicas
 from tests.engine.setups import setup
 
 ALONE = make_policy("autoregressive")
@@ -90,27 +91,38 @@ class Site(LocalExecutor):
         self.started.append(FakeWorker(setup))
         return self.started[-1]
 
-    def latest(self, role: Role) -> FakeWorker:
-        return next(worker for worker in reversed(self.started) if worker.setup.role is role)
+    def latest(self, role: Role, group: int = 0) -> FakeWorker:
+        place = (role, group)
+        return next(one for one in reversed(self.started) if (one.setup.role, one.setup.group) == place)
 
 
 class Engine:
     """A dispatcher over fake processes."""
 
-    def __init__(self, *, with_draft: bool = False, **limits: int) -> None:
+    def __init__(self, *, with_draft: bool = False, replicas: Replicas = ONE_REPLICA, **limits: int) -> None:
         self.site = Site()
-        roles = Role if with_draft else (Role.TARGET,)
-        self.groups = {role: WorkerGroup(self.site, [setup(role=role)], max_restarts=9) for role in roles}
-        for group in self.groups.values():
+        self.groups = {
+            role: [
+                WorkerGroup(self.site, [setup(role=role, group=group, max_running=8)], max_restarts=9)
+                for group in range(replicas.num_groups[role])
+            ]
+            for role in (Role if with_draft else (Role.TARGET,))
+        }
+        for group in self._groups:
             group.start()
             group.attend_start()
         self.target = self.site.latest(Role.TARGET)
         self.dispatcher = Dispatcher(
-            [self.groups[Role.TARGET]],
-            self.groups.get(Role.DRAFT),
+            self.groups[Role.TARGET],
+            self.groups.get(Role.DRAFT, []),
             admission=AdmissionLimits(**({"max_running": 8} | limits)),
             recovery=DraftRecovery(patience_s=1.0),
+            replicas=replicas,
         )
+
+    @property
+    def _groups(self) -> list[WorkerGroup]:
+        return [group for groups in self.groups.values() for group in groups]
 
     def submit(
         self, prompt: tuple[int, ...], *, max_new_tokens: int = 8, policy: Policy = ALONE, client: str = ""
@@ -126,7 +138,7 @@ class Engine:
 
     def close(self) -> None:
         self.dispatcher.close()
-        for group in self.groups.values():
+        for group in self._groups:
             group.close()
 
 

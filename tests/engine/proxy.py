@@ -112,7 +112,7 @@ class ProxiedSite(LocalExecutor):
         self._near, self._far = f"ipc://{folder / 'near'}", f"ipc://{folder / 'far'}"
         self.proxy = Proxy(self._near, self._far)
 
-    def channel(self, target: WorkerSpec, /) -> str:
+    def channel(self, target: WorkerSpec, draft: WorkerSpec, /) -> str:
         return self._near
 
     def start(self, setup: Setup) -> Worker:

@@ -9,7 +9,8 @@ from swiftspec.policies import make_policy
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.effects import Role
-from swiftspec.simulator.serving import Job, Replicas, ServingRun
+from swiftspec.scheduler.routing import Replicas
+from swiftspec.simulator.serving import Job, ServingRun
 from tests.builders import chain_trace, constant_profile, machine_profile
 from tests.simulator.test_serving import TRACE, jobs, linear_profile, outputs, serving
 
@@ -98,6 +99,18 @@ def test_a_shared_draft_that_is_slow_is_worse_the_more_targets_share_it() -> Non
     assert means[0] < means[1] < means[2]
 
 
+def test_several_drafts_of_one_target_are_better_than_one_where_drafting_takes_long() -> None:
+    machine = machine_profile(cost_ratio=2.0, noise=0.0)
+    asked = jobs(16, gap_s=0.005)
+    runs = [
+        serving(SwiftSpec(verify_rows=4), machine).run(asked, replicas=Replicas(num_drafts=number))
+        for number in (None, 1, 2, 4)
+    ]
+    assert all(all(outputs(run)) for run in runs)
+    means = [np.mean(e2e_s(run)) for run in runs]
+    assert means[0] == means[1] > means[2] > means[3]
+
+
 def test_as_many_pools_as_targets_are_the_targets_own_drafts() -> None:
     machine, asked = constant_profile(expand_s=0.001, verify_s=0.01, prefill_s=0.01), jobs(12, gap_s=0.02)
     own, pools = (
@@ -112,7 +125,7 @@ def test_as_many_pools_as_targets_are_the_targets_own_drafts() -> None:
     [
         (Replicas(num_targets=0), "num_targets is 0; expected at least 1"),
         (Replicas(router="random"), "router is 'random'; expected round-robin or least-loaded"),
-        (Replicas(num_targets=2, num_drafts=3), "num_drafts is 3; expected 1 to the 2 targets"),
+        (Replicas(num_targets=2, num_drafts=0), "num_drafts is 0; expected at least 1"),
         (Replicas(num_targets=2, num_drafts=1), "num_drafts is 1; autoregressive has no draft that targets could"),
     ],
 )

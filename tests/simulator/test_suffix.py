@@ -14,8 +14,9 @@ from swiftspec.policies.effects import Role
 from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
+from swiftspec.scheduler.routing import Replicas
 from swiftspec.simulator.driver import simulate
-from swiftspec.simulator.serving import Job, Replicas, Serving
+from swiftspec.simulator.serving import Job, Serving
 from swiftspec.timing.timeline import Phase, Timeline
 from tools.pictures import RECORDED
 

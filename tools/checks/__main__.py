@@ -25,8 +25,8 @@ from tools.checks.options import parser_of
 __all__ = ["CHECKS", "main"]
 
 CHECKS = (
-    *("atts", "controls", "drafts", "export", "fleet", "load", "neighbours", "predictions", "replay", "searches"),
-    *("serving", "sparse_plans", "tenants"),
+    *("atts", "controls", "drafts", "export", "fleet", "load", "neighbours", "predictions", "replay", "replicas"),
+    *("searches", "serving", "sparse_plans", "tenants"),
 )
 _PROGRAM = "python -m tools.checks"
 

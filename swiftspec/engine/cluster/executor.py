@@ -70,7 +70,9 @@ class ClusterExecutor:
         # All slots have devices of one kind.
         return max(max(spec.devices) for spec in self._slots) + 1
 
-    def channel(self, target: WorkerSpec, /) -> str:
+    def channel(self, target: WorkerSpec, draft: WorkerSpec, /) -> str:
+        if draft.group:
+            raise ValueError(f"the {draft.name} has no channel of its own; expected one draft on several machines")
         # The target's address: a draft may move to another node.
         spare = self._listener.look(self._slots.index(target))
         if spare is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -12,6 +12,7 @@ from swiftspec.engine.process.fork_server_client import ForkServer
 from swiftspec.engine.process.protocol import Setup, name_of
 from swiftspec.engine.process.worker_handle import LocalWorker, Worker
 from swiftspec.policies.effects import Role
+from swiftspec.scheduler.routing import Replicas
 
 __all__ = ["Executor", "LocalExecutor", "Placement", "WorkerSpec"]
 
@@ -22,8 +23,8 @@ class Executor(Protocol):
     def num_devices(self, device: Device, /) -> int:
         """Number of devices of a kind."""
 
-    def channel(self, target: WorkerSpec, /) -> str:
-        """Address of the channel between the leader of a target group and that of the draft."""
+    def channel(self, target: WorkerSpec, draft: WorkerSpec, /) -> str:
+        """Address of the channel between the leader of a target group and that of a draft group."""
 
     def tp_group(self, name: str, /) -> str:
         """Meeting place of a TP group of several ranks, different for each name."""
@@ -45,8 +46,8 @@ class LocalExecutor:
     def num_devices(self, device: Device) -> int:
         return num_devices_here(device)
 
-    def channel(self, target: WorkerSpec, /) -> str:
-        return f"ipc://{self._folder / f'channel-{target.group}'}"
+    def channel(self, target: WorkerSpec, draft: WorkerSpec, /) -> str:
+        return f"ipc://{self._folder / f'channel-{target.group}-{draft.group}'}"
 
     def tp_group(self, name: str, /) -> str:
         return f"file://{self._folder / f'tp-group-{name}'}"
@@ -56,7 +57,7 @@ class LocalExecutor:
 
 
 class WorkerSpec(NamedTuple):
-    """Devices of one process: a rank of a role's, or of a target group's, TP group."""
+    """Devices of one process: a rank of the TP group of one of a role's groups."""
 
     role: Role
     group: int
@@ -77,7 +78,7 @@ class Placement:
         unless they share a GPU; otherwise only the target's group, for both models.
     ranks: processes that divide each of a role's groups, and its models, equally; the default is one on a CPU, with a
         thread per core, and one for each GPU.
-    target_groups: equal groups that the target's devices are split into, each with a copy of the target.
+    target_groups, draft_groups: equal groups that a role's devices are split into, each with a copy of its model.
     device: "cpu" or "cuda". Kind of the devices. On a GPU a process is one rank with one GPU; roles that share a GPU
         are two processes on it.
     """
@@ -85,6 +86,7 @@ class Placement:
     groups: Mapping[Role, tuple[int, ...]]
     ranks: Mapping[Role, int] = field(default_factory=dict)
     target_groups: int = 1
+    draft_groups: int = 1
     device: Device = "cpu"
 
     def check(self, num_available: int) -> None:
@@ -102,6 +104,15 @@ class Placement:
                 noun, expected = ("GPUs", "one for each") if is_gpu else ("devices", "as many for each")
                 raise ValueError(f"{role} has {size} ranks on {per_group} {noun} of a group; expected {expected}")
 
+    def replicated(self, replicas: Replicas) -> Placement:
+        """The placement of several targets and drafts: this one's, and the devices after all of these."""
+        return replace(
+            self,
+            groups=replicas.devices(self.groups),
+            target_groups=self.target_groups * replicas.num_targets,
+            draft_groups=self.draft_groups * replicas.num_groups[Role.DRAFT],
+        )
+
     def worker_specs(self) -> list[list[WorkerSpec]]:
         """The processes of every TP group, target groups first; their devices are consecutive slices of the role's."""
         tp_groups = []
@@ -116,6 +127,6 @@ class Placement:
 
     def _split(self, role: Role) -> tuple[int, int]:
         """Number of a role's groups, and of the ranks of each."""
-        num_groups = self.target_groups if role is Role.TARGET else 1
+        num_groups = self.target_groups if role is Role.TARGET else self.draft_groups
         usual = 1 if self.device == "cpu" else max(1, len(self.groups[role]) // num_groups)
         return num_groups, self.ranks.get(role, usual)

@@ -37,7 +37,7 @@ class Setup:
     """Setup of a worker process.
 
     role: role whose program it runs or computes for.
-    group: its target group, if there are several; 0 otherwise.
+    group: its number among the groups of its role.
     rank, size: its rank in the TP group that computes the group's models together, and the group's size. Rank 0 leads.
     tp_group: meeting place of a TP group of several ranks: `file:///path` or `tcp://host:port/name`.
     models: by role; both if the policy is co-located.
@@ -46,7 +46,7 @@ class Setup:
     tenants: directories of the target's fine-tunes and adapters, numbered from 1.
     devices: cores, numbered among those that the process may use, or the one GPU.
     device: "cpu" or "cuda". Kind of the devices.
-    channels: rank 0 only: address of the channel to every peer; the target's end binds.
+    channels: rank 0 only: address of the channel to every group of the other role; the target's end binds.
     max_context, tree_slots: capacity of a sequence's caches.
     max_running: requests at once; each has a sequence.
     batch: limits of a step.
@@ -108,6 +108,7 @@ class Generate:
     patience_s: longest that a target waits for its draft before it decodes alone.
     alone: to a target: the draft is known to be gone. To a draft: the request is running without it.
     fallback: policy of the target while it is alone.
+    peers: groups of the other role that it exchanges messages with, in the order in which programs count them.
     tpot_s: the request's limit on the time per token.
     tenant: number of the tenant of the target; 0 is the target itself.
     """
@@ -119,6 +120,7 @@ class Generate:
     patience_s: float
     alone: bool
     fallback: Policy
+    peers: tuple[int, ...] = ()
     tpot_s: float | None = None
     tenant: int = 0
 

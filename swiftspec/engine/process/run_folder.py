@@ -18,7 +18,7 @@ __all__ = ["PREFIX", "run_folder"]
 PREFIX = "swiftspec-run-"
 _OWNER_FILE = "owner.lock"  # locked while the folder's launcher lives: the kernel releases the lock however that ends
 _MAX_SOCKET_BYTES = 107  # of a Unix socket's path, sockaddr_un of Linux
-_LONGEST_NAME = "channel-999"
+_LONGEST_NAME = "channel-99-99"
 _FALLBACKS = ("/tmp", "/var/tmp", "/dev/shm")
 
 

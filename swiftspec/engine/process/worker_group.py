@@ -116,6 +116,16 @@ class WorkerGroup:
         """Whether it is ready, and has ended what it was told to end: a suspended one would hold its caches."""
         return self.is_ready and not self._cancelled
 
+    @property
+    def num_open(self) -> int:
+        """Requests that it has not finished."""
+        return len(self._open)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it is responsive, and a request more has caches there."""
+        return self.is_responsive and self.num_open < self._setups[0].max_running
+
     def knows(self, number: int) -> bool:
         """Whether a request was given to these processes, even if they have finished it."""
         return number in self._begun

@@ -114,11 +114,14 @@ class WorkerLoop:
         residual = self._residual(command)
         part = RequestPart(
             role=self._setup.role,
-            group=self._setup.group,
+            # That of a program, as timelines have it: a replica's only group is its first.
+            group=self._setup.group if command.policy.target_groups > 1 else 0,
             sequence=sequence,
             tenant=command.tenant,
             models=self._models,
-            peers=[channel.open(number, self._payload(command, sequence, residual)) for channel in self._channels],
+            peers=[
+                self._channels[peer].open(number, self._payload(command, sequence, residual)) for peer in command.peers
+            ],
             commit=partial(self._report_commit, number),
             sampler=command.sampler,
             residual=residual,

@@ -17,7 +17,7 @@ from swiftspec.planner.search.backends import Workers, uncollected
 from swiftspec.planner.under_load.load_curves import Means
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.progress import Progress
-from swiftspec.simulator.replica import Replicas
+from swiftspec.scheduler.routing import Replicas
 from swiftspec.simulator.setup import Setup
 
 __all__ = ["LoadSimulations", "ShareServer", "Simulation", "Task", "steady_point"]

@@ -17,7 +17,7 @@ from swiftspec.artifacts.workload import RequestClass, Workload, WorkloadRequest
 from swiftspec.planner.load import Load, check_divisible, load_of
 from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.option import Key, Option
-from swiftspec.simulator.replica import Replicas
+from swiftspec.scheduler.routing import Replicas
 
 __all__ = ["Kind", "planned_workload", "replica_share"]
 

@@ -16,7 +16,7 @@ from swiftspec.planner.fleet.sizing import Bracket
 from swiftspec.planner.load import Load, load_of
 from swiftspec.planner.under_load.load_curves import Means
 from swiftspec.planner.under_load.schedule import draft_schedule
-from swiftspec.simulator.replica import Replicas
+from swiftspec.scheduler.routing import Replicas
 
 __all__ = ["break_evens", "described_fleet", "described_load", "speed_at"]
 

@@ -48,10 +48,10 @@ from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import BLOCK_TOKENS
 from swiftspec.scheduler.controls.named import control_under
+from swiftspec.scheduler.routing import ONE_REPLICA, Replicas
 from swiftspec.simulator.driver import group_degrees, group_ranks
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.load import named_prompts, serve_workload
-from swiftspec.simulator.replica import ONE_REPLICA, Replicas
 from swiftspec.simulator.setup import Setup
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
