@@ -22,7 +22,9 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "scheduler": frozenset({"policies"}),
     "engines": frozenset({"devices", "models", "scheduler"}),
     "timing": frozenset({"engines", "files", "policies", "numpy", "pydantic"}),
-    "artifacts": frozenset({"engines", "timing", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
+    "artifacts": frozenset(
+        {"engines", "timing", "files", "models", "policies", "scheduler", "numpy", "scipy", "pydantic"}
+    ),
     "workload": frozenset({"artifacts", "files", "numpy"}),
     "acceptance": frozenset({"timing", "artifacts", "files", "models", "policies", "numpy", "scipy", "pydantic"}),
     "costmodel": frozenset(

@@ -118,11 +118,10 @@ def show_load_report(report: LoadReport) -> None:
     console.table("Percentiles, in ms", tails, rows, num_text_columns=2)
     has_retimed = any(policy.retimed for policy in report.policies)
     console.paragraph()
+    at_once = report.replicas.at_once(report.max_running)
     console.paragraph(
-        f"{count(report.num_requests, 'request')} under {report.workload}, {report.replicas.at_once(report.max_running)}; "
-        "every request once."
-        + " Re-timed: simulated again with the step latencies during the measurement."
-        * has_retimed
+        f"{count(report.num_requests, 'request')} under {report.workload}, {at_once}; every request once."
+        + " Re-timed: simulated again with the step latencies during the measurement." * has_retimed
     )
     for policy in report.policies if is_retraced else ():
         console.paragraph(_acceptance(policy))
