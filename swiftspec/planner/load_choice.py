@@ -197,7 +197,9 @@ def _shaped_for(at_once: int, leaders: Sequence[Option], load: Load, found: Sear
     for leader in leaders:
         if not (leader.policy.plain or leader.policy.drafts_from_text):
             own = [option for option in found.options if option.policy.name == leader.policy.name]
-            yield max(own, key=lambda option: closed.estimate(option, shared))
+            plausible = max(own, key=lambda option: closed.estimate(option, shared))
+            yield plausible
+            yield from (replace(plausible, policy=policy) for policy in plausible.policy.load_variants())
 
 
 def _variants(

@@ -128,6 +128,9 @@ class Policy(Protocol):
     def search_space(cls) -> Iterator["Policy"]:
         """The shapes a planner tries."""
 
+    def load_variants(self) -> Iterator["Policy"]:
+        """This shape with what only pays where requests wait for each other."""
+
     @classmethod
     def host_shapes(cls) -> Iterator["Policy"]:
         """The shapes that a profile runs for what programs take between forwards, by the policy and its size."""
@@ -165,6 +168,9 @@ class Shape:
     num_batches: ClassVar[int] = 1
     keeps_tree: ClassVar[bool] = False
     searched: ClassVar[bool] = True
+
+    def load_variants(self) -> Iterator[Any]:
+        yield from ()
 
     @classmethod
     def host_shapes(cls) -> Iterator[Any]:

@@ -19,7 +19,7 @@ from swiftspec.policies.base import lacks_mask, sends_features, shape_of
 from swiftspec.policies.effects import Role
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["Fit", "Option", "feasible_options", "fitted_temperature", "longest_context"]
+__all__ = ["Fit", "Option", "feasible_options", "fitted_miss_exponent", "fitted_temperature", "longest_context"]
 
 # How far beyond the measured grid latencies are still used: rows are extrapolated, contexts held flat.
 MAX_ROWS_FACTOR = 2
@@ -41,6 +41,7 @@ class Fit:
         self.fields = {
             "draft_temperature": fitted_temperature(trace),
             "acceptance": round(min(max(shares[0], _LEAST_SHARE), 1 - _LEAST_SHARE), 3),
+            "miss_exponent": fitted_miss_exponent(shares),
             "rank_acceptance": tuple(round(share, 4) for share in shares),
         }
 
@@ -48,6 +49,20 @@ class Fit:
         """The same shape with its fittable fields fitted."""
         shape = shape_of(policy)
         return make_policy(policy.name, **shape | {name: self.fields[name] for name in shape.keys() & self.fields})
+
+
+def fitted_miss_exponent(shares: Sequence[float]) -> float:
+    """The exponent of the power law by which more likely tokens miss the one after a rejection less often.
+
+    shares: of tokens that are the draft's first choice, which is rejected then, second, and so on. By least squares of
+    logarithms; 1 where fewer than two numbers of tokens ever miss.
+    """
+    missed = 1 - np.cumsum(shares)  # by the first, the first two, ..
+    few = np.arange(1, len(shares))[missed[1:] > _LEAST_SHARE]
+    if len(few) < 2:
+        return 1.0
+    slope, _ = np.polyfit(np.log(few), np.log(missed[few] / missed[0]), 1)
+    return round(max(-float(slope), _LEAST_SHARE), 3)
 
 
 def fitted_temperature(trace: AcceptanceTrace) -> float:

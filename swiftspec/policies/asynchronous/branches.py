@@ -42,12 +42,18 @@ Branches = dict[Outcome, Branch]
 
 
 def prepared_rounds(
-    request: Request, num_draft_tokens: int, prepare: Callable[[Subtree], Subprogram[Branches]]
+    request: Request,
+    num_draft_tokens: int,
+    prepare: Callable[[Subtree], Subprogram[Branches]],
+    *,
+    miss_draft_tokens: int | None = None,
 ) -> Program:
     """The draft's program: send a chain, `prepare` for its possible outcomes, continue from the actual one.
 
-    An outcome that was not prepared costs the forwards of a new chain. Only KV of verified tokens is kept.
+    An outcome that was not prepared costs the forwards of a new chain, of `miss_draft_tokens`, or as many as any other.
+    Only KV of verified tokens is kept.
     """
+    after_miss = num_draft_tokens if miss_draft_tokens is None else miss_draft_tokens
     yield from prefill(Role.DRAFT, request.prompt[:-1])
     root, position = request.prompt[-1], request.root_position
     chain = yield from _just_in_time(root, position, num_draft_tokens)
@@ -62,7 +68,7 @@ def prepared_rounds(
         root = verified[-1]
         position += len(verified)
         branch = prepared.get((len(verified) - 1, root))
-        chain = branch.tokens if branch else (yield from _just_in_time(root, position, num_draft_tokens))
+        chain = branch.tokens if branch else (yield from _just_in_time(root, position, after_miss))
 
 
 def receive_outcome(chain: tuple[int, ...]) -> Subprogram[tuple[int, ...]]:
@@ -121,5 +127,6 @@ def _just_in_time(root: int, position: int, num_draft_tokens: int) -> Subprogram
         row = Row(tokens[-1], position + depth, (1 << depth) - 1)
         (candidates,) = yield from draft_forward((row,), 1)
         tokens.append(candidates.tokens[0])
-    yield KeepKV(Role.DRAFT, (), 0)
+    if num_draft_tokens:
+        yield KeepKV(Role.DRAFT, (), 0)
     return tuple(tokens[1:])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swiftspec.policies.asynchronous.branches import Branch, receive_outcome, roll_out
-from swiftspec.policies.asynchronous.ssd import Ssd, fan_out, likeliest
+from swiftspec.policies.asynchronous.ssd import Ssd, likeliest
 from swiftspec.policies.base import DraftKind
 from swiftspec.policies.effects import (
     KeepKV,
@@ -64,8 +64,8 @@ class SsdHead(Ssd):
 
 def _draft(request: Request, shape: SsdHead) -> Program:
     num_draft_tokens = shape.num_draft_tokens
-    counts = fan_out(num_draft_tokens, shape.branches, shape.acceptance)
-    num_candidates = max(counts) + 1
+    after_miss = min(shape.miss_draft_tokens, num_draft_tokens)
+    num_candidates = 1 + max(*shape.fan_out(num_draft_tokens), *shape.fan_out(after_miss))
     if not (yield from _receive_prompts_features()):
         return
     yield from prefill(Role.DRAFT, request.prompt[:-1])
@@ -77,13 +77,14 @@ def _draft(request: Request, shape: SsdHead) -> Program:
             yield Send(window)
             answers = yield from _read_on(window, fresh, branch, num_slots, num_candidates)
         else:
-            window, answers = yield from _just_in_time(position, fresh, num_slots, num_draft_tokens, num_candidates)
-        outcomes = likeliest(answers, window.tokens[1:], counts)
+            window, answers = yield from _just_in_time(position, fresh, num_slots, after_miss, num_candidates)
+        chain = window.tokens[1:]
+        outcomes = likeliest(answers, chain, shape.fan_out(len(chain)))
         prepared = yield from roll_out(
             window, outcomes, num_draft_tokens, root_has_slot=False, num_candidates=num_candidates
         )
-        num_slots = num_draft_tokens * (1 + len(prepared))
-        fresh = yield from receive_outcome(window.tokens[1:])
+        num_slots = len(chain) + num_draft_tokens * len(prepared)
+        fresh = yield from receive_outcome(chain)
         if not fresh:
             return
         position += len(fresh)
@@ -118,13 +119,14 @@ def _just_in_time(
     rows = _verified_rows(fresh, position, num_slots)
     *_, candidates = yield from draft_forward(rows, num_candidates)
     yield KeepKV(Role.DRAFT, tuple(range(num_slots, num_slots + len(rows))), len(rows))
-    answers, chain = [candidates], [candidates.tokens[0]]
+    answers, chain = [candidates], [candidates.tokens[0]][:num_draft_tokens]
     while len(chain) < num_draft_tokens:
         answers += yield from draft_forward((_last_row(chain, position),), num_candidates)
         chain.append(answers[-1].tokens[0])
     window = Subtree.chain(position, (fresh[-1], *chain))
     yield Send(window)
-    answers += yield from draft_forward((_last_row(chain, position),), num_candidates)
+    if chain:
+        answers += yield from draft_forward((_last_row(chain, position),), num_candidates)
     return window, answers
 
 
