@@ -126,6 +126,7 @@ class OneOfThem:
     """Another control: drafts for the first request of a round, and for nobody else."""
 
     learns: ClassVar[bool] = False
+    weighs_drafts: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.rounds = 0

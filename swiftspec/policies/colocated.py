@@ -47,9 +47,12 @@ class Text(Protocol):
         """The continuation to verify, under the text's last token; that token alone if there is none."""
 
 
-def colocated_round(request: Request, subtree: Subtree) -> Subprogram[RoundOutput]:
-    """Verify a subtree under the output's last token, commit what is accepted, and keep its KV at the target."""
-    choices = yield from target_forward(subtree.rows())
+def colocated_round(request: Request, subtree: Subtree, log_probs: tuple[float, ...] = ()) -> Subprogram[RoundOutput]:
+    """Verify a subtree under the output's last token, commit what is accepted, and keep its KV at the target.
+
+    log_probs: as of a `TargetForward`.
+    """
+    choices = yield from target_forward(subtree.rows(), () if request.ratio_tested else log_probs)
     path, verified = follow(subtree, choices)
     tokens, finished = request.clip(verified, num_generated=subtree.position - request.root_position)
     yield Commit(tokens)
@@ -90,12 +93,13 @@ def tree_rounds(
     yield from prefill(Role.TARGET, request.prompt[:-1])
     unread = list(request.prompt[:-1])  # by the draft
     while True:
-        subtree = text.subtree() if text and tree.is_bare else None
+        subtree, log_probs = text.subtree() if text and tree.is_bare else None, tuple[float, ...]()
         if subtree is None or len(subtree.tokens) == 1:
             if (yield from read_unread(unread, tree.position)):
                 yield from grow()
             subtree = tree.best(verify_rows, least_probability=least_probability)
-        _, tokens, finished = yield from colocated_round(request, subtree)
+            log_probs = tree.path_log_probs(subtree)
+        _, tokens, finished = yield from colocated_round(request, subtree, log_probs)
         if text:
             text.extend(tokens, finished=finished)
         if finished:

@@ -138,9 +138,13 @@ class DraftForward:
 
 @dataclass(frozen=True, slots=True)
 class TargetForward:
-    """One forward of the target. Answer: the target's own next token per row (greedy, or drawn)."""
+    """One forward of the target. Answer: the target's own next token per row (greedy, or drawn).
+
+    `log_probs`: of the paths to the rows after the first one, as the draft sees them, if it is known.
+    """
 
     rows: tuple[Row, ...]
+    log_probs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +266,9 @@ def draft_forward(
     return candidates
 
 
-def target_forward(rows: tuple[Row, ...]) -> Subprogram[tuple[int, ...]]:
+def target_forward(rows: tuple[Row, ...], log_probs: tuple[float, ...] = ()) -> Subprogram[tuple[int, ...]]:
     """TargetForward, typed."""
-    choices: tuple[int, ...] = yield TargetForward(rows)
+    choices: tuple[int, ...] = yield TargetForward(rows, log_probs)
     return choices
 
 

@@ -24,8 +24,8 @@ class Request:
     mask_token : int
         Token at which a parallel draft guesses a later one; -1 if the draft has none.
     ratio_tested : bool
-        Whether the target chooses by the draft's probabilities, so that what it chooses after a row depends on what was
-        drafted there.
+        Whether the target chooses by the draft's probabilities. What it chooses after a row then depends on what was
+        drafted there, and which rows are verified must not.
     num_output : int
         Tokens at the end of the prompt that are output already: of a request that is continued.
     earlier : EarlierOutputs or None

@@ -262,6 +262,18 @@ class TokenTree(SlottedTree[_Node]):
             parents.append(index)
         return Subtree(root.position, tuple(tokens), tuple(parents))
 
+    def path_log_probs(self, subtree: Subtree) -> tuple[float, ...]:
+        """Log-probability of the path to each node of one of its subtrees after the root, as the draft sees it."""
+        nodes: list[_Node | None] = [self._root]
+        found = [0.0]
+        for token, parent in zip(subtree.tokens[1:], subtree.parents[1:], strict=True):
+            above = nodes[parent]
+            assert above is not None, "a node with children was forwarded"
+            rank = above.tokens.index(token)
+            nodes.append(above.children[rank] if rank < len(above.children) else None)
+            found.append(found[parent] + above.logprobs[rank])
+        return tuple(found[1:])
+
     def best_chain(self, num_rows: int) -> Subtree:
         """The root, and from it on the likeliest candidate after each node, up to `num_rows` nodes in all."""
         node, tokens = self._root, [self._root.token]

@@ -26,6 +26,7 @@ class Ask(NamedTuple):
     is_elastic: whether an answer for the first rows will do.
     since_s: when the program asked.
     num_overtaken: steps for other asks since then.
+    log_probs: of the paths to its rows after the first one, as the draft sees them, if it is known.
     """
 
     request: int
@@ -36,6 +37,7 @@ class Ask(NamedTuple):
     is_elastic: bool = False
     since_s: float = 0.0
     num_overtaken: int = 0
+    log_probs: tuple[float, ...] = ()
 
 
 class Grant(NamedTuple):
@@ -70,7 +72,7 @@ def ask_of(request: int, effect: Forward, *, num_rows: int, is_elastic: bool, si
     elif isinstance(effect, Prefill):
         return Ask(request, effect.role, kind, num_rows, is_prefill=True, since_s=since_s)
     elif isinstance(effect, TargetForward):
-        return Ask(request, model, kind, num_rows, is_elastic=is_elastic, since_s=since_s)
+        return Ask(request, model, kind, num_rows, is_elastic=is_elastic, since_s=since_s, log_probs=effect.log_probs)
     else:
         kind = ForwardKind.FIRST_HALF if isinstance(effect, TargetExit) else ForwardKind.SECOND_HALF
     return Ask(request, model, kind, num_rows, since_s=since_s)

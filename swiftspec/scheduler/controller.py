@@ -13,6 +13,7 @@ from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.steered import steered_programs
 from swiftspec.scheduler.asks import Ask, equal_shares
+from swiftspec.scheduler.calibration import Calibration
 from swiftspec.scheduler.controls.control import Control, Demand
 from swiftspec.scheduler.costs import CachedCosts, MeasuredCosts, RoundCosts
 from swiftspec.scheduler.survival import Survival
@@ -95,7 +96,8 @@ class Controller:
         self._num_unknown = num_first
         self._pause = self._explore_at = explore_every  # in steps
         self._drafting_pause = min(_FIRST_PAUSE, explore_every)
-        self._survival = Survival()
+        self._survival, self._calibration = Survival(), Calibration()
+        self._last_log_probs: dict[int, tuple[float, ...]] = {}  # of the rows of each request in the last step
         self._paces: dict[int, _Pace] = {}
         self._planned: dict[int, int] = {}  # rows of each request's next verification
         self._num_steps = 0
@@ -134,15 +136,17 @@ class Controller:
         if self._is_exploring:
             return equal_shares(wanted, num_rows)
         planned = [min(ask.num_rows, self._planned.get(ask.request, 0)) for ask in asks]
-        if all(planned) and sum(planned) <= num_rows:
+        weighs_drafts = self._control.weighs_drafts and any(ask.log_probs for ask in asks)
+        if all(planned) and sum(planned) <= num_rows and not weighs_drafts:
             return planned
-        demands = [self._demand(ask.request, ask.num_rows, now_s) for ask in asks]
+        demands = [self._demand(ask.request, ask.num_rows, now_s, ask.log_probs) for ask in asks]
         drafted = _CostsAfterDrafting(self._costs, self._drafting_s(wanted))
         return self._control.rows(demands, costs=drafted, max_rows=num_rows)
 
-    def note_step(self, granted: Iterable[tuple[int, int]], now_s: float) -> None:
+    def note_step(self, granted: Sequence[tuple[Ask, int]], now_s: float) -> None:
         """Note that a verification begins, with the rows of each request."""
-        rows = dict(granted)
+        rows = {ask.request: num_rows for ask, num_rows in granted}
+        self._last_log_probs = {ask.request: ask.log_probs[: num_rows - 1] for ask, num_rows in granted}
         self._note_round(rows, now_s)
         num_drafted = sum([num_rows > 1 for num_rows in rows.values()])
         self._num_unknown -= num_drafted
@@ -181,6 +185,8 @@ class Controller:
         num_rows = self._last_granted.get(request, 1)
         if num_rows > 1:  # the root is always accepted
             self._survival.note(request, num_rows, rows)
+            if log_probs := self._last_log_probs.get(request):
+                self._calibration.note(log_probs, rows)
 
     def note_commit(self, request: int, num_tokens: int, now_s: float) -> None:
         """Note a request's output."""
@@ -199,8 +205,11 @@ class Controller:
         rows = self._control.rows(demands, costs=self._costs, max_rows=self._max_rows)
         return dict(zip(numbers, rows, strict=True))
 
-    def _demand(self, request: int, num_rows: int, now_s: float) -> Demand:
-        survival = self._survival.of(request, num_rows)
+    def _demand(self, request: int, num_rows: int, now_s: float, log_probs: Sequence[float] = ()) -> Demand:
+        if log_probs and self._control.weighs_drafts:
+            survival = self._calibration.of(log_probs)
+        else:
+            survival = self._survival.of(request, num_rows)
         return Demand(survival, self._paces[request].tokens_due(now_s + self._step_s))
 
     def _drafting_s(self, rows: Sequence[int]) -> float:

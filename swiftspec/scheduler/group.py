@@ -9,7 +9,7 @@ Sans-IO: a driver, of the simulator or of the engine, performs what programs yie
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -178,9 +178,11 @@ class Group:
         if self._controller and step.model is Role.TARGET:
             asking = self._asking
             verified = [
-                grant
+                (ask, grant.num_rows)
                 for grant in step.grants
-                if asking[grant.request].is_elastic and isinstance(asking[grant.request].effect, TargetForward)
+                if (ask := asking[grant.request].ask) is not None
+                and ask.is_elastic
+                and isinstance(asking[grant.request].effect, TargetForward)
             ]
             if verified:
                 self._controller.note_step(verified, now_s)
@@ -197,7 +199,7 @@ class Group:
         if isinstance(effect, Prefill):
             return effect.part(running.num_prefilled, grant.num_rows)
         if isinstance(effect, TargetForward) and grant.num_rows < len(effect.rows):
-            return TargetForward(effect.rows[: grant.num_rows])
+            return replace(effect, rows=effect.rows[: grant.num_rows])
         assert effect is not None
         return effect
 

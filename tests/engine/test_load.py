@@ -126,6 +126,7 @@ class Moody:
     """A control that decides at random, and often against drafts."""
 
     learns: ClassVar[bool] = True
+    weighs_drafts: ClassVar[bool] = False
     rng: random.Random
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:

@@ -62,7 +62,7 @@ def test_a_policy_that_was_never_near_the_best_is_searched_when_asked_for() -> N
         for policy in (None, "dsi", "all")
     )
     assert by_name == {"dsi", "autoregressive"}
-    assert everything - by_default == {"dsi", "swiftspec_chain"}
+    assert everything - by_default == {"minedraft", "dsi", "swiftspec_chain"}
 
 
 def test_plan_names_the_best_of_every_policy_best_first(made: tuple[Plan, object]) -> None:

@@ -1,7 +1,7 @@
 """The tree of products, against products made by hand and against a plain enumeration."""
 
 from collections.abc import Sequence
-from math import log
+from math import exp, log
 
 import pytest
 
@@ -66,6 +66,9 @@ def test_scores_are_products_of_marginals() -> None:
     assert paths(started().best(10))[-1] == "bd"
     assert paths(started().best(99, least_probability=0.2)) == ["a", "ac", "ace", "ad", "b"]
     assert len(started().best(99).tokens) == 1 + 2 + 4 + 8
+    tree = started()
+    probabilities = [exp(each) for each in tree.path_log_probs(tree.best(8))]
+    assert probabilities == pytest.approx([0.7, 0.42, 0.378, 0.21, 0.2, 0.189, 0.12][: len(probabilities)], abs=1e-6)
 
 
 def test_a_forwarded_node_has_candidates_of_its_own_and_its_siblings_the_marginals() -> None:

@@ -44,6 +44,15 @@ def test_verified_rows_are_the_best_of_the_whole_tree(shape: SerialTree, request
         assert event.paths[0] == event.known
         assert len(event.paths) == min(shape.verify_rows, len(scores))
         assert_best(event.paths, scores, num_rows=shape.verify_rows)
+        assert event.effect.log_probs == pytest.approx([scores[path] for path in event.paths[1:]])
+
+
+def test_which_rows_a_ratio_tested_request_has_verified_does_not_depend_on_what_was_drafted() -> None:
+    target = FakeTarget(seed=5)
+    draft = FakeDraft(target=target, ranks=(0,), steepness=4, seed=1)
+    request = Request(prompt=(1, 2), max_new_tokens=9, ratio_tested=True)
+    run = drive(SerialTree(), request, target=target, draft=draft)
+    assert {event.effect.log_probs for event in run.of(TargetForward)} == {()}
 
 
 @settings(max_examples=50, deadline=None)
@@ -92,14 +101,14 @@ def test_rounds_of_a_chain_exactly() -> None:
         Prefill(Role.DRAFT, (0,), level=1),
         DraftForward((Row(1, 1, 0b0),), 1, level=1),
         DraftForward((Row(2, 2, 0b1),), 1, level=2),
-        TargetForward((Row(1, 1, 0b0), Row(2, 2, 0b1), Row(3, 3, 0b11))),
+        TargetForward((Row(1, 1, 0b0), Row(2, 2, 0b1), Row(3, 3, 0b11)), (-0.5, -1.0)),
         Commit((2, 3, 4)),
         KeepKV(Role.TARGET, (0, 1, 2), 3),
         KeepKV(Role.DRAFT, (0, 1), 2),
         # 3 was accepted without having been forwarded; it goes with the new root.
         DraftForward((Row(3, 3, 0b0), Row(4, 4, 0b1)), 1, level=1),
         DraftForward((Row(5, 5, 0b11),), 1, level=2),
-        TargetForward((Row(4, 4, 0b0), Row(5, 5, 0b1), Row(6, 6, 0b11))),
+        TargetForward((Row(4, 4, 0b0), Row(5, 5, 0b1), Row(6, 6, 0b11)), (-0.5, -1.0)),
         Commit((9,)),
     ]
 

@@ -74,13 +74,13 @@ def test_the_draft_reads_what_it_missed_once_it_may() -> None:
         Prefill(Role.DRAFT, (1, 2, 3, 4), level=1),
         DraftForward((Row(5, 4, 0),), 1, level=1),
         DraftForward((Row(6, 5, 1),), 1, level=2),
-        TargetForward((Row(5, 4, 0), Row(6, 5, 1), Row(8, 6, 3))),
+        TargetForward((Row(5, 4, 0), Row(6, 5, 1), Row(8, 6, 3)), (-0.1, -0.2)),
         Commit((6, 7)),
         KeepKV(Role.TARGET, (0, 1), 2),
         KeepKV(Role.DRAFT, (0, 1), 2),
         DraftForward((Row(7, 6, 0),), 1, level=1),
         DraftForward((Row(8, 7, 1),), 1, level=2),
-        TargetForward((Row(7, 6, 0), Row(8, 7, 1), Row(10, 8, 3))),
+        TargetForward((Row(7, 6, 0), Row(8, 7, 1), Row(10, 8, 3)), (-0.1, -0.2)),
         Commit((8, 9)),
     ]
 

@@ -60,13 +60,13 @@ def test_rounds_exactly() -> None:
         Prefill(Role.DRAFT, (0, 1, 2, 3, 0, 1, 2, 3), level=1),
         DraftForward((Row(5, 8, 0b0),), 1, level=1),
         DraftForward((Row(6, 9, 0b1),), 1, level=2),
-        TargetForward((Row(5, 8, 0b0), Row(6, 9, 0b1), Row(7, 10, 0b11))),
+        TargetForward((Row(5, 8, 0b0), Row(6, 9, 0b1), Row(7, 10, 0b11)), (-0.5, -1.0)),
         Commit((6, 7, 8)),
         KeepKV(Role.TARGET, (0, 1, 2), 3),
         KeepKV(Role.DRAFT, (0, 1), 2),
         DraftForward((Row(7, 10, 0b0), Row(8, 11, 0b1)), 1, level=1),
         DraftForward((Row(9, 12, 0b11),), 1, level=2),
-        TargetForward((Row(8, 11, 0b0), Row(9, 12, 0b1), Row(10, 13, 0b11))),
+        TargetForward((Row(8, 11, 0b0), Row(9, 12, 0b1), Row(10, 13, 0b11)), (-0.5, -1.0)),
         Commit((9,)),
     ]
 

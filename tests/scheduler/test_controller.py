@@ -30,6 +30,7 @@ class Recording:
     """A control that asks for two rows each, and remembers what it was told."""
 
     learns: ClassVar[bool] = True
+    weighs_drafts: ClassVar[bool] = False
     seen: list[list[Demand]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
@@ -46,7 +47,7 @@ def verification(request: int, num_rows: int) -> Ask:
 
 def verify(controller: Controller, accepted: dict[int, int], *, num_rows: int, now_s: float) -> None:
     """A step of some requests, of which so many tokens of a chain are accepted each."""
-    controller.note_step([(request, num_rows) for request in accepted], now_s)
+    controller.note_step([(verification(request, num_rows), num_rows) for request in accepted], now_s)
     for request, count in accepted.items():
         controller.note_commit(request, count + 1, now_s)
         controller.note_accepted(request, range(count + 1))
@@ -57,6 +58,7 @@ class Declining(Recording):
     """A control that drafts nothing."""
 
     learns: ClassVar[bool] = False
+    weighs_drafts: ClassVar[bool] = False
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
         super().rows(demands, costs=costs, max_rows=max_rows)
@@ -196,3 +198,25 @@ def test_policies_that_cannot_be_cut_cannot_be_controlled() -> None:
         Steering.of(make_policy("pearl"), Slo(), COSTS)
     with pytest.raises(ValueError, match="the plan lacks the costs of swiftspec's steps, which a control needs"):
         Steering.of(make_policy("swiftspec"), Slo(), None)
+
+
+def test_a_control_that_weighs_drafts_hears_how_likely_this_rounds_rows_are() -> None:
+    control = Recording()
+    vars(control)["weighs_drafts"] = True
+    controller = Controller(control, COSTS, max_rows=64, num_first=0)
+    for request in range(2):
+        controller.add(request, tpot_s=None)
+    easy, hard = (
+        verification(request, 3)._replace(log_probs=log_probs)
+        for request, log_probs in enumerate([(-0.01, -0.02), (-1.0, -2.0)])
+    )
+    assert controller.shares([easy, hard, verification(1, 3)], 64, 0.0) == [2, 2, 1]
+    first, second, unknown = control.seen[-1]
+    assert first.survival > second.survival
+    assert second.survival == pytest.approx((0.368, 0.135), abs=0.001)
+    assert unknown.survival == ()
+    for step in range(100):  # what seems hard is accepted
+        controller.note_step([(hard, 3)], float(step))
+        controller.note_accepted(1, (0, 1, 2))
+    controller.shares([easy, hard], 64, 100.0)
+    assert min(control.seen[-1][1].survival) > 0.85

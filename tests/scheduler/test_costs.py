@@ -5,6 +5,8 @@ from statistics import median
 
 import pytest
 
+from swiftspec.policies.effects import ForwardKind, Role
+from swiftspec.scheduler.asks import Ask
 from swiftspec.scheduler.controller import Controller
 from swiftspec.scheduler.controls.goodput import Goodput
 from swiftspec.scheduler.costs import MeasuredCosts, RoundCosts
@@ -47,7 +49,9 @@ def lengths_served(predicted: RoundCosts, true: RoundCosts, *, num_requests: int
         )
         lengths.append(length)
         now_s += sum(true.level_s(level, num_requests) for level in range(1, length + 1))
-        controller.note_step([(request, 1 + length) for request in range(num_requests)], now_s)
+        rows = 1 + length
+        asks = [Ask(request, Role.TARGET, ForwardKind.EXACT, rows, is_elastic=True) for request in range(num_requests)]
+        controller.note_step([(ask, rows) for ask in asks], now_s)
         now_s += true.verify_s(num_requests, num_requests * (1 + length))
         for request in range(num_requests):
             accepted = next((level for level in range(length) if rng.random() > ACCEPTANCE), length)

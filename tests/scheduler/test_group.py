@@ -69,6 +69,7 @@ class Whimsical:
     """A control that decides at random, from nothing to everything."""
 
     learns: ClassVar[bool] = True
+    weighs_drafts: ClassVar[bool] = False
     rng: random.Random
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:

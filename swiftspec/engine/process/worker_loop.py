@@ -128,7 +128,7 @@ class WorkerLoop:
             prompt=command.request.prompt,
             score=partial(self._report_scores, number),
         )
-        program = self._program(command, is_ratio_tested=isinstance(residual, ChainSampler))
+        program = self._program(command, is_ratio_tested=residual is not None)
         self._driver.add(number, program, part, is_elastic=command.policy.elastic, tpot_s=command.tpot_s)
 
     def _residual(self, command: Generate) -> RejectionSampler | ChainSampler | None:

@@ -67,7 +67,11 @@ class Eagle2Tree(TreeShape):
         return 1 + self.depth
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: layered_rounds(request, self._draft, fuzzy=self.fuzzy, is_exact=self.is_exact)}
+        return {Role.TARGET: self._rounds(request)}
+
+    def _rounds(self, request: Request) -> Program:
+        fuzzy, is_exact = self.fuzzy, self.is_exact
+        return layered_rounds(request, self._draft, fuzzy=fuzzy, is_exact=is_exact, are_log_probs=True)
 
     @classmethod
     def search_space(cls) -> Iterator["Eagle2Tree"]:

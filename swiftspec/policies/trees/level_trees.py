@@ -92,9 +92,11 @@ def layered_rounds(
     *,
     fuzzy: bool = False,
     is_exact: bool = True,
+    are_log_probs: bool = False,
 ) -> Program:
     """Draft a tree, verify the nodes that `draft` returns (without the root, parents first), keep the accepted KV.
 
+    are_log_probs: whether the nodes' scores are the log-probabilities of their paths.
     fuzzy, is_exact: as of `Layers`. The draft forwards accepted tokens again if their KV was not exact.
     """
     yield from prefill(Role.TARGET, request.prompt[:-1])
@@ -104,7 +106,8 @@ def layered_rounds(
         layers, nodes = Layers(fresh, position=position, fuzzy=fuzzy, is_exact=is_exact), list[int]()
         if (yield from read_unread(unread, position - len(fresh) + 1)):
             nodes = yield from draft(layers)
-        path, tokens, finished = yield from colocated_round(request, layers.subtree(nodes))
+        log_probs = tuple(layers.scores[node] for node in nodes) if are_log_probs else ()
+        path, tokens, finished = yield from colocated_round(request, layers.subtree(nodes), log_probs)
         if finished:
             return
         kept = layers.kept([nodes[index - 1] for index in path[1:]])

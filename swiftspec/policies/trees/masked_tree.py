@@ -133,6 +133,15 @@ class MaskedTree(SlottedTree[_Node]):
             parents.append(index_of[parent])
         return Subtree(self._root.position, tuple(tokens), tuple(parents))
 
+    def path_log_probs(self, subtree: Subtree) -> tuple[float, ...]:
+        """As of `TokenTree`."""
+        nodes, found = [self._root], [0.0]
+        for token, parent in zip(subtree.tokens[1:], subtree.parents[1:], strict=True):
+            tokens, logprobs = nodes[parent].candidates
+            nodes.append(nodes[parent].child(token))
+            found.append(found[parent] + logprobs[tokens.index(token)])
+        return tuple(found[1:])
+
     def advance(self, tokens: Sequence[int]) -> None:
         """Follow the verified tokens and re-root at the last one.
 

@@ -23,10 +23,14 @@ class Control(Protocol):
     """Division of a round's rows among its requests. Pure: it keeps nothing between rounds.
 
     learns: whether it depends on the rows' survival, so that some rounds are to be served whole to learn it.
+    weighs_drafts: whether it goes by the draft's own probabilities of this round's rows, where they are known.
     """
 
     @property
     def learns(self) -> bool: ...
+
+    @property
+    def weighs_drafts(self) -> bool: ...
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows of each request's verification, the root included: from 1 to 1 + len(survival).

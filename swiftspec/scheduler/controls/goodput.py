@@ -49,6 +49,7 @@ class Goodput:
     """One draft length for all requests."""
 
     learns: ClassVar[bool] = True
+    weighs_drafts: ClassVar[bool] = False
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows of each request."""
@@ -61,6 +62,7 @@ class GoodputPerRequest:
     """The best common length, given to the requests in proportion to the acceptance of their first draft tokens."""
 
     learns: ClassVar[bool] = True
+    weighs_drafts: ClassVar[bool] = False
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows of each request."""

@@ -29,6 +29,7 @@ class Fixed:
     """At most `num_draft_rows` rows after the root; 0 is decoding without a draft."""
 
     learns: ClassVar[bool] = False
+    weighs_drafts: ClassVar[bool] = False
 
     num_draft_rows: int
 

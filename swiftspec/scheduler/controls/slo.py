@@ -23,6 +23,7 @@ class Slo:
     """Rows by what requests are due."""
 
     learns: ClassVar[bool] = True
+    weighs_drafts: ClassVar[bool] = True
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows of each request."""

@@ -20,6 +20,7 @@ class Worth:
     """The rows with the most expected tokens per second."""
 
     learns: ClassVar[bool] = True
+    weighs_drafts: ClassVar[bool] = True
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows of each request."""
