@@ -36,7 +36,7 @@ class FilledBudget:
     """
 
     learns: ClassVar[bool] = False
-    weighs_drafts: ClassVar[bool] = True
+    weighs_drafts: ClassVar[bool] = False  # a synthetic trace has no drafts that know which of them are good
 
     budget_rows: int
     least_depth: int
@@ -91,7 +91,7 @@ class _Controller(Controller):
     def shares(self, asks: Sequence[Ask], num_rows: int, now_s: float) -> Sequence[int]:
         demands = []
         for ask in asks:
-            survival, due = self._demand(ask.request, ask.num_rows, now_s, ask.log_probs)
+            survival, due = self._demand(ask.request, ask.num_rows, now_s)
             unknown = ask.num_rows - 1 - len(survival)
             demands.append(Demand(survival + (survival[-1:] or (1.0,)) * unknown, due))
         return self._rule.rows(demands, costs=self._costs, max_rows=num_rows)

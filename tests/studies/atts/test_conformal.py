@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,3 +99,18 @@ def test_perplexity() -> None:
 def test_what_gives_no_threshold_is_refused(calibration: list[float], budget: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         threshold(calibration, budget)
+
+
+def test_the_published_decisions_are_taken_again() -> None:
+    """MATH-500 by R1-Distill-Llama-8B and QwQ-32B: perplexities and decisions of 1600 samples.
+
+    Figures of menik1126/Asynchronous-Test-Time-Scaling @bedf81d7, of its `results` and `evaluation`; of the decisions
+    that `conformal` takes otherwise seven are known: it is stricter.
+    """
+    with np.load(Path(__file__).with_name("published_decisions.npz")) as published:
+        calibration, scores, taken_over = (published[name] for name in ("calibration", "scores", "taken_over"))
+    assert (len(calibration), len(scores)) == (1600, 6065)
+    assert np.mean(taken_over) == pytest.approx(0.4134, abs=1e-4)
+    by_share, by_rank = (scores > threshold(calibration.tolist(), 0.4, rule) for rule in (Rule.SHARE, Rule.CONFORMAL))
+    assert np.array_equal(by_share, taken_over)
+    assert np.count_nonzero(by_rank != taken_over) == 7
