@@ -15,7 +15,7 @@ from swiftspec.policies.steered import steered_programs
 from swiftspec.scheduler.asks import Ask, equal_shares
 from swiftspec.scheduler.calibration import Calibration
 from swiftspec.scheduler.controls.control import Control, Demand
-from swiftspec.scheduler.costs import CachedCosts, MeasuredCosts, RoundCosts
+from swiftspec.scheduler.costs import CachedCosts, GroupCosts, MeasuredCosts, RoundCosts
 from swiftspec.scheduler.survival import Survival
 
 __all__ = ["Controller", "Steering"]
@@ -40,27 +40,28 @@ class _Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class _CostsAfterDrafting:
-    """Costs of a round whose drafting is over and took some time."""
+class _LongerRound:
+    """Costs of a round that takes some time beside what is to be decided; its drafting may be over."""
 
     costs: RoundCosts
     seconds: float
+    is_drafted: bool = False
 
     def verify_s(self, num_sequences: int, num_rows: int) -> float:
         return self.seconds + self.costs.verify_s(num_sequences, num_rows)
 
-    def level_s(self, _level: int, _num_sequences: int, /) -> float:
-        return 0.0
+    def level_s(self, level: int, num_sequences: int, /) -> float:
+        return 0.0 if self.is_drafted else self.costs.level_s(level, num_sequences)
 
 
 class Steering(NamedTuple):
     """A control, and the costs that it weighs: a controller that is still to be made."""
 
     control: Control
-    costs: RoundCosts
+    costs: GroupCosts
 
     @classmethod
-    def of(cls, policy: Policy, control: Control, costs: RoundCosts | None) -> Self:
+    def of(cls, policy: Policy, control: Control, costs: GroupCosts | None) -> Self:
         """Steering of a policy. ValueError if its verifications cannot be cut, or its costs are unknown."""
         if not policy.elastic:
             raise FieldError("policy", f"{policy.name}, whose verifications cannot be cut", "no control can steer it")
@@ -89,7 +90,7 @@ class Controller:
     """
 
     def __init__(
-        self, control: Control, costs: RoundCosts, *, max_rows: int, num_first: int = 16, explore_every: int = 200
+        self, control: Control, costs: GroupCosts, *, max_rows: int, num_first: int = 16, explore_every: int = 200
     ) -> None:
         self._control, self._costs, self._max_rows = control, MeasuredCosts(CachedCosts(costs)), max_rows
         self._explore_every = explore_every
@@ -99,6 +100,7 @@ class Controller:
         self._survival, self._calibration = Survival(), Calibration()
         self._last_log_probs: dict[int, tuple[float, ...]] = {}  # of the rows of each request in the last step
         self._paces: dict[int, _Pace] = {}
+        self._tokens: dict[int, int] = {}  # in each request's cache
         self._planned: dict[int, int] = {}  # rows of each request's next verification
         self._num_steps = 0
         self._last_step_s: float | None = None
@@ -118,6 +120,7 @@ class Controller:
         self._paces.pop(request, None)
         self._has_changed = True
         self._planned.pop(request, None)
+        self._tokens.pop(request, None)
         self._survival.forget(request)
 
     def may_draft(self, request: int, level: int, now_s: float, /) -> bool:
@@ -140,7 +143,8 @@ class Controller:
         if all(planned) and sum(planned) <= num_rows and not weighs_drafts:
             return planned
         demands = [self._demand(ask.request, ask.num_rows, now_s, ask.log_probs) for ask in asks]
-        drafted = _CostsAfterDrafting(self._costs, self._drafting_s(wanted))
+        drafted_s = self._drafting_s(wanted) + self._cache_s([ask.request for ask in asks])
+        drafted = _LongerRound(self._costs, drafted_s, is_drafted=True)
         return self._control.rows(demands, costs=drafted, max_rows=num_rows)
 
     def note_step(self, granted: Sequence[tuple[Ask, int]], now_s: float) -> None:
@@ -176,7 +180,7 @@ class Controller:
         self._costs.note(
             len(last),
             sum(last.values()),
-            drafting_s=self._drafting_s(list(rows.values())),
+            others_s=self._drafting_s(list(rows.values())) + self._cache_s(last),
             seconds=now_s - self._last_step_s,
         )
 
@@ -190,10 +194,15 @@ class Controller:
 
     def note_commit(self, request: int, num_tokens: int, now_s: float) -> None:
         """Note a request's output."""
+        self._tokens[request] = self._tokens.get(request, 0) + num_tokens
         pace = self._paces[request]
         if pace.first_s is None:
             pace.first_s, num_tokens = now_s, num_tokens - 1
         pace.num_after += num_tokens
+
+    def note_read(self, request: int, num_tokens: int) -> None:
+        """Note that so many tokens of a request's text have been read by the target."""
+        self._tokens[request] = num_tokens
 
     @property
     def _is_exploring(self) -> bool:
@@ -202,7 +211,8 @@ class Controller:
     def _plan(self, requests: Iterable[int], now_s: float) -> dict[int, int]:
         numbers = list(requests)
         demands = [self._demand(number, self._survival.most_rows, now_s) for number in numbers]
-        rows = self._control.rows(demands, costs=self._costs, max_rows=self._max_rows)
+        costs = _LongerRound(self._costs, self._cache_s(numbers))
+        rows = self._control.rows(demands, costs=costs, max_rows=self._max_rows)
         return dict(zip(numbers, rows, strict=True))
 
     def _demand(self, request: int, num_rows: int, now_s: float, log_probs: Sequence[float] = ()) -> Demand:
@@ -211,6 +221,11 @@ class Controller:
         else:
             survival = self._survival.of(request, num_rows)
         return Demand(survival, self._paces[request].tokens_due(now_s + self._step_s))
+
+    def _cache_s(self, requests: Collection[int]) -> float:
+        """What these requests' caches add to a verification, beyond those of the usual context."""
+        tokens = [self._tokens[request] for request in requests if request in self._tokens]
+        return self._costs.cache_s(len(tokens), sum(tokens)) if tokens else 0.0
 
     def _drafting_s(self, rows: Sequence[int]) -> float:
         """Seconds that drafting took, for so many rows of each request."""

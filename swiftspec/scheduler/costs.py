@@ -8,7 +8,7 @@ round: most of it is then taken for one of rows, so that other lengths look bett
 from functools import lru_cache
 from typing import Protocol
 
-__all__ = ["CachedCosts", "MeasuredCosts", "RoundCosts"]
+__all__ = ["CachedCosts", "GroupCosts", "MeasuredCosts", "RoundCosts"]
 
 _MEMORY = 0.99  # about the last 100 rounds of as many sequences
 _TRUST = 2.0  # rounds that weigh as much as the prediction
@@ -29,12 +29,20 @@ class RoundCosts(Protocol):
         """
 
 
+class GroupCosts(RoundCosts, Protocol):
+    """Costs of a group's rounds, whose requests have texts of their own lengths."""
+
+    def cache_s(self, num_sequences: int, num_tokens: int, /) -> float:
+        """What a verification takes longer than `verify_s` for so many tokens in all caches; less than 0 for few."""
+
+
 class CachedCosts:
     """Costs that are computed once each: a control compares hundreds of them in every round."""
 
-    def __init__(self, costs: RoundCosts) -> None:
+    def __init__(self, costs: GroupCosts) -> None:
         self.verify_s = lru_cache(maxsize=None)(costs.verify_s)
         self.level_s = lru_cache(maxsize=None)(costs.level_s)
+        self.cache_s = costs.cache_s
 
 
 class _Line:
@@ -59,11 +67,11 @@ class _Line:
 
 
 class MeasuredCosts:
-    """Predicted costs and what rounds took beyond them: `RoundCosts`."""
+    """Predicted costs and what rounds took beyond them: `GroupCosts`."""
 
-    def __init__(self, costs: RoundCosts) -> None:
+    def __init__(self, costs: GroupCosts) -> None:
         self._costs = costs
-        self.level_s = costs.level_s
+        self.level_s, self.cache_s = costs.level_s, costs.cache_s
         self._lines: dict[int, _Line] = {}
 
     def verify_s(self, num_sequences: int, num_rows: int, /) -> float:
@@ -74,8 +82,8 @@ class MeasuredCosts:
             return predicted_s
         return max(_LEAST * predicted_s, predicted_s + line.constant_s + line.row_s * num_rows)
 
-    def note(self, num_sequences: int, num_rows: int, *, drafting_s: float, seconds: float) -> None:
-        """Note that a verification, and drafting predicted to take `drafting_s`, took so long together."""
-        predicted_s = drafting_s + self._costs.verify_s(num_sequences, num_rows)
+    def note(self, num_sequences: int, num_rows: int, *, others_s: float, seconds: float) -> None:
+        """Note that a verification, and what was predicted to take `others_s` beside it, took so long together."""
+        predicted_s = others_s + self._costs.verify_s(num_sequences, num_rows)
         if seconds <= (1.0 + _MOST_OFF) * predicted_s:
             self._lines.setdefault(num_sequences, _Line()).note(num_rows, seconds - predicted_s)

@@ -137,7 +137,9 @@ class Group:
             if controller.may_draft(request, effect.level, now_s):
                 break
             effect = program.send(())
-        if isinstance(effect, Commit):
+        if isinstance(effect, Prefill) and effect.role is Role.TARGET:
+            controller.note_read(request, effect.position + len(effect.tokens))
+        elif isinstance(effect, Commit):
             controller.note_commit(request, len(effect.tokens), now_s)
         elif isinstance(effect, KeepKV) and effect.role is Role.TARGET and effect.num_verified:
             controller.note_accepted(request, effect.slots)

@@ -68,6 +68,8 @@ class StepCosts(Facts):
     verify: of the target. draft: of the draft, if rounds wait for it. draft_rows: rows of a request in one draft
     forward. num_levels: draft forwards of a round, at most. verify_host_s, draft_host_s: the host's time around each
     with one request. host_share: share of it that each further request adds.
+    context: tokens in a request's cache for which these costs are. token_s: what one more there adds to a verification,
+    for the first request and for each further one.
     """
 
     verify: ForwardCost
@@ -77,6 +79,8 @@ class StepCosts(Facts):
     verify_host_s: _Seconds = 0.0
     draft_host_s: _Seconds = 0.0
     host_share: _Seconds = 0.0
+    context: int = Field(default=0, ge=0, exclude_if=lambda context: context == 0)
+    token_s: tuple[_Seconds, _Seconds] = Field(default=(0.0, 0.0), exclude_if=lambda token_s: not any(token_s))
 
     @classmethod
     def of(
@@ -105,8 +109,19 @@ class StepCosts(Facts):
             found = [latencies.host_latency(phase, policy=policy.name) for phase in phases]
             return sum(latency.mean_s for latency in found if latency is not None)
 
+        def token_s() -> tuple[float, float]:
+            degree, num_ranks = degrees[Role.TARGET], ranks.get(Role.TARGET, 1)
+            beside = policy.layout is Layout.DISAGGREGATED
+            here = StepKey(Role.TARGET, Phase.VERIFY, degree, 1, context, ranks=num_ranks, peer_busy=beside)
+            there = here._replace(context=2 * context)
+            alone_s = latencies.step(there).mean_s - latencies.step(here).mean_s
+            few_s, many_s = (latencies.further_sequences(key._replace(sequences=2))[0] for key in (here, there))
+            return max(0.0, alone_s / context), max(0.0, (many_s - few_s) / context)
+
         waits = policy.serial_forwards > 0
         return cls(
+            context=context,
+            token_s=token_s() if context else (0.0, 0.0),
             verify=forward(Role.TARGET, Phase.VERIFY),
             draft=forward(Role.DRAFT, Phase.FUZZY if policy.fuzzy else Phase.EXPAND) if waits else None,
             draft_rows=max(1, policy.expand_rows) if policy.num_candidates > 1 else 1,
@@ -119,6 +134,11 @@ class StepCosts(Facts):
     def verify_s(self, num_sequences: int, num_rows: int) -> float:
         """One verification, with the host's time around it."""
         return self.verify(num_sequences, num_rows) + self.verify_host_s * self._hosts(num_sequences)
+
+    def cache_s(self, num_sequences: int, num_tokens: int) -> float:
+        """What a verification takes longer for so many tokens in all caches than for the usual context."""
+        first_s, further_s = self.token_s
+        return (num_tokens / num_sequences - self.context) * (first_s + (num_sequences - 1) * further_s)
 
     def level_s(self, level: int, num_sequences: int) -> float:
         """The draft forward of a level; nothing for the rows of a tree that need none of their own."""

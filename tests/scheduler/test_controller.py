@@ -220,3 +220,20 @@ def test_a_control_that_weighs_drafts_hears_how_likely_this_rounds_rows_are() ->
         controller.note_accepted(1, (0, 1, 2))
     controller.shares([easy, hard], 64, 100.0)
     assert min(control.seen[-1][1].survival) > 0.85
+
+
+def test_a_control_hears_what_long_texts_add_to_a_round() -> None:
+    control = Recording()
+    costs = COSTS.model_copy(update={"context": 100, "token_s": (1e-3, 5e-4)})
+    controller = Controller(control, costs, max_rows=64, num_first=0)
+    for request in range(2):
+        controller.add(request, tpot_s=None)
+        controller.note_read(request, 100)
+    controller.may_draft(0, 1, 0.0)
+    controller.note_commit(0, 100, 1.0)  # 150 tokens in the mean
+    controller.add(2, tpot_s=None)
+    controller.remove(2)
+    controller.note_step([(verification(request, 1), 1) for request in range(2)], 1.0)
+    controller.may_draft(0, 1, 1.0)
+    usual_s, longer_s = control.seconds
+    assert longer_s - usual_s == pytest.approx(50 * (1e-3 + 5e-4))

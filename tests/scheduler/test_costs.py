@@ -9,7 +9,7 @@ from swiftspec.policies.effects import ForwardKind, Role
 from swiftspec.scheduler.asks import Ask
 from swiftspec.scheduler.controller import Controller
 from swiftspec.scheduler.controls.goodput import Goodput
-from swiftspec.scheduler.costs import MeasuredCosts, RoundCosts
+from swiftspec.scheduler.costs import MeasuredCosts
 from swiftspec.timing.step_costs import ForwardCost, StepCosts
 
 ACCEPTANCE, LONGEST = 0.75, 6
@@ -24,19 +24,19 @@ def costs(row_s: float) -> StepCosts:
 CHEAP, DEAR = costs(0.01), costs(0.10)
 
 
-def goodput(true: RoundCosts, num_requests: int, length: int) -> float:
+def goodput(true: StepCosts, num_requests: int, length: int) -> float:
     """Tokens per second with a draft length."""
     tokens = num_requests * sum(ACCEPTANCE**level for level in range(length + 1))
     drafting_s = sum(true.level_s(level, num_requests) for level in range(1, length + 1))
     return tokens / (drafting_s + true.verify_s(num_requests, num_requests * (1 + length)))
 
 
-def best_length(true: RoundCosts, num_requests: int) -> int:
+def best_length(true: StepCosts, num_requests: int) -> int:
     """Draft length with the most tokens per second."""
     return max(range(LONGEST + 1), key=lambda length: goodput(true, num_requests, length))
 
 
-def lengths_served(predicted: RoundCosts, true: RoundCosts, *, num_requests: int, num_rounds: int) -> list[int]:
+def lengths_served(predicted: StepCosts, true: StepCosts, *, num_requests: int, num_rounds: int) -> list[int]:
     """Draft lengths that `goodput` chooses in rounds that take as long as `true` says, those served whole included."""
     rng = random.Random(0)
     controller = Controller(Goodput(), predicted, max_rows=64)
@@ -73,11 +73,11 @@ def test_a_wrong_profile_is_made_up_for(predicted: StepCosts, true: StepCosts, n
 def test_rounds_that_take_as_long_as_predicted_change_nothing() -> None:
     measured = MeasuredCosts(CHEAP)
     for rows in (2, 6, 14, 6, 2):
-        measured.note(2, rows, drafting_s=0.1, seconds=0.1 + CHEAP.verify_s(2, rows))
+        measured.note(2, rows, others_s=0.1, seconds=0.1 + CHEAP.verify_s(2, rows))
     assert measured.verify_s(2, 10) == pytest.approx(CHEAP.verify_s(2, 10))
 
 
 def test_a_round_that_was_held_up_does_not_count() -> None:
     measured = MeasuredCosts(CHEAP)
-    measured.note(1, 4, drafting_s=0.0, seconds=4.0)
+    measured.note(1, 4, others_s=0.0, seconds=4.0)
     assert measured.verify_s(1, 4) == CHEAP.verify_s(1, 4)

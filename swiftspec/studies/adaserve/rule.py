@@ -16,7 +16,7 @@ from swiftspec.policies.effects import Program, Role
 from swiftspec.scheduler.asks import Ask
 from swiftspec.scheduler.controller import Controller, Steering
 from swiftspec.scheduler.controls.control import Demand
-from swiftspec.scheduler.costs import RoundCosts
+from swiftspec.scheduler.costs import GroupCosts, RoundCosts
 
 __all__ = ["FilledBudget", "FilledBudgetSteering"]
 
@@ -81,7 +81,7 @@ class FilledBudget:
 class _Controller(Controller):
     """A controller that drafts to the depth of the rule, and divides what was drafted."""
 
-    def __init__(self, control: FilledBudget, costs: RoundCosts, *, max_rows: int) -> None:
+    def __init__(self, control: FilledBudget, costs: GroupCosts, *, max_rows: int) -> None:
         super().__init__(control, costs, max_rows=max_rows)
         self._rule = control
 
