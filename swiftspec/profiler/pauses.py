@@ -12,10 +12,9 @@ from scipy.optimize import least_squares
 
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.policies import DraftKind, Layout, Request
-from swiftspec.policies.base import Shape
+from swiftspec.policies import Layout, Request
 from swiftspec.policies.effects import Commit, Prefill, Program, Role, clock
-from swiftspec.profiler.programs import verify
+from swiftspec.profiler.programs import Measuring, verify
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Phase, Timeline
 from swiftspec.timing.warm_up import WarmUpCost
@@ -32,21 +31,15 @@ _Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pauses(Shape):
+class Pauses(Measuring):
     """Forwards of the target without a pause, then a pause, then forwards: for every number of rows and every pause."""
 
     rows_grid: tuple[int, ...]
     pauses_s: tuple[float, ...]
     repeats: int
 
-    drafts: ClassVar[frozenset[DraftKind]] = frozenset(DraftKind)
-
     name: ClassVar[str] = "pauses"
     layout: ClassVar[Layout] = Layout.COLOCATED
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
 
     @property
     def target_rows(self) -> int:
@@ -55,13 +48,6 @@ class Pauses(Shape):
     @property
     def draft_rows(self) -> int:
         return 0
-
-    def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: self._target(request)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["Pauses"]:
-        yield from ()
 
     def order(self) -> Iterator[tuple[int, float]]:
         """Rows, and the pause between forwards of as many rows."""
