@@ -11,9 +11,9 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies import Layout, Request
 from swiftspec.policies.effects import Commit, Prefill, Program, Role, clock
+from swiftspec.profiler.benches import timeline_of
 from swiftspec.profiler.programs import Measuring, verify
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Phase, Timeline
@@ -94,11 +94,7 @@ def measure_pauses(engine: Launcher, *, degree: int, vocab_size: int) -> WarmUpC
 
 def _measured(engine: Launcher, pauses: Pauses, vocab_size: int) -> list[_Series]:
     prompt = tuple(np.random.default_rng(0).integers(1, vocab_size, _PROMPT_TOKENS).tolist())
-    request = Request(prompt=prompt, max_new_tokens=1)
-    generation = engine.generate(pauses, request, request_id="pauses", sampler=Sampler())
-    if generation.interrupted:
-        raise KeyboardInterrupt
-    return list(_series(generation.timeline, pauses))
+    return list(_series(timeline_of(engine, pauses, prompt), pauses))
 
 
 def _series(timeline: Timeline, pauses: Pauses) -> Iterator[_Series]:
