@@ -17,7 +17,6 @@ __all__ = ["from_package"]
 
 _DISTRIBUTION, _MODULE = "aiconfigurator-core", "aiconfigurator_core"
 _SYSTEMS = {"b200": "b200_sxm", "b300": "b300_sxm", "rtx-pro-6000": "rtx_pro_6000_server"}
-_LIBRARIES = {"VLLM": "vllm", "SGLang": "sglang", "SGLANG": "sglang", "TRTLLM": "trtllm"}
 _COLLECTIVES = {"vllm": "vllm_custom", "sglang": "sglang_custom", "trtllm": "trtllm"}
 _DTYPES = {"bfloat16": "bf16", "half": "fp16"}
 _GEMM_DTYPES = ("bfloat16", "fp8", "nvfp4")

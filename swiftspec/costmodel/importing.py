@@ -99,22 +99,15 @@ def _of_system(path: Path, kinds: Mapping[str, type], system: str) -> list[Recor
     return [row for row in rows if row["system"] == system]
 
 
-def read_rows(
-    path: Path, kinds: Mapping[str, type], *, optional: Sequence[str] = (), absent: Sequence[str] = ()
-) -> Iterator[Record]:
+def read_rows(path: Path, kinds: Mapping[str, type]) -> Iterator[Record]:
     """Typed rows of a CSV file: texts, positive integers, positive numbers.
 
-    kinds: column name to str, int or float; other columns are ignored. optional: columns that may be blank, and are
-    then left out of the row. absent: optional columns that the file may lack altogether.
+    kinds: column name to str, int or float; other columns are ignored.
 
     ValueError: naming file and line, column and value.
     """
-    for where, cells in read_cells(path, [name for name in kinds if name not in absent], optional=absent):
-        yield {
-            name: _READ[kind](cells[name], name, where)
-            for name, kind in kinds.items()
-            if cells[name] or name not in optional
-        }
+    for where, cells in read_cells(path, [*kinds]):
+        yield {name: _READ[kind](cells[name], name, where) for name, kind in kinds.items()}
 
 
 def _integer(text: str, name: str, where: str) -> int:

@@ -295,7 +295,7 @@ def _dense(config: LayerConfig, index: int) -> DenseNetwork:
     return DenseNetwork(size=config.integer("intermediate_size"))
 
 
-def _mixture(*sizes: str, has_biases: bool = False) -> Callable[[LayerConfig, int], FeedForward]:
+def _mixture(*sizes: str) -> Callable[[LayerConfig, int], FeedForward]:
     """Experts whose width is the first of the fields that is there, in layers that the file does not say are dense."""
 
     def feed_forward(config: LayerConfig, index: int) -> FeedForward:
@@ -318,7 +318,6 @@ def _mixture(*sizes: str, has_biases: bool = False) -> Callable[[LayerConfig, in
             + config.count("shared_expert_intermediate_size")
             + config.count("shared_intermediate_size"),
             latent_size=config.count("routed_expert_hidden_size"),
-            has_biases=has_biases,
         )
 
     return feed_forward
@@ -339,9 +338,8 @@ FAMILIES: Mapping[str, tuple[_AttentionReader, _FeedForwardReader]] = {
     **dict.fromkeys(PLANNED_DENSE, (_grouped, _dense)),
     **dict.fromkeys(_LATENT_MIXTURES, (_latent, _mixture("moe_intermediate_size"))),
     **dict.fromkeys(_OWN_WIDTH, (_grouped, _mixture("moe_intermediate_size"))),
-    **dict.fromkeys(("granitemoe", "minimax_m2", "olmoe"), (_grouped, _mixture("intermediate_size"))),
+    **dict.fromkeys(("gpt_oss", "granitemoe", "minimax_m2", "olmoe"), (_grouped, _mixture("intermediate_size"))),
     "gemma4_text": (_gemma4, _gemma4_network),
-    "gpt_oss": (_grouped, _mixture("intermediate_size", has_biases=True)),
     "hunyuan_v1_moe": (_grouped, _mixture("moe_intermediate_size", "intermediate_size")),
     "granitemoehybrid": (_grouped, _granite_network),
     "granitemoeshared": (_grouped, _granite_network),

@@ -236,7 +236,6 @@ class Experts:
     shared_size: width of all shared experts together; 0 without.
     latent_size: width of the hidden states that routed experts read, where the model's are projected first; 0
         elsewhere.
-    has_biases: of the routed experts' products.
     is_normalised: whether the weights of a token's experts add up to one.
     is_divided_whole: whether several devices hold whole experts each (expert parallelism), or a part of every one's
         width.
@@ -249,7 +248,6 @@ class Experts:
     size: int
     shared_size: int = 0
     latent_size: int = 0
-    has_biases: bool = False
     is_normalised: bool = True
     is_divided_whole: bool = False
     num_devices: int = 1
