@@ -17,9 +17,8 @@ from swiftspec.models.layer_parts import (
     Layer,
     LinearAttention,
 )
-from swiftspec.models.names import PLANNED_DENSE
 
-__all__ = ["FAMILIES", "LEFT_OUT", "LayerConfig"]
+__all__ = ["FAMILIES", "LEFT_OUT", "PLANNED_ONLY", "LayerConfig"]
 
 _WINDOW, _CHUNK = "sliding_attention", "chunked_attention"
 _FULL, _LINEAR = ("full_attention", "attention"), "linear_attention"
@@ -332,10 +331,28 @@ def _granite_network(config: LayerConfig, index: int) -> FeedForward:
 
 _AttentionReader = Callable[[LayerConfig, int], Attention | None]
 _FeedForwardReader = Callable[[LayerConfig, int], FeedForward | None]
+_DENSE = (
+    "cohere",
+    "cohere2",
+    "ernie4_5",
+    "gemma2",
+    "gemma3_text",
+    "glm",
+    "glm4",
+    "granite",
+    "hunyuan_v1_dense",
+    "mimo",
+    "ministral3",
+    "olmo2",
+    "olmo3",
+    "phi3",
+    "seed_oss",
+    "smollm3",
+)
 _LATENT_MIXTURES = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "kimi_k2")
 _OWN_WIDTH = ("ernie4_5_moe", "glm4_moe", "qwen2_moe")
 FAMILIES: Mapping[str, tuple[_AttentionReader, _FeedForwardReader]] = {
-    **dict.fromkeys(PLANNED_DENSE, (_grouped, _dense)),
+    **dict.fromkeys(_DENSE, (_grouped, _dense)),
     **dict.fromkeys(_LATENT_MIXTURES, (_latent, _mixture("moe_intermediate_size"))),
     **dict.fromkeys(_OWN_WIDTH, (_grouped, _mixture("moe_intermediate_size"))),
     **dict.fromkeys(("gpt_oss", "granitemoe", "minimax_m2", "olmoe"), (_grouped, _mixture("intermediate_size"))),
@@ -350,3 +367,5 @@ FAMILIES: Mapping[str, tuple[_AttentionReader, _FeedForwardReader]] = {
     "qwen3_5_text": (_qwen_hybrid, _dense),
     "qwen3_next": (_qwen_hybrid, _mixture("moe_intermediate_size")),
 }
+# Those that are planned for only, since the engine does not have their layers: dense ones first.
+PLANNED_ONLY = (*_DENSE, *sorted(FAMILIES.keys() - {*_DENSE}))
