@@ -27,38 +27,25 @@ _US = 1e-6
 _MOST_DIGITS = 18  # in 64 bits
 Record = dict[str, str | int | float]
 
-_GEMM = {"framework": str, "version": str, "dtype": str, "m": int, "n": int, "k": int}
-_ATTENTION: Mapping[str, type] = {
-    **dict.fromkeys(("framework", "version", "kind", "kv_dtype"), str),
-    **dict.fromkeys(("batch", "kv_len", "heads", "kv_heads", "head_dim"), int),
-}
-_COLLECTIVE: Mapping[str, type] = {
-    **dict.fromkeys(("op", "implementation", "version", "mode", "dtype"), str),
-    **dict.fromkeys(("gpus", "message_bytes"), int),
-}
-_ELEMENTWISE = {"framework": str, "version": str, "op": str, "m": int, "k": int}
+# Columns of ours, by their names in the files of dense models.
+_RENAMED = {"rows": "m", "sequences": "batch", "context": "kv_len", "devices": "gpus", "num_bytes": "message_bytes"}
+_TYPES: Mapping[str, type] = {"text": str, "count": int}
+
+
+def _kinds(table: str, *further: str, renamed: Mapping[str, str]) -> Mapping[str, type]:
+    """Columns of a file for one of our tables: the table's own, and after the first one the version and other texts."""
+    own = [(renamed.get(name, name), _TYPES[kind]) for name, kind in COLUMNS[table].items() if kind in _TYPES]
+    return dict([own[0], *((name, str) for name in ("version", *further)), *own[1:]])
+
+
 _FILES: Mapping[str, Mapping[str, type]] = {
-    "gemm.csv": _GEMM,
-    "attention.csv": _ATTENTION,
-    "all_reduce.csv": _COLLECTIVE,
-    "elementwise.csv": _ELEMENTWISE,
+    "gemm.csv": _kinds("gemm", renamed=_RENAMED),
+    "attention.csv": _kinds("attention", "kind", renamed=_RENAMED),
+    "all_reduce.csv": _kinds("collective", "mode", "dtype", renamed=_RENAMED),
+    "elementwise.csv": {"framework": str, "version": str, "op": str, "m": int, "k": int},
 }
-_EXPERTS: Mapping[str, type] = {
-    **dict.fromkeys(("framework", "version", "kernel", "dtype"), str),
-    **dict.fromkeys(("rows", "hidden", "size", "active", "experts", "parts", "holders"), int),
-}
-_LATENT: Mapping[str, type] = {
-    **dict.fromkeys(("framework", "version", "kv_dtype"), str),
-    **dict.fromkeys(("sequences", "context", "heads"), int),
-}
-_LINEAR: Mapping[str, type] = {
-    **dict.fromkeys(("framework", "version", "kind"), str),
-    **dict.fromkeys(("sequences", "rows", "key_heads", "value_heads"), int),
-}
-_SPARSE_FILES: Mapping[str, Mapping[str, type]] = {  # which a folder may lack
-    "experts.csv": _EXPERTS,
-    "latent_attention.csv": _LATENT,
-    "linear_attention.csv": _LINEAR,
+_SPARSE_FILES = {  # which a folder may lack
+    f"{table}.csv": _kinds(table, renamed={}) for table in ("experts", "latent_attention", "linear_attention")
 }
 _COLLECTIVE_OPS = ("all_reduce", "all_gather")
 _CAPTURED = ("graph", "stream")  # launched without a host in between
@@ -192,18 +179,14 @@ def _medians(rows: Sequence[Record]) -> list[Record]:
     return [{**same[0], "latency_us": median(float(row["latency_us"]) for row in same)} for same in runs.values()]
 
 
-_RENAMED = {"m": "rows", "batch": "sequences", "kv_len": "context", "gpus": "devices", "message_bytes": "num_bytes"}
-
-
 def _columns(table: str, rows: Sequence[Record]) -> Columns:
-    original = {new: old for old, new in _RENAMED.items()}
     columns = {}
     for name, kind in COLUMNS[table].items():
         if kind == "seconds":
             columns[name] = (np.array([row["latency_us"] for row in rows], float) * _US).astype(np.float32)
         else:
             dtype = np.int64 if kind == "count" else np.str_
-            own = original.get(name, name)
+            own = _RENAMED.get(name, name)
             columns[name] = np.array([row[own] if own in row else row[name] for row in rows], dtype=dtype)
     return columns
 
