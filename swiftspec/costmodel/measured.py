@@ -11,7 +11,7 @@ import numpy as np
 
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.grid import Grid, GridValue
-from swiftspec.costmodel.kernel_latency import NCCL, KernelTime, RooflineKernels
+from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime
 from swiftspec.costmodel.measured_sparse import SparseTables
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import DeviceSpec, named_device
@@ -74,7 +74,7 @@ class RowCurve:
         return KernelTime(seconds, weakest((before.provenance, after.provenance, Provenance.INTERPOLATED)))
 
 
-class TableKernels:
+class TableKernels(Kernels):
     """Kernels of one library's tables.
 
     A GEMM never costs more than the same one with more rows (see `row_curve`). Those in fp8 and nvfp4 are priced
@@ -101,10 +101,9 @@ class TableKernels:
         self._tables = tables
         self._framework = framework
         self._of_tables = named_device(tables.device)
-        self._device = device or self._of_tables
-        self._roofline = RooflineKernels(self._device)
+        super().__init__(device or self._of_tables)
         self._implementations = tuple(tables.values("collective", "implementation"))
-        self._sparse = SparseTables(tables, framework=framework, roofline=self._roofline, experts=experts)
+        self._sparse = SparseTables(tables, framework=framework, roofline=Kernels(self.device), experts=experts)
         # Composing a profile requests every operation dozens of times.
         self._gemm = cache(self._find_gemm)
         self._curve = cache(self._row_curve)
@@ -115,10 +114,6 @@ class TableKernels:
         self._attentions = cache(self._attention_grid)
         self._collectives = cache(self._collective_grid)
 
-    @property
-    def device(self) -> DeviceSpec:
-        return self._device
-
     def gemm(self, *, rows: int, n: int, k: int, quant: str) -> KernelTime:
         return self._gemm(rows, n, k, quant)
 
@@ -128,23 +123,23 @@ class TableKernels:
         return self._attention(rows, context, sequences, heads, kv_heads, head_dim, kv_dtype)
 
     def collectives(self, degree: int) -> tuple[str, ...]:
-        return (self._implementations or self._roofline.collectives(degree)) if degree > 1 else ()
+        return (self._implementations or super().collectives(degree)) if degree > 1 else ()
 
     def all_reduce(self, *, num_bytes: int, degree: int, implementation: str) -> KernelTime:
         if implementation not in self.collectives(degree):
             expected = ", ".join(self.collectives(degree))
             raise ValueError(f"collective is {implementation!r}; expected one of {expected}")
         if not self._implementations:
-            return self._roofline.all_reduce(num_bytes=num_bytes, degree=degree, implementation=implementation)
+            return super().all_reduce(num_bytes=num_bytes, degree=degree, implementation=implementation)
         return self._all_reduce("all_reduce", implementation, degree, num_bytes)
 
     def all_gather(self, *, num_bytes: int, degree: int) -> KernelTime:
         if NCCL not in self._implementations:
-            return self._roofline.all_gather(num_bytes=num_bytes, degree=degree)
+            return super().all_gather(num_bytes=num_bytes, degree=degree)
         return self._all_reduce("all_gather", NCCL, degree, num_bytes)
 
     def elementwise(self, *, num_bytes: float) -> KernelTime:
-        seconds, _ = self._roofline.elementwise(num_bytes=num_bytes)
+        seconds, _ = super().elementwise(num_bytes=num_bytes)
         return KernelTime(seconds, Provenance.INTERPOLATED)
 
     def experts(self, part: Experts, *, rows: int, touched: float, hidden_size: int, quant: str) -> KernelTime:
@@ -161,7 +156,7 @@ class TableKernels:
     def _find_gemm(self, rows: int, n: int, k: int, quant: str) -> KernelTime:
         curve = self._curve(n, k, quant)
         if curve is None:
-            return self._roofline.gemm(rows=rows, n=n, k=k, quant=quant)
+            return super().gemm(rows=rows, n=n, k=k, quant=quant)
         seconds, provenance = curve.at(rows)
         if rows > curve.rows[-1]:
             # Beyond the tables, utilisation is held.
@@ -183,7 +178,7 @@ class TableKernels:
         times = []
         for rows in known:
             time = self._table_time(found[rows], rows, n, k, quant)
-            uncached = self._roofline.gemm(rows=rows, n=n, k=k, quant=quant)
+            uncached = super().gemm(rows=rows, n=n, k=k, quant=quant)
             times.append((rows, max(time, uncached, key=lambda one: one.seconds) if cached else time))
         return RowCurve.padded(times)
 
@@ -209,7 +204,7 @@ class TableKernels:
         self, rows: int, context: int, sequences: int, heads: int, kv_heads: int, head_dim: int, kv_dtype: str
     ) -> KernelTime:
         per_sequence = -(-rows // sequences)
-        reading_s, _ = self._roofline.attention(
+        reading_s, _ = super().attention(
             rows=rows,
             context=context,
             sequences=sequences,

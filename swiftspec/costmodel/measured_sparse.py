@@ -12,7 +12,7 @@ import numpy.typing as npt
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.expert_shapes import ExpertShape, interpolated
 from swiftspec.costmodel.grid import Grid
-from swiftspec.costmodel.kernel_latency import KernelTime, RooflineKernels, UnknownShapeError
+from swiftspec.costmodel.kernel_latency import Kernels, KernelTime, UnknownShapeError
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.routing import independent
 from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
@@ -82,9 +82,7 @@ class SparseTables:
     roofline: of the same device. experts: the library of the routed experts, if it is another one.
     """
 
-    def __init__(
-        self, tables: OpTables, *, framework: str, roofline: RooflineKernels, experts: str | None = None
-    ) -> None:
+    def __init__(self, tables: OpTables, *, framework: str, roofline: Kernels, experts: str | None = None) -> None:
         self._tables = tables
         self._experts = experts or framework
         self._framework = framework

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from swiftspec.costmodel.kernel_latency import Kernels, KernelTime, RooflineKernels
+from swiftspec.costmodel.kernel_latency import Kernels, KernelTime
 from swiftspec.costmodel.measured import TableKernels
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import DeviceSpec, named_device
@@ -13,7 +13,7 @@ from swiftspec.timing.latency import Provenance
 __all__ = ["ScaledKernels"]
 
 
-class ScaledKernels:
+class ScaledKernels(Kernels):
     """Every operation reaches the share of its roofline that it reaches on the tables' device.
 
     Only collectives are as measured, over the own links.
@@ -24,13 +24,9 @@ class ScaledKernels:
     def __init__(self, tables: OpTables, *, framework: str, device: DeviceSpec, experts: str | None = None) -> None:
         known = named_device(tables.device)
         linked = replace(known, link_bandwidth_Bps=device.link_bandwidth_Bps)
-        self._device = device
+        super().__init__(device)
         self._measured = TableKernels(tables, framework=framework, device=linked, experts=experts)
-        self._before, self._after = RooflineKernels(known), RooflineKernels(device)
-
-    @property
-    def device(self) -> DeviceSpec:
-        return self._device
+        self._before, self._after = Kernels(known), Kernels(device)
 
     def gemm(self, *, rows: int, n: int, k: int, quant: str) -> KernelTime:
         return self._scaled(lambda kernels: kernels.gemm(rows=rows, n=n, k=k, quant=quant))

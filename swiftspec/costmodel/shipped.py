@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-from swiftspec.costmodel.kernel_latency import Kernels, RooflineKernels
+from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.measured import TableKernels
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.scaled import ScaledKernels
@@ -47,7 +47,7 @@ def kernels_of(
     """
     tables = tables_of(device, path)
     if tables is None:
-        return RooflineKernels(named_device(device))
+        return Kernels(named_device(device))
     known = tables.values("gemm", "framework")
     usual = _USUAL if _USUAL in known else known[0]
     spec = named_device(device)
