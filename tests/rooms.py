@@ -118,7 +118,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "reports": frozenset(
         {"timing", "artifacts", "devices", "engines", "files", "models", "policies", "matplotlib", "numpy"}
     ),
-    "demo": frozenset({"files", "profiler", "simulator", "artifacts", "torch"}),
+    "demo": frozenset({"files", "models", "profiler", "simulator", "artifacts", "torch"}),
     "advise": frozenset(
         {"artifacts", "engines", "files", "loadtest", "planner", "progress", "scheduler", "validation", "numpy"}
     ),

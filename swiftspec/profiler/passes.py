@@ -12,7 +12,6 @@ from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES
 from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import inflated_spec
-from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench, timeline_of
@@ -41,7 +40,7 @@ from swiftspec.progress import Progress
 from swiftspec.timing.timeline import DRAFTING, Phase, Timeline
 from swiftspec.timing.warm_up import WarmUpCost
 
-__all__ = ["MINUTES", "Passes", "computed_spec", "drafting_alone", "new_resumptions", "new_sweeps"]
+__all__ = ["MINUTES", "Passes", "drafting_alone", "new_resumptions", "new_sweeps"]
 
 # A GPU's forwards are captured for these numbers of rows; others run with the next larger one.
 GPU_TARGET_ROWS = CAPTURE_SIZES
@@ -73,7 +72,7 @@ class Passes:
         progress: Progress,
         num_further: int,
     ) -> None:
-        self.spec = computed_spec(target)
+        self.spec = inflated_spec(target)
         wanted, rows = (CONTEXTS, TARGET_ROWS) if device == "cpu" else (GPU_CONTEXTS, GPU_TARGET_ROWS)
         self._grid = [context for context in wanted if context + max(rows) <= self.spec.max_position]
         self.contexts: list[int] = []
@@ -243,8 +242,3 @@ def new_resumptions(*, repeats: int, device: Device, kind: DraftKind = DraftKind
 def drafting_alone(timeline: Timeline) -> Timeline:
     """The timeline with the draft's forwards only, as `Resumptions` are made for; the target's are dropped."""
     return replace(timeline, spans=tuple(span for span in timeline.spans if span.phase in DRAFTING))
-
-
-def computed_spec(reference: ModelRef) -> ModelSpec:
-    """Shape of the model as it runs: inflated if the reference says so."""
-    return inflated_spec(reference.model, reference.inflate)

@@ -116,7 +116,7 @@ def test_a_trace_says_how_many_experts_its_tokens_touch(
 
 def test_experts_of_verifications_are_counted(pair: tuple[ModelRef, ModelRef]) -> None:
     target, _ = pair
-    experts = inflated_spec(target.model, target.inflate).experts
+    experts = inflated_spec(target).experts
     assert experts is not None
     prompts, row_counts = [(5, 17, 3, 8), (40, 2)], (1, 3, 8)
     touched = experts_touched(target, experts, prompts, row_counts)
