@@ -216,7 +216,6 @@ SHIPPED = (
     "swiftspec.costmodel.constants",
     "swiftspec.engines.constants",
     "swiftspec.models.published",
-    "swiftspec.acceptance.published",
     "swiftspec.acceptance.proxy_pairs",
     "swiftspec.acceptance.records",
 )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from swiftspec.acceptance.published import published_acceptance
+from swiftspec.acceptance.records import published_acceptance
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.verbs.data import ListFlags

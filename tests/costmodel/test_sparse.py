@@ -9,11 +9,11 @@ import pytest
 
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.forward import forward_parts
+from swiftspec.costmodel.importing import select_experts
 from swiftspec.costmodel.kernel_latency import Kernels, UnknownShapeError
 from swiftspec.costmodel.measured_sparse import ExpertCurve
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing, independent
 from swiftspec.costmodel.shipped import kernels_of, tables_of
-from swiftspec.costmodel.sparse_selection import select_experts
 from swiftspec.devices import named_device
 from swiftspec.models import known_model
 from swiftspec.models.device_layout import DeviceLayout

@@ -21,8 +21,8 @@ from swiftspec.models.inflation import inflated_spec
 from swiftspec.policies import Request
 from swiftspec.policies.effects import ForwardKind, Row
 from swiftspec.profiler.acceptance import record_trace
-from swiftspec.profiler.experts_touched import experts_touched
 from swiftspec.profiler.programs import verified_rows
+from swiftspec.profiler.steps import experts_touched
 from tests.artifacts.test_profile import profile, step
 from tests.engine.pairs import references, write_pair
 
