@@ -143,7 +143,9 @@ class AcceptanceRecord(Facts):
     def rates(self) -> tuple[float, ...]:
         """Unconditional rate of every position; never rises."""
         if self.quantity is Form.LENGTH:
-            return unconditional_rates([self._mean_rate()] * self.num_draft_tokens)
+            # The conditional rate that, the same at every position, gives the mean length.
+            mean_rate = self._drafted.rate(self.values[0] + 1 - self.bonus)
+            return unconditional_rates([mean_rate] * self.num_draft_tokens)
         return smooth_rates(self.raw_rates)
 
     @property
@@ -193,10 +195,6 @@ class AcceptanceRecord(Facts):
         if self.quantity is Form.RATES:
             return list(self.values)
         return [after - before for before, after in pairwise((float(self.bonus), *self.values))]
-
-    def _mean_rate(self) -> float:
-        """Conditional rate that, the same at every position, gives the mean length."""
-        return self._drafted.rate(self.values[0] + 1 - self.bonus)
 
     @property
     def _drafted(self) -> Drafted:
