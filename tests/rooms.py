@@ -120,7 +120,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "reports": frozenset(
         {"timing", "artifacts", "devices", "engines", "files", "models", "policies", "matplotlib", "numpy"}
     ),
-    "demo": frozenset({"files", "profiler", "simulator", "artifacts", "torch"}),
+    "demo": frozenset({"files", "models", "profiler", "simulator", "artifacts", "torch"}),
     "advise": frozenset(
         {"artifacts", "engines", "files", "loadtest", "planner", "progress", "scheduler", "validation", "numpy"}
     ),
@@ -218,7 +218,6 @@ SHIPPED = (
     "swiftspec.costmodel.constants",
     "swiftspec.engines.constants",
     "swiftspec.models.published",
-    "swiftspec.acceptance.published",
     "swiftspec.acceptance.proxy_pairs",
     "swiftspec.acceptance.records",
 )

@@ -33,10 +33,10 @@ from swiftspec.kernels.products import TileConfig, Workspace
 from swiftspec.kernels.quantised import BLOCK
 from swiftspec.kernels.tables import Product
 from swiftspec.models import known_model
+from swiftspec.models.inflation import inflated_spec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind, Row
 from swiftspec.profiler.helper_processes import forkserver
-from swiftspec.profiler.passes import computed_spec
 from tools.compiling import compiling
 from tools.tuning import ROWS, candidates, kernel_of, products_of, weight_of
 
@@ -120,9 +120,9 @@ def decodings(inflate: str) -> Iterator[Decoding]:
     The pair that is not inflated also decodes in fp32, to compare its tokens with the CPU's.
     """
     target, draft = (ModelRef(model=f"demo/{name}", dtype="bfloat16") for name in ("target", "draft"))
-    pair = [computed_spec(target), computed_spec(draft)]
+    pair = [inflated_spec(target), inflated_spec(draft)]
     large = [known_model("qwen3-32b").spec, known_model("llama-3.1-8b").spec]
-    inflated = computed_spec(target.model_copy(update={"inflate": inflate}))
+    inflated = inflated_spec(target.model_copy(update={"inflate": inflate}))
     for dtype in ("bfloat16", "fp8", "int4", "float32"):
         for spec in pair if dtype == "float32" else (*pair, inflated, *large):
             for num_rows in CAPTURE_SIZES:

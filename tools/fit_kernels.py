@@ -20,7 +20,7 @@ _Array = npt.NDArray[np.float64]
 
 
 def fit_kernels(tables: Sequence[OpTables]) -> dict[str, float]:
-    """The constants of `RooflineKernels`, from the tables of one or more devices together."""
+    """The constants of `Kernels`, from the tables of one or more devices together."""
     floor_s, bandwidth_share = _start_and_share(*_joined(_decoding_gemm(table) for table in tables))
     exchange_s, link_share = _start_and_share(*_joined(_exchanges(table) for table in tables))
     return {

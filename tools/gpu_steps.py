@@ -184,15 +184,15 @@ def _tune(options: argparse.Namespace) -> Iterator[Record]:
 
 def _ops(options: argparse.Namespace) -> Iterator[Record]:
     from swiftspec.files.document import ModelRef, Origin
+    from swiftspec.models.inflation import inflated_spec
     from swiftspec.profiler.op_benchmark import CONTEXTS, ROWS, BenchmarkGrid, measure_ops, op_tables
-    from swiftspec.profiler.passes import computed_spec
 
     models = [ModelRef(model="demo/target", dtype="bfloat16", inflate=options.inflate)]
     models.append(ModelRef(model="demo/draft", dtype="bfloat16"))
     grid = BenchmarkGrid(rows=(1, 8), contexts=(16,)) if options.quick else BenchmarkGrid(rows=ROWS, contexts=CONTEXTS)
     rows = []
     for row in measure_ops(
-        [(computed_spec(reference), reference.dtype) for reference in models],
+        [(inflated_spec(reference), reference.dtype) for reference in models],
         watch=_watch(options),
         grid=grid,
         num_devices=1,

@@ -27,9 +27,9 @@ from swiftspec.kernels.runtime import OutOfResources
 from swiftspec.kernels.skinny_gemm import gate_up, gate_up_reference, skinny_gemm, skinny_gemm_reference
 from swiftspec.kernels.tables import Choice, Product, dump_table
 from swiftspec.models import known_model, sharded
+from swiftspec.models.inflation import inflated_spec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.profiler.op_timer import OpTimer
-from swiftspec.profiler.passes import computed_spec
 
 __all__ = [
     "MIN_GAIN",
@@ -69,7 +69,7 @@ def products_of(inflate: str | None = None) -> tuple[Product, ...]:
     specs = [known_model("qwen3-32b").spec, known_model("llama-3.1-8b").spec]
     specs.append(sharded(known_model("llama-3.1-70b").spec, 4))
     if inflate is not None:
-        specs.append(computed_spec(ModelRef(model="demo/target", dtype="bfloat16", inflate=inflate)))
+        specs.append(inflated_spec(ModelRef(model="demo/target", dtype="bfloat16", inflate=inflate)))
     return tuple(dict.fromkeys(product for weights in BITS for spec in specs for product in _products(spec, weights)))
 
 

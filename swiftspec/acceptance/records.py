@@ -4,6 +4,10 @@ Acceptance differs by position: DFlash's conditional rate decays along a chain, 
 easy text. So a record is a vector. *Unconditional* rate of position i: the share of rounds that accept the first i
 draft tokens; *conditional*: of those that accepted the first i - 1. Lengths are tokens per verification, the bonus
 token always included, whatever the source counted.
+
+Published figures of draft models are as printed in their sources, each with shape, data set, hardware and source. A
+model has its registered name if there is one, otherwise the source's. Figures are facts; one source
+(tomasruizt/vllm-scripts) has no licence, and only figures are taken from it.
 """
 
 import json
@@ -17,7 +21,6 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from swiftspec.acceptance.lengths import Drafted, conditional_rates, unconditional_rates
-from swiftspec.acceptance.published import PublishedAcceptance, Quantity, published_acceptance
 from swiftspec.files.document import Document, Facts
 from swiftspec.policies import DraftKind
 
@@ -25,13 +28,62 @@ __all__ = [
     "AcceptanceRecord",
     "AcceptanceRecords",
     "Form",
+    "PublishedAcceptance",
+    "Quantity",
+    "acceptance_of",
+    "published_acceptance",
     "published_records",
     "smooth_rates",
 ]
 
-_TABLE = Path(__file__).with_name("by_position.json")
+_PUBLISHED, _BY_POSITION = (Path(__file__).with_name(name) for name in ("published.json", "by_position.json"))
 LONGEST = 64  # tokens of a chain
 _ROUNDING = 0.005  # of lengths with two decimals
+
+
+class Quantity(StrEnum):
+    """Quantity that the values of a record measure."""
+
+    CUMULATIVE_ACCEPTANCE = "cumulative_acceptance"  # by position: share of rounds that accepted this far
+    CUMULATIVE_RANK_ACCEPTANCE = "cumulative_rank_acceptance"  # by rank: share of tokens among the draft's first r
+    MEAN_LENGTH = "mean_length"  # tokens per verification
+
+
+class PublishedAcceptance(Facts):
+    """One published vector or figure; greedy decoding throughout.
+
+    shape: drafted shape: a chain, a tree.
+    bonus: whether a length counts the bonus token; None if the source does not say.
+    hardware: empty if the source does not say.
+    verified: when the values were compared with the source again, and what was read then; empty if never.
+    """
+
+    target: str
+    draft: str
+    shape: str
+    dataset: str
+    quantity: Quantity
+    bonus: bool | None
+    values: tuple[float, ...]
+    hardware: str
+    source: str
+    note: str
+    verified: str = ""
+
+
+@cache
+def published_acceptance() -> tuple[PublishedAcceptance, ...]:
+    """Every record."""
+    return tuple(map(PublishedAcceptance.model_validate, json.loads(_PUBLISHED.read_text(encoding="utf-8"))))
+
+
+def acceptance_of(target: str, draft: str, dataset: str | None = None) -> list[PublishedAcceptance]:
+    """Records of a pair, on one data set or all."""
+    return [
+        record
+        for record in published_acceptance()
+        if (record.target, record.draft) == (target, draft) and dataset in (None, record.dataset)
+    ]
 
 
 class Form(StrEnum):
@@ -91,7 +143,9 @@ class AcceptanceRecord(Facts):
     def rates(self) -> tuple[float, ...]:
         """Unconditional rate of every position; never rises."""
         if self.quantity is Form.LENGTH:
-            return unconditional_rates([self._mean_rate()] * self.num_draft_tokens)
+            # The conditional rate that, the same at every position, gives the mean length.
+            mean_rate = self._drafted.rate(self.values[0] + 1 - self.bonus)
+            return unconditional_rates([mean_rate] * self.num_draft_tokens)
         return smooth_rates(self.raw_rates)
 
     @property
@@ -142,10 +196,6 @@ class AcceptanceRecord(Facts):
             return list(self.values)
         return [after - before for before, after in pairwise((float(self.bonus), *self.values))]
 
-    def _mean_rate(self) -> float:
-        """Conditional rate that, the same at every position, gives the mean length."""
-        return self._drafted.rate(self.values[0] + 1 - self.bonus)
-
     @property
     def _drafted(self) -> Drafted:
         return Drafted(steps=self.num_draft_tokens, top_k=self.top_k, rows=self.rows)
@@ -164,7 +214,7 @@ class AcceptanceRecords(Document):
 def published_records() -> tuple[AcceptanceRecord, ...]:
     """Every published record: the vectors of `published_acceptance`, and those of heads and block drafters."""
     chains = [one for one in published_acceptance() if one.quantity is Quantity.CUMULATIVE_ACCEPTANCE]
-    heads = json.loads(_TABLE.read_text(encoding="utf-8"))
+    heads = json.loads(_BY_POSITION.read_text(encoding="utf-8"))
     return (*map(_of_chain, chains), *map(AcceptanceRecord.model_validate, heads))
 
 

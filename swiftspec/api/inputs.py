@@ -49,4 +49,4 @@ def check_context(target: ModelRef, candidates: Sequence[Candidate], workload: W
 def _spec_of(target: ModelRef) -> ModelSpec | None:
     if target.model in model_names():
         return known_model(target.model).spec
-    return inflated_spec(target.model, target.inflate) if is_model_directory(target.model) else None
+    return inflated_spec(target) if is_model_directory(target.model) else None

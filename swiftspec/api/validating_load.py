@@ -162,22 +162,25 @@ def _measured(
 ) -> _Served:
     """One policy on an engine of its own."""
     from swiftspec.simulator.setup import Setup
-    from swiftspec.validation.load import measure_load
+    from swiftspec.validation.load import engine_for_load
 
     admission, batch = Setup.of(candidate).limits(options)
-    with stages("validate") as progress:
-        measured = measure_load(
+    control = control_under(options.control, candidate.control)
+    with (
+        stages("validate") as progress,
+        engine_for_load(
             plan,
             candidate,
             workload,
             requests,
-            source="plan",
             admission=admission,
             batch=batch,
-            control=control_under(options.control, candidate.control),
+            control=control,
             replicas=options.replicas,
             progress=progress,
-        )
+        ) as engine,
+    ):
+        measured = engine.serve(workload, requests, progress=progress)
     return _Served(measured.metrics, measured.timelines, measured.prompt_tokens, measured.late_s)
 
 

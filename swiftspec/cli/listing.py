@@ -2,14 +2,15 @@
 
 from typing import Any
 
-from swiftspec.acceptance.published import published_acceptance
+from swiftspec.acceptance.records import published_acceptance
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.verbs.data import ListFlags
 from swiftspec.devices import DEVICES, DeviceSpec
 from swiftspec.engines import ENGINES, Engine
 from swiftspec.models import known_model, model_names
-from swiftspec.models.names import ARCHITECTURES, PLANNED_ONLY
+from swiftspec.models.families import PLANNED_ONLY
+from swiftspec.models.names import ARCHITECTURES
 from swiftspec.policies import POLICIES, Policy
 from swiftspec.policies.base import shape_of
 from swiftspec.policies.registry import offers

@@ -152,7 +152,7 @@ def show_profile(measured: Profile) -> None:
 
 def show_experts(measured: Profile, touched: ExpertsTouched, context: int) -> None:
     """Print experts touched beside the times of verifications, and whether the times follow them."""
-    from swiftspec.costmodel.expert_fit import expert_fits
+    from swiftspec.costmodel.routed_profile import expert_fits
 
     fits = {
         f"{named_group(fit.table.degree, fit.table.ranks)} {'busy' if fit.table.peer_busy else 'idle'}": fit

@@ -1,5 +1,6 @@
 """Op tables from the installed package `aiconfigurator-core`, which ships NVIDIA's measurements as parquet files."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -7,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from swiftspec.costmodel.aiconfigurator_sparse import read_experts, read_latent, read_linear
 from swiftspec.costmodel.importing import Measurements, Record, select
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import named_device
@@ -17,7 +17,6 @@ __all__ = ["from_package"]
 
 _DISTRIBUTION, _MODULE = "aiconfigurator-core", "aiconfigurator_core"
 _SYSTEMS = {"b200": "b200_sxm", "b300": "b300_sxm", "rtx-pro-6000": "rtx_pro_6000_server"}
-_LIBRARIES = {"VLLM": "vllm", "SGLang": "sglang", "SGLANG": "sglang", "TRTLLM": "trtllm"}
 _COLLECTIVES = {"vllm": "vllm_custom", "sglang": "sglang_custom", "trtllm": "trtllm"}
 _DTYPES = {"bfloat16": "bf16", "half": "fp16"}
 _GEMM_DTYPES = ("bfloat16", "fp8", "nvfp4")
@@ -45,9 +44,9 @@ def from_package(*, device: str) -> OpTables:
                 "attention.csv": list(_attentions(system)),
                 "all_reduce.csv": list(_collectives(system)),
                 "elementwise.csv": list(_quantisations(system)),
-                "experts.csv": list(read_experts(_read, system)),
-                "latent_attention.csv": list(read_latent(_read, system)),
-                "linear_attention.csv": list(read_linear(_read, system)),
+                "experts.csv": list(_experts(system)),
+                "latent_attention.csv": list(_latent(system)),
+                "linear_attention.csv": list(_linear(system)),
             },
             licence="Apache-2.0",
             attribution=(
@@ -148,3 +147,98 @@ def _quantisations(system: Path) -> Iterator[Record]:
         for row in _read(system, f"quantize/*/*/{file}_perf.parquet", ("k",), wanted):
             if row["library"] != "sglang":  # timed unfused, 5 to 10 us, unlike the quantisation that its GEMMs include
                 yield {**row, "framework": row["library"], "op": op}
+
+
+# Formats of experts by their names there. fp8 with scales per tensor and per block read the same bytes.
+_FORMATS = {
+    "bfloat16": "bf16",
+    "fp8": "fp8",
+    "fp8_block": "fp8",
+    "int4_wo": "int4",
+    "w4a16_mxfp4": "mxfp4",
+    "w4a8_mxfp4_mxfp8": "mxfp4",
+    "nvfp4": "nvfp4",
+}
+_EXPERTS = {
+    "num_tokens": "rows",
+    "hidden_size": "hidden",
+    "inter_size": "size",
+    "topk": "active",
+    "num_experts": "experts",
+    "moe_tp_size": "parts",
+    "moe_ep_size": "holders",
+    "kernel_source": "kernel",
+}
+# Routing in which few experts are much more popular than others, as traces have it; balanced routing touches more.
+_ROUTING = "power_law_1.01"
+_ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_DIVISIONS = (1, 2, 4, 8, 16)
+_SPARSE_SEQUENCES = range(64 + 1)
+_LINEAR = ("framework", "version", "kind", "sequences", "rows", "key_heads", "value_heads")
+_MOST_CONVOLVING = 10.0  # times the recurrence, beyond which a host was timed
+
+
+def _experts(system: Path) -> Iterator[Record]:
+    """Routed experts, divided either by width or whole."""
+    wanted = {
+        "distribution": (_ROUTING,),
+        "num_tokens": _ROWS,
+        "moe_dtype": tuple(_FORMATS),
+        "moe_tp_size": _DIVISIONS,
+        "moe_ep_size": _DIVISIONS,
+    }
+    for row in _read(system, "moe/*/*/moe_perf.parquet", [*_EXPERTS], wanted):
+        if row["moe_tp_size"] == 1 or row["moe_ep_size"] == 1:
+            renamed = {name: row[theirs] for theirs, name in _EXPERTS.items()}
+            yield {**_source(row), **renamed, "dtype": _FORMATS[str(row["moe_dtype"])], "latency_us": row["latency_us"]}
+
+
+def _source(row: Record) -> Record:
+    return {"framework": row["library"], "version": row["folder"]}
+
+
+def _latent(system: Path) -> Iterator[Record]:
+    """Latent attention alone: whole modules were timed as well, some of them waiting for their host."""
+    columns = ("num_heads", "kv_cache_dtype", "step", "isl", "batch_size")
+    fastest: dict[tuple[object, ...], Record] = {}
+    for row in _read(system, "mla/*/*/generation_mla_perf.parquet", columns, {"batch_size": _SPARSE_SEQUENCES}):
+        found: Record = {
+            **_source(row),
+            "kv_dtype": _DTYPES.get(str(row["kv_cache_dtype"]), str(row["kv_cache_dtype"])),
+            "sequences": row["batch_size"],
+            "context": int(row["step"]) + int(row["isl"]),
+            "heads": row["num_heads"],
+        }
+        key, timed = tuple(found.values()), found | {"latency_us": float(row["latency_us"])}
+        fastest[key] = min(fastest.get(key, timed), timed, key=lambda one: one["latency_us"])
+    yield from fastest.values()
+
+
+def _linear(system: Path) -> Iterator[Record]:
+    """Convolution and recurrence together: of one token, of several that are verified, or of a prompt in chunks."""
+    columns = ("kernel_source", "phase", "seq_len", "num_k_heads", "num_v_heads", "batch_size")
+    wanted = {"batch_size": _SPARSE_SEQUENCES}
+    times: dict[tuple[str | int, ...], dict[str, float]] = defaultdict(dict)
+    for kind, pattern in (("gdn", "linear_attention/*/*/gdn_perf.parquet"), ("kda", "kda/*/*/kda_perf.parquet")):
+        for row in _read(system, pattern, columns, wanted):
+            rows, phase = int(row["seq_len"]), str(row["phase"])
+            if (rows == 1) != (phase == "generation"):
+                continue
+            key = (str(row["library"]), str(row["folder"]), kind, phase)
+            place = (int(row["batch_size"]), rows, int(row["num_k_heads"]), int(row["num_v_heads"]))
+            part = "convolution" if "conv1d" in str(row["kernel_source"]) else "recurrence"
+            known = times[*key, *place]
+            known[part] = min(known.get(part, float("inf")), float(row["latency_us"]))
+    yield from _fastest(times)
+
+
+def _fastest(times: Mapping[tuple[str | int, ...], Mapping[str, float]]) -> Iterator[Record]:
+    """Recurrence and convolution together; of verified rows where they were timed as such, else as a prompt's chunk."""
+    best: dict[tuple[str | int, ...], float] = {}
+    for (library, folder, kind, _, *place), parts in sorted(times.items(), key=lambda item: item[0][3] == "verify"):
+        recurrence_us, convolution_us = parts.get("recurrence"), parts.get("convolution", 0.0)
+        if recurrence_us is not None:
+            is_sound = convolution_us <= _MOST_CONVOLVING * recurrence_us
+            best[library, folder, kind, *place] = recurrence_us + convolution_us * is_sound
+    for key, latency_us in best.items():
+        yield {**dict(zip(_LINEAR, key, strict=True)), "latency_us": latency_us}

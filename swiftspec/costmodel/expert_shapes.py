@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from math import dist, exp, log
 from typing import NamedTuple
 
-from swiftspec.costmodel.kernel_latency import RooflineKernels
+from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.routing import independent
 from swiftspec.models.layer_parts import Experts
@@ -67,7 +67,7 @@ class ExpertShape(NamedTuple):
         sizes = zip(*(columns[name].tolist() for name in self._fields[1:5]), strict=True)
         return self[1:5] in set(sizes)
 
-    def roofline_s(self, roofline: RooflineKernels, rows: int) -> float:
+    def roofline_s(self, roofline: Kernels, rows: int) -> float:
         """Seconds of independently routed rows, by roofline."""
         touched = independent(rows, num_experts=self.experts, num_active=self.active)
         return roofline.experts(
@@ -82,7 +82,7 @@ def nearest(wanted: ExpertShape, known: Iterable[ExpertShape]) -> list[ExpertSha
 
 
 def interpolated(
-    wanted: ExpertShape, measured: Mapping[ExpertShape, Mapping[int, float]], roofline: RooflineKernels
+    wanted: ExpertShape, measured: Mapping[ExpertShape, Mapping[int, float]], roofline: Kernels
 ) -> dict[int, float]:
     """Seconds of a shape by rows, at the rows of the nearest of these measured ones that all of them have.
 

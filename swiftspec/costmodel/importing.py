@@ -5,60 +5,56 @@ all_reduce.csv, attention.csv and elementwise.csv, and of sparse models experts.
 linear_attention.csv, each with the rows of several systems, libraries and versions. Only what composition uses is kept:
 GEMMs in bf16, fp8 and nvfp4, decoding attention, quantisation, and of each collective the newest version, the median of
 its runs, without a host between launches.
+
+Some entries of public tables of experts are ten times as slow as the bytes of their weights explain, mostly for kernels
+that were timed untuned. An entry is one kernel on one shape. It is left out, by name, if neither what a further expert
+costs nor what many rows cost amounts to a fifth of the memory's bandwidth. Of the others the newest version's fastest
+one is kept.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp, log
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
+from swiftspec.costmodel.expert_shapes import ExpertShape
 from swiftspec.costmodel.op_tables import COLUMNS, Columns, OpTables, Source
-from swiftspec.costmodel.sparse_selection import release_key, select_experts
+from swiftspec.costmodel.routing import independent
 from swiftspec.devices import named_device
 from swiftspec.files.csv_rows import read_cells
 from swiftspec.files.document import Origin
 from swiftspec.files.reading import shown
+from swiftspec.models import QUANTISATIONS
 
-__all__ = ["Measurements", "Record", "from_directory", "read_rows", "select"]
+__all__ = ["Entry", "Measurements", "Record", "from_directory", "read_rows", "select", "select_experts"]
 
 _US = 1e-6
 _MOST_DIGITS = 18  # in 64 bits
 Record = dict[str, str | int | float]
 
-_GEMM = {"framework": str, "version": str, "dtype": str, "m": int, "n": int, "k": int}
-_ATTENTION: Mapping[str, type] = {
-    **dict.fromkeys(("framework", "version", "kind", "kv_dtype"), str),
-    **dict.fromkeys(("batch", "kv_len", "heads", "kv_heads", "head_dim"), int),
-}
-_COLLECTIVE: Mapping[str, type] = {
-    **dict.fromkeys(("op", "implementation", "version", "mode", "dtype"), str),
-    **dict.fromkeys(("gpus", "message_bytes"), int),
-}
-_ELEMENTWISE = {"framework": str, "version": str, "op": str, "m": int, "k": int}
+# Columns of ours, by their names in the files of dense models.
+_RENAMED = {"rows": "m", "sequences": "batch", "context": "kv_len", "devices": "gpus", "num_bytes": "message_bytes"}
+_TYPES: Mapping[str, type] = {"text": str, "count": int}
+
+
+def _kinds(table: str, *further: str, renamed: Mapping[str, str]) -> Mapping[str, type]:
+    """Columns of a file for one of our tables: the table's own, and after the first one the version and other texts."""
+    own = [(renamed.get(name, name), _TYPES[kind]) for name, kind in COLUMNS[table].items() if kind in _TYPES]
+    return dict([own[0], *((name, str) for name in ("version", *further)), *own[1:]])
+
+
 _FILES: Mapping[str, Mapping[str, type]] = {
-    "gemm.csv": _GEMM,
-    "attention.csv": _ATTENTION,
-    "all_reduce.csv": _COLLECTIVE,
-    "elementwise.csv": _ELEMENTWISE,
+    "gemm.csv": _kinds("gemm", renamed=_RENAMED),
+    "attention.csv": _kinds("attention", "kind", renamed=_RENAMED),
+    "all_reduce.csv": _kinds("collective", "mode", "dtype", renamed=_RENAMED),
+    "elementwise.csv": {"framework": str, "version": str, "op": str, "m": int, "k": int},
 }
-_EXPERTS: Mapping[str, type] = {
-    **dict.fromkeys(("framework", "version", "kernel", "dtype"), str),
-    **dict.fromkeys(("rows", "hidden", "size", "active", "experts", "parts", "holders"), int),
-}
-_LATENT: Mapping[str, type] = {
-    **dict.fromkeys(("framework", "version", "kv_dtype"), str),
-    **dict.fromkeys(("sequences", "context", "heads"), int),
-}
-_LINEAR: Mapping[str, type] = {
-    **dict.fromkeys(("framework", "version", "kind"), str),
-    **dict.fromkeys(("sequences", "rows", "key_heads", "value_heads"), int),
-}
-_SPARSE_FILES: Mapping[str, Mapping[str, type]] = {  # which a folder may lack
-    "experts.csv": _EXPERTS,
-    "latent_attention.csv": _LATENT,
-    "linear_attention.csv": _LINEAR,
+_SPARSE_FILES = {  # which a folder may lack
+    f"{table}.csv": _kinds(table, renamed={}) for table in ("experts", "latent_attention", "linear_attention")
 }
 _COLLECTIVE_OPS = ("all_reduce", "all_gather")
 _CAPTURED = ("graph", "stream")  # launched without a host in between
@@ -99,22 +95,15 @@ def _of_system(path: Path, kinds: Mapping[str, type], system: str) -> list[Recor
     return [row for row in rows if row["system"] == system]
 
 
-def read_rows(
-    path: Path, kinds: Mapping[str, type], *, optional: Sequence[str] = (), absent: Sequence[str] = ()
-) -> Iterator[Record]:
+def read_rows(path: Path, kinds: Mapping[str, type]) -> Iterator[Record]:
     """Typed rows of a CSV file: texts, positive integers, positive numbers.
 
-    kinds: column name to str, int or float; other columns are ignored. optional: columns that may be blank, and are
-    then left out of the row. absent: optional columns that the file may lack altogether.
+    kinds: column name to str, int or float; other columns are ignored.
 
     ValueError: naming file and line, column and value.
     """
-    for where, cells in read_cells(path, [name for name in kinds if name not in absent], optional=absent):
-        yield {
-            name: _READ[kind](cells[name], name, where)
-            for name, kind in kinds.items()
-            if cells[name] or name not in optional
-        }
+    for where, cells in read_cells(path, [*kinds]):
+        yield {name: _READ[kind](cells[name], name, where) for name, kind in kinds.items()}
 
 
 def _integer(text: str, name: str, where: str) -> int:
@@ -199,18 +188,14 @@ def _medians(rows: Sequence[Record]) -> list[Record]:
     return [{**same[0], "latency_us": median(float(row["latency_us"]) for row in same)} for same in runs.values()]
 
 
-_RENAMED = {"m": "rows", "batch": "sequences", "kv_len": "context", "gpus": "devices", "message_bytes": "num_bytes"}
-
-
 def _columns(table: str, rows: Sequence[Record]) -> Columns:
-    original = {new: old for old, new in _RENAMED.items()}
     columns = {}
     for name, kind in COLUMNS[table].items():
         if kind == "seconds":
             columns[name] = (np.array([row["latency_us"] for row in rows], float) * _US).astype(np.float32)
         else:
             dtype = np.int64 if kind == "count" else np.str_
-            own = original.get(name, name)
+            own = _RENAMED.get(name, name)
             columns[name] = np.array([row[own] if own in row else row[name] for row in rows], dtype=dtype)
     return columns
 
@@ -222,3 +207,100 @@ def _sources(kept: Mapping[str, Sequence[Record]]) -> tuple[Source, ...]:
         for row in rows
     }
     return tuple(Source(library=library, version=version, tables=table) for library, version, table in sorted(found))
+
+
+_LEAST_SHARE = 0.2  # of the peak bandwidth
+_DECODING_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Kept rows, and a line for each kernel with entries that were left out."""
+
+    rows: list[Record]
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Times of one kernel of one library's version on one shape, by rows."""
+
+    framework: str
+    version: str
+    kernel: str
+    shape: ExpertShape
+    seconds: Mapping[int, float]
+
+    @property
+    def speed(self) -> float:
+        """Geometric mean of the seconds of a decoding step's rows."""
+        few = [log(seconds) for rows, seconds in self.seconds.items() if rows <= _DECODING_ROWS]
+        return exp(sum(few) / len(few))
+
+    def rows(self) -> Iterator[Record]:
+        """The rows that it was read from, the fastest of each size."""
+        about = {"framework": self.framework, "version": self.version, "kernel": self.kernel, **self.shape._asdict()}
+        for rows, seconds in self.seconds.items():
+            yield {**about, "rows": rows, "latency_us": seconds * 1e6}
+
+    def share(self, bandwidth_Bps: float) -> float:
+        """Share of the bandwidth at which it reads a further expert, or the experts of many rows if that is more."""
+        dtype, hidden, size, active, experts, parts, holders = self.shape
+        expert_bytes = 3 * hidden * size / parts * QUANTISATIONS[dtype].bytes_per_weight
+        few = sorted(rows for rows in self.seconds if rows <= _DECODING_ROWS)
+        seconds = np.array([self.seconds[rows] for rows in few])
+        touched = np.array([independent(rows, num_experts=experts, num_active=active) for rows in few])
+        read_bytes = touched / holders * expert_bytes
+        # Least squares of relative errors of t0 + bytes / speed.
+        sides = np.stack([np.ones_like(seconds), read_bytes], axis=1) / seconds[:, None]
+        slope = float(np.linalg.lstsq(sides, np.ones_like(seconds), rcond=None)[0][1])
+        growing = 1 / slope / bandwidth_Bps if slope > 0 else 0.0
+        return max(min(growing, 1.0), float(read_bytes[-1] / seconds[-1]) / bandwidth_Bps)
+
+
+def select_experts(rows: Iterable[Record], *, device: str) -> Selection:
+    """Rows of the fastest plausible kernel of every library and shape."""
+    bandwidth_Bps = named_device(device).memory_bandwidth_Bps
+    kept: dict[tuple[object, ...], list[Entry]] = defaultdict(list)
+    implausible: dict[str, list[float]] = defaultdict(list)
+    for entry in _entries(rows):
+        share = entry.share(bandwidth_Bps)
+        if share < _LEAST_SHARE:
+            implausible[f"{entry.framework} {entry.version} {entry.kernel}, {entry.shape.dtype}"].append(share)
+        else:
+            kept[entry.framework, *entry.shape].append(entry)
+    chosen = [
+        min((entry for entry in entries if entry.version == newest), key=lambda entry: entry.speed)
+        for entries in kept.values()
+        for newest in [max((entry.version for entry in entries), key=release_key)]
+    ]
+    return Selection(
+        rows=[row for entry in chosen for row in entry.rows()],
+        left_out=tuple(
+            f"{kernel}: {len(shares)} shapes at {min(shares):.0%} to {max(shares):.0%} of the bandwidth"
+            for kernel, shares in sorted(implausible.items())
+        ),
+    )
+
+
+def _entries(rows: Iterable[Record]) -> Iterable[Entry]:
+    groups: dict[tuple[str | int | float, ...], dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        key = (row["framework"], row["version"], row["kernel"], *(row[name] for name in ExpertShape._fields))
+        known = groups[key]
+        count, seconds = int(row["rows"]), float(row["latency_us"]) * 1e-6
+        known[count] = min(known.get(count, seconds), seconds)
+    for (framework, version, kernel, *shape), times in groups.items():
+        if sum(count <= _DECODING_ROWS for count in times) >= 4:
+            yield Entry(
+                framework=str(framework),
+                version=str(version),
+                kernel=str(kernel),
+                shape=ExpertShape(*shape),  # type: ignore[arg-type]  # the reader checks each column's type
+                seconds=dict(sorted(times.items())),
+            )
+
+
+def release_key(version: str) -> list[int]:
+    """A sort key: 1.3.0rc20 after 1.3.0rc10, 0.24.0 after 0.19.0."""
+    return [int(part) for part in "".join(char if char.isdigit() else " " for char in version).split()]

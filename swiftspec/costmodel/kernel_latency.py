@@ -1,6 +1,6 @@
-"""Latency of one operation on a device: the interface between composition and sources of kernel latencies."""
+"""Latency of one operation on a device, by roofline; other sources of kernel latencies begin from it."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.routing import on_fullest
@@ -10,7 +10,7 @@ from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttenti
 from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["NCCL", "KernelTime", "Kernels", "RooflineKernels", "UnknownShapeError"]
+__all__ = ["NCCL", "KernelTime", "Kernels", "UnknownShapeError"]
 
 NCCL = "nccl"
 ONE_SHOT = "one_shot"
@@ -34,64 +34,11 @@ class UnknownShapeError(ValueError):
     """Tables that lack a model's shape, in one sentence."""
 
 
-class Kernels(Protocol):
-    """Seconds of single operations on one device, or between the devices of a group.
+class Kernels:
+    """Seconds of single operations on one device, or between the devices of a group: here by roofline.
 
-    Sizes are those of a device's shard. An implementation may know some operations better and delegate the others to
-    one that it wraps.
-    """
-
-    @property
-    def device(self) -> DeviceSpec:
-        """The device that runs the operations."""
-        ...
-
-    def gemm(self, *, rows: int, n: int, k: int, quant: str) -> KernelTime:
-        """y[rows, n] = x[rows, k] W[n, k]^T with weights in `quant`, activations in bf16 on either side."""
-        ...
-
-    def attention(
-        self, *, rows: int, context: int, sequences: int, heads: int, kv_heads: int, head_dim: int, kv_dtype: str
-    ) -> KernelTime:
-        """Attention of all sequences' rows, each over `context` tokens of its own and causally over earlier rows."""
-        ...
-
-    def collectives(self, degree: int) -> tuple[str, ...]:
-        """Implementations of an all-reduce over `degree` devices."""
-        ...
-
-    def all_reduce(self, *, num_bytes: int, degree: int, implementation: str) -> KernelTime:
-        """Sum of a tensor of `num_bytes` that every device holds."""
-        ...
-
-    def all_gather(self, *, num_bytes: int, degree: int) -> KernelTime:
-        """Concatenation of shards to a tensor of `num_bytes` on every device."""
-        ...
-
-    def elementwise(self, *, num_bytes: float) -> KernelTime:
-        """A small kernel (norm, rotary embedding, activation) that moves `num_bytes` in all."""
-        ...
-
-    def experts(self, part: Experts, *, rows: int, touched: float, hidden_size: int, quant: str) -> KernelTime:
-        """Routed experts of one layer on one device, for rows that touch `touched` of all devices' experts.
-
-        UnknownShapeError if there are tables, but none of such experts.
-        """
-        ...
-
-    def latent_attention(
-        self, part: LatentAttention, *, rows: int, context: int, sequences: int, kv_dtype: str = "bf16"
-    ) -> KernelTime:
-        """Latent attention as `attention`, without its projections."""
-        ...
-
-    def linear_attention(self, part: LinearAttention, *, rows: int, sequences: int) -> KernelTime:
-        """Convolution and recurrence over the rows of every sequence, without projections."""
-        ...
-
-
-class RooflineKernels:
-    """Operations as bytes over achieved bandwidth or FLOP over achieved FLOP/s, plus the time to start a kernel.
+    Sizes are those of a device's shard. Subclasses know some operations better. An operation takes its bytes over
+    achieved bandwidth or its FLOP over achieved FLOP/s, plus the time to start a kernel.
 
     A kernel that reads b bytes takes a + b / (s * peak), so its achieved bandwidth falls with the shard's size. Both
     constants are fitted to the bf16 GEMMs of the Hopper tables. Of a device's collectives only the links are known, so
@@ -104,9 +51,11 @@ class RooflineKernels:
 
     @property
     def device(self) -> DeviceSpec:
+        """The device that runs the operations."""
         return self._device
 
     def gemm(self, *, rows: int, n: int, k: int, quant: str) -> KernelTime:
+        """y[rows, n] = x[rows, k] W[n, k]^T with weights in `quant`, activations in bf16 on either side."""
         num_bytes = n * k * QUANTISATIONS[quant].bytes_per_weight + rows * (n + k) * BF16_BYTES
         computing_s = 2.0 * rows * n * k / self._flops(quant)
         return self._roofline(max(num_bytes / self._bandwidth_Bps, computing_s))
@@ -114,6 +63,7 @@ class RooflineKernels:
     def attention(
         self, *, rows: int, context: int, sequences: int, heads: int, kv_heads: int, head_dim: int, kv_dtype: str
     ) -> KernelTime:
+        """Attention of all sequences' rows, each over `context` tokens of its own and causally over earlier rows."""
         per_sequence = rows / sequences
         attended = context + (per_sequence + 1) / 2
         num_bytes = sequences * (context + per_sequence) * kv_heads * head_dim * 2 * _KV_BYTES[kv_dtype]
@@ -121,21 +71,29 @@ class RooflineKernels:
         return self._roofline(max(num_bytes / self._bandwidth_Bps, computing_s))
 
     def collectives(self, degree: int) -> tuple[str, ...]:
+        """Implementations of an all-reduce over `degree` devices."""
         return (ONE_SHOT,) if degree > 1 else ()
 
     def all_reduce(self, *, num_bytes: int, degree: int, implementation: str) -> KernelTime:
+        """Sum of a tensor of `num_bytes` that every device holds."""
         if implementation != ONE_SHOT:
             raise ValueError(f"implementation is {implementation!r}; expected {ONE_SHOT!r}")
         return self._exchange((degree - 1) * num_bytes)
 
     def all_gather(self, *, num_bytes: int, degree: int) -> KernelTime:
+        """Concatenation of shards to a tensor of `num_bytes` on every device."""
         return self._exchange((degree - 1) * num_bytes / degree)
 
     def elementwise(self, *, num_bytes: float) -> KernelTime:
+        """A small kernel (norm, rotary embedding, activation) that moves `num_bytes` in all."""
         seconds = CONSTANTS["small_kernel_s"] + num_bytes / self._bandwidth_Bps
         return KernelTime(seconds, Provenance.ROOFLINE)
 
     def experts(self, part: Experts, *, rows: int, touched: float, hidden_size: int, quant: str) -> KernelTime:
+        """Routed experts of one layer on one device, for rows that touch `touched` of all devices' experts.
+
+        UnknownShapeError if there are tables, but none of such experts.
+        """
         holders = part.num_devices if part.is_divided_whole else 1
         held = on_fullest(touched, num_experts=part.num_experts, num_devices=holders) * holders
         read_bytes = held / part.num_experts * part.routed_parameters(hidden_size)
@@ -151,6 +109,7 @@ class RooflineKernels:
     def latent_attention(
         self, part: LatentAttention, *, rows: int, context: int, sequences: int, kv_dtype: str = "bf16"
     ) -> KernelTime:
+        """Latent attention as `attention`, without its projections."""
         attended = context + (rows / sequences + 1) / 2
         width = part.kv_rank + part.rotary_dim
         reading_s = sequences * (context + rows / sequences) * width * _KV_BYTES[kv_dtype] / self._bandwidth_Bps
@@ -178,6 +137,7 @@ class RooflineKernels:
         return self._roofline(max(moving_s, (making + attending) / self._flops("bf16")))
 
     def linear_attention(self, part: LinearAttention, *, rows: int, sequences: int) -> KernelTime:
+        """Convolution and recurrence over the rows of every sequence, without projections."""
         # A state is read and written; every row updates it, and reads a result from it.
         moving_s = 2 * sequences * part.state_values * _STATE_BYTES / self._bandwidth_Bps
         updating = rows * part.num_value_heads * part.key_dim * part.value_dim

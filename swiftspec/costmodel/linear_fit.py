@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
 
 import numpy as np
-import numpy.typing as npt
+
+from swiftspec.timing.least_squares import never_negative
 
 __all__ = ["LinearFit", "Observation", "leave_one_out"]
 
@@ -35,7 +35,7 @@ class LinearFit:
         amounts = np.array([[observation.amounts.get(name, 0.0) for name in names] for observation in observations])
         scale = np.abs(amounts).max(axis=0)
         scale[scale == 0] = 1.0
-        found = _never_negative(amounts / scale / seconds[:, None], (seconds - fixed_s) / seconds)
+        found = never_negative(amounts / scale / seconds[:, None], (seconds - fixed_s) / seconds)
         return cls(coefficients=dict(zip(names, (found / scale).tolist(), strict=True)))
 
     def seconds(self, amounts: Mapping[str, float], *, fixed_s: float = 0.0) -> float:
@@ -44,22 +44,6 @@ class LinearFit:
     def error(self, observation: Observation) -> float:
         """Predicted over observed, less 1."""
         return self.seconds(observation.amounts, fixed_s=observation.fixed_s) / observation.seconds - 1
-
-
-def _never_negative(amounts: npt.NDArray[np.float64], wanted: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Least squares with coefficients of at least 0: the best of all choices of which are above it.
-
-    The costs are few, and scipy.optimize takes a fifth of a second to load, which every plan would wait for.
-    """
-    count = amounts.shape[1]
-    best, least = np.zeros(count), float(np.sum(wanted**2))
-    for chosen in chain.from_iterable(combinations(range(count), size) for size in range(1, count + 1)):
-        found, *_ = np.linalg.lstsq(amounts[:, chosen], wanted, rcond=None)
-        missed = float(np.sum((amounts[:, chosen] @ found - wanted) ** 2))
-        if missed < least and (found >= 0).all():
-            best, least = np.zeros(count), missed
-            best[list(chosen)] = found
-    return best
 
 
 def leave_one_out(observations: Sequence[Observation]) -> list[float | None]:

@@ -11,12 +11,11 @@ import numpy as np
 
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.grid import Grid, GridValue
-from swiftspec.costmodel.kernel_latency import NCCL, KernelTime, RooflineKernels
-from swiftspec.costmodel.measured_sparse import SparseTables
+from swiftspec.costmodel.kernel_latency import NCCL, KernelTime
+from swiftspec.costmodel.measured_sparse import HARNESS_CONTEXT, SparseTableKernels
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import DeviceSpec, named_device
 from swiftspec.models import QUANTISATIONS
-from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
 from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.timing.latency import Provenance, weakest
 
@@ -26,7 +25,6 @@ _Sizes = Any  # whole numbers, or arrays of them
 # Formats with measured GEMMs: the device's peak that they run at, and the scales of their inputs.
 _PEAKS = {"bf16": "bf16", "fp8": "fp8", "nvfp4": "fp4"}
 _SCALES = {"fp8": "found", "nvfp4": "given"}
-_HARNESS_CONTEXT = 2  # the shortest cache that attention was timed on, leaving only kernel start and replay
 # Packed query rows of one KV head, measured up to 128; more are further tiles, on idle multiprocessors.
 _ROWS_LIBRARY, _MOST_PACKED = "sglang", 128
 # Bytes from which vLLM's all-reduce sends every peer parts, not all, of a tensor: for up to 4 devices; for more.
@@ -74,7 +72,7 @@ class RowCurve:
         return KernelTime(seconds, weakest((before.provenance, after.provenance, Provenance.INTERPOLATED)))
 
 
-class TableKernels:
+class TableKernels(SparseTableKernels):
     """Kernels of one library's tables.
 
     A GEMM never costs more than the same one with more rows (see `row_curve`). Those in fp8 and nvfp4 are priced
@@ -98,13 +96,9 @@ class TableKernels:
         known = tables.values("gemm", "framework")
         if framework not in known:
             raise ValueError(f"framework is {framework!r}; the tables of {tables.device} hold {', '.join(known)}")
-        self._tables = tables
-        self._framework = framework
         self._of_tables = named_device(tables.device)
-        self._device = device or self._of_tables
-        self._roofline = RooflineKernels(self._device)
+        super().__init__(tables, framework=framework, device=device or self._of_tables, experts=experts)
         self._implementations = tuple(tables.values("collective", "implementation"))
-        self._sparse = SparseTables(tables, framework=framework, roofline=self._roofline, experts=experts)
         # Composing a profile requests every operation dozens of times.
         self._gemm = cache(self._find_gemm)
         self._curve = cache(self._row_curve)
@@ -115,10 +109,6 @@ class TableKernels:
         self._attentions = cache(self._attention_grid)
         self._collectives = cache(self._collective_grid)
 
-    @property
-    def device(self) -> DeviceSpec:
-        return self._device
-
     def gemm(self, *, rows: int, n: int, k: int, quant: str) -> KernelTime:
         return self._gemm(rows, n, k, quant)
 
@@ -128,40 +118,29 @@ class TableKernels:
         return self._attention(rows, context, sequences, heads, kv_heads, head_dim, kv_dtype)
 
     def collectives(self, degree: int) -> tuple[str, ...]:
-        return (self._implementations or self._roofline.collectives(degree)) if degree > 1 else ()
+        return (self._implementations or super().collectives(degree)) if degree > 1 else ()
 
     def all_reduce(self, *, num_bytes: int, degree: int, implementation: str) -> KernelTime:
         if implementation not in self.collectives(degree):
             expected = ", ".join(self.collectives(degree))
             raise ValueError(f"collective is {implementation!r}; expected one of {expected}")
         if not self._implementations:
-            return self._roofline.all_reduce(num_bytes=num_bytes, degree=degree, implementation=implementation)
+            return super().all_reduce(num_bytes=num_bytes, degree=degree, implementation=implementation)
         return self._all_reduce("all_reduce", implementation, degree, num_bytes)
 
     def all_gather(self, *, num_bytes: int, degree: int) -> KernelTime:
         if NCCL not in self._implementations:
-            return self._roofline.all_gather(num_bytes=num_bytes, degree=degree)
+            return super().all_gather(num_bytes=num_bytes, degree=degree)
         return self._all_reduce("all_gather", NCCL, degree, num_bytes)
 
     def elementwise(self, *, num_bytes: float) -> KernelTime:
-        seconds, _ = self._roofline.elementwise(num_bytes=num_bytes)
+        seconds, _ = super().elementwise(num_bytes=num_bytes)
         return KernelTime(seconds, Provenance.INTERPOLATED)
-
-    def experts(self, part: Experts, *, rows: int, touched: float, hidden_size: int, quant: str) -> KernelTime:
-        return self._sparse.experts(part, rows=rows, touched=touched, hidden_size=hidden_size, quant=quant)
-
-    def latent_attention(
-        self, part: LatentAttention, *, rows: int, context: int, sequences: int, kv_dtype: str = "bf16"
-    ) -> KernelTime:
-        return self._sparse.latent_attention(part, rows=rows, context=context, sequences=sequences, kv_dtype=kv_dtype)
-
-    def linear_attention(self, part: LinearAttention, *, rows: int, sequences: int) -> KernelTime:
-        return self._sparse.linear_attention(part, rows=rows, sequences=sequences)
 
     def _find_gemm(self, rows: int, n: int, k: int, quant: str) -> KernelTime:
         curve = self._curve(n, k, quant)
         if curve is None:
-            return self._roofline.gemm(rows=rows, n=n, k=k, quant=quant)
+            return super().gemm(rows=rows, n=n, k=k, quant=quant)
         seconds, provenance = curve.at(rows)
         if rows > curve.rows[-1]:
             # Beyond the tables, utilisation is held.
@@ -183,7 +162,7 @@ class TableKernels:
         times = []
         for rows in known:
             time = self._table_time(found[rows], rows, n, k, quant)
-            uncached = self._roofline.gemm(rows=rows, n=n, k=k, quant=quant)
+            uncached = super().gemm(rows=rows, n=n, k=k, quant=quant)
             times.append((rows, max(time, uncached, key=lambda one: one.seconds) if cached else time))
         return RowCurve.padded(times)
 
@@ -209,7 +188,7 @@ class TableKernels:
         self, rows: int, context: int, sequences: int, heads: int, kv_heads: int, head_dim: int, kv_dtype: str
     ) -> KernelTime:
         per_sequence = -(-rows // sequences)
-        reading_s, _ = self._roofline.attention(
+        reading_s, _ = super().attention(
             rows=rows,
             context=context,
             sequences=sequences,
@@ -222,7 +201,7 @@ class TableKernels:
         if grid is None:
             return KernelTime(reading_s, Provenance.ROOFLINE)
         found = grid.at(sequences, context + 1, heads, kv_heads)
-        harness_s = grid.at(sequences, _HARNESS_CONTEXT, heads, kv_heads).value
+        harness_s = grid.at(sequences, HARNESS_CONTEXT, heads, kv_heads).value
         growing_s = found.value - harness_s + CONSTANTS["gemm_floor_s"]
         seconds = max(growing_s, reading_s) + self._packing_s(context + 1, per_sequence, heads // kv_heads)
         provenance = Provenance.INTERPOLATED if growing_s >= reading_s else Provenance.COMPOSED

@@ -12,15 +12,16 @@ import numpy.typing as npt
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.expert_shapes import ExpertShape, interpolated
 from swiftspec.costmodel.grid import Grid
-from swiftspec.costmodel.kernel_latency import KernelTime, RooflineKernels, UnknownShapeError
+from swiftspec.costmodel.kernel_latency import Kernels, KernelTime, UnknownShapeError
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.routing import independent
+from swiftspec.devices import DeviceSpec
 from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["ExpertCurve", "SparseTables"]
+__all__ = ["ExpertCurve", "SparseTableKernels"]
 
-_HARNESS_CONTEXT = 2  # the shortest cache that attention was timed on, leaving only kernel start and replay
+HARNESS_CONTEXT = 2  # the shortest cache that attention was timed on, leaving only kernel start and replay
 _UNGATED = "nongated"  # in the name of a kernel
 _SATURATED = 0.01  # of the experts: row counts that differ by less are interpolated by rows
 
@@ -76,19 +77,17 @@ class ExpertCurve:
         return independent(rows, num_experts=self.num_experts, num_active=self.num_active)
 
 
-class SparseTables:
-    """The three tables of sparse layers, of one library where it has an entry, else of another one.
+class SparseTableKernels(Kernels):
+    """Kernels of sparse layers' three tables, of one library where it has an entry, else of another one.
 
-    roofline: of the same device. experts: the library of the routed experts, if it is another one.
+    experts: the library of the routed experts, if it is another one.
     """
 
-    def __init__(
-        self, tables: OpTables, *, framework: str, roofline: RooflineKernels, experts: str | None = None
-    ) -> None:
+    def __init__(self, tables: OpTables, *, framework: str, device: DeviceSpec, experts: str | None = None) -> None:
+        super().__init__(device)
         self._tables = tables
         self._experts = experts or framework
         self._framework = framework
-        self._roofline = roofline
         self._curves = cache(self._expert_curves)
         self._between = cache(self._curves_between)
         self._latents = cache(self._latent_grid)
@@ -105,7 +104,7 @@ class SparseTables:
         seconds = curve.touching(touched)
         if touched >= independent(rows, num_experts=part.num_experts, num_active=part.num_active) - 1e-9:
             seconds = curve.at(rows)
-        computing_s = self._roofline.experts_computing_s(part, rows=rows, hidden_size=hidden_size, quant=quant)
+        computing_s = self.experts_computing_s(part, rows=rows, hidden_size=hidden_size, quant=quant)
         known = Provenance.INTERPOLATED if own else Provenance.COMPOSED
         measured = own and shape in self._curves() and rows in curve.rows and seconds == curve.at(rows)
         return KernelTime(max(seconds, computing_s), Provenance.MEASURED if measured else known)
@@ -114,18 +113,16 @@ class SparseTables:
         self, part: LatentAttention, *, rows: int, context: int, sequences: int, kv_dtype: str = "bf16"
     ) -> KernelTime:
         """As dense attention of `TableKernels`: above the harness floor, at least the roofline; prompts expanded."""
-        roofline = self._roofline.latent_attention(
-            part, rows=rows, context=context, sequences=sequences, kv_dtype=kv_dtype
-        )
+        roofline = super().latent_attention(part, rows=rows, context=context, sequences=sequences, kv_dtype=kv_dtype)
         grid = self._latents(kv_dtype)
         if grid is None:
             return roofline
-        short_s = grid.at(sequences, _HARNESS_CONTEXT, part.num_heads).value
+        short_s = grid.at(sequences, HARNESS_CONTEXT, part.num_heads).value
         growing_s = grid.at(sequences, context + 1, part.num_heads).value - short_s + CONSTANTS["gemm_floor_s"]
         # Rows of one sequence read one cache: what more of them cost is what more sequences cost without any.
-        more_s = max(0.0, grid.at(rows, _HARNESS_CONTEXT, part.num_heads).value - short_s)
+        more_s = max(0.0, grid.at(rows, HARNESS_CONTEXT, part.num_heads).value - short_s)
         seconds = growing_s + more_s
-        expanded = self._roofline.expanded_attention(part, rows=rows, context=context, sequences=sequences)
+        expanded = self.expanded_attention(part, rows=rows, context=context, sequences=sequences)
         if expanded and expanded.seconds < seconds:
             return KernelTime(expanded.seconds, Provenance.COMPOSED)
         if seconds < roofline.seconds:
@@ -136,7 +133,7 @@ class SparseTables:
         """Convolution and recurrence: several rows in a chunk, or one after another if that takes less."""
         grid = self._linears(part.kind)
         if grid is None:
-            return self._roofline.linear_attention(part, rows=rows, sequences=sequences)
+            return super().linear_attention(part, rows=rows, sequences=sequences)
         each = -(-rows // sequences)
         together = grid.at(sequences, each, part.num_value_heads)
         alone_s = grid.at(sequences, 1, part.num_value_heads).value * each
@@ -177,7 +174,7 @@ class SparseTables:
                 for shape, found in known.items()
                 if framework in found and shape[1:5] not in ungated
             }
-            if seconds := interpolated(wanted, measured, self._roofline):
+            if seconds := interpolated(wanted, measured, Kernels(self.device)):
                 curves[framework] = ExpertCurve.of(
                     "interpolated", seconds, num_experts=wanted.experts, num_active=wanted.active
                 )

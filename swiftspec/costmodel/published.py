@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from swiftspec.costmodel.linear_fit import LinearFit, Observation
 from swiftspec.devices import DeviceSpec, named_device
@@ -28,23 +28,6 @@ _TILE_ROWS = 8  # the tensor cores' smallest tile: fewer rows cost as much
 _HEAD_EFFICIENCY = 0.8  # of the memory bandwidth: reached by bf16 GEMMs of that size in the Hopper tables
 _OPERATIONS = ("qkv", "attention", "o", "gate_up", "down")
 _MEASURED_ON = named_device("h800-sxm")
-
-
-class PublishedForwards(Protocol):
-    """Whole forwards of an engine that is known by its published figures."""
-
-    @property
-    def collective(self) -> str:
-        """Name of its all-reduce."""
-        ...
-
-    def all_reduce_s(self, spec: ModelSpec, *, degree: int, rows: int) -> float:
-        """Time of one all-reduce that a forward waits for."""
-        ...
-
-    def parts(self, spec: ModelSpec, *, degree: int, rows: int, context: int) -> tuple[Part, ...]:
-        """A forward of `rows` rows after `context` slots on `degree` devices."""
-        ...
 
 
 @cache
@@ -72,7 +55,7 @@ class SwiftSpecKernels:
 
     device: DeviceSpec
 
-    collective = "fused"
+    collective = "fused"  # name of the all-reduce
 
     @cached_property
     def kernels(self) -> LinearFit:
@@ -105,6 +88,7 @@ class SwiftSpecKernels:
         return observations
 
     def all_reduce_s(self, spec: ModelSpec, *, degree: int, rows: int) -> float:
+        """Time of one all-reduce that a forward waits for."""
         cost = self.kernels.coefficients["push_s"] + self.forwards.coefficients["exchange"]
         return cost * _push_s(spec, degree, rows=rows, device=self.device)
 
@@ -192,6 +176,10 @@ class StandardInt4Kernels:
         of_vllm_s = self.fit.seconds(_standard_amounts(measured, layer["degree"])) / measured.num_layers
         own_s = self.attention.kernel_s("attention", spec, degree, rows=rows, context=context)
         return float(own_s - replaced_s - (of_vllm_s - kernels_s))
+
+
+# Whole forwards of an engine that is known by its published figures.
+PublishedForwards = SwiftSpecKernels | StandardInt4Kernels
 
 
 def standard_observations() -> list[Observation]:

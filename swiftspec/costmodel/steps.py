@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from math import ceil, floor, log2
 from typing import Final
 
@@ -12,7 +12,6 @@ from swiftspec.costmodel.forward import forward_parts
 from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.models.heads import Product
 from swiftspec.models.spec import ModelSpec
-from swiftspec.timing.latency import Part
 
 __all__ = ["ComposedSteps", "StepWork"]
 
@@ -87,6 +86,16 @@ class ComposedSteps:
         self._ranks = self.spec.attention_ranks
         if self.collective not in self.kernels.collectives(self.degree // self._ranks):
             self.collective = None
+        self._parts = partial(
+            forward_parts,
+            self.spec,
+            kernels=self.kernels,
+            quant=self.quant,
+            degree=self.degree,
+            collective=self.collective,
+            kv_dtype=self.kv_dtype,
+            products=self.products,
+        )
         self._linear = cache(self._linear_s)
         self._reading = cache(self._reading_s)
         self._chunk = cache(self._chunk_s)
@@ -128,24 +137,6 @@ class ComposedSteps:
     def _chunk_s(self, tokens: int, before: int) -> float:
         parts = self._parts(rows=tokens, context=before, sequences=1, answers=1)
         return sum(part.seconds for part in parts if part.name in _OF_SEQUENCES)
-
-    def _parts(
-        self, *, rows: int, context: int, sequences: int, answers: int, of_rank: int | None = None
-    ) -> tuple[Part, ...]:
-        return forward_parts(
-            self.spec,
-            kernels=self.kernels,
-            quant=self.quant,
-            degree=self.degree,
-            rows=rows,
-            context=context,
-            sequences=sequences,
-            collective=self.collective,
-            kv_dtype=self.kv_dtype,
-            answers=answers,
-            products=self.products,
-            of_rank=of_rank,
-        )
 
 
 def _tokens(chunks: Sequence[tuple[int, int]]) -> int:

@@ -59,8 +59,8 @@ class Gauge:
 
 def take_gauge(target: ModelRef, draft: ModelRef, *, num_devices: int) -> Gauge:
     """Time a target as it is and inflated, the draft, and a simulation."""
+    from swiftspec.models.inflation import inflated_spec
     from swiftspec.profiler.dtype_choice import forward_seconds
-    from swiftspec.profiler.passes import computed_spec
 
     base = target.model_copy(update={"inflate": None})
     start_s = time.perf_counter()
@@ -69,8 +69,8 @@ def take_gauge(target: ModelRef, draft: ModelRef, *, num_devices: int) -> Gauge:
     return Gauge(
         base=Curve.of(forward_seconds(base, _ROWS)),
         deep=Curve.of(deep),
-        base_layers=computed_spec(base).num_layers,
-        deep_layers=computed_spec(target).num_layers,
+        base_layers=inflated_spec(base).num_layers,
+        deep_layers=inflated_spec(target).num_layers,
         draft=Curve.of(forward_seconds(draft, _ROWS)),
         load_s=load_s,
         simulation_s=_simulation_seconds(),

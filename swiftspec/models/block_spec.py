@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from swiftspec.files.reading import read_foreign_json, shown
+from swiftspec.files.reading import read_foreign_json
 from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.drafters import Drafter, drafter_of
 from swiftspec.models.head_spec import check_equal, drafter_layers
@@ -62,10 +62,8 @@ class BlockSpec:
         nested = values.get("dflash_config")
         known = (Drafter.DFLASH,) if runs else _PLANNED
         if drafter is None or drafter not in known or (runs and not isinstance(nested, dict)):
-            found = shown(values.get("architectures"))
-            raise ValueError(
-                f"{directory}: config.json architectures is {found}; expected ['DFlashDraftModel'] with a dflash_config"
-            )
+            expected = "['DFlashDraftModel'] with a dflash_config"
+            raise ConfigJson(directory, values).fail("architectures", values.get("architectures"), expected)
         config = ConfigJson(directory, {**values, **(nested if isinstance(nested, dict) else {})})
         feature_layers, mask_token = _feature_layers(config), _mask_token(config, spec.vocab_size)
         block_size, is_dspark = config.integer("block_size", most=_MOST_TOKENS), drafter is Drafter.DSPARK

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from swiftspec.files.reading import read_foreign_json, shown
-from swiftspec.models.layer_parts import DenseNetwork, GroupedAttention, Layer, LinearAttention
+from swiftspec.models.layer_parts import LinearAttention
 from swiftspec.models.quantisation import QUANTISATIONS, Part, Quantisation, StoredWeights
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
@@ -123,7 +123,8 @@ def _averaged(scheme: _Scheme, spec: ModelSpec) -> StoredWeights | None:
 
 def _modules(spec: ModelSpec) -> Iterator[tuple[Part, str, int]]:
     """Matrices as `layers.0.self_attn.q_proj`, with the number of their weights; experts of a layer as one."""
-    for index, layer in enumerate(_layers(spec)):
+    layers = spec.layers if isinstance(spec, SparseSpec) else SparseSpec.of_alike(spec).layers
+    for index, layer in enumerate(layers):
         is_gdn = isinstance(layer.attention, LinearAttention) and layer.attention.kind == "gdn"
         for name, count in layer.attention.matrices(spec.hidden_size).items() if layer.attention else ():
             yield Part.ATTENTION, f"layers.{index}.{'linear' if is_gdn else 'self'}_attn.{name}", count
@@ -135,14 +136,6 @@ def _modules(spec: ModelSpec) -> Iterator[tuple[Part, str, int]]:
             yield part, module, count
     if not spec.tie_word_embeddings:
         yield Part.HEAD, "lm_head", spec.vocab_size * spec.hidden_size
-
-
-def _layers(spec: ModelSpec) -> tuple[Layer, ...]:
-    if isinstance(spec, SparseSpec):
-        return spec.layers
-    attention = GroupedAttention(num_heads=spec.num_heads, num_kv_heads=spec.num_kv_heads, head_dim=spec.head_dim)
-    network = spec.experts or DenseNetwork(size=spec.intermediate_size)
-    return (Layer(attention=attention, feed_forward=network),) * spec.num_layers
 
 
 def _canonical(name: str) -> str:

@@ -59,7 +59,3 @@ class DeviceLayout:
     def is_plain(self) -> bool:
         """Whether one rank divides everything by width, as dense models are divided."""
         return self.dp == self.ep == 1
-
-    def most_of_a_rank(self, count: int) -> int:
-        """The fullest rank's share of requests, or of what they have, spread evenly."""
-        return -(-count // self.dp)

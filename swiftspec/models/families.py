@@ -17,9 +17,8 @@ from swiftspec.models.layer_parts import (
     Layer,
     LinearAttention,
 )
-from swiftspec.models.names import PLANNED_DENSE
 
-__all__ = ["FAMILIES", "LEFT_OUT", "LayerConfig"]
+__all__ = ["FAMILIES", "LEFT_OUT", "PLANNED_ONLY", "LayerConfig"]
 
 _WINDOW, _CHUNK = "sliding_attention", "chunked_attention"
 _FULL, _LINEAR = ("full_attention", "attention"), "linear_attention"
@@ -295,7 +294,7 @@ def _dense(config: LayerConfig, index: int) -> DenseNetwork:
     return DenseNetwork(size=config.integer("intermediate_size"))
 
 
-def _mixture(*sizes: str, has_biases: bool = False) -> Callable[[LayerConfig, int], FeedForward]:
+def _mixture(*sizes: str) -> Callable[[LayerConfig, int], FeedForward]:
     """Experts whose width is the first of the fields that is there, in layers that the file does not say are dense."""
 
     def feed_forward(config: LayerConfig, index: int) -> FeedForward:
@@ -318,7 +317,6 @@ def _mixture(*sizes: str, has_biases: bool = False) -> Callable[[LayerConfig, in
             + config.count("shared_expert_intermediate_size")
             + config.count("shared_intermediate_size"),
             latent_size=config.count("routed_expert_hidden_size"),
-            has_biases=has_biases,
         )
 
     return feed_forward
@@ -333,15 +331,32 @@ def _granite_network(config: LayerConfig, index: int) -> FeedForward:
 
 _AttentionReader = Callable[[LayerConfig, int], Attention | None]
 _FeedForwardReader = Callable[[LayerConfig, int], FeedForward | None]
+_DENSE = (
+    "cohere",
+    "cohere2",
+    "ernie4_5",
+    "gemma2",
+    "gemma3_text",
+    "glm",
+    "glm4",
+    "granite",
+    "hunyuan_v1_dense",
+    "mimo",
+    "ministral3",
+    "olmo2",
+    "olmo3",
+    "phi3",
+    "seed_oss",
+    "smollm3",
+)
 _LATENT_MIXTURES = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "kimi_k2")
 _OWN_WIDTH = ("ernie4_5_moe", "glm4_moe", "qwen2_moe")
 FAMILIES: Mapping[str, tuple[_AttentionReader, _FeedForwardReader]] = {
-    **dict.fromkeys(PLANNED_DENSE, (_grouped, _dense)),
+    **dict.fromkeys(_DENSE, (_grouped, _dense)),
     **dict.fromkeys(_LATENT_MIXTURES, (_latent, _mixture("moe_intermediate_size"))),
     **dict.fromkeys(_OWN_WIDTH, (_grouped, _mixture("moe_intermediate_size"))),
-    **dict.fromkeys(("granitemoe", "minimax_m2", "olmoe"), (_grouped, _mixture("intermediate_size"))),
+    **dict.fromkeys(("gpt_oss", "granitemoe", "minimax_m2", "olmoe"), (_grouped, _mixture("intermediate_size"))),
     "gemma4_text": (_gemma4, _gemma4_network),
-    "gpt_oss": (_grouped, _mixture("intermediate_size", has_biases=True)),
     "hunyuan_v1_moe": (_grouped, _mixture("moe_intermediate_size", "intermediate_size")),
     "granitemoehybrid": (_grouped, _granite_network),
     "granitemoeshared": (_grouped, _granite_network),
@@ -352,3 +367,5 @@ FAMILIES: Mapping[str, tuple[_AttentionReader, _FeedForwardReader]] = {
     "qwen3_5_text": (_qwen_hybrid, _dense),
     "qwen3_next": (_qwen_hybrid, _mixture("moe_intermediate_size")),
 }
+# Those that are planned for only, since the engine does not have their layers: dense ones first.
+PLANNED_ONLY = (*_DENSE, *sorted(FAMILIES.keys() - {*_DENSE}))

@@ -8,16 +8,15 @@ layout (config.json of a Llama model) and in that of `speculators`; MTP, DeepSee
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from swiftspec.files.reading import read_foreign_json, shown
+from swiftspec.files.reading import read_foreign_json
 from swiftspec.models.config_json import ConfigJson
 from swiftspec.models.drafters import Drafter, drafter_of
+from swiftspec.models.families import PLANNED_ONLY
 from swiftspec.models.inflation import Inflation
-from swiftspec.models.names import ARCHITECTURES, PLANNED_ONLY
+from swiftspec.models.names import ARCHITECTURES
 from swiftspec.models.sparse_config import spec_from_config
 from swiftspec.models.spec import ModelSpec
 
@@ -66,22 +65,19 @@ class HeadSpec:
         values = read_foreign_json(directory / "config.json")
         config, kind = ConfigJson(directory, values), drafter_of(directory, values)
         if kind is None or kind not in (_RUNNABLE if runs else _PLANNED):
-            expected = "that of an EAGLE-3 head"
-            raise ValueError(
-                f"{directory}: config.json architectures is {shown(values.get('architectures'))}; expected {expected}"
-            )
+            raise config.fail("architectures", values.get("architectures"), "that of an EAGLE-3 head")
         for field in _UNSUPPORTED if runs else ():
             if values.get(field):
-                raise ValueError(f"{directory}: config.json {field} is {shown(values[field])}; expected false")
+                raise config.fail(field, values[field], "false")
         if kind in (Drafter.EAGLE, Drafter.EAGLE3) and spec.num_layers != 1:
-            raise ValueError(f"{directory}: config.json num_hidden_layers is {spec.num_layers}; expected 1")
+            raise config.fail("num_hidden_layers", spec.num_layers, "1")
         reads_last = kind in (Drafter.MTP, Drafter.EAGLE)
         return cls(
             directory=directory,
             format=kind,
             layer=spec if kind is Drafter.P_EAGLE else spec.one_layer(),
             layer_index=spec.num_layers,
-            feature_layers=(spec.num_layers,) if reads_last else _feature_layers(directory, values),
+            feature_layers=(spec.num_layers,) if reads_last else _feature_layers(config),
             target_hidden_size=config.integer("target_hidden_size", spec.hidden_size),
             draft_vocab_size=config.integer("draft_vocab_size", spec.vocab_size),
             norm_before_residual=config.flag("norm_before_residual", False),
@@ -139,12 +135,12 @@ def inflated_layers(layers: tuple[int, ...], spec: ModelSpec, inflation: Inflati
     return tuple(layer * count // spec.num_layers for layer in layers)
 
 
-def _feature_layers(directory: Path, values: Mapping[str, Any]) -> tuple[int, ...]:
+def _feature_layers(config: ConfigJson) -> tuple[int, ...]:
     field = "eagle_aux_hidden_state_layer_ids"
-    nested = values.get("eagle_config")
-    found = values.get(field) or (nested.get(field) if isinstance(nested, dict) else None)
+    nested = config.values.get("eagle_config")
+    found = config.values.get(field) or (nested.get(field) if isinstance(nested, dict) else None)
     if found is None:
         return ()
     if not isinstance(found, list) or len(found) != 3 or any(type(layer) is not int for layer in found):
-        raise ValueError(f"{directory}: config.json {field} is {shown(found)}; expected three layers")
+        raise config.fail(field, found, "three layers")
     return tuple(found)

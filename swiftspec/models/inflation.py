@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
+from swiftspec.files.document import ModelRef
 from swiftspec.files.reading import shown
 from swiftspec.models.layer_parts import Experts
 from swiftspec.models.spec import ModelSpec, model_directory
@@ -18,10 +18,10 @@ _WITH_EXPERTS: Final = {"llama": "mixtral", "mistral": "mixtral", "qwen3": "qwen
 _MOST_DIGITS: Final = 9  # of a dimension that a user requests
 
 
-def inflated_spec(name: str | Path, inflate: str | None) -> ModelSpec:
-    """Shape of the model of a directory as it runs: inflated if asked for."""
-    spec = ModelSpec.from_directory(model_directory(name))
-    return Inflation.parse(inflate).inflated(spec) if inflate else spec
+def inflated_spec(reference: ModelRef) -> ModelSpec:
+    """Shape of the model of a directory as it runs: inflated if the reference says so."""
+    spec = ModelSpec.from_directory(model_directory(reference.model))
+    return Inflation.parse(reference.inflate).inflated(spec) if reference.inflate else spec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,13 +20,38 @@ __all__ = [
     "LatentAttention",
     "Layer",
     "LinearAttention",
+    "padded_columns",
 ]
 
 _ALIGNMENT = 16  # columns: the smallest tile of a tensor-core product
 
 
+class _Part:
+    """What a part has that says no more: weights of its matrices, and nothing that is kept of a token or a sequence."""
+
+    __slots__ = ()
+
+    @property
+    def kv_values(self) -> int:
+        """Cached values per token."""
+        return 0
+
+    @property
+    def state_values(self) -> int:
+        """Values of a state that does not grow."""
+        return 0
+
+    def matrices(self, hidden_size: int) -> dict[str, int]:
+        """Weights of its matrices, by their names in a checkpoint."""
+        raise NotImplementedError
+
+    def num_parameters(self, hidden_size: int) -> int:
+        """Weights of all its matrices."""
+        return sum(self.matrices(hidden_size).values())
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GroupedAttention:
+class GroupedAttention(_Part):
     """Attention with key/value heads of their own, as in dense models.
 
     window: latest tokens that it reads; 0 for all.
@@ -50,22 +75,13 @@ class GroupedAttention:
 
     @property
     def kv_values(self) -> int:
-        """Cached values per token."""
         return 2 * self.num_kv_heads * self.head_dim
 
-    @property
-    def state_values(self) -> int:
-        return 0
-
     def matrices(self, hidden_size: int) -> dict[str, int]:
-        """Weights of its matrices, by their names in a checkpoint."""
         keys = hidden_size * self.num_kv_heads * self.head_dim
         queries = hidden_size * self.query_size
         values = {} if self.takes_keys else {"v_proj": keys}
         return {"q_proj": queries * (1 + self.is_gated), "k_proj": keys, **values, "o_proj": queries}
-
-    def num_parameters(self, hidden_size: int) -> int:
-        return sum(self.matrices(hidden_size).values())
 
     def fits(self, degree: int) -> bool:
         """Whether `degree` devices can divide it into whole heads."""
@@ -92,7 +108,7 @@ class Indexer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LatentAttention:
+class LatentAttention(_Part):
     """Multi-head latent attention: one compressed vector per token is cached, for all heads.
 
     query_rank, kv_rank: widths of the compressed queries, 0 where they are not compressed, and of the compressed keys
@@ -118,12 +134,7 @@ class LatentAttention:
         keys = self.indexer.head_dim if self.indexer and not self.indexer.is_shared else 0
         return self.kv_rank + self.rotary_dim + keys
 
-    @property
-    def state_values(self) -> int:
-        return 0
-
     def matrices(self, hidden_size: int) -> dict[str, int]:
-        """Weights of its matrices, by their names in a checkpoint."""
         if self.query_rank:
             queries = {"q_a_proj": hidden_size * self.query_rank, "q_b_proj": self.query_rank * self.query_size}
         else:
@@ -140,9 +151,6 @@ class LatentAttention:
             found["indexer.weights_proj"] = hidden_size * heads
         return found
 
-    def num_parameters(self, hidden_size: int) -> int:
-        return sum(self.matrices(hidden_size).values())
-
     def fits(self, degree: int) -> bool:
         return not self.num_heads % degree
 
@@ -151,7 +159,7 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LinearAttention:
+class LinearAttention(_Part):
     """A recurrence over a state of constant size: gated delta net, Kimi delta attention.
 
     kind: gdn or kda. convolution: tokens that its short convolution reads.
@@ -174,10 +182,6 @@ class LinearAttention:
         return self.num_value_heads * self.value_dim
 
     @property
-    def kv_values(self) -> int:
-        return 0
-
-    @property
     def state_values(self) -> int:
         """Values of one state, of which there is one for every verified row: a rejected row cannot be cut out of it."""
         return self.num_value_heads * self.key_dim * self.value_dim + self.mixed_size * (self.convolution - 1)
@@ -195,9 +199,6 @@ class LinearAttention:
             "out_proj": hidden_size * self.query_size,
         }
 
-    def num_parameters(self, hidden_size: int) -> int:
-        return sum(self.matrices(hidden_size).values())
-
     def fits(self, degree: int) -> bool:
         return not self.num_key_heads % degree and not self.num_value_heads % degree
 
@@ -208,23 +209,19 @@ class LinearAttention:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DenseNetwork:
+class DenseNetwork(_Part):
     """Gated feed-forward network of this width, as in dense models."""
 
     size: int
 
     def matrices(self, hidden_size: int) -> dict[str, int]:
-        """Weights of its matrices, by their names in a checkpoint."""
         return dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden_size * self.size)
-
-    def num_parameters(self, hidden_size: int) -> int:
-        return 3 * hidden_size * self.size
 
     def fits(self, degree: int) -> bool:
         return not self.size % degree
 
     def divided(self, degree: int) -> DenseNetwork:
-        return DenseNetwork(size=_columns(self.size, degree))
+        return DenseNetwork(size=padded_columns(self.size, degree))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,7 +233,6 @@ class Experts:
     shared_size: width of all shared experts together; 0 without.
     latent_size: width of the hidden states that routed experts read, where the model's are projected first; 0
         elsewhere.
-    has_biases: of the routed experts' products.
     is_normalised: whether the weights of a token's experts add up to one.
     is_divided_whole: whether several devices hold whole experts each (expert parallelism), or a part of every one's
         width.
@@ -249,7 +245,6 @@ class Experts:
     size: int
     shared_size: int = 0
     latent_size: int = 0
-    has_biases: bool = False
     is_normalised: bool = True
     is_divided_whole: bool = False
     num_devices: int = 1
@@ -263,7 +258,7 @@ class Experts:
         """Weights of the routed experts that one device holds."""
         whole, parts = (self.num_devices, 1) if self.is_divided_whole else (1, self.num_devices)
         width = self.latent_size or hidden_size
-        return self.num_experts // whole * 3 * width * _columns(self.size, parts)
+        return self.num_experts // whole * 3 * width * padded_columns(self.size, parts)
 
     def matrices(self, hidden_size: int) -> dict[str, int]:
         """Weights of its matrices, by their names in a checkpoint; those of all routed experts as the first one's."""
@@ -273,7 +268,7 @@ class Experts:
         return experts | shared | {"latent_proj": 2 * hidden_size * self.latent_size}
 
     def num_parameters(self, hidden_size: int) -> int:
-        shared = 3 * hidden_size * _columns(self.shared_size, self.num_sharing)
+        shared = 3 * hidden_size * padded_columns(self.shared_size, self.num_sharing)
         latent = 2 * hidden_size * self.latent_size
         return self.routed_parameters(hidden_size) + shared + latent
 
@@ -297,5 +292,6 @@ class Layer:
     feed_forward: FeedForward | None
 
 
-def _columns(size: int, degree: int) -> int:
+def padded_columns(size: int, degree: int) -> int:
+    """Columns that each of `degree` devices has of a product of this width, padded to equal multiples of 16."""
     return size if degree == 1 else -(-size // (degree * _ALIGNMENT)) * _ALIGNMENT

@@ -7,7 +7,7 @@ from typing import Final
 
 from swiftspec.errors import FieldError
 
-__all__ = ["ARCHITECTURES", "PLANNED_DENSE", "PLANNED_ONLY", "out_of_scope", "resolve", "unknown"]
+__all__ = ["ARCHITECTURES", "out_of_scope", "resolve", "unknown"]
 
 # Words that tell neither size nor architecture: publishers, and fine-tuning of the same shape.
 _NO_MATTER = frozenset({"meta", "nvidia", "instruct", "it", "chat", "hf", "base"})
@@ -15,51 +15,6 @@ _MOST_CHOICES = 8
 
 _HEAD = "is a head of a kind that is not supported; as a draft, those named eagle3, mtp, p-eagle, dflash and dspark are"
 ARCHITECTURES: Final = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")  # that the engine runs
-# That can be planned for only, since the engine does not have their layers: see families.py.
-PLANNED_DENSE: Final = (
-    "cohere",
-    "cohere2",
-    "ernie4_5",
-    "gemma2",
-    "gemma3_text",
-    "glm",
-    "glm4",
-    "granite",
-    "hunyuan_v1_dense",
-    "mimo",
-    "ministral3",
-    "olmo2",
-    "olmo3",
-    "phi3",
-    "seed_oss",
-    "smollm3",
-)
-PLANNED_ONLY: Final = (
-    *PLANNED_DENSE,
-    "deepseek_v2",
-    "deepseek_v3",
-    "deepseek_v32",
-    "ernie4_5_moe",
-    "gemma4_text",
-    "glm4_moe",
-    "glm4_moe_lite",
-    "glm_moe_dsa",
-    "gpt_oss",
-    "granitemoe",
-    "granitemoehybrid",
-    "granitemoeshared",
-    "hunyuan_v1_moe",
-    "kimi_k2",
-    "kimi_linear",
-    "llama4_text",
-    "minimax_m2",
-    "nemotron-nas",
-    "olmoe",
-    "qwen2_moe",
-    "qwen3_5_moe_text",
-    "qwen3_5_text",
-    "qwen3_next",
-)
 _MIXTURE = "is a mixture of experts that is not known by name; give a directory with its config.json"
 _OTHER = "is of an architecture that is not supported; `swiftspec list models` has those that are at its end"
 _MAMBA = "has Mamba layers, which cannot be planned"

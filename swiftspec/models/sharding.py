@@ -3,12 +3,11 @@
 import dataclasses
 from dataclasses import dataclass
 
+from swiftspec.models.layer_parts import padded_columns
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 
 __all__ = ["Shard", "shard_of", "sharded"]
-
-_ALIGNMENT = 16  # columns: the smallest tile of a tensor-core product
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,14 +47,14 @@ def sharded(spec: ModelSpec, degree: int) -> ModelSpec:
     if isinstance(spec, SparseSpec):
         return spec.divided(degree)
     num_pieces, piece_size = _pieces(spec, degree)
-    intermediate = _columns(spec.intermediate_size, degree)
+    intermediate = padded_columns(spec.intermediate_size, degree)
     return dataclasses.replace(
         spec,
         num_heads=num_pieces * piece_size,
         num_kv_heads=num_pieces,
         intermediate_size=intermediate,
         experts=None if spec.experts is None else dataclasses.replace(spec.experts, size=intermediate),
-        vocab_size=_columns(spec.vocab_size, degree),
+        vocab_size=padded_columns(spec.vocab_size, degree),
     )
 
 
@@ -94,10 +93,6 @@ def _pieces(spec: ModelSpec, degree: int) -> tuple[int, int]:
     choices = [(-(-groups * -(-size // piece) // degree), piece) for piece in sizes]
     # A query head has as many weights (its rows, its columns of the output) as a KV head (rows of keys and of values).
     return min(choices, key=lambda choice: (choice[0] * (choice[1] + 1), choice))
-
-
-def _columns(size: int, degree: int) -> int:
-    return -(-size // (degree * _ALIGNMENT)) * _ALIGNMENT
 
 
 def _part(size: int, width: int, rank: int) -> range:

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from swiftspec.errors import FieldError
 from swiftspec.models.config_json import ConfigJson
+from swiftspec.models.families import PLANNED_ONLY
 from swiftspec.models.layer_parts import Experts
-from swiftspec.models.names import ARCHITECTURES, PLANNED_ONLY
+from swiftspec.models.names import ARCHITECTURES
 from swiftspec.models.quantisation import Part, StoredWeights
 from swiftspec.models.rotary import RUNNABLE_SCALINGS, USUAL_THETA, RopeScaling, longest_context, read_rope, rope_fields
 

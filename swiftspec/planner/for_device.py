@@ -292,7 +292,7 @@ def _synthesised(
         draft=ModelRef(model=draft.name, dtype=deployment.draft_quant),
     )
     if draft.kind is not DraftKind.SERIAL:
-        from swiftspec.acceptance.head_records import given_rates, published_rates
+        from swiftspec.acceptance.usual import given_rates, published_rates
 
         drafter = draft.drafter if draft.directory and draft.drafter else draft.name
         by_position = given_rates(given) if given else published_rates(target.name, drafter, dataset, kind=draft.kind)

@@ -66,7 +66,7 @@ def record_trace(
     context, or if the trace would be too large to be read again.
     """
     torch.set_num_threads(num_threads)
-    spec = inflated_spec(target.model, target.inflate)
+    spec = inflated_spec(target)
     facts = draft_facts(draft.model)
     num_ahead = 0 if facts.kind is DraftKind.SERIAL else NUM_AHEAD
     _check_room(len(prompts), max_new_tokens, num_candidates, num_ahead, spec)

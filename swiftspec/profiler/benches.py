@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from swiftspec.artifacts.plan import named_split
 from swiftspec.devices.local import TREE_SLOTS, Device
 from swiftspec.engine.launcher import Launcher
+from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.placement import LocalExecutor, Placement
 from swiftspec.engine.process.protocol import Setup
@@ -14,12 +15,13 @@ from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.worker_handle import Worker
 from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef
-from swiftspec.policies import DraftKind, Layout, Policy
+from swiftspec.policies import DraftKind, Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.grids import host_shapes
 from swiftspec.scheduler.admission import AdmissionLimits
+from swiftspec.timing.timeline import Timeline
 
-__all__ = ["Bench", "benches_of"]
+__all__ = ["Bench", "benches_of", "timeline_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,18 @@ class Bench:
         most = TREE_SLOTS[self.device]
         shapes = host_shapes(self.layout, kind, all_shapes=all_shapes)
         return [shape for shape in shapes if max(shape.draft_rows, shape.target_rows) <= most]
+
+
+def timeline_of(engine: Launcher, policy: Policy, prompt: tuple[int, ...], *, max_new_tokens: int = 1) -> Timeline:
+    """One run of a measuring program or a policy; the request is named by its prompt's length.
+
+    KeyboardInterrupt if it was cut short.
+    """
+    request = Request(prompt=prompt, max_new_tokens=max_new_tokens)
+    generation = engine.generate(policy, request, request_id=str(len(prompt)), sampler=Sampler())
+    if generation.interrupted:
+        raise KeyboardInterrupt
+    return generation.timeline
 
 
 class _NoOpExecutor(LocalExecutor):

@@ -7,9 +7,9 @@ from statistics import median
 
 from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.policies import Layout, Policy, Request
+from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
+from swiftspec.profiler.benches import timeline_of
 from swiftspec.profiler.grids import REPEATS, SWEEP_REPEATS
 from swiftspec.profiler.passes import drafting_alone, new_resumptions, new_sweeps
 from swiftspec.profiler.prompts import Prompts
@@ -61,15 +61,15 @@ class DriftProbe:
         if not self._contexts:
             return
         context = self._contexts[next(self._number) % len(self._contexts)]
-        request = Request(prompt=self._prompt(context), max_new_tokens=1)
+        prompt = self._prompt(context)
         for index, (engine, *_) in enumerate(self._engines):
             kind = engine.draft_facts.kind
             for sweep in new_sweeps(engine.layout, repeats=SWEEP_REPEATS, device=engine.device, kind=kind):
-                self._timelines[index].append(_timed(engine, sweep, request, context))
+                self._timelines[index].append(timeline_of(engine, sweep, prompt))
             # On groups of their own, drafts wait for targets, and their first forward after that takes longer.
             if engine.layout is Layout.DISAGGREGATED:
                 resumptions = new_resumptions(repeats=REPEATS, device=engine.device, kind=kind)
-                self._timelines[index].append(drafting_alone(_timed(engine, resumptions, request, context)))
+                self._timelines[index].append(drafting_alone(timeline_of(engine, resumptions, prompt)))
 
     def factors(self, profile: Profile) -> dict[StepTable, RowFactors]:
         """Ratio of present to profiled time for every timed table, by rows: the median over contexts."""
@@ -83,14 +83,6 @@ class DriftProbe:
             table: RowFactors({rows: median(values) for rows, values in by_rows.items()})
             for table, by_rows in ratios.items()
         }
-
-
-def _timed(engine: Launcher, policy: Policy, request: Request, context: int) -> Timeline:
-    """One run of a measuring program. KeyboardInterrupt if it was cut short."""
-    generation = engine.generate(policy, request, request_id=str(context), sampler=Sampler())
-    if generation.interrupted:
-        raise KeyboardInterrupt
-    return generation.timeline
 
 
 def _is_known(point: StepPoint, profile: Profile) -> bool:

@@ -143,9 +143,9 @@ def _checked_devices(device: str, num_devices: int | None, ranks: int) -> int:
 
 def _specs(pair: Pair) -> list[tuple[ModelSpec, str]]:
     """Shape and dtype of both models, inflated."""
-    from swiftspec.profiler.passes import computed_spec
+    from swiftspec.models.inflation import inflated_spec
 
-    return [(computed_spec(reference), reference.dtype) for reference in (pair.target, pair.draft)]
+    return [(inflated_spec(reference), reference.dtype) for reference in (pair.target, pair.draft)]
 
 
 def _measure_ops(pair: Pair, device: str, num_devices: int, stages: Stages) -> Sequence[OpRow]:

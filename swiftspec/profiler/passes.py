@@ -10,13 +10,11 @@ from swiftspec.artifacts.profile import PASSES
 from swiftspec.devices.local import Device
 from swiftspec.engine.launcher import Launcher
 from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES
-from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import inflated_spec
-from swiftspec.models.spec import ModelSpec
-from swiftspec.policies import DraftKind, Layout, Policy, Request
+from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.effects import Role
-from swiftspec.profiler.benches import Bench
+from swiftspec.profiler.benches import Bench, timeline_of
 from swiftspec.profiler.effort import Curve, Effort, Pace, Schedule, left_out
 from swiftspec.profiler.grids import (
     CONTEXTS,
@@ -42,7 +40,7 @@ from swiftspec.progress import Progress
 from swiftspec.timing.timeline import DRAFTING, Phase, Timeline
 from swiftspec.timing.warm_up import WarmUpCost
 
-__all__ = ["MINUTES", "Passes", "computed_spec", "drafting_alone", "new_resumptions", "new_sweeps"]
+__all__ = ["MINUTES", "Passes", "drafting_alone", "new_resumptions", "new_sweeps"]
 
 # A GPU's forwards are captured for these numbers of rows; others run with the next larger one.
 GPU_TARGET_ROWS = CAPTURE_SIZES
@@ -74,7 +72,7 @@ class Passes:
         progress: Progress,
         num_further: int,
     ) -> None:
-        self.spec = computed_spec(target)
+        self.spec = inflated_spec(target)
         wanted, rows = (CONTEXTS, TARGET_ROWS) if device == "cpu" else (GPU_CONTEXTS, GPU_TARGET_ROWS)
         self._grid = [context for context in wanted if context + max(rows) <= self.spec.max_position]
         self.contexts: list[int] = []
@@ -179,7 +177,7 @@ class _Measurement:
             for sweep in new_sweeps(
                 self.bench.layout, repeats=1, device=self.bench.device, kind=self._kind, few_rows=True
             ):
-                for span in self._run(sweep, CONTEXTS[0], max_new_tokens=1).spans:
+                for span in self._run(sweep, CONTEXTS[0]).spans:
                     seconds[span.phase][span.rows].append(span.end_s - span.start_s)
         read_s = max(map(max, seconds[Phase.PREFILL].values()))
         drafted = {**seconds[Phase.EXPAND], **seconds[Phase.FUZZY]}
@@ -194,29 +192,25 @@ class _Measurement:
         timelines: list[Timeline] = []
         for repeats in (1, effort.repeats) if effort.discards else (effort.repeats,):
             sweeps = new_sweeps(self.bench.layout, repeats=repeats, device=self.bench.device, kind=self._kind)
-            timelines = [self._run(sweep, context, max_new_tokens=1) for sweep in sweeps]
+            timelines = [self._run(sweep, context) for sweep in sweeps]
         return timelines  # without the first ones, which compile the shapes of this context
 
     def resume(self, context: int) -> Timeline:
         sweep = new_resumptions(repeats=REPEATS, device=self.bench.device, kind=self._kind)
-        return drafting_alone(self._run(sweep, context, max_new_tokens=1))
+        return drafting_alone(self._run(sweep, context))
 
     def interrupt(self, context: int) -> Timeline:
         interruptions = HeadInterruptions if self._kind.reads_target else Interruptions
         sweep = interruptions(target_rows_grid=(1,), draft_rows_grid=(1,), halves_rows_grid=(), repeats=2 * REPEATS)
-        return self._run(sweep, context, max_new_tokens=1)
+        return self._run(sweep, context)
 
     def policies(self, effort: Effort) -> list[tuple[str, Timeline]]:
         """Real rounds of policies for the draft's kind, for their costs other than forwards."""
         shapes = self.bench.host_shapes(self._kind, all_shapes=effort.all_shapes)
         return [(shape.name, self._run(shape, CONTEXTS[1], max_new_tokens=effort.host_tokens)) for shape in shapes]
 
-    def _run(self, policy: Policy, context: int, *, max_new_tokens: int) -> Timeline:
-        request = Request(prompt=self._prompt(context), max_new_tokens=max_new_tokens)
-        generation = self.engine.generate(policy, request, request_id=str(context), sampler=Sampler())
-        if generation.interrupted:
-            raise KeyboardInterrupt
-        return generation.timeline
+    def _run(self, policy: Policy, context: int, *, max_new_tokens: int = 1) -> Timeline:
+        return timeline_of(self.engine, policy, self._prompt(context), max_new_tokens=max_new_tokens)
 
 
 def new_sweeps(
@@ -248,8 +242,3 @@ def new_resumptions(*, repeats: int, device: Device, kind: DraftKind = DraftKind
 def drafting_alone(timeline: Timeline) -> Timeline:
     """The timeline with the draft's forwards only, as `Resumptions` are made for; the target's are dropped."""
     return replace(timeline, spans=tuple(span for span in timeline.spans if span.phase in DRAFTING))
-
-
-def computed_spec(reference: ModelRef) -> ModelSpec:
-    """Shape of the model as it runs: inflated if the reference says so."""
-    return inflated_spec(reference.model, reference.inflate)

@@ -11,11 +11,10 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.sampling.sampler import Sampler
-from swiftspec.policies import DraftKind, Layout, Request
-from swiftspec.policies.base import Shape
+from swiftspec.policies import Layout, Request
 from swiftspec.policies.effects import Commit, Prefill, Program, Role, clock
-from swiftspec.profiler.programs import verify
+from swiftspec.profiler.benches import timeline_of
+from swiftspec.profiler.programs import Measuring, verify
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Phase, Timeline
 from swiftspec.timing.warm_up import WarmUpCost
@@ -32,21 +31,15 @@ _Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pauses(Shape):
+class Pauses(Measuring):
     """Forwards of the target without a pause, then a pause, then forwards: for every number of rows and every pause."""
 
     rows_grid: tuple[int, ...]
     pauses_s: tuple[float, ...]
     repeats: int
 
-    drafts: ClassVar[frozenset[DraftKind]] = frozenset(DraftKind)
-
     name: ClassVar[str] = "pauses"
     layout: ClassVar[Layout] = Layout.COLOCATED
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
 
     @property
     def target_rows(self) -> int:
@@ -55,13 +48,6 @@ class Pauses(Shape):
     @property
     def draft_rows(self) -> int:
         return 0
-
-    def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: self._target(request)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["Pauses"]:
-        yield from ()
 
     def order(self) -> Iterator[tuple[int, float]]:
         """Rows, and the pause between forwards of as many rows."""
@@ -108,11 +94,7 @@ def measure_pauses(engine: Launcher, *, degree: int, vocab_size: int) -> WarmUpC
 
 def _measured(engine: Launcher, pauses: Pauses, vocab_size: int) -> list[_Series]:
     prompt = tuple(np.random.default_rng(0).integers(1, vocab_size, _PROMPT_TOKENS).tolist())
-    request = Request(prompt=prompt, max_new_tokens=1)
-    generation = engine.generate(pauses, request, request_id="pauses", sampler=Sampler())
-    if generation.interrupted:
-        raise KeyboardInterrupt
-    return list(_series(generation.timeline, pauses))
+    return list(_series(timeline_of(engine, pauses, prompt), pauses))
 
 
 def _series(timeline: Timeline, pauses: Pauses) -> Iterator[_Series]:

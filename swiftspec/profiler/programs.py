@@ -1,11 +1,11 @@
 """Measuring programs: role programs like a policy's, so that steps are timed by the driver that will run the plan."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import cycle, repeat
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from swiftspec.policies import Policy
 from swiftspec.policies.base import DraftKind, Layout, Shape, sends_features
 from swiftspec.policies.effects import (
     Commit,
@@ -36,13 +36,11 @@ __all__ = [
     "HeadResumptions",
     "HeadSweep",
     "Interruptions",
+    "Measuring",
     "OverlappedSweep",
     "Resumptions",
     "TargetSweep",
-    "draft_reads",
     "expand",
-    "measured_prefix",
-    "target_reads",
     "verified_rows",
     "verify",
 ]
@@ -56,8 +54,66 @@ SIGNAL = Verdict(())
 NUM_CANDIDATES = 8  # kept per node by the policies' default shapes
 
 
+class Measuring(Shape, ABC):
+    """Defaults for a measuring program, which no planner searches: one for each role, or one for both, as the target's.
+
+    With a head apart from its target, programs read the prompt without its last token: as many features are due with
+    the first verdict.
+    """
+
+    __slots__ = ()
+    name: ClassVar[str]
+    layout: ClassVar[Layout]
+    drafts: ClassVar[frozenset[DraftKind]] = frozenset(DraftKind)
+    verifies_trees: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def target_rows(self) -> int:
+        """As of every policy."""
+
+    @property
+    @abstractmethod
+    def draft_rows(self) -> int:
+        """As of every policy."""
+
+    @property
+    def expand_rows(self) -> int:
+        return self.draft_rows
+
+    @classmethod
+    def search_space(cls) -> Iterator[Any]:
+        yield from ()
+
+    def programs(self, request: Request) -> dict[Role, Program]:
+        if self.layout is not Layout.DISAGGREGATED:
+            return {Role.TARGET: self._target(request)}
+        read = replace(request, prompt=request.prompt[:-1]) if sends_features(self) else request
+        return {Role.TARGET: self._target(read), Role.DRAFT: self._draft(read)}
+
+    @abstractmethod
+    def _target(self, request: Request) -> Program:
+        """The target's program, or that of both models."""
+
+    def _draft(self, request: Request) -> Program:
+        """The draft's program, if it is apart."""
+        raise NotImplementedError
+
+    def _target_reads(self, request: Request) -> Subprogram[None]:
+        """A target's prefill of all of a request's prompt, and its features for the draft if it needs them."""
+        yield Prefill(Role.TARGET, request.prompt)
+        if sends_features(self):
+            yield Send(SIGNAL)
+
+    def _draft_reads(self, request: Request) -> Subprogram[None]:
+        """A draft's prefill of all of a request's prompt, once it has the features if it needs them."""
+        if sends_features(self):
+            yield Receive()
+        yield Prefill(Role.DRAFT, request.prompt)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sweep(Shape):
+class _Sweep(Measuring):
     """`repeats` forwards of every row count, most rows first, with the request's prompt as prefix.
 
     Forwards of a policy follow others of their size. It matters: memory is slower for some 20 ms after forwards of many
@@ -70,22 +126,12 @@ class _Sweep(Shape):
     halves_rows_grid: tuple[int, ...]
     repeats: int
 
-    drafts: ClassVar[frozenset[DraftKind]] = frozenset(DraftKind)
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
-
     @property
     def target_rows(self) -> int:
         return max(self.target_rows_grid)
 
     @property
     def draft_rows(self) -> int:
-        return max(self.draft_rows_grid)
-
-    @property
-    def expand_rows(self) -> int:
         return max(self.draft_rows_grid)
 
     def _in_order(self, grid: tuple[int, ...]) -> Iterator[int]:
@@ -100,14 +146,7 @@ class AlternatingSweep(_Sweep):
     name: ClassVar[str] = "alternating_sweep"
     layout: ClassVar[Layout] = Layout.COLOCATED
 
-    def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: self._both(request)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["AlternatingSweep"]:
-        yield from ()
-
-    def _both(self, request: Request) -> Program:
+    def _target(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
         yield Prefill(Role.DRAFT, request.prompt)
         # One row alone is what plain decoding verifies, which has no draft.
@@ -129,13 +168,6 @@ class TargetSweep(_Sweep):
     name: ClassVar[str] = "target_sweep"
     layout: ClassVar[Layout] = Layout.COLOCATED
 
-    def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: self._target(request)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["TargetSweep"]:
-        yield from ()
-
     def _target(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
         alone = repeat(1, (_BURSTS_ALONE - 1) * self.repeats) if 1 in self.target_rows_grid else ()
@@ -151,16 +183,8 @@ class OverlappedSweep(_Sweep):
     name: ClassVar[str] = "overlapped_sweep"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
 
-    def programs(self, request: Request) -> dict[Role, Program]:
-        read = measured_prefix(self, request)
-        return {Role.TARGET: self._target(read), Role.DRAFT: self._draft(read)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["OverlappedSweep"]:
-        yield from ()
-
     def _target(self, request: Request) -> Program:
-        yield from target_reads(self, request)
+        yield from self._target_reads(request)
         for turn, rows in enumerate(self._in_order(self.target_rows_grid)):
             yield from verify(request, rows, turn=turn)
         for turn, rows in enumerate(self._in_order(self.halves_rows_grid)):
@@ -171,7 +195,7 @@ class OverlappedSweep(_Sweep):
         yield Commit((0,))
 
     def _draft(self, request: Request) -> Program:
-        yield from draft_reads(self, request)
+        yield from self._draft_reads(request)
         for rows in cycle(self.draft_rows_grid):
             for _ in range(2 * IN_A_ROW):
                 if (yield Poll()) is not None:
@@ -186,16 +210,8 @@ class Resumptions(_Sweep):
     name: ClassVar[str] = "resumptions"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
 
-    def programs(self, request: Request) -> dict[Role, Program]:
-        read = measured_prefix(self, request)
-        return {Role.TARGET: self._target(read), Role.DRAFT: self._draft(read)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["Resumptions"]:
-        yield from ()
-
     def _target(self, request: Request) -> Program:
-        yield from target_reads(self, request)
+        yield from self._target_reads(request)
         for turn in range(self.repeats * len(self.draft_rows_grid)):
             yield from verify(request, _FEW_ROWS, turn=turn)
             yield Send(SIGNAL)
@@ -203,7 +219,7 @@ class Resumptions(_Sweep):
         yield Commit((0,))
 
     def _draft(self, request: Request) -> Program:
-        yield from draft_reads(self, request)
+        yield from self._draft_reads(request)
         for rows in cycle(self.draft_rows_grid):
             if (yield Receive()) != SIGNAL:
                 return
@@ -217,16 +233,8 @@ class Interruptions(_Sweep):
     name: ClassVar[str] = "interruptions"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
 
-    def programs(self, request: Request) -> dict[Role, Program]:
-        read = measured_prefix(self, request)
-        return {Role.TARGET: self._target(read), Role.DRAFT: self._draft(read)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["Interruptions"]:
-        yield from ()
-
     def _target(self, request: Request) -> Program:
-        yield from target_reads(self, request)
+        yield from self._target_reads(request)
         for turn in range(2 * self.repeats * len(self.target_rows_grid)):
             yield from verify(request, _FEW_ROWS, turn=turn)
             yield Send(SIGNAL)  # the draft switches between sending and not
@@ -236,7 +244,7 @@ class Interruptions(_Sweep):
         yield Commit((0,))
 
     def _draft(self, request: Request) -> Program:
-        yield from draft_reads(self, request)
+        yield from self._draft_reads(request)
         sends = False
         while True:
             yield from expand(request, 1)
@@ -271,28 +279,6 @@ class HeadInterruptions(Interruptions):
 
     name: ClassVar[str] = "head_interruptions"
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.HEAD})
-
-
-def measured_prefix(policy: Policy, request: Request) -> Request:
-    """The request with the prompt that a measuring program reads: without its last token if features are sent.
-
-    As many are due with the first verdict.
-    """
-    return replace(request, prompt=request.prompt[:-1]) if sends_features(policy) else request
-
-
-def target_reads(policy: Policy, request: Request) -> Subprogram[None]:
-    """A target's prefill of all of a request's prompt, and its features for the draft if it needs them."""
-    yield Prefill(Role.TARGET, request.prompt)
-    if sends_features(policy):
-        yield Send(SIGNAL)
-
-
-def draft_reads(policy: Policy, request: Request) -> Subprogram[None]:
-    """A draft's prefill of all of a request's prompt, once it has the features if it needs them."""
-    if sends_features(policy):
-        yield Receive()
-    yield Prefill(Role.DRAFT, request.prompt)
 
 
 def verified_rows(request: Request, num_rows: int, *, turn: int = 0) -> tuple[Row, ...]:

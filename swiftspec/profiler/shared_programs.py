@@ -10,18 +10,10 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import ClassVar
 
-from swiftspec.policies.base import DraftKind, Layout, Shape
+from swiftspec.policies.base import DraftKind, Layout
 from swiftspec.policies.effects import Commit, Poll, Prefill, Program, Role, Send, Stop, Subprogram, clock
 from swiftspec.policies.request import Request
-from swiftspec.profiler.programs import (
-    IN_A_ROW,
-    SIGNAL,
-    draft_reads,
-    expand,
-    measured_prefix,
-    target_reads,
-    verify,
-)
+from swiftspec.profiler.programs import IN_A_ROW, SIGNAL, Measuring, expand, verify
 from swiftspec.scheduler.batching import BatchLimits
 
 __all__ = ["MOST_ROWS", "ColocatedSharing", "DisaggregatedSharing", "HeadSharing", "rows_each", "stages"]
@@ -47,7 +39,7 @@ def rows_each(sharing: int, num_requests: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sharing(Shape):
+class _Sharing(Measuring):
     """One of the requests that share steps.
 
     index: place among them; the later half ends after each stage. num_requests: of the first stage. begin_s: time of
@@ -60,22 +52,12 @@ class _Sharing(Shape):
     begin_s: float
     repeats: int
 
-    drafts: ClassVar[frozenset[DraftKind]] = frozenset(DraftKind)
-
-    @property
-    def verifies_trees(self) -> bool:
-        return False
-
     @property
     def target_rows(self) -> int:
         return MOST_ROWS
 
     @property
     def draft_rows(self) -> int:
-        return MOST_ROWS
-
-    @property
-    def expand_rows(self) -> int:
         return MOST_ROWS
 
     def _stages(self) -> Iterator[Sequence[int]]:
@@ -92,14 +74,7 @@ class ColocatedSharing(_Sharing):
     name: ClassVar[str] = "colocated_sharing"
     layout: ClassVar[Layout] = Layout.COLOCATED
 
-    def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: self._both(request)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["ColocatedSharing"]:
-        yield from ()
-
-    def _both(self, request: Request) -> Program:
+    def _target(self, request: Request) -> Program:
         yield Prefill(Role.TARGET, request.prompt)
         yield Prefill(Role.DRAFT, request.prompt)
         # Others read their prompts beside forwards of the same model only.
@@ -123,16 +98,8 @@ class DisaggregatedSharing(_Sharing):
     name: ClassVar[str] = "disaggregated_sharing"
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
 
-    def programs(self, request: Request) -> dict[Role, Program]:
-        read = measured_prefix(self, request)
-        return {Role.TARGET: self._target(read), Role.DRAFT: self._draft(read)}
-
-    @classmethod
-    def search_space(cls) -> Iterator["DisaggregatedSharing"]:
-        yield from ()
-
     def _target(self, request: Request) -> Program:
-        yield from target_reads(self, request)
+        yield from self._target_reads(request)
         while (yield from clock()) < self.begin_s:
             yield from verify(request, 1)
         for grid in self._stages():
@@ -144,7 +111,7 @@ class DisaggregatedSharing(_Sharing):
         yield Commit((0,))
 
     def _draft(self, request: Request) -> Program:
-        yield from draft_reads(self, request)
+        yield from self._draft_reads(request)
         while (yield from clock()) < self.begin_s:
             yield from expand(request, 1)
         for grid in self._stages():

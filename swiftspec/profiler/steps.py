@@ -3,31 +3,36 @@
 Groups that several ranks divide are measured as shards, and composed (see `tensor_parallel`).
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import mean
 
 import numpy as np
 import torch
 
 from swiftspec.artifacts.profile import Profile, StepPoint
-from swiftspec.artifacts.routes import ExpertsTouched
+from swiftspec.artifacts.routes import ExpertsTouched, TouchedPoint
 from swiftspec.devices.local import num_devices_here
 from swiftspec.engine.model.cpu.model import pads_prompts
+from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.models import feature_bytes
+from swiftspec.engine.model.runner import ModelRunner
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.models.draft_kinds import draft_facts
+from swiftspec.models.layer_parts import Experts
 from swiftspec.models.spec import ModelSpec
-from swiftspec.policies import DraftKind, Layout
-from swiftspec.policies.effects import Role
+from swiftspec.policies import DraftKind, Layout, Request
+from swiftspec.policies.effects import ForwardKind, Role
 from swiftspec.profiler.benches import Bench, benches_of
 from swiftspec.profiler.effort import Effort
-from swiftspec.profiler.experts_touched import experts_touched
-from swiftspec.profiler.feature_hops import feature_hops
 from swiftspec.profiler.grids import LONGEST_SHARED, TARGET_ROWS
-from swiftspec.profiler.host_costs import arrival_point, host_points
+from swiftspec.profiler.host_costs import arrival_point, feature_hops, host_points
 from swiftspec.profiler.passes import MINUTES, Passes
+from swiftspec.profiler.programs import verified_rows
 from swiftspec.profiler.prompts import prompts_for
 from swiftspec.profiler.shared_steps import check_max_sequences, measure_sharing
 from swiftspec.progress import Progress
@@ -36,9 +41,10 @@ from swiftspec.timing.sharing import Sharing, SharingPoint, fit_costs
 from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
 from swiftspec.timing.warm_up import is_cold
 
-__all__ = ["measure_profile", "step_points"]
+__all__ = ["experts_touched", "measure_profile", "step_points"]
 
 GPU_LONGEST_SHARED = 2000
+_TURNS = 4  # of other tokens, for each prompt and number of rows
 LEAST_COLD_SAMPLES = 6  # a hiccup between two forwards also makes one look cold
 
 
@@ -204,3 +210,33 @@ def _forwards(timeline: Timeline) -> Iterator[tuple[Span, bool]]:
             last = models.get(process, span.model)
             yield span, is_cold(span.model, pause_s=pause_s, has_alternated=last is not span.model)
             ended_s[key], models[process] = span.end_s, span.model
+
+
+@torch.inference_mode()
+def experts_touched(
+    target: ModelRef, experts: Experts, prompts: Sequence[tuple[int, ...]], row_counts: Sequence[int]
+) -> ExpertsTouched:
+    """Mean experts of a layer that verifications touch after these prompts, for every number of rows.
+
+    A profile's forwards run in an engine's processes, which answer with times only. Time does not depend on the text of
+    a dense model; that of a sparse one depends on the experts that its rows need. So the same rows are routed once more
+    here, without a clock; the model is loaded into this process meanwhile.
+    """
+    model = ModelRunner.load(target, max_context=max(map(len, prompts)), tree_slots=max(row_counts))
+    counts: dict[int, list[int]] = {rows: [] for rows in sorted(row_counts)}
+    for prompt in prompts:
+        model.reset(0)
+        model.forward(ForwardBatch(ForwardKind.EXACT, (Chunk(0, prompt),)))
+        for rows, found in counts.items():
+            for turn in range(_TURNS):
+                chain = verified_rows(Request(prompt=prompt, max_new_tokens=1), rows, turn=turn)
+                model.forward(ForwardBatch(ForwardKind.EXACT, (Rows(0, chain),)))
+                routes = model.routes()
+                assert routes is not None, "the target has experts"
+                found += [len(np.unique(layer)) for layer in routes.numpy()]
+                model.keep(0, (), 0)
+    return ExpertsTouched(
+        num_experts=experts.num_experts,
+        num_active=experts.num_active,
+        points=tuple(TouchedPoint(rows=rows, experts=mean(found)) for rows, found in counts.items()),
+    )

@@ -30,7 +30,7 @@ class CollectiveSamples:
 
     def __init__(self, models: Mapping[Role, ModelRef]) -> None:
         self._models = models
-        self._specs = {role: inflated_spec(reference.model, reference.inflate) for role, reference in models.items()}
+        self._specs = {role: inflated_spec(reference) for role, reference in models.items()}
         self._samples: dict[tuple[Role, int, int], list[Mapping[int, Samples]]] = defaultdict(list)
 
     def measure(self, bench: Bench) -> None:

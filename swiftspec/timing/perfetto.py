@@ -7,7 +7,7 @@ from typing import Any
 
 from swiftspec.files.writing import write_output
 from swiftspec.policies.effects import Role
-from swiftspec.timing.timeline import Timeline
+from swiftspec.timing.timeline import Timeline, targets_first
 
 __all__ = ["save_timelines", "to_events"]
 
@@ -25,7 +25,8 @@ def to_events(
         every process has one track, and a request that would overlap the previous one, as simulated ones do, each with
         its own clock, is moved after it. Requests that share a clock keep their distance.
     """
-    pids = {process: number for number, process in enumerate(_processes(timelines), start=1)}
+    processes = {process for timeline in timelines for process in timeline.processes}
+    pids = {process: number for number, process in enumerate(targets_first(processes), start=1)}
     lanes = _lanes(timelines) if together else [0] * len(timelines)
     events = [
         event
@@ -58,12 +59,6 @@ def save_timelines(
 def _name(process: Process) -> str:
     role, group = process
     return f"{role} {group}" if group else role.value
-
-
-def _processes(timelines: Sequence[Timeline]) -> list[Process]:
-    """Processes in the order of the tracks: targets first."""
-    present = {process for timeline in timelines for process in timeline.processes}
-    return sorted(present, key=lambda process: (list(Role).index(process[0]), process[1]))
 
 
 def _shift_s(timeline: Timeline, ends_s: Mapping[Process, float]) -> float:

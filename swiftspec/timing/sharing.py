@@ -16,6 +16,7 @@ from swiftspec.errors import FieldError
 from swiftspec.files.document import Facts
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance, weakest
+from swiftspec.timing.least_squares import never_negative
 
 __all__ = [
     "MOST_SEQUENCES",
@@ -172,23 +173,8 @@ def _fit(table: SharingTable, points: Sequence[SharingPoint]) -> SharingCost | N
 
 def _least_deviations(columns: _Array, values: _Array) -> _Array:
     """Two factors, neither below 0, by squares whose weights fall with the deviation. columns (values, 2)."""
-    found = _least_squares(columns, values)
+    found = never_negative(columns, values)
     for _ in range(_ROUNDS):
         weights = 1 / np.sqrt(np.maximum(np.abs(values - columns @ found), _LEAST_DEVIATION))
-        found = _least_squares(columns * weights[:, None], values * weights)
+        found = never_negative(columns * weights[:, None], values * weights)
     return found
-
-
-def _least_squares(columns: _Array, values: _Array) -> _Array:
-    """Two factors, neither below 0. columns (values, 2)."""
-    both = np.asarray(np.linalg.lstsq(columns, values, rcond=None)[0], float)
-    if (both >= 0).all():
-        return both
-    # The best point of a quadrant that does not hold the minimum lies on one of its edges.
-    edges = []
-    for index in range(2):
-        column = columns[:, index]
-        edge = np.zeros(2)
-        edge[index] = max(0.0, float(column @ values) / max(float(column @ column), 1e-300))
-        edges.append(edge)
-    return min(edges, key=lambda edge: float(np.square(values - columns @ edge).sum()))

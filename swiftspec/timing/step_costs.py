@@ -1,8 +1,9 @@
 """Costs of a policy's steps by sequences and rows, from a profile: what controls weigh tokens against."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Self
 
+import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
 from swiftspec.files.document import Facts
@@ -36,7 +37,7 @@ class ForwardCost(Facts):
             raise ValueError(f"rows are {self.rows}; expected ascending numbers from 1")
         if len(self.seconds) != len(self.rows):
             raise ValueError(f"seconds are {self.seconds}; expected {len(self.rows)} of them")
-        self._dense = tuple(_interpolated(self.rows, self.seconds))
+        self._dense = tuple(np.interp(range(1, self.rows[-1] + 1), self.rows, self.seconds).tolist())
         return self
 
     def __call__(self, num_sequences: int, num_rows: int) -> float:
@@ -50,16 +51,6 @@ class ForwardCost(Facts):
         if len(self.rows) == 1:
             return 0.0
         return max(0.0, (self.seconds[-1] - self.seconds[-2]) / (self.rows[-1] - self.rows[-2]))
-
-
-def _interpolated(rows: Sequence[int], seconds: Sequence[float]) -> list[float]:
-    """Seconds at every number of rows from the first to the last."""
-    dense = [seconds[0]]
-    for index in range(1, len(rows)):
-        width = rows[index] - rows[index - 1]
-        rise_s = seconds[index] - seconds[index - 1]
-        dense += [seconds[index - 1] + rise_s * step / width for step in range(1, width + 1)]
-    return dense
 
 
 class StepCosts(Facts):

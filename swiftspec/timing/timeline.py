@@ -24,6 +24,7 @@ __all__ = [
     "Phase",
     "Span",
     "Timeline",
+    "targets_first",
     "timelines_as_json",
     "timelines_from_json",
 ]
@@ -110,8 +111,7 @@ class Timeline:
     @property
     def processes(self) -> list[tuple[Role, int]]:
         """Role and group of every process, targets first."""
-        present = {(span.role, span.group) for span in self.spans}
-        return sorted(present, key=lambda process: (list(Role).index(process[0]), process[1]))
+        return targets_first({(span.role, span.group) for span in self.spans})
 
     @property
     def process_names(self) -> list[str]:
@@ -183,6 +183,11 @@ class Timeline:
     def verified_tokens(self) -> int:
         """Tokens from verifications."""
         return sum(self.tokens_by_round)
+
+
+def targets_first(processes: Iterable[tuple[Role, int]]) -> list[tuple[Role, int]]:
+    """Processes by role and group, targets first."""
+    return sorted(processes, key=lambda process: (list(Role).index(process[0]), process[1]))
 
 
 class _Timeline(Facts):  # Facts stop at the first wrong item of millions

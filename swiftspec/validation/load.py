@@ -22,13 +22,14 @@ from swiftspec.engine.requests import RequestOptions
 from swiftspec.engine.running import RequestEvent
 from swiftspec.engine.tasks import EncodedPrompts
 from swiftspec.policies import Request
+from swiftspec.progress import Progress
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controls.control import Control
 from swiftspec.scheduler.routing import ONE_REPLICA, Replicas
 from swiftspec.timing.timeline import Timeline
 
-__all__ = ["LoadEngine", "MeasuredLoad", "engine_for_load", "load_requests", "measure_load"]
+__all__ = ["LoadEngine", "MeasuredLoad", "engine_for_load", "load_requests"]
 
 _WARM_UP_TOKENS = 16
 _LOOK_EVERY_S = 0.1  # whether Ctrl-C was pressed
@@ -70,39 +71,6 @@ def load_requests(plan: Plan, workload: Workload, prompts: Sequence[Prompt], *, 
     return requests
 
 
-def measure_load(
-    plan: Plan,
-    candidate: Candidate,
-    workload: Workload,
-    requests: Sequence[Request],
-    *,
-    source: str,
-    admission: AdmissionLimits,
-    batch: BatchLimits,
-    control: Control | None = None,
-    replicas: Replicas = ONE_REPLICA,
-    progress: Callable[[int, int, str], None],
-) -> MeasuredLoad:
-    """Serve a workload by one of a plan's candidates, or several replicas of it.
-
-    ValueError: if the plan is for another machine, or a request could never fit into the cache. KeyboardInterrupt: if
-    Ctrl-C ended it early. swiftspec.errors.EngineError: if a process of the target died.
-    """
-    with engine_for_load(
-        plan,
-        candidate,
-        workload,
-        requests,
-        source=source,
-        admission=admission,
-        batch=batch,
-        control=control,
-        replicas=replicas,
-        progress=progress,
-    ) as engine:
-        return engine.serve(workload, requests, progress=progress)
-
-
 @contextmanager
 def engine_for_load(
     plan: Plan,
@@ -110,15 +78,17 @@ def engine_for_load(
     workload: Workload,
     requests: Sequence[Request],
     *,
-    source: str,
     admission: AdmissionLimits,
     batch: BatchLimits,
     control: Control | None = None,
     replicas: Replicas = ONE_REPLICA,
-    progress: Callable[[int, int, str], None],
+    progress: Progress,
 ) -> Iterator["LoadEngine"]:
-    """An engine of one of a plan's candidates, warmed up, for workloads of these requests. Raises as `measure_load`."""
-    check_devices(plan, [candidate], source=source, replicas=replicas)
+    """An engine of one of a plan's candidates, or of replicas of it, warmed up, for workloads of these requests.
+
+    ValueError: if the plan is for another machine, or a request could never fit into the cache.
+    """
+    check_devices(plan, [candidate], source="plan", replicas=replicas)
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     progress(0, len(requests), f"{candidate.policy}: starting processes")
     with (
@@ -130,36 +100,32 @@ def engine_for_load(
             batch=batch,
             control=control,
             replicas=replicas,
-        ) as engine,
+        ) as launcher,
         interrupts_noted() as interrupted,
     ):
+        engine = LoadEngine(launcher=launcher, candidate=candidate, sampling=plan.sampling, interrupted=interrupted)
         warm = [_shortened(request) for request in requests[: admission.max_running * replicas.num_targets]]
-        _Run(engine, candidate, plan.sampling, workload, interrupted, lambda _: None).open(warm, [0.0] * len(warm))
-        yield LoadEngine(engine, candidate, plan.sampling, interrupted)
+        _Run(engine, workload, lambda _: None).open(warm, [0.0] * len(warm))
+        yield engine
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadEngine:
-    """An engine that serves one workload after another."""
+    """An engine that serves one workload after another. interrupted: set once Ctrl-C was pressed."""
 
-    def __init__(self, engine: Launcher, candidate: Candidate, sampling: SamplingParams, interrupted: Event) -> None:
-        self._engine = engine
-        self._candidate = candidate
-        self._sampling = sampling
-        self._interrupted = interrupted
+    launcher: Launcher
+    candidate: Candidate
+    sampling: SamplingParams
+    interrupted: Event
 
     def serve(
-        self, workload: Workload, requests: Sequence[Request], *, progress: Callable[[int, int, str], None]
+        self, workload: Workload, requests: Sequence[Request], *, progress: Progress = lambda *_: None
     ) -> MeasuredLoad:
-        """Serve a workload, to its last request. requests: as `load_requests` makes them of it."""
-        candidate = self._candidate
-        run = _Run(
-            self._engine,
-            candidate,
-            self._sampling,
-            workload,
-            self._interrupted,
-            lambda done: progress(done, len(requests), candidate.policy),
-        )
+        """Serve a workload, to its last request. requests: as `load_requests` makes them of it.
+
+        KeyboardInterrupt: if Ctrl-C ended it early. swiftspec.errors.EngineError: if a process of the target died.
+        """
+        run = _Run(self, workload, lambda done: progress(done, len(requests), self.candidate.policy))
         if workload.is_closed:
             late_s = run.closed(requests, num_clients=workload.arrivals.num_clients or 1)
         else:
@@ -174,21 +140,11 @@ def _shortened(request: Request) -> Request:
 class _Run:
     """Requests submitted to an engine, and their ends, by their numbers."""
 
-    def __init__(
-        self,
-        engine: Launcher,
-        candidate: Candidate,
-        sampling: SamplingParams,
-        workload: Workload,
-        interrupted: Event,
-        note: Callable[[int], None],
-    ) -> None:
+    def __init__(self, engine: LoadEngine, workload: Workload, note: Callable[[int], None]) -> None:
         self._engine = engine
         self._asked = workload.requests
         self._limits = {each.name: each for each in workload.classes}
-        self._policy = candidate.build()
-        self._sampling = sampling
-        self._interrupted = interrupted
+        self._policy = engine.candidate.build()
         self._note = note
         # Not a SimpleQueue, see `swiftspec.engine.running.Events`.
         self._ends: Queue[tuple[int, Generation | Exception]] = Queue()
@@ -222,11 +178,11 @@ class _Run:
                 self._ends.put((number, event))
 
         asked = self._asked[number]
-        self._engine.submit(
+        self._engine.launcher.submit(
             self._policy,
             request,
             request_id=str(number),
-            sampler=Sampler(**self._sampling.of_prompt(number)),
+            sampler=Sampler(**self._engine.sampling.of_prompt(number)),
             options=RequestOptions(client=asked.client, tpot_s=self._limits[asked.class_name].tpot_s),
             deliver=deliver,
         )
@@ -239,7 +195,7 @@ class _Run:
                 raise end
             self.ended[number] = end
             self._note(len(self.ended))
-        if self._interrupted.is_set():
+        if self._engine.interrupted.is_set():
             raise KeyboardInterrupt
 
 

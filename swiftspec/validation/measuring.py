@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, Launcher
     from swiftspec.profiler.drift import DriftProbe
 
-__all__ = ["drift_probe", "list_drift", "measure_plan", "measured_text", "retimed_figures"]
+__all__ = ["drift_probe", "measure_plan", "measured_text", "retimed_figures"]
 
 _LEAST_PROMPTS = 4
 _SWEEP_EVERY = 24  # requests; a sweep takes as long as two or three
@@ -92,13 +92,6 @@ def measured_text(
         )
 
 
-def list_drift(factors: Mapping[StepTable, RowFactors]) -> list[Drift]:
-    """Drift entries for the report."""
-    return [
-        Drift(**table._asdict(), factor=found.overall, by_rows=dict(found.by_rows)) for table, found in factors.items()
-    ]
-
-
 def measure_plan(
     made: Plan,
     *,
@@ -146,7 +139,10 @@ def measure_plan(
         origin=Origin.here(),
         retimed=retimed,
         retraced=retraced,
-        drift=list_drift(factors),
+        drift=[
+            Drift(**table._asdict(), factor=found.overall, by_rows=dict(found.by_rows))
+            for table, found in factors.items()
+        ],
     )
     return report, interrupted
 

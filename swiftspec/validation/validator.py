@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from swiftspec.artifacts.metrics import Figures, Metrics, measure
+from swiftspec.artifacts.metrics import Figures, measure
 from swiftspec.artifacts.plan import Candidate, Plan, Prediction
 from swiftspec.artifacts.report import Drift, PolicyReport, Report, relative_error
 from swiftspec.errors import FieldError
@@ -99,16 +99,17 @@ def _policy_report(
     retraced: Figures | None,
 ) -> PolicyReport:
     repeats = tuple(measure(timelines).figures.tokens_per_s for timelines in measurement.repeats)
-    metrics = _over_repeats(measure([t for timelines in measurement.repeats for t in timelines]), repeats)
+    metrics = measure([timeline for timelines in measurement.repeats for timeline in timelines])
+    figures = metrics.figures.model_copy(update={"tokens_per_s": statistics.median(repeats)})
     predicted = candidate.prediction.metrics.figures
     return PolicyReport(
         policy=candidate.policy,
         candidate=candidate.describe(),
         predicted=predicted,
-        measured=metrics.figures,
-        error=relative_error(predicted, metrics.figures),
+        measured=figures,
+        error=relative_error(predicted, figures),
         error_margin=_error_margin(candidate.prediction, measurement.repeats),
-        measured_metrics=metrics,
+        measured_metrics=metrics.model_copy(update={"figures": figures}),
         repeats=repeats,
         identical_output=measurement.outputs == reference,
         seconds_per_token=tuple(tuple(t.e2e_s / t.num_tokens for t in timelines) for timelines in measurement.repeats),
@@ -136,12 +137,3 @@ def _error_margin(prediction: Prediction, repeats: Sequence[Sequence[Timeline]])
     width = prediction.tokens_per_s_high - prediction.tokens_per_s_low
     predicted = width / 2 / prediction.metrics.figures.tokens_per_s
     return math.hypot(measured, predicted)
-
-
-def _over_repeats(metrics: Metrics, tokens_per_s: Sequence[float]) -> Metrics:
-    figures = Figures(
-        tokens_per_s=statistics.median(tokens_per_s),
-        round_s=metrics.figures.round_s,
-        tokens_per_round=metrics.figures.tokens_per_round,
-    )
-    return metrics.model_copy(update={"figures": figures})

@@ -3,8 +3,8 @@
 import pytest
 
 from swiftspec.acceptance import GivenAcceptance, published_records
-from swiftspec.acceptance.head_records import given_rates, published_rates
 from swiftspec.acceptance.lengths import unconditional_rates
+from swiftspec.acceptance.usual import given_rates, published_rates
 from swiftspec.timing.latency import Provenance
 
 

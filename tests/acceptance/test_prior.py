@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 import swiftspec
 from swiftspec.acceptance import PRIOR, Chain, Fit, Ranks, fit_acceptance_model, synthesise
 from swiftspec.acceptance.proxy_pairs import fitted_pairs
-from swiftspec.acceptance.published import Quantity, published_acceptance
+from swiftspec.acceptance.records import Quantity, published_acceptance
 from swiftspec.acceptance.synthesis import EXIT_ACCEPTANCE, EXIT_SLOPE, FUZZY_SHARE
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser

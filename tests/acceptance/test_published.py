@@ -1,6 +1,6 @@
 from itertools import pairwise
 
-from swiftspec.acceptance.published import Quantity, acceptance_of, published_acceptance
+from swiftspec.acceptance.records import Quantity, acceptance_of, published_acceptance
 
 
 def test_every_record_says_where_it_is_from_and_holds_plausible_figures() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from swiftspec.artifacts.profile import Profile
 from swiftspec.costmodel.compose import RoleModel, compose_profile
-from swiftspec.costmodel.kernel_latency import Kernels, RooflineKernels
+from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.shipped import kernels_of
 from swiftspec.devices import named_device
 from swiftspec.models import known_model
@@ -73,7 +73,7 @@ def test_a_group_names_its_collective_and_the_others(profile: Profile) -> None:
 
 
 def test_without_tables_a_step_is_a_roofline() -> None:
-    kernels = RooflineKernels(named_device("b200"))
+    kernels = Kernels(named_device("b200"))
     step = _composed("b200", num_devices=2, kernels=kernels).step(VERIFY)
     assert step.shares[Provenance.ROOFLINE] > 0.8
 

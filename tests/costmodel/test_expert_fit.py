@@ -3,7 +3,7 @@
 import pytest
 
 from swiftspec.artifacts.routes import ExpertsTouched, TouchedPoint
-from swiftspec.costmodel.expert_fit import expert_fits
+from swiftspec.costmodel.routed_profile import expert_fits
 from tests.artifacts.test_profile import profile, step
 
 TOUCHED = ExpertsTouched(

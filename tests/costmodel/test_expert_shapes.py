@@ -8,7 +8,7 @@ import pytest
 
 from swiftspec.costmodel.expert_shapes import ExpertShape, interpolated, nearest
 from swiftspec.costmodel.forward import forward_parts
-from swiftspec.costmodel.kernel_latency import RooflineKernels
+from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.shipped import kernels_of, tables_of
 from swiftspec.devices import named_device
 from swiftspec.models import known_model, model_names
@@ -53,7 +53,7 @@ def test_a_shape_that_is_left_out_is_met_by_the_nearest_ones(device: str, limits
     Median errors at up to 64 rows, up to 512 and beyond: 7.2, 6.6 and 10.8 % on an h100-sxm, 8.0, 7.5 and 11.0 % on an
     h200-sxm, 11.7, 10.2 and 14.9 % on a b200, 6.7, 7.2 and 7.9 % on an a100-sxm, 7.0, 5.2 and 8.0 % on an l40s.
     """
-    roofline = RooflineKernels(named_device(device))
+    roofline = Kernels(named_device(device))
     errors: dict[int, list[float]] = defaultdict(list)
     for times in measured_experts(device):
         for shape in times:
@@ -69,7 +69,7 @@ def test_a_shape_that_is_left_out_is_met_by_the_nearest_ones(device: str, limits
 
 def test_a_measured_neighbour_twice_as_wide_takes_twice_as_long_with_few_rows() -> None:
     """Experts far beyond what a kernel takes to start: the share of the bandwidth is kept."""
-    roofline = RooflineKernels(named_device("h200-sxm"))
+    roofline = Kernels(named_device("h200-sxm"))
     wanted = ExpertShape("bf16", 8192, 8192, 8, 128, 1, 1)
     narrow = wanted._replace(size=4096)
     (one_s,) = interpolated(wanted, {narrow: {8: 1.5 * narrow.roofline_s(roofline, 8)}}, roofline).values()

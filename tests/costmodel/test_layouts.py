@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from swiftspec.costmodel.forward import forward_parts
-from swiftspec.costmodel.kernel_latency import RooflineKernels
+from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.routing import on_fullest
 from swiftspec.costmodel.shipped import kernels_of
 from swiftspec.costmodel.steps import ComposedSteps, StepWork
@@ -100,7 +100,7 @@ def test_a_device_alone_has_all_touched_experts_and_none_has_more_than_it_holds(
 
 
 def test_a_roofline_reads_the_experts_of_the_fullest_device() -> None:
-    roofline = RooflineKernels(named_device("h200-sxm"))
+    roofline = Kernels(named_device("h200-sxm"))
     experts = Experts(num_experts=256, num_active=8, size=2048)
     by_width = experts.divided(8, 8)
     part = laid_out("tp8ep8").experts

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from swiftspec.costmodel.kernel_latency import RooflineKernels
+from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.measured import TableKernels
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.shipped import kernels_of, shipped_tables
@@ -191,12 +191,12 @@ def test_unknown_names_are_refused() -> None:
 @pytest.mark.parametrize(("n", "k"), [(2560, 8192), (8192, 8192), (14336, 4096), (57344, 8192)])
 def test_the_roofline_is_near_the_tables_it_was_fitted_to(rows: int, n: int, k: int) -> None:
     measured = kernels_of("h100-sxm").gemm(rows=rows, n=n, k=k, quant="bf16").seconds
-    bound = RooflineKernels(DEVICES["h100-sxm"]).gemm(rows=rows, n=n, k=k, quant="bf16").seconds
+    bound = Kernels(DEVICES["h100-sxm"]).gemm(rows=rows, n=n, k=k, quant="bf16").seconds
     assert bound == pytest.approx(measured, rel=0.2)
 
 
 def test_without_tables_all_is_roofline() -> None:
-    kernels = RooflineKernels(DEVICES["b200"])
+    kernels = Kernels(DEVICES["b200"])
     assert kernels.all_reduce(num_bytes=65536, degree=8, implementation="one_shot").provenance is Provenance.ROOFLINE
     assert kernels.gemm(rows=8, n=4096, k=4096, quant="fp8").provenance is Provenance.ROOFLINE
     assert kernels.collectives(1) == ()

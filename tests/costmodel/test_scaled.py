@@ -7,8 +7,7 @@ import pytest
 from swiftspec.costmodel.forward import forward_parts
 from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.measured import TableKernels
-from swiftspec.costmodel.scaled import ScaledKernels
-from swiftspec.costmodel.shipped import kernels_of, shipped_tables, source_of, tables_of
+from swiftspec.costmodel.shipped import ScaledKernels, kernels_of, shipped_tables, source_of, tables_of
 from swiftspec.devices import DEVICES, DeviceSpec
 from swiftspec.models import known_model
 from swiftspec.simulator.forward_errors import ROOFLINE

@@ -9,11 +9,11 @@ import pytest
 
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.forward import forward_parts
-from swiftspec.costmodel.kernel_latency import Kernels, RooflineKernels, UnknownShapeError
+from swiftspec.costmodel.importing import select_experts
+from swiftspec.costmodel.kernel_latency import Kernels, UnknownShapeError
 from swiftspec.costmodel.measured_sparse import ExpertCurve
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing, independent
 from swiftspec.costmodel.shipped import kernels_of, tables_of
-from swiftspec.costmodel.sparse_selection import select_experts
 from swiftspec.devices import named_device
 from swiftspec.models import known_model
 from swiftspec.models.device_layout import DeviceLayout
@@ -146,7 +146,7 @@ def test_latent_attention_reads_prompts_over_keys_of_every_head_and_verifies_ove
     assert isinstance(part, LatentAttention)
     width, head = part.kv_rank + part.rotary_dim, part.plain_dim + part.rotary_dim + part.value_dim
     flops = named_device("h200-sxm").peak_flops["bf16"] * CONSTANTS["flops_share"]
-    for kernels in (kernels_of("h200-sxm"), RooflineKernels(named_device("h200-sxm"))):
+    for kernels in (kernels_of("h200-sxm"), Kernels(named_device("h200-sxm"))):
         prompt = kernels.latent_attention(part, rows=8192, context=0, sequences=1).seconds
         computing = 8192 * 8193 / 2 * part.num_heads * 2 * head / flops
         assert prompt == pytest.approx(computing + CONSTANTS["gemm_floor_s"])
@@ -254,7 +254,7 @@ def test_experts_in_nvfp4_take_less_than_in_fp8_and_need_its_units() -> None:
 
 
 def test_a_device_without_tables_is_priced_by_bytes() -> None:
-    roofline = RooflineKernels(named_device("h200-sxm"))
+    roofline = Kernels(named_device("h200-sxm"))
     few, many = (seconds(parts_of("glm-4.5", rows=rows, kernels=roofline), "experts") for rows in (1, 16))
     assert 3 < many / few < 12
     ratio = seconds(parts_of("deepseek-v3", rows=8)) / seconds(parts_of("deepseek-v3", rows=8, kernels=roofline))

@@ -26,9 +26,9 @@ from swiftspec.costmodel.importing import read_rows
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.engine.model.weights.checkpoint import load_weights
 from swiftspec.files.safetensors import read_header
-from swiftspec.models.adapters import Adapter
 from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.spec import ModelSpec
+from swiftspec.models.tenants import Adapter
 from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.models.vocabulary import read_vocabulary
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from swiftspec.models.adapters import Adapter
+from swiftspec.models.tenants import Adapter
 
 # Every field that PEFT 0.21 writes of a LoRA adapter, at what it writes of one without extras.
 PEFT: dict[str, Any] = {

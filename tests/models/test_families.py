@@ -8,7 +8,6 @@ import pytest
 
 from swiftspec.models.families import FAMILIES
 from swiftspec.models.layer_parts import GroupedAttention
-from swiftspec.models.names import PLANNED_ONLY
 from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.sparse_spec import SparseSpec
 
@@ -61,7 +60,3 @@ def test_windows_that_a_file_leaves_out_are_those_of_transformers(kind: str, tmp
     assert isinstance(spec, SparseSpec)
     windows = [part.window for part in (layer.attention for layer in spec.layers) if isinstance(part, GroupedAttention)]
     assert windows == [config.sliding_window * (layer == "sliding_attention") for layer in config.layer_types]
-
-
-def test_every_family_that_is_named_is_read() -> None:
-    assert set(PLANNED_ONLY) == set(FAMILIES)

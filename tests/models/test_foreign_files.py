@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from swiftspec.files.safetensors import weight_files
-from swiftspec.models.adapters import Adapter
 from swiftspec.models.block_spec import BlockSpec
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.head_spec import HeadSpec
 from swiftspec.models.sparse_config import read_spec
 from swiftspec.models.spec import ModelSpec
-from swiftspec.models.tenants import tenant_spec
+from swiftspec.models.tenants import Adapter, tenant_spec
 from swiftspec.server.chat_template import TemplateSource
 from swiftspec.studies.latency_law.experts import expert_counts
 

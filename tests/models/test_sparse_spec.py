@@ -8,9 +8,8 @@ import pytest
 
 from swiftspec.models import known_model, sharded, weight_bytes
 from swiftspec.models.device_layout import DeviceLayout
-from swiftspec.models.families import FAMILIES
+from swiftspec.models.families import FAMILIES, PLANNED_ONLY
 from swiftspec.models.layer_parts import DenseNetwork, Experts, GroupedAttention, LatentAttention, LinearAttention
-from swiftspec.models.names import PLANNED_ONLY
 from swiftspec.models.quantisation import draft_format
 from swiftspec.models.sparse_config import read_spec, spec_from_config
 from swiftspec.models.sparse_spec import SparseSpec, in_layout

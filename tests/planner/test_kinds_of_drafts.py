@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from swiftspec.acceptance import GivenAcceptance
-from swiftspec.acceptance.head_records import published_rates
 from swiftspec.acceptance.lengths import unconditional_rates
+from swiftspec.acceptance.usual import published_rates
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.costmodel.forward import forward_parts
 from swiftspec.planner.deployment import Deployment

@@ -3,7 +3,7 @@
 import pytest
 
 from swiftspec.artifacts.profile import HostPoint
-from swiftspec.profiler.feature_hops import feature_hops
+from swiftspec.profiler.host_costs import feature_hops
 from swiftspec.timing.latency import NUM_QUANTILES, Provenance
 from swiftspec.timing.steps import hop_rows
 from swiftspec.timing.timeline import Phase

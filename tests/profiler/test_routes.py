@@ -21,8 +21,8 @@ from swiftspec.models.inflation import inflated_spec
 from swiftspec.policies import Request
 from swiftspec.policies.effects import ForwardKind, Row
 from swiftspec.profiler.acceptance import record_trace
-from swiftspec.profiler.experts_touched import experts_touched
 from swiftspec.profiler.programs import verified_rows
+from swiftspec.profiler.steps import experts_touched
 from tests.artifacts.test_profile import profile, step
 from tests.engine.pairs import references, write_pair
 
@@ -116,7 +116,7 @@ def test_a_trace_says_how_many_experts_its_tokens_touch(
 
 def test_experts_of_verifications_are_counted(pair: tuple[ModelRef, ModelRef]) -> None:
     target, _ = pair
-    experts = inflated_spec(target.model, target.inflate).experts
+    experts = inflated_spec(target).experts
     assert experts is not None
     prompts, row_counts = [(5, 17, 3, 8), (40, 2)], (1, 3, 8)
     touched = experts_touched(target, experts, prompts, row_counts)

@@ -35,7 +35,7 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controls.control import Control
 from swiftspec.scheduler.controls.named import named_control
-from swiftspec.validation.load import MeasuredLoad, load_requests, measure_load
+from swiftspec.validation.load import MeasuredLoad, engine_for_load, load_requests
 from swiftspec.workload import RequestClass
 from swiftspec.workload.classes import DEFAULT_CLASSES
 from tools.checks.criterion import Criterion, at_least
@@ -109,17 +109,18 @@ class _Bench:
         plan = self.planned.plan
         candidate, options = plan.candidates[policy], LoadOptions().on(self.planned.profile.device)
         assert options.prefill_rows is not None
-        return measure_load(
+        requests = load_requests(plan, workload, read_texts(self.prompts, None), seed=0)
+        with engine_for_load(
             plan,
             candidate,
             workload,
-            load_requests(plan, workload, read_texts(self.prompts, None), seed=0),
-            source="plan",
+            requests,
             admission=AdmissionLimits(max_running=options.max_running, tree_rows=candidate.build().target_rows),
             batch=BatchLimits(prefill_rows=options.prefill_rows),
             control=control,
             progress=lambda *_: None,
-        )
+        ) as engine:
+            return engine.serve(workload, requests)
 
 
 def _goodput(bench: _Bench, clients: Sequence[int], num_requests: int) -> Iterator[Criterion]:

@@ -148,9 +148,9 @@ class _Loop:
                     executor=PacedExecutor(stack.enter_context(run_folder()), pace_s),
                 )
             )
-            engine = LoadEngine(launcher, candidate, plan.sampling, Event())
-            engine.serve(self._workload, requests, progress=lambda *_: None)  # the first time is slower
-            served: MeasuredLoad = engine.serve(self._workload, requests, progress=lambda *_: None)
+            engine = LoadEngine(launcher=launcher, candidate=candidate, sampling=plan.sampling, interrupted=Event())
+            engine.serve(self._workload, requests)  # the first time is slower
+            served: MeasuredLoad = engine.serve(self._workload, requests)
         return served.metrics.output_throughput
 
     def _plain_plan(self) -> Plan:

@@ -28,6 +28,11 @@ class Turns:
         """As the present one."""
         return self._present.learns
 
+    @property
+    def weighs_drafts(self) -> bool:
+        """As the present one."""
+        return self._present.weighs_drafts
+
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows by the present one."""
         return self._present.rows(demands, costs=costs, max_rows=max_rows)

@@ -117,7 +117,7 @@ def measure_servers(
     total, done = _PASSES * sum(map(len, probes.values())), 0
     for server in servers:
         server.decoding(_WARM_UP, seed=0)
-    timed: list[_Timed] = []
+    timed: list[tuple[Measured, float]] = []  # each with the pace of the cores meanwhile
     times: list[PromptTime] = []
     with watched(servers[0].cores) as pace:
         for number in range(_PASSES):
@@ -131,25 +131,18 @@ def measure_servers(
                         found = read[0]
                         times.append(read[1])
                     if found is not None:
-                        timed.append(_Timed(found, pace.seconds(sent_s, time.perf_counter())))
+                        timed.append((found, pace.seconds(sent_s, time.perf_counter())))
                     done += 1
                     progress(done, total, f"{server.drafting}, pass {number + 1} of {_PASSES}")
             spent_s = time.perf_counter() - began_s
             if spent_s * (number + 2) / (number + 1) > most_s:
                 break
-    usual_s = median(each.pace_s for each in timed) if timed else 1.0
+    usual_s = median(pace_s for _, pace_s in timed) if timed else 1.0
     return Measurements(
-        tuple(each.measured._replace(seconds=each.measured.seconds * usual_s / each.pace_s) for each in timed),
+        tuple(found._replace(seconds=found.seconds * usual_s / pace_s) for found, pace_s in timed),
         tuple(times),
         usual_s if servers[0].cores else None,
     )
-
-
-class _Timed(NamedTuple):
-    """What was measured, and the pace of the cores meanwhile."""
-
-    measured: Measured
-    pace_s: float
 
 
 def profile_of(

@@ -13,7 +13,7 @@ length are the bundled pair's; its other two parameters are means over several p
 from collections.abc import Iterator
 
 from swiftspec.acceptance import PRIOR, Chain, fit_acceptance_model, tree_acceptance
-from swiftspec.acceptance.published import Quantity, published_acceptance
+from swiftspec.acceptance.records import Quantity, published_acceptance
 from swiftspec.studies.backtest.fitting import chains_of
 from swiftspec.studies.backtest.rows import Constant, Row
 from swiftspec.studies.backtest.static_trees import (

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from swiftspec.acceptance import AcceptanceRecord, published_records
-from swiftspec.acceptance.head_records import published_rates
 from swiftspec.acceptance.lengths import unconditional_rates
 from swiftspec.acceptance.records import Form
 from swiftspec.acceptance.texts import class_of
-from swiftspec.acceptance.usual import family_of, records_without, usual_rates
+from swiftspec.acceptance.usual import family_of, published_rates, records_without, usual_rates
 from swiftspec.studies.backtest.rows import BY_TEXT, Row
 
 __all__ = ["KNOWN_CHAIN", "LONG_CHAIN", "by_text_rows", "head_acceptance_rows"]

@@ -20,7 +20,7 @@ from swiftspec.acceptance import (
     synthesise,
     tree_acceptance,
 )
-from swiftspec.acceptance.published import PublishedAcceptance, Quantity, acceptance_of, published_acceptance
+from swiftspec.acceptance.records import PublishedAcceptance, Quantity, acceptance_of, published_acceptance
 from swiftspec.files.document import ModelRef
 from swiftspec.policies.trees.sequoia import static_tree
 

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 from swiftspec.acceptance import PRIOR, AcceptanceModel, Fit, Length, fit_acceptance_model, synthesise
-from swiftspec.acceptance.published import acceptance_of
+from swiftspec.acceptance.records import acceptance_of
 from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.profile import Profile
 from swiftspec.files.document import ModelRef

@@ -149,7 +149,6 @@ def engine_runner(
         candidate,
         workload,
         requests,
-        source="plan",
         admission=admission,
         batch=batch,
         control=control_under(options.control, candidate.control),
@@ -166,7 +165,7 @@ class _EngineRunner:
     def run(self, workloads: Sequence[Workload], /) -> Iterator[Run]:
         for workload in workloads:
             requests = self.requests[: len(workload.requests)]
-            served = self.engine.serve(workload, requests, progress=lambda *_: None)
+            served = self.engine.serve(workload, requests)
             yield Run.of(
                 workload, served.records, served.timelines, prompt_tokens=served.prompt_tokens, late_s=served.late_s
             )

@@ -10,10 +10,9 @@ import numpy as np
 
 from swiftspec.files.reading import shown
 from swiftspec.files.safetensors import StoredTensor, read_header, weight_files
-from swiftspec.models.adapters import ADAPTER_WEIGHTS, is_adapter
-from swiftspec.models.adapters import Adapter as LowRank
 from swiftspec.models.spec import ModelSpec, model_directory
-from swiftspec.models.tenants import check_same_shape
+from swiftspec.models.tenants import ADAPTER_WEIGHTS, check_same_shape, is_adapter
+from swiftspec.models.tenants import Adapter as LowRank
 from swiftspec.studies.tenants.zoo import Adapter, Nearness, Tenant, Weight, Zoo, part_of
 
 __all__ = ["StoredZoo", "read_zoo"]

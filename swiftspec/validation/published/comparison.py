@@ -18,7 +18,7 @@ from swiftspec.engines.constants import Constants
 from swiftspec.engines.description import StepLimits
 from swiftspec.planner.under_load.loads import ArrayRun
 from swiftspec.progress import Progress
-from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError
+from swiftspec.validation.published.rows import MeasuredRow, ReadRow, UnpredictedError
 
 __all__ = [
     "BUILD",
@@ -147,7 +147,7 @@ class Prediction:
 
 def compared_rows(
     path: Path,
-    read: Sequence[tuple[Mapping[str, str], MeasuredRow | UnpredictedError]],
+    read: Sequence[ReadRow],
     figures: Callable[[MeasuredRow, Prediction], Sequence[Figure]],
     *,
     leave_out: LeaveOut,

@@ -36,7 +36,7 @@ _METHODS: Final = (
 )
 _LOOKED_UP: Final = ("suffix", "n-gram")  # without a draft model
 _MODEL_TOKENS: Final = 4  # drafted by a separate model, if nobody says how many
-_PARALLEL_DRAFTS: Final = ("p-eagle", "dspark", "dflash")
+_PARALLEL_DRAFTS: Final = ("p-eagle", "dspark", "dflash")  # one forward writes all tokens
 # Rounds are drawn text by text, so that a run ends with the texts that drafts know least. Recorded texts of one kind
 # have rates that differ by 0.1 (demo-zen4-2-cores, 0.8 in the mean): exponents of a rate with this variation.
 _TEXTS: Final = 32
@@ -49,14 +49,12 @@ class Drafting:
     """A drafting method.
 
     draft: None where text is looked up.
-    is_parallel: whether one forward writes all tokens.
     forwards, rows: draft forwards of a round one after another, and rows of its verification.
     survival: share of the rounds that accept at least 1, 2, .. drafted tokens.
     spread: relative standard deviation of tokens per round that nobody stated; 0 if they are stated.
     """
 
     draft: PlannedModel | None
-    is_parallel: bool
     forwards: int
     rows: int
     survival: tuple[float, ...]
@@ -122,12 +120,10 @@ def drafting_of(
         family = family_of(head if "eagle" in name else name, draft.kind if draft else None)
         found = usual_rates(family, cells.get("dataset"), drafted.steps, records=records)
         survival, spread = drafted.survival(found.rates), found.spread
-    is_parallel = name in _PARALLEL_DRAFTS
     layout = target.spec.layout if isinstance(target.spec, SparseSpec) else None
     return Drafting(
         draft=None if draft is None else draft.in_layout(layout),
-        is_parallel=is_parallel,
-        forwards=1 if is_parallel else drafted.steps,
+        forwards=1 if name in _PARALLEL_DRAFTS else drafted.steps,
         rows=drafted.rows or drafted.steps + 1,
         survival=survival,
         spread=spread,

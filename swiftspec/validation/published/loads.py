@@ -31,12 +31,14 @@ from swiftspec.validation.published.drafted import Drafting, drafting_of
 from swiftspec.validation.published.row_requests import INFERENCEX, TEMPLATED, stated_requests
 from swiftspec.validation.published.rows import (
     MeasuredRow,
+    ReadRow,
     UnpredictedError,
     cell_above_0,
     cell_count,
     cell_number,
     in_layout,
     of_ranks,
+    read_rows,
     weight_format,
 )
 
@@ -102,24 +104,17 @@ def measured_latencies(cells: Mapping[str, str]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def read_load_rows(
-    path: Path, *, engine: Engine | None, leave_out: LeaveOut = LeaveOut.NONE
-) -> Iterator[tuple[dict[str, str], MeasuredRow | UnpredictedError]]:
+def read_load_rows(path: Path, *, engine: Engine | None, leave_out: LeaveOut = LeaveOut.NONE) -> Iterator[ReadRow]:
     """Every row's cells, with what they mean or why they mean nothing here; of a CSV file, or results of a client.
 
     engine: of rows that name none. leave_out: of acceptance that stands in where a row states none. ValueError, one
     sentence, if the file cannot be read, or has none of the columns.
     """
     is_csv = path.suffix.lower() != ".json"
-    for index, (where, cells) in enumerate(read_table(path) if is_csv else read_results(path)):
-        if index == 0:
-            _require(cells, where=f"{path}, line 1" if is_csv else where, beside=None if is_csv else path)
-        try:
-            yield cells, _row(cells, engine, leave_out)
-        except UnpredictedError as reason:
-            yield cells, reason
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
+    table = list(read_table(path) if is_csv else read_results(path))
+    for where, cells in table[:1]:
+        _require(cells, where=f"{path}, line 1" if is_csv else where, beside=None if is_csv else path)
+    return read_rows(table, lambda cells: _row(cells, engine, leave_out))
 
 
 # Columns by their usual names, and others that they have in published files.

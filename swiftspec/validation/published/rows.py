@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,12 +22,14 @@ from swiftspec.validation.published.drafted import Drafting
 
 __all__ = [
     "MeasuredRow",
+    "ReadRow",
     "UnpredictedError",
     "cell_above_0",
     "cell_count",
     "cell_number",
     "in_layout",
     "of_ranks",
+    "read_rows",
     "weight_format",
 ]
 
@@ -177,3 +179,22 @@ class MeasuredRow:
                 engine.prefixes.hold(segments)
                 engine.prefixes.release(segments)
         return serving, simulate(self.requests, engine)
+
+
+ReadRow = tuple[dict[str, str], MeasuredRow | UnpredictedError]
+
+
+def read_rows(
+    table: Iterable[tuple[str, dict[str, str]]], row: Callable[[Mapping[str, str]], MeasuredRow]
+) -> Iterator[ReadRow]:
+    """Every row's cells, with what they mean or why they mean nothing here. table: places and cells.
+
+    ValueError, one sentence, for a cell that cannot be read.
+    """
+    for where, cells in table:
+        try:
+            yield cells, row(cells)
+        except UnpredictedError as reason:
+            yield cells, reason
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None

@@ -35,11 +35,13 @@ from swiftspec.validation.published.drafted import drafting_of
 from swiftspec.validation.published.row_requests import text_requests
 from swiftspec.validation.published.rows import (
     MeasuredRow,
+    ReadRow,
     UnpredictedError,
     cell_above_0,
     cell_count,
     in_layout,
     of_ranks,
+    read_rows,
     weight_format,
 )
 
@@ -127,25 +129,17 @@ def _with_gains(rows: list[RowComparison]) -> list[RowComparison]:
     return found
 
 
-def read_speed_rows(
-    path: Path, *, engine: Engine | None, leave_out: LeaveOut = LeaveOut.NONE
-) -> Iterator[tuple[dict[str, str], MeasuredRow | UnpredictedError]]:
+def read_speed_rows(path: Path, *, engine: Engine | None, leave_out: LeaveOut = LeaveOut.NONE) -> Iterator[ReadRow]:
     """Every row's cells, with what they mean or why they mean nothing here.
 
     engine: of rows that name none. leave_out: of acceptance that stands in where a row states none. ValueError, one
     sentence, if the file cannot be read, or has none of the columns.
     """
-    for number, (where, cells) in enumerate(read_table(path)):
-        if number == 0:
-            for name in ("target", "gpu", "conc"):
-                if name not in cells:
-                    raise ValueError(f"{path}, line 1: column {name} is missing; expected target, gpu and conc")
-        try:
-            yield cells, _row(cells, engine, leave_out)
-        except UnpredictedError as reason:
-            yield cells, reason
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
+    table = list(read_table(path))
+    for name in ("target", "gpu", "conc"):
+        if table and name not in table[0][1]:
+            raise ValueError(f"{path}, line 1: column {name} is missing; expected target, gpu and conc")
+    return read_rows(table, lambda cells: _row(cells, engine, leave_out))
 
 
 def _row(cells: Mapping[str, str], engine: Engine | None, leave_out: LeaveOut) -> MeasuredRow:

@@ -1,7 +1,7 @@
 import pytest
 
 from swiftspec.costmodel.forward import Host, forward_parts
-from swiftspec.costmodel.kernel_latency import Kernels, RooflineKernels
+from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.shipped import kernels_of
 from swiftspec.devices import named_device
 from swiftspec.models import known_model
@@ -89,7 +89,7 @@ def test_rooflines_are_off_by_what_is_said_where_they_were_not_fitted() -> None:
         )
         return sum(part.seconds for part in parts)
 
-    rooflines = RooflineKernels(named_device("a100-sxm"))
+    rooflines = Kernels(named_device("a100-sxm"))
     ratios = [
         seconds(rooflines, model, degree) / seconds(kernels_of("a100-sxm"), model, degree)
         for model in ("llama-3-70b", "llama-3-8b", "llama-3.2-1b", "qwen2.5-32b")

@@ -19,11 +19,10 @@ from swiftspec.engine.model.weights.checkpoint import load_weights
 from swiftspec.engine.model.weights.inflate import inflate_adapters, inflate_weights
 from swiftspec.engine.model.weights.low_rank import Adapters, cut_adapters, load_adapters
 from swiftspec.engine.model.weights.sharding import cut_weights
-from swiftspec.models.adapters import is_adapter
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.sharding import shard_of
 from swiftspec.models.spec import ModelSpec
-from swiftspec.models.tenants import check_same_shape
+from swiftspec.models.tenants import check_same_shape, is_adapter
 
 __all__ = ["LoadedModel", "SharedWeights", "load_model", "load_tenants", "local_spec"]
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from swiftspec.engine.model.weights.checkpoint import opened, weight_shapes
 from swiftspec.engine.model.weights.sharding import cut
 from swiftspec.files.reading import shown
-from swiftspec.models.adapters import ADAPTER_WEIGHTS, Adapter
 from swiftspec.models.sharding import Shard
 from swiftspec.models.spec import ModelSpec
+from swiftspec.models.tenants import ADAPTER_WEIGHTS, Adapter
 
 __all__ = ["Adapters", "LowRank", "cut_adapters", "load_adapters", "merged"]
 
