@@ -4,6 +4,7 @@ A study declares its own options, and reads its arguments itself: here they are 
 """
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import typer
@@ -22,6 +23,7 @@ _LINES: Mapping[str, str] = {
     "tenants": "Layers that fine-tunes of a model share, and their memory.",
     "blockllm": "Serve chains of blocks that fine-tunes share, in simulated time.",
 }
+_FOLDERS = {"latency": "latency_law"}  # of studies that are not called as theirs
 _OLD_VERBS = {
     "backtest": "backtest",
     "atts": "atts",
@@ -73,28 +75,8 @@ def _passing_on(name: str, *, old_verb: str | None = None) -> Callable[[typer.Co
 
 def _command(name: str) -> Callable[..., Any]:
     """The study itself, whose parameters are its options."""
-    match name:
-        case "backtest":
-            from swiftspec.studies.backtest.options import backtest
+    from swiftspec import studies
 
-            return backtest
-        case "adaserve":
-            from swiftspec.studies.adaserve.options import adaserve
-
-            return adaserve
-        case "atts":
-            from swiftspec.studies.atts.options import atts
-
-            return atts
-        case "latency":
-            from swiftspec.studies.latency_law.options import latency
-
-            return latency
-        case "tenants":
-            from swiftspec.studies.tenants.options import tenants
-
-            return tenants
-        case _:
-            from swiftspec.studies.blockllm.options import blockllm
-
-            return blockllm
+    options = import_module(f"{studies.__name__}.{_FOLDERS.get(name, name)}.options")
+    study: Callable[..., Any] = getattr(options, name)
+    return study
