@@ -8,6 +8,7 @@ from swiftspec.api.advising import ServerReadings, read_server
 from swiftspec.api.advising import advise as advice_for
 from swiftspec.artifacts.advice import Advice
 from swiftspec.cli import console
+from swiftspec.cli.command import refuse
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs, saved
 from swiftspec.cli.sections import show
@@ -59,9 +60,7 @@ def _check(asked: AdviseFlags) -> None:
     if asked.profile is not None and asked.device is not None:
         raise FieldError("--device", asked.device, "--profile says what steps take")
     if asked.device is None:
-        for flag, value in (("--target", asked.target), ("--dtype", asked.dtype), ("--engine", asked.engine)):
-            if value is not None:
-                raise FieldError(flag, value, "it needs --device; a profile has its own")
+        refuse(asked, ("target", "dtype", "engine"), "it needs --device; a profile has its own")
 
 
 def _readings(asked: AdviseFlags) -> ServerReadings:

@@ -1,11 +1,17 @@
-"""A verb of the command line, made from a dataclass: its fields are the options, its docstring is the help."""
+"""A verb of the command line, made from a dataclass: its fields are the options, its docstring is the help.
+
+Options that do not go together are refused here, too.
+"""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
-__all__ = ["command"]
+from swiftspec.errors import FieldError
+
+__all__ = ["command", "refuse", "refuse_settings"]
 
 
 def command(options: type, function: str) -> Callable[..., None]:
@@ -22,3 +28,20 @@ def command(options: type, function: str) -> Callable[..., None]:
     verb.__doc__ = options.__doc__
     verb.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]  # what typer reads
     return verb
+
+
+def refuse(asked: Any, names: Iterable[str], why: str) -> None:
+    """FieldError, with the reason, for the first of these options that is given: that is not as it usually is.
+
+    asked: options, as `command` makes them.
+    """
+    usual = {option.name: option.default for option in fields(asked)}
+    for name in names:
+        if (value := getattr(asked, name)) != usual[name]:
+            raise FieldError(name, ", ".join(value) if isinstance(value, list) else value, why)
+
+
+def refuse_settings(given: Mapping[str, object], why: str) -> None:
+    """ValueError, with the reason, for the first of these settings."""
+    for name, value in given.items():
+        raise ValueError(f"--set {name} is {value}; {why}")

@@ -23,6 +23,7 @@ _FLAGS = {
     "num_samples": "--samples",
     "percentile": "--limit p",
     "quant": "--dtype",
+    "settings": "--set",
     "workload": "--load",
 }
 _OPTIONS = {

@@ -3,6 +3,7 @@
 from swiftspec.api import compare_kinds as lay_out
 from swiftspec.artifacts.kinds import KindComparison
 from swiftspec.cli import console
+from swiftspec.cli.command import refuse
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.plan_flags import compared_clients, deployment_of, parsed_jobs, price_of
 from swiftspec.cli.sections import show
@@ -12,6 +13,7 @@ from swiftspec.reports.kinds import kind_sections
 __all__ = ["compare_kinds"]
 
 _PUBLISHED = "published"
+_OF_A_SEARCH = ("out", "profile", "inflate", "limit", "fleet", "objective", "policy", "split")
 
 
 def compare_kinds(asked: PlanFlags, target: str) -> KindComparison:
@@ -19,7 +21,7 @@ def compare_kinds(asked: PlanFlags, target: str) -> KindComparison:
     deployment = deployment_of(asked)
     if deployment is None:
         raise ValueError(f"--load is {asked.load}; drafts are compared on other hardware only: expected --device")
-    _refuse_search(asked)
+    refuse(asked, _OF_A_SEARCH, f"--load {asked.load} compares drafts and makes no plan")
     check_outputs(
         inputs={"--target": asked.target, "--trace": asked.trace, "--op-tables": deployment.op_tables},
         plot=asked.plot,
@@ -53,13 +55,3 @@ def compare_kinds(asked: PlanFlags, target: str) -> KindComparison:
         save_figure(asked.plot, kinds_by_load(compared))
     write_json(asked.json, compared.model_dump(mode="json"))
     return compared
-
-
-def _refuse_search(asked: PlanFlags) -> None:
-    """ValueError for flags of a search: a comparison shows all, and makes no plan."""
-    usual = PlanFlags()
-    for field in ("out", "profile", "inflate", "limit", "fleet", "objective", "policy", "split"):
-        if (value := getattr(asked, field)) != getattr(usual, field):
-            flag = field.replace("_", "-")
-            shown = ",".join(value) if isinstance(value, list) else value
-            raise ValueError(f"--{flag} is {shown}; --load {asked.load} compares drafts and makes no plan")

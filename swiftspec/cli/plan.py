@@ -11,6 +11,7 @@ from swiftspec.artifacts.planned import Planned, side_files
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
+from swiftspec.cli.command import refuse
 from swiftspec.cli.drafts import Draft, Drafts, best_draft, named_drafts, recorded_draft, show_drafts
 from swiftspec.cli.kinds import compare_kinds
 from swiftspec.cli.outputs import check_outputs, saved, write_json
@@ -18,6 +19,7 @@ from swiftspec.cli.plan_flags import compared_clients, deployment_of, draft_devi
 from swiftspec.cli.sections import show_plan
 from swiftspec.cli.verbs.decide import PlanFlags
 from swiftspec.devices import DEVICES
+from swiftspec.errors import FieldError
 from swiftspec.files.writing import write_output
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.planned_model import PlannedModel
@@ -129,8 +131,9 @@ def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: Sea
 
 def _plan_elsewhere(asked: PlanFlags, target: str, deployment: Deployment, options: SearchOptions) -> Drafts:
     options.check(num_devices=deployment.all_devices)
-    unused = {"--inflate": asked.inflate, "--profile": asked.profile, "--set ranks": options.ranks}
-    _refuse(unused, _NOT_HERE)
+    refuse(asked, ("inflate", "profile"), _NOT_HERE)
+    if options.ranks is not None:
+        raise FieldError("--set ranks", options.ranks, _NOT_HERE)
     named = named_drafts(target, asked.draft or (), asked.acceptance or (), options.policy)
     _note_names(target, named)
     return _plan_each(deployment, named, target=target, trace=asked.trace, dataset=asked.dataset, options=options)
@@ -200,15 +203,9 @@ def _needed(flag: str, path: Path | None) -> Path:
     return path
 
 
-def _refuse(given: Mapping[str, object], reason: str) -> None:
-    for flag, value in given.items():
-        if value is not None:
-            raise ValueError(f"{flag} is {value}; {reason}")
-
-
 def _plan_here(asked: PlanFlags, target: str, options: SearchOptions) -> Planned:
     """The plan for the machine of a profile, and by default for all of its devices."""
-    _refuse({"--dataset": asked.dataset, "--acceptance": ", ".join(asked.acceptance or ()) or None}, _RECORDED)
+    refuse(asked, ("dataset", "acceptance"), _RECORDED)
     profile = _needed("--profile", asked.profile)
     draft = recorded_draft(asked.draft or (), options.policy, profile)
     trace = _needed("--trace", asked.trace)

@@ -6,6 +6,7 @@ from typing import Any
 
 from swiftspec.artifacts.pair import model_name, named_dtype
 from swiftspec.cli import console
+from swiftspec.cli.command import refuse
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.settings import DRAFT_SERVER, parse_settings, typed
 from swiftspec.cli.verbs.use import ServeFlags
@@ -31,8 +32,7 @@ _OF_A_PLAN = ("plan", "engine", "python", "server_args", "ray", "tenant", "model
 
 def serve_draft(asked: ServeFlags) -> None:
     """Draft until a signal. ValueError if anything is wrong before."""
-    if refused := next((name for name in _OF_A_PLAN if getattr(asked, name)), None):
-        raise FieldError(refused, getattr(asked, refused), "expected without --role draft, which has no part of it")
+    refuse(asked, _OF_A_PLAN, "expected without --role draft, which has no part of it")
     if asked.draft is None or asked.address is None:
         raise ValueError(f"Missing option '--{'draft' if asked.draft is None else 'address'}'.")
     check_outputs(inputs={"--secret": asked.secret}, json=asked.json)

@@ -7,6 +7,7 @@ from pathlib import Path
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.served import MeasuredStep, Served
 from swiftspec.cli import console
+from swiftspec.cli.command import refuse
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.cli.verbs.measure import ProfileFlags
@@ -39,9 +40,7 @@ def engine_here(engine: str, *, device: str, python: str | None, options: Sequen
 
 def profile_served(asked: ProfileFlags) -> Profile:
     """Measure an engine's servers, or one that runs, print and save."""
-    for flag, value in (("--inflate", asked.inflate), ("--ops", asked.ops), ("--plot", asked.plot)):
-        if value is not None:
-            raise FieldError(flag, value, "a server is measured as it is, from outside")
+    refuse(asked, ("inflate", "ops", "plot"), "a server is measured as it is, from outside")
     inputs = {"--target": asked.target, "--draft": asked.draft, "--api-key-file": asked.api_key_file}
     check_outputs(inputs=inputs, out=asked.out, json=asked.json)
     measured = _measured(asked)
@@ -58,10 +57,7 @@ def _measured(asked: ProfileFlags) -> Profile:
     sequences = asked.max_sequences if asked.max_sequences > 1 else _SEQUENCES
     minutes = asked.minutes or _MINUTES.get(asked.device)
     if asked.url is not None:
-        started = {"--engine": asked.engine, "--python": asked.python, "--server-args": asked.server_args}
-        for flag, value in started.items():
-            if value is not None:
-                raise FieldError(flag, value, "--url measures a server that runs")
+        refuse(asked, ("engine", "python", "server_args"), "--url measures a server that runs")
         return profile_url(
             asked.url,
             asked.target,

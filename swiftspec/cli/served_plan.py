@@ -11,10 +11,10 @@ from swiftspec.artifacts.basis import read_profile
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.prompts import Prompt
 from swiftspec.cli import console
+from swiftspec.cli.command import refuse
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.served import engine_here
 from swiftspec.cli.verbs.use import RunFlags, ServeFlags
-from swiftspec.errors import FieldError
 from swiftspec.export import Export, export_plan
 from swiftspec.export.nearest import model_argument
 from swiftspec.external import RunningServer
@@ -26,6 +26,7 @@ __all__ = ["engine_of", "run_on_engine", "serve_on_engine"]
 
 _LOOK_EVERY_S = 1.0
 _SERVE = ("tenant", "api_key_file", "allowed_host", "chat_template", "settings", "ray", "json")
+_TOLD = "{engine} is told it by --server-args"
 _RUN = ("top_k", "tenant", "ray", "secret", "timeline", "plot")
 
 
@@ -42,7 +43,7 @@ def engine_of(plan: Path, engine: str | None) -> str | None:
 
 def serve_on_engine(asked: ServeFlags, engine: str) -> None:
     """Start the engine's server of a plan, and end it at a signal."""
-    _refuse(asked, _SERVE, engine)
+    refuse(asked, _SERVE, _TOLD.format(engine=engine))
     log = Path(f"{asked.plan}.log")
     with _server(asked, engine, log=log, port=asked.port or None) as (server, exported, _):
         console.say(f"Serving {exported.candidate} at {server.url}: {exported.full_name}; its log is {log}")
@@ -56,7 +57,7 @@ def serve_on_engine(asked: ServeFlags, engine: str) -> None:
 
 def run_on_engine(asked: RunFlags, engine: str, prompts: list[Prompt]) -> None:
     """Continue prompts on the engine's server of a plan."""
-    _refuse(asked, _RUN, engine)
+    refuse(asked, _RUN, _TOLD.format(engine=engine))
     check_outputs(inputs={"--plan": asked.plan, "--prompts": asked.prompts}, json=asked.json)
     outputs = []
     with tempfile.TemporaryDirectory() as folder, _server(asked, engine, log=Path(folder) / "log") as (server, _, made):
@@ -100,11 +101,3 @@ def _here(made: Plan, plan: Path, engine: str, asked: RunFlags | ServeFlags) -> 
     options = served.options if served and asked.server_args is None else shlex.split(asked.server_args or "")
     device = made.device if made.device in ("cpu", "cuda") else "cuda"
     return engine_here(engine, device=device, python=asked.python, options=options)
-
-
-def _refuse(asked: RunFlags | ServeFlags, names: tuple[str, ...], engine: str) -> None:
-    """FieldError for a flag that is of this package's own engine."""
-    for name in names:
-        if value := getattr(asked, name):
-            flag = "--set" if name == "settings" else f"--{name.replace('_', '-')}"
-            raise FieldError(flag, value, f"{engine} is told it by --server-args")

@@ -14,7 +14,8 @@ from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
-from swiftspec.cli.limits import Limits, load_options, read_load, refuse_limits
+from swiftspec.cli.command import refuse, refuse_settings
+from swiftspec.cli.limits import Limits, load_options, read_load
 from swiftspec.cli.outputs import check_outputs, write_json
 from swiftspec.cli.settings import SIMULATOR, parse_settings, typed
 from swiftspec.cli.verbs.decide import SimulateFlags
@@ -32,11 +33,10 @@ def simulate(asked: SimulateFlags) -> None:
     earlier_outputs = limits.pop("earlier_outputs", None)
     others = {word: value for word, value in settings.items() if word not in SIMULATOR}
     if asked.load is None:
-        refuse_limits({**limits, **others})
-        if asked.engine is not None:
-            raise ValueError(f"--engine is {asked.engine}; it is only for --load")
-    elif asked.max_new_tokens is not None:
-        raise ValueError(f"--max-new-tokens is {asked.max_new_tokens}; with --load, requests have their own lengths")
+        refuse_settings({**limits, **others}, "it is only for --load")
+        refuse(asked, ("engine",), "it is only for --load")
+    else:
+        refuse(asked, ("max_new_tokens",), "with --load, requests have their own lengths")
     named: dict[str, Path | str | None] = {"--plan": asked.plan, "--load": asked.load}
     check_outputs(inputs=named, timeline=asked.timeline, plot=asked.plot, json=asked.json)
     made = Plan.load(asked.plan)

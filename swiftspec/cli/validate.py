@@ -12,7 +12,7 @@ from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
-from swiftspec.cli.limits import refuse_limits
+from swiftspec.cli.command import refuse, refuse_settings
 from swiftspec.cli.outputs import check_outputs
 from swiftspec.cli.settings import SCHEDULER, own_settings
 from swiftspec.cli.validate_load import plan_and_prompts, policy_names, validate_load
@@ -82,15 +82,14 @@ def validate(asked: ValidateFlags) -> None:
         return
     if asked.engine is not None or asked.leave_out != "none":
         raise ValueError("--engine and --leave-out are only for --loads and --speeds")
-    if asked.freeze is not None and asked.load is None:
-        raise ValueError(f"--freeze is {asked.freeze}; it needs --loads, --speeds or --load")
+    if asked.load is None:
+        refuse(asked, ("freeze",), "it needs --loads, --speeds or --load")
     limits = own_settings(asked.settings, SCHEDULER)
     if asked.load is not None:
         validate_load(asked, asked.load, limits)
         return
-    if asked.url is not None:
-        raise ValueError(f"--url is {asked.url}; it is only for --load")
-    refuse_limits(limits)
+    refuse(asked, ("url",), "it is only for --load")
+    refuse_settings(limits, "it is only for --load")
     validate_plan(asked)
 
 

@@ -12,6 +12,7 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.served import Served
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
+from swiftspec.cli.command import refuse
 from swiftspec.cli.limits import Limits, load_options, read_load
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs
@@ -27,11 +28,9 @@ _LATE_S = 0.01
 
 def validate_load(asked: ValidateFlags, load: str, limits: Limits) -> None:
     """Measure, print and save."""
-    for flag, value in {"--repeats": asked.repeats, "--max-new-tokens": asked.max_new_tokens}.items():
-        if value is not None:
-            raise ValueError(f"{flag} is {value}; with --load, every request runs once, in its own length")
-    if asked.url is not None and asked.plot is not None:
-        raise ValueError(f"--plot is {asked.plot}; a server's steps are not known, so there is nothing to draw")
+    refuse(asked, ("repeats", "max_new_tokens"), "with --load, every request runs once, in its own length")
+    if asked.url is not None:
+        refuse(asked, ("plot",), "a server's steps are not known, so there is nothing to draw")
     plan, prompts = plan_and_prompts(asked)
     inputs: dict[str, Path | str | None] = {"--plan": plan, "--load": load, "--prompts": prompts}
     check_outputs(inputs=inputs, plot=asked.plot, json=asked.json)

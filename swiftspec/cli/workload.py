@@ -8,6 +8,7 @@ from typing import Any
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.cli import console
+from swiftspec.cli.command import refuse, refuse_settings
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.cli.settings import DRAWN, REPLAYED, own_settings
 from swiftspec.cli.verbs.data import WorkloadFlags
@@ -37,12 +38,12 @@ def workload(asked: WorkloadFlags) -> Workload:
     known = tuple(parse_class(text) for text in asked.classes or ())
     settings = own_settings(asked.settings, {**DRAWN, **REPLAYED})
     if asked.source is None:
-        _refuse_settings(settings, REPLAYED, "it needs --from, which names a load trace")
+        refuse_settings(_among(settings, REPLAYED), "it needs --from, which names a load trace")
         made = _drawn(asked, settings, known or DEFAULT_CLASSES)
     else:
         why = "arrivals and lengths are those of the file that --from names"
-        _refuse(asked, _OF_DRAWN, why)
-        _refuse_settings(settings, DRAWN, why)
+        refuse(asked, _OF_DRAWN, why)
+        refuse_settings(_among(settings, DRAWN), why)
         made = _replayed(asked, settings, known)
     made.save(asked.out)
     show_workload(made)
@@ -101,18 +102,8 @@ def parse_class(text: str) -> RequestClass:
     return RequestClass.checked(fields, source=f"--class is {shown(text)}")
 
 
-def _refuse(asked: WorkloadFlags, fields: Sequence[str], why: str) -> None:
-    """ValueError if any of these flags is given."""
-    for name in fields:
-        if (value := getattr(asked, name)) is not None:
-            raise ValueError(f"--{name.replace('_', '-')} is {value}; {why}")
-
-
-def _refuse_settings(settings: Mapping[str, Any], known: Collection[str], why: str) -> None:
-    """ValueError if any of these settings is given."""
-    for name, value in settings.items():
-        if name in known:
-            raise ValueError(f"--set {name} is {value}; {why}")
+def _among(settings: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name in known}
 
 
 def _lengths(text: str | None, flag: str) -> Lengths | None:
