@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from swiftspec.cli import console
-from swiftspec.cli.verb_groups import MORE
+from swiftspec.cli.command import Group
 
 __all__ = ["register"]
 
@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
     studies.callback(invoke_without_command=True)(_study)
     for name, line in _LINES.items():
         studies.command(name, help=line, context_settings=_PASSED_ON)(_passing_on(name))
-    app.add_typer(studies, name="study", rich_help_panel=MORE)
+    app.add_typer(studies, name="study", rich_help_panel=Group.MORE)
     for verb, name in _OLD_VERBS.items():
         app.command(verb, hidden=True, context_settings=_PASSED_ON)(_passing_on(name, old_verb=verb))
 
