@@ -13,7 +13,7 @@ from swiftspec.cli.verbs.check import LoadTestFlags
 from swiftspec.files.reading import read_input
 from swiftspec.reports.formatting import count, milliseconds, percent, speed
 
-__all__ = ["load_test", "read_api_key"]
+__all__ = ["load_test", "read_api_key", "read_api_keys"]
 
 _LATE_S = 0.01
 _MOST_BYTES = 1 << 20
@@ -39,13 +39,16 @@ def load_test(asked: LoadTestFlags) -> LoadTest:
 
 def read_api_key(file: Path | None) -> str:
     """The first key of a file, if there is one. ValueError if it is empty."""
-    if file is None:
-        return ""
+    return "" if file is None else read_api_keys(file)[0]
+
+
+def read_api_keys(file: Path) -> tuple[str, ...]:
+    """Keys of a file, at least one. ValueError if it has none."""
     lines = read_input(file, most_bytes=_MOST_BYTES).decode(errors="replace").splitlines()
-    key = next((line.strip() for line in lines if line.strip() and not line.startswith("#")), "")
-    if not key:
+    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    if not keys:
         raise ValueError(f"--api-key-file {file}: no key in it; expected one a line")
-    return key
+    return keys
 
 
 def _show(test: LoadTest) -> None:

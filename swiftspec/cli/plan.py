@@ -1,6 +1,6 @@
 """`swiftspec plan`: the simulator's choice of policy, shape and split, and what it rests on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse
-from swiftspec.cli.drafts import Draft, Drafts, best_draft, named_drafts, recorded_draft, show_drafts
-from swiftspec.cli.kinds import compare_kinds
+from swiftspec.cli.drafts import Drafts, best_draft, compare_kinds, named_drafts, recorded_draft, show_drafts
 from swiftspec.cli.outputs import check_outputs, saved, write_json
 from swiftspec.cli.plan_flags import compared_clients, deployment_of, draft_device_of, search_options
 from swiftspec.cli.sections import show_plan
@@ -130,54 +129,42 @@ def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: Sea
 
 
 def _plan_elsewhere(asked: PlanFlags, target: str, deployment: Deployment, options: SearchOptions) -> Drafts:
+    """A plan for each draft; if several are named, one that cannot be planned is listed with the others."""
     options.check(num_devices=deployment.all_devices)
     refuse(asked, ("inflate", "profile"), _NOT_HERE)
     if options.ranks is not None:
         raise FieldError("--set ranks", options.ranks, _NOT_HERE)
-    named = named_drafts(target, asked.draft or (), asked.acceptance or (), options.policy)
-    _note_names(target, named)
-    return _plan_each(deployment, named, target=target, trace=asked.trace, dataset=asked.dataset, options=options)
-
-
-def _plan_each(
-    deployment: Deployment,
-    drafts: Sequence[Draft],
-    *,
-    target: str,
-    trace: Path | None,
-    dataset: str | None,
-    options: SearchOptions,
-) -> Drafts:
-    """A plan for each draft; if several are named, one that cannot be planned is listed with the others."""
+    drafts = named_drafts(target, asked.draft or (), asked.acceptance or (), options.policy)
+    _note_names(target, drafts)
     from swiftspec.planner.for_device import plan_for
 
     found: dict[str, Planned | ValueError] = {}
     for draft in drafts:
-        deployment.pair(target, draft.name)
-    for draft in drafts:
-        with console.progress(f"plan with {draft.name}" if len(drafts) > 1 else "plan") as progress:
+        deployment.pair(target, draft)
+    for draft, acceptance in drafts.items():
+        with console.progress(f"plan with {draft}" if len(drafts) > 1 else "plan") as progress:
             try:
-                found[draft.name] = plan_for(
+                found[draft] = plan_for(
                     deployment,
                     target=target,
-                    draft=draft.name,
-                    trace=trace,
-                    dataset=dataset,
-                    acceptance=draft.acceptance,
+                    draft=draft,
+                    trace=asked.trace,
+                    dataset=asked.dataset,
+                    acceptance=acceptance,
                     options=options,
                     progress=progress,
                 )
             except ValueError as error:
                 if len(drafts) == 1:
                     raise
-                found[draft.name] = error
+                found[draft] = error
     return found
 
 
-def _note_names(target: str, drafts: Sequence[Draft]) -> None:
+def _note_names(target: str, drafts: Iterable[str]) -> None:
     """Print the full names that short names stand for."""
     found = PlannedModel.of(Role.TARGET, target)
-    named = [(Role.TARGET, target, found), *((Role.DRAFT, draft.name, found.draft(draft.name)) for draft in drafts)]
+    named = [(Role.TARGET, target, found), *((Role.DRAFT, draft, found.draft(draft)) for draft in drafts)]
     for role, name, planned in named:
         if planned.directory is None and planned.name != name:
             console.note(f"--{role} {name} is taken to mean {planned.name}")

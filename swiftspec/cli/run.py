@@ -14,7 +14,7 @@ from swiftspec.artifacts.prompts import Prompt, read_prompts
 from swiftspec.cli import console
 from swiftspec.cli.nodes import NodeOptions, write_new_secret
 from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.cli.served_plan import engine_of, run_on_engine
+from swiftspec.cli.served import engine_of, run_on_engine
 from swiftspec.cli.verbs.use import RunFlags
 from swiftspec.engine.api import Engine
 from swiftspec.engine.checks import check_devices
