@@ -1,17 +1,16 @@
 """`swiftspec loadtest`: a load over HTTP, and what its clients saw."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from swiftspec.api.load_testing import load_test as measure
-from swiftspec.artifacts.load_metrics import Percentiles
 from swiftspec.artifacts.load_test import LoadTest
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs
+from swiftspec.cli.sections import attained, show_latencies, throughput
 from swiftspec.cli.verbs.check import LoadTestFlags
 from swiftspec.files.reading import read_input
-from swiftspec.reports.formatting import count, milliseconds, percent, speed
+from swiftspec.reports.formatting import count, milliseconds
 
 __all__ = ["load_test", "read_api_key", "read_api_keys"]
 
@@ -54,26 +53,10 @@ def read_api_keys(file: Path) -> tuple[str, ...]:
 def _show(test: LoadTest) -> None:
     metrics = test.metrics
     latencies = {"TTFT": metrics.ttft_s, "TPOT": metrics.tpot_s, "between chunks": metrics.itl_s, "E2E": metrics.e2el_s}
-    rows = [(name, *_cells(values)) for name, values in latencies.items()]
-    console.table("Latencies in ms, as the clients saw them", ("figure", "mean", "p50", "p95", "p99"), rows)
-    console.table("Load", ("figure", "value"), list(_load(test)))
+    show_latencies("Latencies in ms, as the clients saw them", latencies)
+    per_chunk = ("tokens per chunk", f"{test.tokens_per_iteration:.2f}")
+    console.table("Load", ("figure", "value"), [*throughput(metrics), per_chunk, *attained(metrics)])
     for sentence, number in sorted(test.failures.items(), key=lambda failure: -failure[1]):
         console.note(f"{count(number, 'request')} failed: {sentence}")
     if test.late_s > _LATE_S:
         console.note(f"requests were sent up to {milliseconds(test.late_s)} ms late: this machine was overloaded")
-
-
-def _load(test: LoadTest) -> Iterator[tuple[str, str]]:
-    metrics = test.metrics
-    refused = f", {metrics.refused} refused" if metrics.refused else ""
-    yield "requests", f"{metrics.completed} in {metrics.duration_s:.1f} s{refused}"
-    yield "requests/s", f"{metrics.request_throughput:.2f}"
-    yield "output tokens/s", speed(metrics.output_throughput)
-    yield "tokens per chunk", f"{test.tokens_per_iteration:.2f}"
-    for name, share in metrics.attainment.items():
-        if share < 1:
-            yield f"within their limits, {name}", percent(share)
-
-
-def _cells(values: Percentiles) -> tuple[str, ...]:
-    return tuple(map(milliseconds, (values.mean, values.p50, values.p95, values.p99)))

@@ -8,7 +8,6 @@ from typing import Any
 from swiftspec.api import simulate as replay
 from swiftspec.api.serving import SimulatedLoad, planned_load, simulate_load
 from swiftspec.artifacts.basis import candidate_of, files_of, searching
-from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
 from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.planned import Planned
@@ -17,6 +16,7 @@ from swiftspec.cli import console
 from swiftspec.cli.command import refuse, refuse_settings
 from swiftspec.cli.limits import Limits, load_options, read_load
 from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.sections import attained, show_latencies, throughput
 from swiftspec.cli.settings import SIMULATOR, parse_settings, typed
 from swiftspec.cli.verbs.decide import SimulateFlags
 from swiftspec.reports.formatting import count, milliseconds, percent, speed
@@ -210,23 +210,16 @@ def _repeats(load: SimulatedLoad) -> str:
 def _show_load(load: SimulatedLoad) -> None:
     """Print every figure of a load."""
     metrics = load.metrics
+    latencies = {
+        "TTFT": metrics.ttft_s,
+        "TPOT": metrics.tpot_s,
+        "between chunks": metrics.itl_s,
+        "end to end": metrics.e2el_s,
+        "wait for admission": metrics.queued_s,
+    }
+    show_latencies("Latencies in ms", latencies)
     rows = [
-        ("TTFT", *_cells(metrics.ttft_s)),
-        ("TPOT", *_cells(metrics.tpot_s)),
-        ("between chunks", *_cells(metrics.itl_s)),
-        ("end to end", *_cells(metrics.e2el_s)),
-        ("wait for admission", *_cells(metrics.queued_s)),
-    ]
-    console.table("Latencies in ms", ("figure", "mean", "p50", "p95", "p99"), rows)
-    console.table("Load", ("figure", "value"), list(_load_rows(load, metrics)))
-
-
-def _load_rows(load: SimulatedLoad, metrics: LoadMetrics) -> list[tuple[str, str]]:
-    refused = f", {metrics.refused} refused" if metrics.refused else ""
-    rows = [
-        ("requests", f"{metrics.completed} in {metrics.duration_s:.1f} s{refused}"),
-        ("requests/s", f"{metrics.request_throughput:.2f}"),
-        ("output tokens/s", speed(metrics.output_throughput)),
+        *throughput(metrics),
         ("requests in a target's step, mean", f"{load.mean_batch:.2f}"),
         ("target busy", percent(load.busy_fraction)),
         ("tokens per round", f"{metrics.tokens_per_round:.2f}"),
@@ -237,11 +230,4 @@ def _load_rows(load: SimulatedLoad, metrics: LoadMetrics) -> list[tuple[str, str
         rows.append(("tokens of cache", f"{load.cache.tokens:,}"))
     if metrics.request_goodput < metrics.request_throughput:
         rows.append(("requests/s within their limits", f"{metrics.request_goodput:.2f}"))
-    rows += [
-        (f"within their limits, {name}", percent(share)) for name, share in metrics.attainment.items() if share < 1
-    ]
-    return rows
-
-
-def _cells(values: Percentiles) -> tuple[str, ...]:
-    return tuple(map(milliseconds, (values.mean, values.p50, values.p95, values.p99)))
+    console.table("Load", ("figure", "value"), [*rows, *attained(metrics)])
