@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from swiftspec.api.validating_load import validate_load as compare
+from swiftspec.api.validating import validate_load as compare
 from swiftspec.artifacts.basis import files_of
 from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
