@@ -95,7 +95,13 @@ def _simulate_load(
 ) -> dict[str, Any]:
     """Print, draw and save; what --json has. limits: of this package's engine. settings: of another one."""
     engine = asked.engine
-    _check_engine(engine, settings, {**limits, "timeline": asked.timeline, "plot": asked.plot})
+    if engine is not None:
+        why = f"it is this package's engine's, and --engine is {engine}"
+        refuse_settings(limits, why)
+        refuse(asked, ("timeline", "plot"), why)
+    elif settings:
+        word = next(iter(settings))
+        raise ValueError(f"--set {word} is unknown; expected {', '.join(SIMULATOR)}, or the words of another --engine")
     workload, path = read_load(load, planned)
     assumed = planned_load(planned.plan, workload, path)
     options = load_options(limits, assumed.options_of(candidate.policy) if assumed else None)
@@ -188,17 +194,6 @@ def _show_alone(metrics: Metrics) -> None:
     if metrics.hit_fraction is not None:
         rows.append(("rounds without a forward in the tail", percent(metrics.hit_fraction)))
     console.table("Metrics", ("figure", "value"), rows)
-
-
-def _check_engine(engine: str | None, settings: Mapping[str, str] | None, others: Mapping[str, object]) -> None:
-    """ValueError for flags that do not go with another engine, or need one."""
-    if engine is None and settings:
-        word = next(iter(settings))
-        raise ValueError(f"--set {word} is unknown; expected {', '.join(SIMULATOR)}, or the words of another --engine")
-    for name, value in others.items():
-        if engine is not None and value is not None:
-            flag = f"--set {name}" if name in SIMULATOR else f"--{name}"
-            raise ValueError(f"{flag} is {value}; it is this package's engine's, and --engine is {engine}")
 
 
 def _repeats(load: SimulatedLoad) -> str:

@@ -44,7 +44,8 @@ def workload(asked: WorkloadFlags) -> Workload:
         why = "arrivals and lengths are those of the file that --from names"
         refuse(asked, _OF_DRAWN, why)
         refuse_settings(_among(settings, DRAWN), why)
-        made = _replayed(asked, settings, known)
+        name, path = asked.source
+        made = replay(name, path, num_requests=asked.requests, classes=known, seed=asked.seed, **settings)
     made.save(asked.out)
     show_workload(made)
     console.say(f"\n{saved(asked.out)}")
@@ -68,19 +69,6 @@ def _drawn(asked: WorkloadFlags, settings: Mapping[str, Any], classes: Sequence[
         prefixes=prefixes,
         classes=classes,
         seed=asked.seed,
-    )
-
-
-def _replayed(asked: WorkloadFlags, settings: Mapping[str, Any], classes: Sequence[RequestClass]) -> Workload:
-    assert asked.source is not None, "it is replayed"
-    format_name, path = asked.source
-    return replay(
-        format_name,
-        path,
-        num_requests=asked.requests,
-        classes=classes,
-        seed=asked.seed,
-        **settings,
     )
 
 
