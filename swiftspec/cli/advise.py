@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from swiftspec.api.advising import ServerReadings, read_server
 from swiftspec.api.advising import advise as advice_for
 from swiftspec.artifacts.advice import Advice
@@ -11,6 +9,7 @@ from swiftspec.cli import console
 from swiftspec.cli.command import refuse
 from swiftspec.cli.load_test import read_api_key
 from swiftspec.cli.outputs import check_outputs, saved
+from swiftspec.cli.plan_flags import formats_of
 from swiftspec.cli.sections import show
 from swiftspec.cli.settings import parse_settings
 from swiftspec.cli.verbs.check import AdviseFlags
@@ -83,8 +82,10 @@ def _deployment(asked: AdviseFlags, engine: str, settings: dict[str, str]) -> De
     """The server's device; None beside a profile."""
     if asked.device is None:
         return None
-    fields: dict[str, Any] = {"settings": settings}
-    if asked.dtype is not None:
-        target, _, draft = asked.dtype.partition(",")
-        fields |= {"quant": target.strip()} | ({"draft_quant": draft.strip()} if draft else {})
-    return Deployment(device=asked.device, num_devices=asked.devices, engine=asked.engine or engine, **fields)
+    return Deployment(
+        device=asked.device,
+        num_devices=asked.devices,
+        engine=asked.engine or engine,
+        settings=settings,
+        **formats_of(asked.dtype),
+    )
