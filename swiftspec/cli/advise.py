@@ -8,7 +8,7 @@ from swiftspec.artifacts.advice import Advice
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse
 from swiftspec.cli.load_test import read_api_key
-from swiftspec.cli.outputs import check_outputs, saved
+from swiftspec.cli.outputs import check_files, saved
 from swiftspec.cli.plan_flags import formats_of
 from swiftspec.cli.sections import show
 from swiftspec.cli.settings import parse_settings
@@ -25,8 +25,7 @@ _SECONDS = 60.0
 
 def advise(asked: AdviseFlags) -> Advice:
     """Read, advise, print and save."""
-    inputs = {"--before": asked.before, "--after": asked.after, "--profile": asked.profile}
-    check_outputs(inputs=inputs, report=asked.report, json=asked.json)
+    check_files(asked)
     _check(asked)
     readings = _readings(asked)
     settings = parse_settings(asked.settings)

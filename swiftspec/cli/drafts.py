@@ -12,7 +12,7 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse
-from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.outputs import check_files, write_json
 from swiftspec.cli.plan_flags import compared_clients, deployment_of, parsed_jobs, price_of
 from swiftspec.cli.sections import show
 from swiftspec.cli.verbs.decide import PlanFlags
@@ -149,11 +149,7 @@ def compare_kinds(asked: PlanFlags, target: str) -> KindComparison:
     if deployment is None:
         raise ValueError(f"--load is {asked.load}; drafts are compared on other hardware only: expected --device")
     refuse(asked, _OF_A_SEARCH, f"--load {asked.load} compares drafts and makes no plan")
-    check_outputs(
-        inputs={"--target": asked.target, "--trace": asked.trace, "--op-tables": deployment.op_tables},
-        plot=asked.plot,
-        json=asked.json,
-    )
+    check_files(asked)
     drafts = asked.draft or []
     rates = _with_acceptance(drafts, asked.acceptance or (), otherwise=f", or {_PUBLISHED}")
     if twice := next((name for name in drafts if drafts.count(name) > 1), None):

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swiftspec.artifacts.basis import files_of, read_profile, read_trace
+from swiftspec.artifacts.basis import read_profile, read_trace
 from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
-from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.outputs import read_plan, saved, write_json
 from swiftspec.cli.verbs.use import ExportFlags
 from swiftspec.engines import engine_named
 from swiftspec.engines.swiftspec import SWIFTSPEC
@@ -24,9 +24,7 @@ __all__ = ["export"]
 
 def export(asked: ExportFlags) -> Export:
     """Export, print and save."""
-    check_outputs(inputs={"--plan": asked.plan}, out=asked.out, json=asked.json)
-    made = Plan.load(asked.plan)
-    check_outputs(inputs=files_of(made, asked.plan), out=asked.out, json=asked.json)
+    made = read_plan(asked, asked.plan)
     engine = asked.engine or made.engine or SWIFTSPEC.name
     exported = export_plan(
         made,

@@ -9,7 +9,7 @@ from swiftspec.acceptance.importing import MeasuredAcceptance, from_server, from
 from swiftspec.acceptance.records import AcceptanceRecord, AcceptanceRecords
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
-from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.outputs import check_files, saved, write_json
 from swiftspec.cli.settings import CONDITIONS, own_settings
 from swiftspec.cli.verbs.data import ImportFlags
 from swiftspec.costmodel.importing import from_directory
@@ -37,11 +37,11 @@ def import_files(asked: ImportFlags) -> None:
     if asked.source == PACKAGE or Path(asked.source).is_dir():
         if conditions or any(shape.values()):
             raise ValueError(f"--from is {asked.source}, op tables; --target, --drafter and --set are of acceptance")
-        _import_tables(asked.source, asked.device, out=asked.out, json_path=asked.json)
+        _import_tables(asked)
         return
     if asked.device is not None:
         raise ValueError(f"--device is {asked.device}; it is of op tables, and {asked.source} holds acceptance")
-    check_outputs(inputs={"--from": asked.source}, out=asked.out, json=asked.json)
+    check_files(asked, inputs={"--from": asked.source})
     record = _acceptance(Path(asked.source), shape, conditions)
     AcceptanceRecords(origin=Origin.here(), records=(record,)).save(asked.out)
     show_record(record)
@@ -73,23 +73,23 @@ def _is_trace(path: Path) -> bool:
         return file.read(len(_ZIP)) == _ZIP
 
 
-def _import_tables(source: str, device: str | None, *, out: Path, json_path: Path | None) -> None:
+def _import_tables(asked: ImportFlags) -> None:
     """Read op tables, print and save."""
-    if device is None:
-        raise ValueError(f"--device is missing; --from {source} needs the device whose rows to take")
-    check_outputs(inputs={"--from": source}, out=out, json=json_path)
-    device = registered_device(device, field="--device")
-    if source == PACKAGE:
+    if asked.device is None:
+        raise ValueError(f"--device is missing; --from {asked.source} needs the device whose rows to take")
+    check_files(asked, inputs={"--from": asked.source})
+    device = registered_device(asked.device, field="--device")
+    if asked.source == PACKAGE:
         from swiftspec.costmodel.aiconfigurator import from_package
 
         tables = from_package(device=device)
     else:
-        tables = from_directory(Path(source), device=device)
-    tables.save(out)
+        tables = from_directory(Path(asked.source), device=device)
+    tables.save(asked.out)
     show_tables(tables)
-    console.say(f"\n{saved(out)}")
+    console.say(f"\n{saved(asked.out)}")
     content = {
-        "tables": str(out),
+        "tables": str(asked.out),
         "device": tables.device,
         "licence": tables.licence,
         "attribution": tables.attribution,
@@ -97,7 +97,7 @@ def _import_tables(source: str, device: str | None, *, out: Path, json_path: Pat
         "measurements": {name: len(tables.tables[name]["latency_s"]) for name in COLUMNS},
         "sources": [source.model_dump() for source in tables.sources],
     }
-    write_json(json_path, content)
+    write_json(asked.json, content)
 
 
 def show_tables(tables: OpTables) -> None:

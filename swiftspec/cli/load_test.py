@@ -6,7 +6,7 @@ from swiftspec.api.load_testing import load_test as measure
 from swiftspec.artifacts.load_test import LoadTest
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
-from swiftspec.cli.outputs import check_outputs
+from swiftspec.cli.outputs import check_files
 from swiftspec.cli.sections import attained, show_latencies, throughput
 from swiftspec.cli.verbs.check import LoadTestFlags
 from swiftspec.files.reading import read_input
@@ -20,7 +20,7 @@ _MOST_BYTES = 1 << 20
 
 def load_test(asked: LoadTestFlags) -> LoadTest:
     """Send, print and save."""
-    check_outputs(inputs={"--load": asked.load, "--prompts": asked.prompts}, json=asked.json)
+    check_files(asked)
     test = measure(
         asked.url,
         Workload.load(asked.load),

@@ -13,7 +13,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse
 from swiftspec.cli.drafts import Drafts, best_draft, compare_kinds, named_drafts, recorded_draft, show_drafts
-from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.outputs import check_files, saved, write_json
 from swiftspec.cli.plan_flags import compared_clients, deployment_of, draft_device_of, search_options
 from swiftspec.cli.sections import show_plan
 from swiftspec.cli.verbs.decide import PlanFlags
@@ -47,7 +47,7 @@ def write_page(path: Path, planned: Planned) -> None:
 def plan(asked: PlanFlags) -> None:
     """Write the report of a saved plan, compare drafts, or search."""
     if asked.plan is not None:
-        _report(asked.plan, out=asked.report, json_path=asked.json)
+        _report(asked, asked.plan)
     elif asked.target is None:
         raise ValueError("Missing option '--target'.")
     elif compared_clients(asked):
@@ -56,14 +56,14 @@ def plan(asked: PlanFlags) -> None:
         search(asked, asked.target)
 
 
-def _report(plan: Path, *, out: Path | None, json_path: Path | None) -> None:
+def _report(asked: PlanFlags, plan: Path) -> None:
     """Write the report of a saved plan, and print where it is. ValueError without a place for it."""
-    if out is None:
+    if asked.report is None:
         raise ValueError(f"--report is missing; --plan {plan} writes the report of that plan")
-    check_outputs(inputs={"--plan": plan}, report=out, json=json_path)
-    write_page(out, Planned.load(plan))
-    console.say(saved(out))
-    write_json(json_path, {"plan": str(plan), "report": str(out)})
+    check_files(asked)
+    write_page(asked.report, Planned.load(plan))
+    console.say(saved(asked.report))
+    write_json(asked.json, {"plan": str(plan), "report": str(asked.report)})
 
 
 def search(asked: PlanFlags, target: str) -> Plan:
@@ -101,18 +101,9 @@ def search(asked: PlanFlags, target: str) -> Plan:
 
 def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: SearchOptions) -> Mapping[str, Path]:
     """Files that are written beside the plan. ValueError for outputs that are wrong together."""
-    inputs: dict[str, Path | str | None] = {
-        "--target": asked.target,
-        **{f"--draft {draft}": draft for draft in asked.draft or ()},
-        "--profile": asked.profile,
-        "--trace": asked.trace,
-        "--draft-device": None
-        if asked.device or asked.draft_device is None
-        else draft_device_of(asked.draft_device)[0],
-        "--op-tables": asked.op_tables,
-        "--load": options.load.path if options.load else None,
-    }
-    beside = {}
+    beside, drafts_profile = {}, None
+    if asked.draft_device is not None and asked.device is None:
+        drafts_profile, _ = draft_device_of(asked.draft_device)
     if asked.out is not None:
         beside = side_files(
             asked.out,
@@ -120,7 +111,7 @@ def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: Sea
             with_trace=deployment is not None and asked.trace is None,
             with_workload=options.fleet is not None,
         )
-    check_outputs(inputs=inputs, beside=beside, out=asked.out, report=asked.report, plot=asked.plot, json=asked.json)
+    check_files(asked, inputs={"--draft-device": drafts_profile}, beside=beside)
     if deployment is not None and asked.report is not None and not beside:
         raise ValueError(
             f"--report is {asked.report}; it needs an --out that is a file, so that profile and trace are saved, too"

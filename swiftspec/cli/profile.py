@@ -9,7 +9,7 @@ from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.artifacts.routes import ExpertsTouched
 from swiftspec.cli import console
 from swiftspec.cli.inflate import save_expanded
-from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.outputs import check_files, saved, write_json
 from swiftspec.cli.verbs.measure import ProfileFlags
 from swiftspec.devices.contention import BUSY_SHARE
 from swiftspec.profiler.pair import measure_pair, registered_name
@@ -37,13 +37,7 @@ def profile(asked: ProfileFlags, *, effort: "Effort | None" = None, stop: Callab
 
         return profile_served(asked)
     save_expanded(asked.target, asked.inflate, asked.save_inflated)
-    check_outputs(
-        inputs={"--target": asked.target, "--draft": asked.draft},
-        out=asked.out,
-        ops=asked.ops,
-        plot=asked.plot,
-        json=asked.json,
-    )
+    check_files(asked)
     both = measure_pair(
         asked.target,
         asked.draft,

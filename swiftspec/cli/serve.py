@@ -15,7 +15,7 @@ from swiftspec.cli import console
 from swiftspec.cli.command import refuse
 from swiftspec.cli.load_test import read_api_keys
 from swiftspec.cli.nodes import on_ray
-from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.outputs import check_files, write_json
 from swiftspec.cli.served import engine_of, serve_on_engine
 from swiftspec.cli.settings import DRAFT_SERVER, SERVER, own_settings, parse_settings, typed, usual
 from swiftspec.cli.verbs.use import ServeFlags
@@ -57,8 +57,7 @@ def serve(asked: ServeFlags) -> None:
         serve_on_engine(asked, engine)
         return
     settings = own_settings(asked.settings, SERVER)
-    inputs = {"--plan": asked.plan, "--api-key-file": asked.api_key_file, "--chat-template": asked.chat_template}
-    check_outputs(inputs=inputs, json=asked.json)
+    check_files(asked)
     made = Plan.load(asked.plan)
     candidate = searching(candidate_of(made, asked.policy), settings.get("earlier_outputs"))
     chosen = usual(SERVER) | settings
@@ -161,7 +160,7 @@ def serve_draft(asked: ServeFlags) -> None:
     refuse(asked, _OF_A_PLAN, "expected without --role draft, which has no part of it")
     if asked.draft is None or asked.address is None:
         raise ValueError(f"Missing option '--{'draft' if asked.draft is None else 'address'}'.")
-    check_outputs(inputs={"--secret": asked.secret}, json=asked.json)
+    check_files(asked)
     found = parse_settings(asked.settings)
     settings = usual(DRAFT_SERVER) | typed(found, DRAFT_SERVER)
     policy = _policy(asked.policy or SwiftSpecChain.name, {k: v for k, v in found.items() if k not in DRAFT_SERVER})

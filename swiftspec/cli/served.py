@@ -18,7 +18,7 @@ from swiftspec.artifacts.served import MeasuredStep, Served
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse
 from swiftspec.cli.load_test import read_api_key
-from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.outputs import check_files, saved, write_json
 from swiftspec.cli.verbs.measure import ProfileFlags
 from swiftspec.cli.verbs.use import RunFlags, ServeFlags
 from swiftspec.engines import engine_named
@@ -60,8 +60,7 @@ def engine_here(engine: str, *, device: str, python: str | None, options: Sequen
 def profile_served(asked: ProfileFlags) -> Profile:
     """Measure an engine's servers, or one that runs, print and save."""
     refuse(asked, ("inflate", "ops", "plot"), "a server is measured as it is, from outside")
-    inputs = {"--target": asked.target, "--draft": asked.draft, "--api-key-file": asked.api_key_file}
-    check_outputs(inputs=inputs, out=asked.out, json=asked.json)
+    check_files(asked)
     measured = _measured(asked)
     measured.save(asked.out)
     served = measured.served
@@ -173,7 +172,6 @@ def serve_on_engine(asked: ServeFlags, engine: str) -> None:
 def run_on_engine(asked: RunFlags, engine: str, prompts: list[Prompt]) -> None:
     """Continue prompts on the engine's server of a plan."""
     refuse(asked, _RUN, _TOLD.format(engine=engine))
-    check_outputs(inputs={"--plan": asked.plan, "--prompts": asked.prompts}, json=asked.json)
     outputs = []
     with tempfile.TemporaryDirectory() as folder, _server(asked, engine, log=Path(folder) / "log") as (server, _, made):
         client = ServerClient(server.url)

@@ -2,20 +2,19 @@
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from swiftspec.api import simulate as replay
 from swiftspec.api.serving import SimulatedLoad, planned_load, simulate_load
-from swiftspec.artifacts.basis import candidate_of, files_of, searching
+from swiftspec.artifacts.basis import candidate_of, searching
 from swiftspec.artifacts.metrics import Metrics, measure
-from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse, refuse_settings
 from swiftspec.cli.limits import Limits, load_options, read_load
-from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.outputs import read_plan, write_json
 from swiftspec.cli.sections import attained, show_latencies, throughput
 from swiftspec.cli.settings import SIMULATOR, parse_settings, typed
 from swiftspec.cli.verbs.decide import SimulateFlags
@@ -37,10 +36,7 @@ def simulate(asked: SimulateFlags) -> None:
         refuse(asked, ("engine",), "it is only for --load")
     else:
         refuse(asked, ("max_new_tokens",), "with --load, requests have their own lengths")
-    named: dict[str, Path | str | None] = {"--plan": asked.plan, "--load": asked.load}
-    check_outputs(inputs=named, timeline=asked.timeline, plot=asked.plot, json=asked.json)
-    made = Plan.load(asked.plan)
-    check_outputs(inputs=files_of(made, asked.plan), timeline=asked.timeline, plot=asked.plot, json=asked.json)
+    made = read_plan(asked, asked.plan)
     planned = Planned.of(made, asked.plan)
     candidate = searching(candidate_of(made, asked.policy), earlier_outputs)
     content = {"policy": candidate.policy, "candidate": candidate.describe(), "seed": asked.seed}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from swiftspec.artifacts.basis import files_of, read_profile, read_trace
+from swiftspec.artifacts.basis import read_profile, read_trace
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import read_prompts, spread
@@ -12,7 +12,7 @@ from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse, refuse_settings
-from swiftspec.cli.outputs import check_outputs
+from swiftspec.cli.outputs import read_plan
 from swiftspec.cli.settings import SCHEDULER, own_settings
 from swiftspec.cli.validate_load import plan_and_prompts, policy_names, validate_load
 from swiftspec.cli.validate_published import validate_published
@@ -98,9 +98,7 @@ def validate_plan(asked: ValidateFlags, *, stop: Callable[[], bool] | None = Non
     On Ctrl-C, report whole repetitions if there are any, then raise KeyboardInterrupt.
     """
     plan, prompts = plan_and_prompts(asked)
-    check_outputs(inputs={"--plan": plan, "--prompts": prompts}, plot=asked.plot, json=asked.json)
-    made = Plan.load(plan)
-    check_outputs(inputs=files_of(made, plan), plot=asked.plot, json=asked.json)
+    made = read_plan(asked, plan)
     with watch_contention() as contention:
         report, interrupted = measure_plan(
             made,

@@ -4,10 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from swiftspec.api.validating import validate_load as compare
-from swiftspec.artifacts.basis import files_of
 from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
-from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.served import Served
 from swiftspec.artifacts.workload import Workload
@@ -15,7 +13,7 @@ from swiftspec.cli import console
 from swiftspec.cli.command import refuse
 from swiftspec.cli.limits import Limits, load_options, read_load
 from swiftspec.cli.load_test import read_api_key
-from swiftspec.cli.outputs import check_outputs
+from swiftspec.cli.outputs import read_plan
 from swiftspec.cli.served import engine_here
 from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.devices.contention import watch_contention
@@ -32,11 +30,7 @@ def validate_load(asked: ValidateFlags, load: str, limits: Limits) -> None:
     if asked.url is not None:
         refuse(asked, ("plot",), "a server's steps are not known, so there is nothing to draw")
     plan, prompts = plan_and_prompts(asked)
-    inputs: dict[str, Path | str | None] = {"--plan": plan, "--load": load, "--prompts": prompts}
-    check_outputs(inputs=inputs, plot=asked.plot, json=asked.json)
-    made = Plan.load(plan)
-    check_outputs(inputs=files_of(made, plan), plot=asked.plot, json=asked.json)
-    planned = Planned.of(made, plan)
+    planned = Planned.of(read_plan(asked, plan), plan)
     workload, _ = read_load(load, planned)
     if planned.profile.served is not None and asked.url is None:
         _on_servers(asked, planned, workload, prompts, planned.profile.served)

@@ -9,7 +9,7 @@ from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse, refuse_settings
-from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.outputs import check_files, saved, write_json
 from swiftspec.cli.settings import DRAWN, REPLAYED, own_settings
 from swiftspec.cli.verbs.data import WorkloadFlags
 from swiftspec.files.reading import shown
@@ -28,13 +28,7 @@ _OF_DRAWN = ("arrivals", "prompt_tokens", "output_tokens", "prompts", "tokenizer
 
 def workload(asked: WorkloadFlags) -> Workload:
     """Make, print and save."""
-    inputs: dict[str, Path | str | None] = {
-        "--prompts": asked.prompts,
-        "--tokenizer": asked.tokenizer,
-        "--trace": asked.trace,
-        "--from": asked.source[1] if asked.source else None,
-    }
-    check_outputs(inputs=inputs, out=asked.out, json=asked.json)
+    check_files(asked, inputs={"--from": asked.source[1] if asked.source else None})
     known = tuple(parse_class(text) for text in asked.classes or ())
     settings = own_settings(asked.settings, {**DRAWN, **REPLAYED})
     if asked.source is None:
