@@ -40,10 +40,16 @@ def compared_clients(asked: PlanFlags) -> tuple[int, ...]:
     is_open_question = not asked.draft and asked.policy == "auto" and asked.fleet is None
     if process != Process.CLOSED or not ("," in text or is_open_question):
         return ()
-    parts = [part.strip() for part in text.rstrip(",").split(",")]
-    if not all(part.isascii() and part.isdigit() for part in parts):
+    clients = _whole_numbers(text.rstrip(","))
+    if clients is None:
         raise ValueError(f"--load is {asked.load!r}; expected numbers of clients, such as closed:1,4,16,64")
-    return tuple(map(int, parts))
+    return clients
+
+
+def _whole_numbers(text: str) -> tuple[int, ...] | None:
+    """From `1,2,4,8`; None if a part is no whole number."""
+    parts = [part.strip() for part in text.split(",")]
+    return tuple(map(int, parts)) if all(part.isascii() and part.isdigit() for part in parts) else None
 
 
 def deployment_of(asked: PlanFlags) -> Deployment | None:
@@ -199,7 +205,7 @@ def _parse_degrees(text: str | None) -> frozenset[int] | None:
     """From `1,2,4,8`. ValueError naming the flag."""
     if text is None:
         return None
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+    degrees = _whole_numbers(text)
+    if degrees is None or not all(degrees):
         raise ValueError(f"--degrees is {text!r}; expected positive numbers separated by commas, such as 1,2,4,8")
-    return frozenset(map(int, parts))
+    return frozenset(degrees)

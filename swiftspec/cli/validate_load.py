@@ -1,6 +1,6 @@
 """`swiftspec validate --load`: serves many requests, and compares predicted with measured."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from swiftspec.api.validating import validate_load as compare
@@ -22,6 +22,9 @@ from swiftspec.reports.formatting import count, milliseconds, percent, signed_pe
 __all__ = ["show_load_report", "validate_load"]
 
 _LATE_S = 0.01
+# Figures, and the fields of their errors; a latency is in the same field of the metrics, with its unit.
+_LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2el"}
+_FIELDS = {**_LATENCIES, "tokens/s": "output_throughput"}
 
 
 def validate_load(asked: ValidateFlags, load: str, limits: Limits) -> None:
@@ -92,13 +95,6 @@ def policy_names(text: str) -> list[str] | None:
     return None if text == "all" else [name.strip() for name in text.split(",")]
 
 
-_LATENCIES: Mapping[str, Callable[[LoadMetrics], Percentiles]] = {
-    "TTFT": lambda metrics: metrics.ttft_s,
-    "TPOT": lambda metrics: metrics.tpot_s,
-    "E2E": lambda metrics: metrics.e2el_s,
-}
-
-
 def show_load_report(report: LoadReport) -> None:
     """Print predicted against measured: means with their errors, and percentiles."""
     is_retraced = any(policy.retraced for policy in report.policies)
@@ -117,14 +113,11 @@ def show_load_report(report: LoadReport) -> None:
     )
     for policy in report.policies if is_retraced else ():
         console.paragraph(_acceptance(policy))
-    errors = [f"{name} {_median_error(report, name)}" for name in (*_LATENCIES, "tokens/s")]
+    errors = [f"{name} {_median_error(report, name)}" for name in _FIELDS]
     console.paragraph(f"Median errors of the means over policies: {', '.join(errors)}")
     late_s = max(policy.late_s for policy in report.policies)
     if late_s > _LATE_S:
         console.paragraph(f"Requests were submitted up to {milliseconds(late_s)} ms late: the machine was overloaded")
-
-
-_FIELDS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2el", "tokens/s": "output_throughput"}
 
 
 def _median_error(report: LoadReport, name: str) -> str:
@@ -161,17 +154,16 @@ def _acceptance(policy: PolicyLoad) -> str:
 
 
 def _mean(metrics: LoadMetrics, name: str) -> str:
-    return milliseconds(_LATENCIES[name](metrics).mean) if name in _LATENCIES else speed(metrics.output_throughput)
+    return milliseconds(_latency(metrics, name).mean) if name in _LATENCIES else speed(metrics.output_throughput)
+
+
+def _latency(metrics: LoadMetrics, name: str) -> Percentiles:
+    found: Percentiles = getattr(metrics, f"{_LATENCIES[name]}_s")
+    return found
 
 
 def _percentiles(policy: PolicyLoad) -> Iterator[tuple[str, ...]]:
-    for number, (name, of) in enumerate(_LATENCIES.items()):
-        predicted, measured = of(policy.predicted), of(policy.measured)
-        cells = (
-            milliseconds(value) for pair in zip(_tails(predicted), _tails(measured), strict=True) for value in pair
-        )
-        yield ("" if number else policy.policy, name, *cells)
-
-
-def _tails(values: Percentiles) -> tuple[float, float, float]:
-    return values.p50, values.p95, values.p99
+    for number, name in enumerate(_LATENCIES):
+        before, after = _latency(policy.predicted, name), _latency(policy.measured, name)
+        values = (before.p50, after.p50, before.p95, after.p95, before.p99, after.p99)
+        yield ("" if number else policy.policy, name, *map(milliseconds, values))
