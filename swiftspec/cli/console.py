@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -241,40 +241,29 @@ def abridged(path: Path, *, most_lines: int) -> Iterator[None]:
         say(f"  .. {cut.num_hidden} more lines in {path}")
 
 
-@dataclass(slots=True)
-class _Abridgement:
-    """What was said, and how many lines may still be shown."""
+class _Abridgement(io.TextIOBase):
+    """A stream that shows the first lines of what is written to it, on another one, and keeps all of it."""
 
-    num_left: int
-    whole: list[str] = field(default_factory=list)
-    num_hidden: int = 0
-
-    def shown(self, text: str) -> str:
-        """The part of a text that may be shown; all of it is kept."""
-        self.whole.append(text)
-        lines = text.splitlines(keepends=True)
-        self.num_hidden += sum(line.endswith("\n") for line in lines[self.num_left :])
-        seen = lines[: self.num_left]
-        self.num_left -= sum(line.endswith("\n") for line in seen)
-        return "".join(seen)
-
-
-class _CutStream(io.TextIOBase):
-    """A stream that shows the beginning of what is written to it."""
-
-    def __init__(self, file: TextIO, abridgement: _Abridgement) -> None:
-        self._file = file
-        self._abridgement = abridgement
+    def __init__(self, most_lines: int) -> None:
+        self._num_left = most_lines
+        self.whole: list[str] = []
+        self.num_hidden = 0
+        self.file: TextIO = sys.stdout
 
     def write(self, text: str, /) -> int:
-        self._file.write(self._abridgement.shown(text))
+        self.whole.append(text)
+        lines = text.splitlines(keepends=True)
+        seen, hidden = lines[: self._num_left], lines[self._num_left :]
+        self._num_left -= sum(line.endswith("\n") for line in seen)
+        self.num_hidden += sum(line.endswith("\n") for line in hidden)
+        self.file.write("".join(seen))
         return len(text)
 
     def isatty(self) -> bool:
-        return self._file.isatty()
+        return self.file.isatty()
 
     def flush(self) -> None:
-        self._file.flush()
+        self.file.flush()
 
 
 @contextmanager
@@ -320,8 +309,10 @@ def _results(*, needs_reader: bool = False) -> Iterator[TextIO]:
     if file is None and not _STATE.stdout_is_data:
         raise ValueError("stdout is closed; expected it open, or redirected to /dev/null")
     found: TextIO = file or io.StringIO()  # forgotten with what it holds
+    if (cut := _STATE.abridgement) is not None:
+        cut.file = found
     try:
-        yield found if _STATE.abridgement is None else cast(TextIO, _CutStream(found, _STATE.abridgement))
+        yield found if cut is None else cast(TextIO, cut)
     except BrokenPipeError:
         if needs_reader:
             raise
