@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from swiftspec.cli import console
@@ -158,9 +159,8 @@ class Course:
     @property
     def content(self) -> dict[str, Any]:
         """Content of `--json`."""
-        choice = {name: getattr(self.choice, name) for name in ("layers", "passes", "traced", "validated", "repeats")}
         return {
-            "choice": choice,
+            "choice": asdict(self.choice),
             "left_out": [*left_out(self.choice, self._wanted), *self._cut_short],
             "stages": [
                 {
