@@ -35,7 +35,7 @@ from swiftspec.policies.conformance import field_types
 from swiftspec.policies.registry import make_policy, policy_class
 from swiftspec.reports.formatting import count, milliseconds, percent
 
-__all__ = ["serve", "serve_draft"]
+__all__ = ["serve"]
 
 _ENGINE = (
     *("max_context", "max_running", "max_waiting", "kv_blocks", "max_restarts"),
@@ -49,7 +49,7 @@ _OF_A_PLAN = ("plan", "engine", "python", "server_args", "ray", "tenant", "model
 def serve(asked: ServeFlags) -> None:
     """Serve until a signal. ValueError if anything is wrong before the first request."""
     if asked.role is not None:
-        serve_draft(asked)
+        _serve_draft(asked)
         return
     if asked.plan is None:
         raise ValueError("Missing option '--plan'.")
@@ -155,7 +155,7 @@ def _keys(file: Path | None) -> tuple[str, ...]:
     return keys
 
 
-def serve_draft(asked: ServeFlags) -> None:
+def _serve_draft(asked: ServeFlags) -> None:
     """Draft until a signal. ValueError if anything is wrong before."""
     refuse(asked, _OF_A_PLAN, "expected without --role draft, which has no part of it")
     if asked.draft is None or asked.address is None:
