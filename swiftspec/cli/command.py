@@ -101,7 +101,7 @@ def refuse(asked: Any, names: Iterable[str], why: str) -> None:
     usual = {option.name: option.default for option in fields(asked)}
     for name in names:
         if (value := getattr(asked, name)) != usual[name]:
-            raise FieldError(name, ", ".join(value) if isinstance(value, list) else value, why)
+            raise FieldError(name, ",".join(value) if isinstance(value, list) else value, why)
 
 
 def refuse_settings(given: Mapping[str, object], why: str) -> None:

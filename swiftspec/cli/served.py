@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from swiftspec.artifacts.basis import read_profile
@@ -171,6 +172,7 @@ def serve_on_engine(asked: ServeFlags, engine: str) -> None:
 
 def run_on_engine(asked: RunFlags, engine: str, prompts: list[Prompt]) -> None:
     """Continue prompts on the engine's server of a plan."""
+    asked = replace(asked, top_k=asked.top_k or None)  # 0 is all tokens, as engines have it untold
     refuse(asked, _RUN, _TOLD.format(engine=engine))
     outputs = []
     with tempfile.TemporaryDirectory() as folder, _server(asked, engine, log=Path(folder) / "log") as (server, _, made):
