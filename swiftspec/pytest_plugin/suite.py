@@ -2,7 +2,7 @@
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -105,21 +105,13 @@ def _read(config: pytest.Config) -> Suite:
 
 def _read_planned(config: pytest.Config, path: Path) -> "Planned":
     """The plan with its profile and trace, which may have been moved but not changed."""
-    from swiftspec.artifacts.basis import path_of, read_profile, read_trace
     from swiftspec.artifacts.plan import Plan
     from swiftspec.artifacts.planned import Planned
 
     plan = Plan.load(path)
     moved = {name: file for name in ("profile", "trace") if (file := config.getoption(f"swiftspec_{name}"))}
     bases = {name: getattr(plan, name).model_copy(update={"path": str(file.resolve())}) for name, file in moved.items()}
-    found = plan.model_copy(update=bases)
-    return Planned(
-        plan=plan,
-        profile=read_profile(found, path),
-        trace=read_trace(found, path),
-        profile_path=path_of(found.profile, path),
-        trace_path=path_of(found.trace, path),
-    )
+    return replace(Planned.of(plan.model_copy(update=bases), path), plan=plan)
 
 
 def _check_output(path: Path, *, inputs: Sequence[Path | None]) -> None:
