@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from swiftspec.api.validating_load import LoadComparison, validate_load
+from swiftspec.api.validating import LoadComparison, validate_load
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.load_report import PolicyLoad
 from swiftspec.artifacts.planned import Planned

@@ -1,15 +1,31 @@
-"""The stages that compare predictions with measurements: validate and compare."""
+"""The stages that compare predictions with measurements: of a plan alone, and under load."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
-from swiftspec.api.inputs import Prompts, read_plan, read_texts
+from swiftspec.api.inputs import Prompts, read_plan, read_priced, read_texts
+from swiftspec.api.load_testing import send
+from swiftspec.api.serving import LoadOptions, simulate_load
+from swiftspec.artifacts.basis import candidate_of
+from swiftspec.artifacts.load_metrics import LoadMetrics, SimulatedLoad
+from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
+from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.report import Report
+from swiftspec.artifacts.workload import Workload
+from swiftspec.errors import FieldError
+from swiftspec.files.document import Origin
+from swiftspec.policies import Request
+from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent, time_limit
+from swiftspec.scheduler.controls.named import control_under
+from swiftspec.timing.timeline import Timeline
 
-__all__ = ["validate"]
+__all__ = ["LoadComparison", "validate", "validate_load"]
 
 
 def validate(
@@ -78,3 +94,190 @@ def validate(
     if interrupted:
         raise KeyboardInterrupt
     return report
+
+
+_ANY = LoadOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadComparison:
+    """Result of a validation under load: the report, and timelines of the plan's choice, predicted and measured."""
+
+    report: LoadReport
+    simulated: tuple[Timeline, ...]
+    measured: tuple[Timeline, ...]
+
+
+def validate_load(
+    planned: Planned | Path | str,
+    workload: Workload | Path | str,
+    prompts: Prompts,
+    *,
+    policies: Sequence[str] | None = None,
+    options: LoadOptions = _ANY,
+    seed: int = 0,
+    limit: int | None = None,
+    url: str | None = None,
+    api_key: str = "",
+    stages: Stages = silent,
+) -> LoadComparison:
+    """Serve a workload on this machine, and compare what was measured with what is simulated.
+
+    Parameters
+    ----------
+    planned : Planned, or path
+    workload : Workload, or path
+        Its requests come at their times, or when a client of the closed loop is free. Their outputs have exactly its
+        lengths: they do not end at an end of sequence.
+    prompts : sequence of str, or path
+        Texts, of which one is drawn for each request, and cut or repeated to its length. They should not be the traced
+        ones.
+    policies : sequence of str, optional
+        Policies to run; the chosen one is always included. All of the plan's if not given.
+    options : LoadOptions
+        Limits of the scheduler, simulated and measured.
+    seed : int
+        Of the drawn prompts.
+    limit : int, optional
+        Use at most this many prompts.
+    url : str, optional
+        Send the workload to this server, which runs one policy of the plan, instead of to an engine of its own.
+        `policies` names it, unless it is the plan's choice. It is re-timed if the server keeps timelines.
+    api_key : str
+        If the server wants one.
+    stages : Stages
+        Receives progress reports.
+
+    Raises
+    ------
+    ValueError
+        If the plan is for another machine, a policy is not in it, a request does not fit the context or the cache, or
+        the server does not answer.
+    KeyboardInterrupt
+        If Ctrl-C ended it early.
+    swiftspec.errors.EngineError
+        If a process of a target died.
+    """
+    planned = read_priced(planned)
+    options = options.on(planned.profile.device)
+    workload = workload if isinstance(workload, Workload) else Workload.load(Path(workload))
+    if url is None:
+        from swiftspec.validation.load import load_requests
+
+        candidates = planned.plan.select(policies)
+        requests = load_requests(planned.plan, workload, read_texts(prompts, limit), seed=seed)
+    else:
+        _check_greedy(planned.plan, url)
+        candidates = [_policy_of_server(planned.plan, policies)]
+    simulated = partial(simulate_load, workload=workload, options=options, seed=seed, timelines=True, stages=stages)
+    loads: list[PolicyLoad] = []
+    timelines: dict[str, tuple[Sequence[Timeline], Sequence[Timeline]]] = {}
+    for candidate in candidates:
+        predicted = simulated(planned, policy=candidate.policy)
+        if url is None:
+            served = _measured(planned.plan, candidate, workload, requests, options, stages)
+        else:
+            _, sent = send(url, workload, prompts, api_key=api_key, seed=seed, limit=limit, stages=stages)
+            lengths = [workload.requests[number].prompt_tokens for number in sent.timelines]
+            served = _Served(sent.metrics, tuple(sent.timelines.values()), lengths, sent.late_s)
+        loads.append(_compared(planned, candidate, predicted, served, simulated))
+        timelines[candidate.policy] = predicted.timelines, served.timelines
+    report = LoadReport(
+        origin=Origin.here(),
+        plan_sha256=sha256(planned.plan.to_bytes()).hexdigest(),
+        workload_sha256=sha256(workload.to_bytes()).hexdigest(),
+        workload=str(workload.arrivals),
+        num_requests=len(workload.requests),
+        max_running=options.max_running,
+        num_targets=options.num_targets,
+        num_drafts=options.num_drafts,
+        policies=tuple(loads),
+    )
+    shown = planned.plan.chosen.policy if url is None else candidates[0].policy
+    before, after = timelines[shown]
+    return LoadComparison(report=report, simulated=tuple(before), measured=tuple(after))
+
+
+def _check_greedy(plan: Plan, url: str) -> None:
+    """ValueError if requests to a server, which are greedy, are not what the plan predicts."""
+    if not plan.sampling.is_greedy:
+        raise FieldError("url", url, f"requests to it are greedy; the plan's trace was not: {plan.sampling}")
+
+
+def _policy_of_server(plan: Plan, policies: Sequence[str] | None) -> Candidate:
+    """The policy that a server runs. ValueError if several are named."""
+    if policies is not None and len(policies) != 1:
+        raise ValueError(f"--policies is {','.join(policies)}; a server runs one, expected its name")
+    return candidate_of(plan, policies[0] if policies else None)
+
+
+class _Served(NamedTuple):
+    """A workload as it was served. timelines, prompt_tokens: of requests whose timelines are known."""
+
+    metrics: LoadMetrics
+    timelines: Sequence[Timeline]
+    prompt_tokens: Sequence[int]
+    late_s: float
+
+
+def _measured(
+    plan: Plan,
+    candidate: Candidate,
+    workload: Workload,
+    requests: Sequence[Request],
+    options: LoadOptions,
+    stages: Stages,
+) -> _Served:
+    """One policy on an engine of its own."""
+    from swiftspec.simulator.setup import Setup
+    from swiftspec.validation.load import engine_for_load
+
+    admission, batch = Setup.of(candidate).limits(options)
+    control = control_under(options.control, candidate.control)
+    with (
+        stages("validate") as progress,
+        engine_for_load(
+            plan,
+            candidate,
+            workload,
+            requests,
+            admission=admission,
+            batch=batch,
+            control=control,
+            replicas=options.replicas,
+            progress=progress,
+        ) as engine,
+    ):
+        measured = engine.serve(workload, requests, progress=progress)
+    return _Served(measured.metrics, measured.timelines, measured.prompt_tokens, measured.late_s)
+
+
+def _compared(
+    planned: Planned,
+    candidate: Candidate,
+    predicted: SimulatedLoad,
+    served: _Served,
+    simulated: Callable[..., SimulatedLoad],
+) -> PolicyLoad:
+    """One policy, predicted and measured, and predicted again with the latencies that were measured.
+
+    simulated: predicts a plan's policy under the load, as `predicted` was.
+    """
+    from swiftspec.validation.load_steps import shared_steps, step_factors
+
+    steps = list(shared_steps(served.timelines, served.prompt_tokens))
+    retimed = None
+    if factors := step_factors(planned.profile, candidate, steps):
+        again = replace(planned, profile=planned.profile.retimed(factors))
+        retimed = simulated(again, policy=candidate.policy).metrics
+    of_target = [step for step in steps if step.role is Role.TARGET]
+    busy_s = sum(step.seconds for step in of_target)
+    return PolicyLoad(
+        policy=candidate.policy,
+        candidate=candidate.describe(),
+        predicted=predicted.metrics,
+        measured=served.metrics,
+        retimed=retimed,
+        late_s=served.late_s,
+        mean_batch=sum(step.num_requests * step.seconds for step in of_target) / busy_s if of_target else None,
+    )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from swiftspec.api.advising import ServerReadings, read_server
 from swiftspec.api.advising import advise as advice_for
 from swiftspec.artifacts.advice import Advice
 from swiftspec.cli import console
+from swiftspec.cli.command import refuse
 from swiftspec.cli.load_test import read_api_key
-from swiftspec.cli.outputs import check_outputs, saved
+from swiftspec.cli.outputs import check_files, saved
+from swiftspec.cli.plan_flags import formats_of
 from swiftspec.cli.sections import show
 from swiftspec.cli.settings import parse_settings
 from swiftspec.cli.verbs.check import AdviseFlags
@@ -25,8 +25,7 @@ _SECONDS = 60.0
 
 def advise(asked: AdviseFlags) -> Advice:
     """Read, advise, print and save."""
-    inputs = {"--before": asked.before, "--after": asked.after, "--profile": asked.profile}
-    check_outputs(inputs=inputs, report=asked.report, json=asked.json)
+    check_files(asked)
     _check(asked)
     readings = _readings(asked)
     settings = parse_settings(asked.settings)
@@ -59,9 +58,7 @@ def _check(asked: AdviseFlags) -> None:
     if asked.profile is not None and asked.device is not None:
         raise FieldError("--device", asked.device, "--profile says what steps take")
     if asked.device is None:
-        for flag, value in (("--target", asked.target), ("--dtype", asked.dtype), ("--engine", asked.engine)):
-            if value is not None:
-                raise FieldError(flag, value, "it needs --device; a profile has its own")
+        refuse(asked, ("target", "dtype", "engine"), "it needs --device; a profile has its own")
 
 
 def _readings(asked: AdviseFlags) -> ServerReadings:
@@ -84,8 +81,10 @@ def _deployment(asked: AdviseFlags, engine: str, settings: dict[str, str]) -> De
     """The server's device; None beside a profile."""
     if asked.device is None:
         return None
-    fields: dict[str, Any] = {"settings": settings}
-    if asked.dtype is not None:
-        target, _, draft = asked.dtype.partition(",")
-        fields |= {"quant": target.strip()} | ({"draft_quant": draft.strip()} if draft else {})
-    return Deployment(device=asked.device, num_devices=asked.devices, engine=asked.engine or engine, **fields)
+    return Deployment(
+        device=asked.device,
+        num_devices=asked.devices,
+        engine=asked.engine or engine,
+        settings=settings,
+        **formats_of(asked.dtype),
+    )

@@ -16,11 +16,9 @@ from typing import Annotated
 import typer
 
 from swiftspec.cli import console, study
-from swiftspec.cli.command import command
-from swiftspec.cli.field_names import flag_of
+from swiftspec.cli.command import Group, VerbGroups, command, flag_of
 from swiftspec.cli.renamed import renewed
-from swiftspec.cli.verb_groups import CHECK, DATA, DECIDE, MEASURE, MORE, USE, VerbGroups
-from swiftspec.cli.verbs import check, data, decide, measure, more, use
+from swiftspec.cli.verbs import check, data, decide, measure, use
 from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code
 from swiftspec.errors import EngineError, FieldError, extras_named
 from swiftspec.files.reading import brief
@@ -139,21 +137,21 @@ def _root(
 
 
 # Verb: its group in the help, its options, and the function that runs it.
-_VERBS: dict[str, tuple[str, type, str]] = {
-    "profile": (MEASURE, measure.ProfileFlags, "profile.profile"),
-    "trace": (MEASURE, measure.TraceFlags, "trace.trace"),
-    "plan": (DECIDE, decide.PlanFlags, "plan.plan"),
-    "simulate": (DECIDE, decide.SimulateFlags, "simulate.simulate"),
-    "run": (USE, use.RunFlags, "run.run"),
-    "serve": (USE, use.ServeFlags, "serve.serve"),
-    "export": (USE, use.ExportFlags, "export.export"),
-    "validate": (CHECK, check.ValidateFlags, "validate.validate"),
-    "loadtest": (CHECK, check.LoadTestFlags, "load_test.load_test"),
-    "advise": (CHECK, check.AdviseFlags, "advise.advise"),
-    "workload": (DATA, data.WorkloadFlags, "workload.workload"),
-    "demo": (MORE, more.DemoFlags, "demo.demo"),
-    "import": (DATA, data.ImportFlags, "importing.import_files"),
-    "list": (DATA, data.ListFlags, "listing.list_names"),
+_VERBS: dict[str, tuple[Group, type, str]] = {
+    "profile": (Group.MEASURE, measure.ProfileFlags, "profile.profile"),
+    "trace": (Group.MEASURE, measure.TraceFlags, "trace.trace"),
+    "plan": (Group.DECIDE, decide.PlanFlags, "plan.plan"),
+    "simulate": (Group.DECIDE, decide.SimulateFlags, "simulate.simulate"),
+    "run": (Group.USE, use.RunFlags, "run.run"),
+    "serve": (Group.USE, use.ServeFlags, "serve.serve"),
+    "export": (Group.USE, use.ExportFlags, "export.export"),
+    "validate": (Group.CHECK, check.ValidateFlags, "validate.validate"),
+    "loadtest": (Group.CHECK, check.LoadTestFlags, "load_test.load_test"),
+    "advise": (Group.CHECK, check.AdviseFlags, "advise.advise"),
+    "workload": (Group.DATA, data.WorkloadFlags, "workload.workload"),
+    "demo": (Group.MORE, use.DemoFlags, "demo.demo"),
+    "import": (Group.DATA, data.ImportFlags, "importing.import_files"),
+    "list": (Group.DATA, data.ListFlags, "listing.list_names"),
 }
 for _verb, (_group, _options, _function) in _VERBS.items():
     app.command(_verb, rich_help_panel=_group)(command(_options, _function))

@@ -1,11 +1,80 @@
-"""A verb of the command line, made from a dataclass: its fields are the options, its docstring is the help."""
+"""Verbs made from dataclasses, whose fields are their options: for typer, in the groups of the help, and in errors."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from enum import StrEnum
 from importlib import import_module
 from typing import Any
 
-__all__ = ["command"]
+from typer.core import TyperGroup
+
+from swiftspec.cli import settings
+from swiftspec.cli.verbs import check, data, decide, measure, use
+from swiftspec.errors import FieldError
+
+__all__ = ["Group", "VerbGroups", "command", "flag_of", "refuse", "refuse_settings"]
+
+# Fields whose flag has another name.
+_FLAGS = {
+    "backend": "--jobs",
+    "clients": "--load",
+    "context": "--prompt-tokens",
+    "draft_quant": "--dtype",
+    "format_name": "--from",
+    "host_s": "--set host_ms",
+    "max_devices": "--limit devices",
+    "most_requests": "--set load_requests",
+    "num_devices": "--devices",
+    "num_jobs": "--jobs",
+    "num_requests": "--requests",
+    "num_samples": "--samples",
+    "percentile": "--limit p",
+    "quant": "--dtype",
+    "settings": "--set",
+    "workload": "--load",
+}
+_OPTIONS = {
+    option.name
+    for verbs in (check, data, decide, measure, use)
+    for name in verbs.__all__
+    for option in fields(getattr(verbs, name))
+}
+_SETTINGS = {
+    *settings.CONDITIONS,
+    *settings.DRAWN,
+    *settings.PLANNER,
+    *settings.REPLAYED,
+    *settings.SERVER,
+    *settings.SIMULATOR,
+}
+
+
+class Group(StrEnum):
+    """Groups of verbs, in the order of the help."""
+
+    MEASURE = "Measure"
+    DECIDE = "Decide"
+    USE = "Use"
+    CHECK = "Check"
+    DATA = "Data"
+    MORE = "Demonstrate and study"
+
+
+class VerbGroups(TyperGroup):
+    """A command line whose help shows its verbs group by group: a verb names its own as the panel of its help."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # the library keeps their types to itself
+        commands = {verb: self.commands[verb] for verb in self.list_commands(ctx) if not self.commands[verb].hidden}
+        width = max(map(len, commands))
+        for group in Group:
+            rows = [
+                (verb.ljust(width), command.get_short_help_str(formatter.width - width))
+                for verb, command in commands.items()
+                if getattr(command, "rich_help_panel", None) == group
+            ]
+            with formatter.section(group):
+                formatter.write_dl(rows)
 
 
 def command(options: type, function: str) -> Callable[..., None]:
@@ -22,3 +91,29 @@ def command(options: type, function: str) -> Callable[..., None]:
     verb.__doc__ = options.__doc__
     verb.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]  # what typer reads
     return verb
+
+
+def refuse(asked: Any, names: Iterable[str], why: str) -> None:
+    """FieldError, with the reason, for the first of these options that is given: that is not as it usually is.
+
+    asked: options, as `command` makes them.
+    """
+    usual = {option.name: option.default for option in fields(asked)}
+    for name in names:
+        if (value := getattr(asked, name)) != usual[name]:
+            raise FieldError(name, ",".join(value) if isinstance(value, list) else value, why)
+
+
+def refuse_settings(given: Mapping[str, object], why: str) -> None:
+    """ValueError, with the reason, for the first of these settings."""
+    for name, value in given.items():
+        raise ValueError(f"--set {name} is {value}; {why}")
+
+
+def flag_of(field: str) -> str:
+    """The flag by which a user gives a field: `--devices`, or `--set rate`."""
+    if field in _FLAGS:
+        return _FLAGS[field]
+    if field in _SETTINGS and field not in _OPTIONS:
+        return f"--set {field}"
+    return field if field.startswith("--") else f"--{field if field.startswith('set ') else field.replace('_', '-')}"

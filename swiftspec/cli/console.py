@@ -12,9 +12,9 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -25,7 +25,6 @@ from swiftspec.progress import Progress
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
 
 __all__ = [
     "abandon_stdout",
@@ -209,13 +208,13 @@ def table(
     say()
     for line in wrapped(title, line_width(), rest="  "):
         _say_styled(line, "bold")
-    _say_lines(head)
+    say("\n".join(head))
     with _results() as file:
         if file.isatty():
             say(f"  {'─' * (min(line_width(), max(map(len, lines))) - 2)}")
     for row, remark in zip(body, remarked, strict=True):
-        _say_lines(row)
-        for line in _remark(remark):
+        say("\n".join(row))
+        for line in wrapped(remark, line_width(), first="    ", rest="    ") if remark else ():
             _say_styled(line, "dim")
 
 
@@ -227,15 +226,6 @@ def _say_styled(line: str, style: str) -> None:
             return
         _rich(file).print(line, style=style, soft_wrap=True)
         file.flush()
-
-
-def _remark(text: str) -> list[str]:
-    return wrapped(text, line_width(), first="    ", rest="    ") if text else []
-
-
-def _say_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        say(line)
 
 
 @contextmanager
@@ -251,74 +241,54 @@ def abridged(path: Path, *, most_lines: int) -> Iterator[None]:
         say(f"  .. {cut.num_hidden} more lines in {path}")
 
 
-@dataclass(slots=True)
-class _Abridgement:
-    """What was said, and how many lines may still be shown."""
+class _Abridgement(io.TextIOBase):
+    """A stream that shows the first lines of what is written to it, on another one, and keeps all of it."""
 
-    num_left: int
-    whole: list[str] = field(default_factory=list)
-    num_hidden: int = 0
-
-    def shown(self, text: str) -> str:
-        """The part of a text that may be shown; all of it is kept."""
-        self.whole.append(text)
-        lines = text.splitlines(keepends=True)
-        self.num_hidden += sum(line.endswith("\n") for line in lines[self.num_left :])
-        seen = lines[: self.num_left]
-        self.num_left -= sum(line.endswith("\n") for line in seen)
-        return "".join(seen)
-
-
-class _CutStream(io.TextIOBase):
-    """A stream that shows the beginning of what is written to it."""
-
-    def __init__(self, file: TextIO, abridgement: _Abridgement) -> None:
-        self._file = file
-        self._abridgement = abridgement
+    def __init__(self, most_lines: int) -> None:
+        self._num_left = most_lines
+        self.whole: list[str] = []
+        self.num_hidden = 0
+        self.file: TextIO = sys.stdout
 
     def write(self, text: str, /) -> int:
-        self._file.write(self._abridgement.shown(text))
+        self.whole.append(text)
+        lines = text.splitlines(keepends=True)
+        seen, hidden = lines[: self._num_left], lines[self._num_left :]
+        self._num_left -= sum(line.endswith("\n") for line in seen)
+        self.num_hidden += sum(line.endswith("\n") for line in hidden)
+        self.file.write("".join(seen))
         return len(text)
 
     def isatty(self) -> bool:
-        return self._file.isatty()
+        return self.file.isatty()
 
     def flush(self) -> None:
-        self._file.flush()
+        self.file.flush()
 
 
 @contextmanager
 def progress(verb: str) -> Iterator[Progress]:
     """Show a progress bar on a terminal, otherwise a line now and then, starting after one second."""
     if sys.stderr is None or not sys.stderr.isatty():
-        yield _PlainProgress(verb, sys.stderr)
+        yield _plain_progress(verb, sys.stderr)
         return
     with _rich_progress() as bar:
-        yield _BarProgress(bar, bar.add_task(verb, total=None))
+        task = bar.add_task(verb, total=None)
+        yield lambda done, total, what, /: bar.update(task, completed=done, total=total, description=_in_one_line(what))
 
 
-class _PlainProgress:
-    def __init__(self, verb: str, file: TextIO | None) -> None:
-        self._verb = verb
-        self._file = file
-        self._start_s = time.monotonic()
-        self._due_s = self._start_s + _SHOWN_AFTER_S
+def _plain_progress(verb: str, file: TextIO | None) -> Progress:
+    start_s = time.monotonic()
+    due_s = start_s + _SHOWN_AFTER_S
 
-    def __call__(self, done: int, total: int, what: str, /) -> None:
+    def show(done: int, total: int, what: str, /) -> None:
+        nonlocal due_s
         now_s = time.monotonic()
-        if now_s >= self._due_s:
-            self._due_s = now_s + _PLAIN_EVERY_S
-            seconds = now_s - self._start_s
-            _write(self._file, f"{self._verb}: {done}/{total} {_in_one_line(what)} ({seconds:.0f} s)\n")
+        if now_s >= due_s:
+            due_s = now_s + _PLAIN_EVERY_S
+            _write(file, f"{verb}: {done}/{total} {_in_one_line(what)} ({now_s - start_s:.0f} s)\n")
 
-
-class _BarProgress:
-    def __init__(self, bar: "RichProgress", task: "TaskID") -> None:
-        self._bar = bar
-        self._task = task
-
-    def __call__(self, done: int, total: int, what: str, /) -> None:
-        self._bar.update(self._task, completed=done, total=total, description=_in_one_line(what))
+    return show
 
 
 def _write(file: TextIO | None, text: str) -> None:
@@ -338,9 +308,11 @@ def _results(*, needs_reader: bool = False) -> Iterator[TextIO]:
     file = sys.stderr if _STATE.stdout_is_data else sys.stdout
     if file is None and not _STATE.stdout_is_data:
         raise ValueError("stdout is closed; expected it open, or redirected to /dev/null")
-    found: TextIO = file or _Nowhere()
+    found: TextIO = file or io.StringIO()  # forgotten with what it holds
+    if (cut := _STATE.abridgement) is not None:
+        cut.file = found
     try:
-        yield found if _STATE.abridgement is None else cast(TextIO, _CutStream(found, _STATE.abridgement))
+        yield found if cut is None else cast(TextIO, cut)
     except BrokenPipeError:
         if needs_reader:
             raise
@@ -350,13 +322,6 @@ def _results(*, needs_reader: bool = False) -> Iterator[TextIO]:
         _abandon(file)
         if not _STATE.stdout_is_data:
             raise ValueError(f"stdout: cannot be written ({error.strerror})") from error
-
-
-class _Nowhere(io.StringIO):
-    """A stream that keeps nothing."""
-
-    def write(self, text: str, /) -> int:
-        return len(text)
 
 
 def _abandon(file: TextIO) -> None:

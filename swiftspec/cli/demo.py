@@ -16,8 +16,7 @@ from swiftspec.cli.validate import validate_plan
 from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.cli.verbs.decide import PlanFlags
 from swiftspec.cli.verbs.measure import ProfileFlags, TraceFlags
-from swiftspec.cli.verbs.more import DemoFlags
-from swiftspec.cli.verbs.use import RunFlags
+from swiftspec.cli.verbs.use import DemoFlags, RunFlags
 from swiftspec.demo import DEMO_INFLATION
 from swiftspec.demo.budget import LADDER, Scope, restricted
 from swiftspec.devices.local import num_devices_here

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from swiftspec.cli import console
@@ -54,11 +55,12 @@ class Course:
         with self._watched("first look"):
             self._gauge = take_gauge(target, draft, num_devices=num_devices)
         if inflate is not None:
-            self._settle(layers=self._gauge.deep_layers)
+            self._ladder = restricted(self._ladder, layers=self._gauge.deep_layers)
             self._wanted = self._ladder[0]
         self._took_s["first look"] = time.monotonic() - self._start_s
         self._take(self._fitting())
-        self.expected_s = {"first look": self._took_s["first look"]} | self._estimated()
+        estimated_s = stage_seconds(self._gauge, self._scope, self.choice)
+        self.expected_s = {"first look": self._took_s["first look"]} | estimated_s
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -70,7 +72,7 @@ class Course:
 
     def refit(self) -> None:
         """Choose again for the remaining stages if the finished ones took longer than expected."""
-        self._settle(layers=self.choice.layers, passes=self.choice.passes)
+        self._ladder = restricted(self._ladder, layers=self.choice.layers, passes=self.choice.passes)
         fitting = self._fitting()
         if fitting != self.choice:
             console.paragraph()
@@ -157,9 +159,8 @@ class Course:
     @property
     def content(self) -> dict[str, Any]:
         """Content of `--json`."""
-        choice = {name: getattr(self.choice, name) for name in ("layers", "passes", "traced", "validated", "repeats")}
         return {
-            "choice": choice,
+            "choice": asdict(self.choice),
             "left_out": [*left_out(self.choice, self._wanted), *self._cut_short],
             "stages": [
                 {
@@ -195,9 +196,6 @@ class Course:
         expected_s = sum(self.expected_s[name] * shares.get(name, 1.0) for name in done)
         return sum(self._took_s[name] for name in done) / expected_s if expected_s else 1.0
 
-    def _estimated(self) -> dict[str, float]:
-        return stage_seconds(self._gauge, self._scope, self.choice)
-
     def _fitting(self) -> Choice:
         return choose(
             self._gauge,
@@ -212,9 +210,6 @@ class Course:
         """Adopt a choice; whatever it leaves out stays left out."""
         self.choice = choice
         self._ladder = self._ladder[self._ladder.index(choice) :]
-
-    def _settle(self, **settled: int) -> None:
-        self._ladder = restricted(self._ladder, **settled)
 
     @staticmethod
     def _list(sentences: Sequence[str]) -> None:

@@ -1,46 +1,50 @@
-"""Choice of a draft: one plan if one draft is named, otherwise a plan for each and the best of them."""
+"""Choice of a draft: one plan if one is named, otherwise a plan for each and the best; or kinds beside each other."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swiftspec.api import compare_kinds as lay_out
+from swiftspec.artifacts.kinds import KindComparison
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
+from swiftspec.cli import console
+from swiftspec.cli.command import refuse
+from swiftspec.cli.outputs import check_files, write_json
+from swiftspec.cli.plan_flags import compared_clients, deployment_of, parsed_jobs, price_of
 from swiftspec.cli.sections import show
+from swiftspec.cli.verbs.decide import PlanFlags
 from swiftspec.models import known_model, model_names
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.policies import Layout, policy_class, policy_names
 from swiftspec.policies.effects import Role
 from swiftspec.reports.formatting import speed
+from swiftspec.reports.kinds import kind_sections
 from swiftspec.reports.model import Row, Section, Table, numbers, texts
 
 if TYPE_CHECKING:
     from swiftspec.acceptance import GivenAcceptance
 
-__all__ = ["Draft", "Drafts", "best_draft", "named_drafts", "recorded_draft", "show_drafts"]
+__all__ = ["Drafts", "best_draft", "compare_kinds", "named_drafts", "recorded_draft", "show_drafts"]
 
+_PUBLISHED = "published"
+_OF_A_SEARCH = ("out", "profile", "inflate", "limit", "fleet", "objective", "policy", "split")
 _NO_DRAFT = (
     "--draft is missing; only --policy autoregressive, --policy prompt_lookup and --policy suffix_decoding can be "
     "planned without one"
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """A draft to plan with, and its acceptance if the user gave it."""
-
-    name: str
-    acceptance: "GivenAcceptance | None" = None
-
-
 # A plan for each draft, or the reason that there is none.
 Drafts = Mapping[str, Planned | ValueError]
 
 
-def named_drafts(target: str, drafts: Sequence[str], acceptance: Sequence[str], policy: str | None) -> list[Draft]:
-    """Drafts that flags name; without any, the smallest one, for policies that do not use it.
+def named_drafts(
+    target: str, drafts: Sequence[str], acceptance: Sequence[str], policy: str | None
+) -> "dict[str, GivenAcceptance | None]":
+    """Drafts that flags name, with the acceptance that they give; the smallest, for policies that do not use it.
 
     ValueError: naming the flag: a draft is missing or named twice, or acceptance is given for some drafts only.
     """
@@ -50,17 +54,24 @@ def named_drafts(target: str, drafts: Sequence[str], acceptance: Sequence[str], 
     taken = [planned.draft(draft).name for draft in drafts]
     if twice := next((name for name in taken if taken.count(name) > 1), None):
         raise ValueError(f"--draft is {twice} twice; expected different models")
-    if not acceptance:
-        return [Draft(name=name) for name in drafts]
-    if len(acceptance) != len(drafts):
-        raise ValueError(
-            f"--acceptance is given {len(acceptance)} times and --draft {len(drafts)} times; "
-            "expected one for each draft, in the same order"
-        )
     from swiftspec.acceptance import GivenAcceptance
 
-    given = [GivenAcceptance.parse(text, field="--acceptance") for text in acceptance]
-    return [Draft(name=name, acceptance=rates) for name, rates in zip(drafts, given, strict=True)]
+    return {
+        name: None if text is None else GivenAcceptance.parse(text, field="--acceptance")
+        for name, text in _with_acceptance(drafts, acceptance)
+    }
+
+
+def _with_acceptance(
+    drafts: Sequence[str], acceptance: Sequence[str], *, otherwise: str = ""
+) -> Iterable[tuple[str, str | None]]:
+    """Drafts with their acceptance, None without any. ValueError if some have it; otherwise: what it may be instead."""
+    if acceptance and len(acceptance) != len(drafts):
+        raise ValueError(
+            f"--acceptance is given {len(acceptance)} times and --draft {len(drafts)} times; "
+            f"expected one for each draft, in the same order{otherwise}"
+        )
+    return zip_longest(drafts, acceptance)
 
 
 def recorded_draft(drafts: Sequence[str], policy: str | None, profile: Path) -> str:
@@ -130,3 +141,35 @@ def _row(name: str, made: Plan) -> Row:
         speed(chosen.prediction.metrics.figures.tokens_per_s),
     )
     return Row(cells, remark=acceptance.basis if acceptance else "")
+
+
+def compare_kinds(asked: PlanFlags, target: str) -> KindComparison:
+    """Compare, print and save."""
+    deployment = deployment_of(asked)
+    if deployment is None:
+        raise ValueError(f"--load is {asked.load}; drafts are compared on other hardware only: expected --device")
+    refuse(asked, _OF_A_SEARCH, f"--load {asked.load} compares drafts and makes no plan")
+    check_files(asked)
+    drafts = asked.draft or []
+    rates = _with_acceptance(drafts, asked.acceptance or (), otherwise=f", or {_PUBLISHED}")
+    if twice := next((name for name in drafts if drafts.count(name) > 1), None):
+        raise ValueError(f"--draft is {twice} twice; expected different ones")
+    compared = lay_out(
+        target,
+        deployment=deployment,
+        drafts={name: None if text == _PUBLISHED else text for name, text in rates},
+        clients=compared_clients(asked),
+        trace=asked.trace,
+        dataset=asked.dataset,
+        seed=asked.seed,
+        num_jobs=parsed_jobs(asked)[0],
+        price_per_hour=price_of(asked),
+        stages=console.progress,
+    )
+    show(kind_sections(compared), headings=True)
+    if asked.plot is not None:
+        from swiftspec.reports.figures import kinds_by_load, save_figure
+
+        save_figure(asked.plot, kinds_by_load(compared))
+    write_json(asked.json, compared.model_dump(mode="json"))
+    return compared

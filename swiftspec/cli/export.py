@@ -1,14 +1,15 @@
 """`swiftspec export`: a plan as another engine's command line, and what that engine cannot express."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swiftspec.artifacts.basis import files_of, read_profile, read_trace
+from swiftspec.artifacts.basis import read_profile, read_trace
 from swiftspec.artifacts.fleet import DraftLength
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
-from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.outputs import read_plan, saved, write_json
 from swiftspec.cli.verbs.use import ExportFlags
 from swiftspec.engines import engine_named
 from swiftspec.engines.swiftspec import SWIFTSPEC
@@ -24,15 +25,13 @@ __all__ = ["export"]
 
 def export(asked: ExportFlags) -> Export:
     """Export, print and save."""
-    check_outputs(inputs={"--plan": asked.plan}, out=asked.out, json=asked.json)
-    made = Plan.load(asked.plan)
-    check_outputs(inputs=files_of(made, asked.plan), out=asked.out, json=asked.json)
+    made = read_plan(asked, asked.plan)
     engine = asked.engine or made.engine or SWIFTSPEC.name
     exported = export_plan(
         made,
         engine_named(engine),
         policy=asked.policy,
-        lengths=_Lengths(made, asked.plan, engine),
+        lengths=partial(_lengths, made, asked.plan, engine),  # asked for only if they are needed
         max_running=asked.max_running,
         imitated=read_trace(made, asked.plan) if asked.synthetic else None,
         draft=asked.draft,
@@ -45,38 +44,31 @@ def export(asked: ExportFlags) -> Export:
     return exported
 
 
-class _Lengths:
-    """Draft tokens by batch size, from the plan's profile and trace; read only if they are needed."""
+def _lengths(
+    plan: Plan, path: Path, engine: str, num_devices: int, ranks: int, max_running: int
+) -> Sequence[DraftLength]:
+    """Draft tokens by batch size, from the plan's profile and trace."""
+    from swiftspec.planner.under_load.schedule import draft_schedule
 
-    def __init__(self, plan: Plan, path: Path, engine: str) -> None:
-        self._plan = plan
-        self._path = path
-        self._engine = engine
+    return draft_schedule(
+        read_profile(plan, path),
+        read_trace(plan, path),
+        num_devices=num_devices,
+        max_running=max_running,
+        ranks=ranks,
+        serving=_serving(plan, engine),
+    )
 
-    def __call__(self, num_devices: int, ranks: int, max_running: int) -> Sequence[DraftLength]:
-        from swiftspec.planner.under_load.schedule import draft_schedule
 
-        profile, trace = read_profile(self._plan, self._path), read_trace(self._plan, self._path)
-        return draft_schedule(
-            profile,
-            trace,
-            num_devices=num_devices,
-            max_running=max_running,
-            ranks=ranks,
-            serving=self._serving(),
-        )
+def _serving(plan: Plan, engine: str) -> "ServingEngine | None":
+    """The engine that a plan is exported to, where its steps can be composed: not on a CPU."""
+    from swiftspec.devices import DEVICES
+    from swiftspec.planner.deployment import Deployment
 
-    def _serving(self) -> "ServingEngine | None":
-        """The engine that the plan is exported to, where its steps can be composed: not on a CPU."""
-        from swiftspec.devices import DEVICES
-        from swiftspec.planner.deployment import Deployment
-
-        plan = self._plan
-        if plan.device not in DEVICES:
-            return None
-        deployment = Deployment.of_plan(plan, engine=self._engine)
-        models = deployment.pair(plan.target.model, plan.draft.model)
-        return deployment.serving(*models)
+    if plan.device not in DEVICES:
+        return None
+    deployment = Deployment.of_plan(plan, engine=engine)
+    return deployment.serving(*deployment.pair(plan.target.model, plan.draft.model))
 
 
 def _show(exported: Export) -> None:

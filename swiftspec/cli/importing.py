@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from swiftspec.acceptance.importing import MeasuredAcceptance, from_server, from_trace
 from swiftspec.acceptance.records import AcceptanceRecord, AcceptanceRecords
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
-from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.outputs import check_files, saved, write_json
 from swiftspec.cli.settings import CONDITIONS, own_settings
 from swiftspec.cli.verbs.data import ImportFlags
 from swiftspec.costmodel.importing import from_directory
@@ -27,33 +27,21 @@ _ZIP = b"PK"  # a trace begins so
 _TRACED_TOKENS = 8  # of a chain on a trace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """What flags say about the served text; None if they do not."""
-
-    target: str | None = None
-    drafter: str | None = None
-    kind: str | None = None
-    dataset: str = ""
-    temperature: float | None = None
-    thinking: bool | None = None
-    context: int | None = None
-
-
 def import_files(asked: ImportFlags) -> None:
     """Read acceptance or op tables, print and save."""
     settings = own_settings(asked.settings, CONDITIONS)
     shape = {name: settings.pop(name, None) for name in ("num_draft_tokens", "top_k", "rows")}
     context = settings.pop("prompt_tokens", None)
-    conditions = Conditions(target=asked.target, drafter=asked.drafter, context=context, **settings)
+    said = {"target": asked.target, "drafter": asked.drafter, "context": context, **settings}
+    conditions = {name: value for name, value in said.items() if value not in (None, "")}
     if asked.source == PACKAGE or Path(asked.source).is_dir():
-        if conditions != Conditions() or any(shape.values()):
+        if conditions or any(shape.values()):
             raise ValueError(f"--from is {asked.source}, op tables; --target, --drafter and --set are of acceptance")
-        _import_tables(asked.source, asked.device, out=asked.out, json_path=asked.json)
+        _import_tables(asked)
         return
     if asked.device is not None:
         raise ValueError(f"--device is {asked.device}; it is of op tables, and {asked.source} holds acceptance")
-    check_outputs(inputs={"--from": asked.source}, out=asked.out, json=asked.json)
+    check_files(asked, inputs={"--from": asked.source})
     record = _acceptance(Path(asked.source), shape, conditions)
     AcceptanceRecords(origin=Origin.here(), records=(record,)).save(asked.out)
     show_record(record)
@@ -62,14 +50,15 @@ def import_files(asked: ImportFlags) -> None:
     write_json(asked.json, {"acceptance": str(asked.out), "record": record.model_dump(mode="json"), **derived})
 
 
-def _acceptance(source: Path, shape: Mapping[str, int | None], conditions: Conditions) -> AcceptanceRecord:
-    """Of a trace, or of what a server counted."""
+def _acceptance(source: Path, shape: Mapping[str, int | None], conditions: Mapping[str, Any]) -> AcceptanceRecord:
+    """Of a trace, whose output is greedy, or of what a server counted. conditions: what flags say of the text."""
     if _is_trace(source):
         trace = AcceptanceTrace.load(source)
         counted = from_trace(trace, num_draft_tokens=shape["num_draft_tokens"] or _TRACED_TOKENS)
-        conditions = _of_trace(conditions, trace)
+        known = {"target": trace.target.model, "drafter": trace.draft.model, "kind": trace.draft_kind}
+        conditions = {**known, "temperature": 0.0, **conditions}
     else:
-        counted = from_server(source, target=conditions.target or "", **shape)
+        counted = from_server(source, target=conditions.get("target", ""), **shape)
     for name in ("top_k", "rows"):
         if shape[name] is not None and shape[name] != getattr(counted, name):
             raise ValueError(f"--set {name} is {shape[name]}; it is of trees, and {source} has chains")
@@ -84,23 +73,23 @@ def _is_trace(path: Path) -> bool:
         return file.read(len(_ZIP)) == _ZIP
 
 
-def _import_tables(source: str, device: str | None, *, out: Path, json_path: Path | None) -> None:
+def _import_tables(asked: ImportFlags) -> None:
     """Read op tables, print and save."""
-    if device is None:
-        raise ValueError(f"--device is missing; --from {source} needs the device whose rows to take")
-    check_outputs(inputs={"--from": source}, out=out, json=json_path)
-    device = registered_device(device, field="--device")
-    if source == PACKAGE:
+    if asked.device is None:
+        raise ValueError(f"--device is missing; --from {asked.source} needs the device whose rows to take")
+    check_files(asked, inputs={"--from": asked.source})
+    device = registered_device(asked.device, field="--device")
+    if asked.source == PACKAGE:
         from swiftspec.costmodel.aiconfigurator import from_package
 
         tables = from_package(device=device)
     else:
-        tables = from_directory(Path(source), device=device)
-    tables.save(out)
+        tables = from_directory(Path(asked.source), device=device)
+    tables.save(asked.out)
     show_tables(tables)
-    console.say(f"\n{saved(out)}")
+    console.say(f"\n{saved(asked.out)}")
     content = {
-        "tables": str(out),
+        "tables": str(asked.out),
         "device": tables.device,
         "licence": tables.licence,
         "attribution": tables.attribution,
@@ -108,7 +97,7 @@ def _import_tables(source: str, device: str | None, *, out: Path, json_path: Pat
         "measurements": {name: len(tables.tables[name]["latency_s"]) for name in COLUMNS},
         "sources": [source.model_dump() for source in tables.sources],
     }
-    write_json(json_path, content)
+    write_json(asked.json, content)
 
 
 def show_tables(tables: OpTables) -> None:
@@ -127,27 +116,16 @@ def show_tables(tables: OpTables) -> None:
     console.paragraph(f"Licence: {tables.licence}. {tables.attribution}")
 
 
-def _of_trace(conditions: Conditions, trace: AcceptanceTrace) -> Conditions:
-    """What flags leave open, as the trace has it; its output is greedy."""
-    return replace(
-        conditions,
-        target=conditions.target or trace.target.model,
-        drafter=conditions.drafter or trace.draft.model,
-        kind=conditions.kind or trace.draft_kind,
-        temperature=0.0 if conditions.temperature is None else conditions.temperature,
-    )
-
-
-def _record(counted: MeasuredAcceptance, conditions: Conditions) -> AcceptanceRecord:
+def _record(counted: MeasuredAcceptance, conditions: Mapping[str, Any]) -> AcceptanceRecord:
     """The record of counts under conditions. A kind may be a drafter's, which then needs no other name."""
-    facts = asdict(conditions) | counted._asdict()
-    kind = conditions.kind or "serial"
+    facts = {**counted._asdict(), **conditions}
+    kind = facts.get("kind", "serial")
     if kind in KIND_OF_DRAFTER:
-        facts["drafter"] = conditions.drafter or kind
+        facts.setdefault("drafter", kind)
         kind = KIND_OF_DRAFTER[Drafter(kind)]
-    facts |= {"kind": None if kind == "none" else kind, "target": conditions.target or counted.target}
+    facts["kind"] = None if kind == "none" else kind
     for field in ("target", "drafter"):
-        if not facts[field]:
+        if not facts.get(field):
             raise ValueError(f"--{field} is missing; the file of --from does not tell it")
     return AcceptanceRecord.checked(facts, source="--from")
 

@@ -19,7 +19,6 @@ __all__ = [
     "load_options",
     "parse_limits",
     "read_load",
-    "refuse_limits",
 ]
 
 # What `--limit` knows: how it is written, and what is expected of it.
@@ -47,12 +46,6 @@ def load_options(limits: Limits, usual: LoadOptions | None = None) -> LoadOption
     if isinstance(control := values.get("control"), str):
         control_under(control, None)
     return (usual or LoadOptions()).model_copy(update=values)
-
-
-def refuse_limits(limits: Limits) -> None:
-    """ValueError if a limit is given without a load."""
-    for name, value in limits.items():
-        raise ValueError(f"--set {name} is {value}; it is only for --load")
 
 
 def parse_limits(texts: Sequence[str] | None) -> dict[str, float]:

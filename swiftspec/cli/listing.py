@@ -4,7 +4,7 @@ from typing import Any
 
 from swiftspec.acceptance.records import published_acceptance
 from swiftspec.cli import console
-from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.outputs import check_files, write_json
 from swiftspec.cli.verbs.data import ListFlags
 from swiftspec.devices import DEVICES, DeviceSpec
 from swiftspec.engines import ENGINES, Engine
@@ -21,7 +21,7 @@ __all__ = ["list_names"]
 
 def list_names(asked: ListFlags) -> None:
     """Print the names of one kind."""
-    check_outputs(json=asked.json)
+    check_files(asked)
     lists = {
         "models": list_models,
         "devices": list_devices,

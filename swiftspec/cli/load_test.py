@@ -1,19 +1,18 @@
 """`swiftspec loadtest`: a load over HTTP, and what its clients saw."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from swiftspec.api.load_testing import load_test as measure
-from swiftspec.artifacts.load_metrics import Percentiles
 from swiftspec.artifacts.load_test import LoadTest
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
-from swiftspec.cli.outputs import check_outputs
+from swiftspec.cli.outputs import check_files
+from swiftspec.cli.sections import attained, show_latencies, throughput
 from swiftspec.cli.verbs.check import LoadTestFlags
 from swiftspec.files.reading import read_input
-from swiftspec.reports.formatting import count, milliseconds, percent, speed
+from swiftspec.reports.formatting import count, milliseconds
 
-__all__ = ["load_test", "read_api_key"]
+__all__ = ["load_test", "read_api_key", "read_api_keys"]
 
 _LATE_S = 0.01
 _MOST_BYTES = 1 << 20
@@ -21,7 +20,7 @@ _MOST_BYTES = 1 << 20
 
 def load_test(asked: LoadTestFlags) -> LoadTest:
     """Send, print and save."""
-    check_outputs(inputs={"--load": asked.load, "--prompts": asked.prompts}, json=asked.json)
+    check_files(asked)
     test = measure(
         asked.url,
         Workload.load(asked.load),
@@ -39,38 +38,25 @@ def load_test(asked: LoadTestFlags) -> LoadTest:
 
 def read_api_key(file: Path | None) -> str:
     """The first key of a file, if there is one. ValueError if it is empty."""
-    if file is None:
-        return ""
+    return "" if file is None else read_api_keys(file)[0]
+
+
+def read_api_keys(file: Path) -> tuple[str, ...]:
+    """Keys of a file, at least one. ValueError if it has none."""
     lines = read_input(file, most_bytes=_MOST_BYTES).decode(errors="replace").splitlines()
-    key = next((line.strip() for line in lines if line.strip() and not line.startswith("#")), "")
-    if not key:
+    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    if not keys:
         raise ValueError(f"--api-key-file {file}: no key in it; expected one a line")
-    return key
+    return keys
 
 
 def _show(test: LoadTest) -> None:
     metrics = test.metrics
     latencies = {"TTFT": metrics.ttft_s, "TPOT": metrics.tpot_s, "between chunks": metrics.itl_s, "E2E": metrics.e2el_s}
-    rows = [(name, *_cells(values)) for name, values in latencies.items()]
-    console.table("Latencies in ms, as the clients saw them", ("figure", "mean", "p50", "p95", "p99"), rows)
-    console.table("Load", ("figure", "value"), list(_load(test)))
+    show_latencies("Latencies in ms, as the clients saw them", latencies)
+    per_chunk = ("tokens per chunk", f"{test.tokens_per_iteration:.2f}")
+    console.table("Load", ("figure", "value"), [*throughput(metrics), per_chunk, *attained(metrics)])
     for sentence, number in sorted(test.failures.items(), key=lambda failure: -failure[1]):
         console.note(f"{count(number, 'request')} failed: {sentence}")
     if test.late_s > _LATE_S:
         console.note(f"requests were sent up to {milliseconds(test.late_s)} ms late: this machine was overloaded")
-
-
-def _load(test: LoadTest) -> Iterator[tuple[str, str]]:
-    metrics = test.metrics
-    refused = f", {metrics.refused} refused" if metrics.refused else ""
-    yield "requests", f"{metrics.completed} in {metrics.duration_s:.1f} s{refused}"
-    yield "requests/s", f"{metrics.request_throughput:.2f}"
-    yield "output tokens/s", speed(metrics.output_throughput)
-    yield "tokens per chunk", f"{test.tokens_per_iteration:.2f}"
-    for name, share in metrics.attainment.items():
-        if share < 1:
-            yield f"within their limits, {name}", percent(share)
-
-
-def _cells(values: Percentiles) -> tuple[str, ...]:
-    return tuple(map(milliseconds, (values.mean, values.p50, values.p95, values.p99)))

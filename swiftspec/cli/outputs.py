@@ -1,22 +1,64 @@
-"""Files that verbs write: checked before the long work, and never over an input or each other."""
+"""Files that verbs write: checked before the long work, and never over an input or each other.
+
+A plan that a verb reads names two more inputs, its profile and its trace.
+"""
 
 import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from swiftspec.artifacts.basis import files_of
+from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
 from swiftspec.errors import check_extra
 from swiftspec.files.writing import STDOUT, Destination, locate, write_output
 
-__all__ = ["check_outputs", "saved", "write_json"]
+__all__ = ["check_files", "check_outputs", "read_plan", "saved", "write_json"]
 
+# Options that name files, whatever the verb: files that are read, some by other names if there are none, and written.
+_READ = (
+    *("plan", "prompts", "profile", "trace", "load", "loads", "speeds", "target", "draft", "tokenizer"),
+    *("before", "after", "secret", "api_key_file", "chat_template", "op_tables"),
+)
+_WRITTEN = ("out", "ops", "report", "timeline", "plot", "json", "freeze")
 _FIGURES = (".png", ".svg", ".pdf")
 # Files read from a directory that is given as an input: a model's, or one of op measurements.
 _READ_NAMES = ("config.json", "tokenizer.json", "model.safetensors.index.json")
 _READ_SUFFIXES = (".safetensors", ".csv")
+
+
+def check_files(
+    asked: object,
+    *,
+    inputs: Mapping[str, Path | str | None] | None = None,
+    beside: Mapping[str, Path] | None = None,
+) -> None:
+    """Check the files that a verb's options name, as `check_outputs` does, and the others.
+
+    asked: the options, as `swiftspec.cli.verbs` has them.
+    """
+    read = dict(inputs or {})
+    for name, path in _given(asked, _READ).items():
+        flag = f"--{name.replace('_', '-')}"
+        read |= {f"{flag} {each}": each for each in path} if isinstance(path, list) else {flag: path}
+    check_outputs(inputs=read, beside=beside, **_given(asked, _WRITTEN))
+
+
+def read_plan(asked: object, plan: Path) -> Plan:
+    """A verb's plan, once the files that its options and the plan name are checked."""
+    check_files(asked)
+    made = Plan.load(plan)
+    check_outputs(inputs=files_of(made, plan), **_given(asked, _WRITTEN))
+    return made
+
+
+def _given(asked: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    known = {option.name for option in fields(asked)}
+    return {name: getattr(asked, name) for name in names if name in known}
 
 
 def check_outputs(

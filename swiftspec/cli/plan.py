@@ -1,6 +1,6 @@
 """`swiftspec plan`: the simulator's choice of policy, shape and split, and what it rests on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,14 @@ from swiftspec.artifacts.planned import Planned, side_files
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
-from swiftspec.cli.drafts import Draft, Drafts, best_draft, named_drafts, recorded_draft, show_drafts
-from swiftspec.cli.kinds import compare_kinds
-from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.command import refuse
+from swiftspec.cli.drafts import Drafts, best_draft, compare_kinds, named_drafts, recorded_draft, show_drafts
+from swiftspec.cli.outputs import check_files, saved, write_json
 from swiftspec.cli.plan_flags import compared_clients, deployment_of, draft_device_of, search_options
 from swiftspec.cli.sections import show_plan
 from swiftspec.cli.verbs.decide import PlanFlags
 from swiftspec.devices import DEVICES
+from swiftspec.errors import FieldError
 from swiftspec.files.writing import write_output
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.planned_model import PlannedModel
@@ -46,7 +47,7 @@ def write_page(path: Path, planned: Planned) -> None:
 def plan(asked: PlanFlags) -> None:
     """Write the report of a saved plan, compare drafts, or search."""
     if asked.plan is not None:
-        _report(asked.plan, out=asked.report, json_path=asked.json)
+        _report(asked, asked.plan)
     elif asked.target is None:
         raise ValueError("Missing option '--target'.")
     elif compared_clients(asked):
@@ -55,14 +56,14 @@ def plan(asked: PlanFlags) -> None:
         search(asked, asked.target)
 
 
-def _report(plan: Path, *, out: Path | None, json_path: Path | None) -> None:
+def _report(asked: PlanFlags, plan: Path) -> None:
     """Write the report of a saved plan, and print where it is. ValueError without a place for it."""
-    if out is None:
+    if asked.report is None:
         raise ValueError(f"--report is missing; --plan {plan} writes the report of that plan")
-    check_outputs(inputs={"--plan": plan}, report=out, json=json_path)
-    write_page(out, Planned.load(plan))
-    console.say(saved(out))
-    write_json(json_path, {"plan": str(plan), "report": str(out)})
+    check_files(asked)
+    write_page(asked.report, Planned.load(plan))
+    console.say(saved(asked.report))
+    write_json(asked.json, {"plan": str(plan), "report": str(asked.report)})
 
 
 def search(asked: PlanFlags, target: str) -> Plan:
@@ -100,18 +101,9 @@ def search(asked: PlanFlags, target: str) -> Plan:
 
 def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: SearchOptions) -> Mapping[str, Path]:
     """Files that are written beside the plan. ValueError for outputs that are wrong together."""
-    inputs: dict[str, Path | str | None] = {
-        "--target": asked.target,
-        **{f"--draft {draft}": draft for draft in asked.draft or ()},
-        "--profile": asked.profile,
-        "--trace": asked.trace,
-        "--draft-device": None
-        if asked.device or asked.draft_device is None
-        else draft_device_of(asked.draft_device)[0],
-        "--op-tables": asked.op_tables,
-        "--load": options.load.path if options.load else None,
-    }
-    beside = {}
+    beside, drafts_profile = {}, None
+    if asked.draft_device is not None and asked.device is None:
+        drafts_profile, _ = draft_device_of(asked.draft_device)
     if asked.out is not None:
         beside = side_files(
             asked.out,
@@ -119,7 +111,7 @@ def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: Sea
             with_trace=deployment is not None and asked.trace is None,
             with_workload=options.fleet is not None,
         )
-    check_outputs(inputs=inputs, beside=beside, out=asked.out, report=asked.report, plot=asked.plot, json=asked.json)
+    check_files(asked, inputs={"--draft-device": drafts_profile}, beside=beside)
     if deployment is not None and asked.report is not None and not beside:
         raise ValueError(
             f"--report is {asked.report}; it needs an --out that is a file, so that profile and trace are saved, too"
@@ -128,53 +120,42 @@ def _check_outputs(asked: PlanFlags, deployment: Deployment | None, options: Sea
 
 
 def _plan_elsewhere(asked: PlanFlags, target: str, deployment: Deployment, options: SearchOptions) -> Drafts:
-    options.check(num_devices=deployment.all_devices)
-    unused = {"--inflate": asked.inflate, "--profile": asked.profile, "--set ranks": options.ranks}
-    _refuse(unused, _NOT_HERE)
-    named = named_drafts(target, asked.draft or (), asked.acceptance or (), options.policy)
-    _note_names(target, named)
-    return _plan_each(deployment, named, target=target, trace=asked.trace, dataset=asked.dataset, options=options)
-
-
-def _plan_each(
-    deployment: Deployment,
-    drafts: Sequence[Draft],
-    *,
-    target: str,
-    trace: Path | None,
-    dataset: str | None,
-    options: SearchOptions,
-) -> Drafts:
     """A plan for each draft; if several are named, one that cannot be planned is listed with the others."""
+    options.check(num_devices=deployment.all_devices)
+    refuse(asked, ("inflate", "profile"), _NOT_HERE)
+    if options.ranks is not None:
+        raise FieldError("--set ranks", options.ranks, _NOT_HERE)
+    drafts = named_drafts(target, asked.draft or (), asked.acceptance or (), options.policy)
+    _note_names(target, drafts)
     from swiftspec.planner.for_device import plan_for
 
     found: dict[str, Planned | ValueError] = {}
     for draft in drafts:
-        deployment.pair(target, draft.name)
-    for draft in drafts:
-        with console.progress(f"plan with {draft.name}" if len(drafts) > 1 else "plan") as progress:
+        deployment.pair(target, draft)
+    for draft, acceptance in drafts.items():
+        with console.progress(f"plan with {draft}" if len(drafts) > 1 else "plan") as progress:
             try:
-                found[draft.name] = plan_for(
+                found[draft] = plan_for(
                     deployment,
                     target=target,
-                    draft=draft.name,
-                    trace=trace,
-                    dataset=dataset,
-                    acceptance=draft.acceptance,
+                    draft=draft,
+                    trace=asked.trace,
+                    dataset=asked.dataset,
+                    acceptance=acceptance,
                     options=options,
                     progress=progress,
                 )
             except ValueError as error:
                 if len(drafts) == 1:
                     raise
-                found[draft.name] = error
+                found[draft] = error
     return found
 
 
-def _note_names(target: str, drafts: Sequence[Draft]) -> None:
+def _note_names(target: str, drafts: Iterable[str]) -> None:
     """Print the full names that short names stand for."""
     found = PlannedModel.of(Role.TARGET, target)
-    named = [(Role.TARGET, target, found), *((Role.DRAFT, draft.name, found.draft(draft.name)) for draft in drafts)]
+    named = [(Role.TARGET, target, found), *((Role.DRAFT, draft, found.draft(draft)) for draft in drafts)]
     for role, name, planned in named:
         if planned.directory is None and planned.name != name:
             console.note(f"--{role} {name} is taken to mean {planned.name}")
@@ -200,15 +181,9 @@ def _needed(flag: str, path: Path | None) -> Path:
     return path
 
 
-def _refuse(given: Mapping[str, object], reason: str) -> None:
-    for flag, value in given.items():
-        if value is not None:
-            raise ValueError(f"{flag} is {value}; {reason}")
-
-
 def _plan_here(asked: PlanFlags, target: str, options: SearchOptions) -> Planned:
     """The plan for the machine of a profile, and by default for all of its devices."""
-    _refuse({"--dataset": asked.dataset, "--acceptance": ", ".join(asked.acceptance or ()) or None}, _RECORDED)
+    refuse(asked, ("dataset", "acceptance"), _RECORDED)
     profile = _needed("--profile", asked.profile)
     draft = recorded_draft(asked.draft or (), options.policy, profile)
     trace = _needed("--trace", asked.trace)

@@ -8,18 +8,29 @@ from swiftspec.artifacts.distributions import Process
 from swiftspec.artifacts.goal import Goal, Objective
 from swiftspec.artifacts.load_options import LoadOptions, usual_max_running
 from swiftspec.artifacts.workload import Workload
+from swiftspec.cli.command import refuse, refuse_settings
 from swiftspec.cli.limits import given_load, parse_limits
 from swiftspec.cli.settings import PLANNER, parse_settings, typed
 from swiftspec.cli.verbs.decide import PlanFlags
 from swiftspec.engines.swiftspec import SWIFTSPEC
+from swiftspec.errors import FieldError
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.options import SearchOptions
 
-__all__ = ["compared_clients", "deployment_of", "draft_device_of", "parsed_jobs", "price_of", "search_options"]
+__all__ = [
+    "compared_clients",
+    "deployment_of",
+    "draft_device_of",
+    "formats_of",
+    "parsed_jobs",
+    "price_of",
+    "search_options",
+]
 
 _NODE = 8  # devices of most accelerators in a node
+_OF_A_DEVICE = ("host_ms", "draft_kv_budget", "expert_correlation")  # settings
 _LENGTHS = (512, 256)  # tokens of the prompts and outputs of a process
 
 
@@ -29,10 +40,16 @@ def compared_clients(asked: PlanFlags) -> tuple[int, ...]:
     is_open_question = not asked.draft and asked.policy == "auto" and asked.fleet is None
     if process != Process.CLOSED or not ("," in text or is_open_question):
         return ()
-    parts = [part.strip() for part in text.rstrip(",").split(",")]
-    if not all(part.isascii() and part.isdigit() for part in parts):
+    clients = _whole_numbers(text.rstrip(","))
+    if clients is None:
         raise ValueError(f"--load is {asked.load!r}; expected numbers of clients, such as closed:1,4,16,64")
-    return tuple(map(int, parts))
+    return clients
+
+
+def _whole_numbers(text: str) -> tuple[int, ...] | None:
+    """From `1,2,4,8`; None if a part is no whole number."""
+    parts = [part.strip() for part in text.split(",")]
+    return tuple(map(int, parts)) if all(part.isascii() and part.isdigit() for part in parts) else None
 
 
 def deployment_of(asked: PlanFlags) -> Deployment | None:
@@ -48,6 +65,9 @@ def deployment_of(asked: PlanFlags) -> Deployment | None:
     if rest and (asked.engine or SWIFTSPEC.name).partition("@")[0] == SWIFTSPEC.name:
         known = ", ".join(PLANNER)
         raise ValueError(f"--set {next(iter(rest))} is unknown; expected {known}, or the words of another --engine")
+    if asked.device is None:
+        _refuse_without_device(asked, own, rest)
+        return None
     fields: dict[str, Any] = {
         "engine": asked.engine,
         "settings": rest or None,
@@ -59,15 +79,17 @@ def deployment_of(asked: PlanFlags) -> Deployment | None:
         **{name: own.get(name) for name in ("draft_kv_budget", "expert_correlation")},
     }
     given = {field: value for field, value in fields.items() if value is not None}
-    if asked.draft_device is not None and asked.device is not None:
+    if asked.draft_device is not None:
         given["draft_device"], given["draft_devices"] = draft_device_of(asked.draft_device)
-    if asked.device is None:
-        _check_without_device(asked, given, own, rest)
-        return None
-    if asked.dtype is not None:
-        target, _, draft = asked.dtype.partition(",")
-        given |= {"quant": target.strip()} | ({"draft_quant": draft.strip()} if draft else {})
-    return Deployment(device=asked.device, num_devices=asked.devices or _NODE, **given)
+    return Deployment(device=asked.device, num_devices=asked.devices or _NODE, **formats_of(asked.dtype), **given)
+
+
+def formats_of(dtype: str | None) -> dict[str, Any]:
+    """Fields of a deployment: formats of the weights, of `fp8` or of one for each model, `fp8,bf16`."""
+    if dtype is None:
+        return {}
+    target, _, draft = dtype.partition(",")
+    return {"quant": target.strip()} | ({"draft_quant": draft.strip()} if draft else {})
 
 
 def draft_device_of(text: str) -> tuple[str, int]:
@@ -80,19 +102,15 @@ def draft_device_of(text: str) -> tuple[str, int]:
     return name, int(count)
 
 
-def _check_without_device(
-    asked: PlanFlags, given: Mapping[str, Any], own: Mapping[str, Any], rest: Mapping[str, str]
-) -> None:
+def _refuse_without_device(asked: PlanFlags, own: Mapping[str, Any], rest: Mapping[str, str]) -> None:
+    """ValueError for what needs a device. own, rest: settings of this package, and of another engine."""
+    why = "it needs --device, which names the hardware to plan for"
+    refuse(asked, ("engine",), why)
+    if rest:
+        raise FieldError("settings", ",".join(f"{word}={text}" for word, text in rest.items()), why)
     has_lengths = asked.load is not None and not Path(asked.load).exists()  # of the requests of a process
-    names = {"context": "--prompt-tokens", "output_tokens": "--output-tokens", "host_s": "--set host_ms"}
-    for field, value in given.items():
-        if field in ("context", "output_tokens") and has_lengths:
-            continue
-        flag = f"--set {field}" if field in PLANNER else names.get(field, f"--{field.replace('_', '-')}")
-        shown = own.get("host_ms") if field == "host_s" else value
-        if field == "settings":
-            flag, shown = "--set", ",".join(f"{word}={text}" for word, text in rest.items())
-        raise ValueError(f"{flag} is {shown}; it needs --device, which names the hardware to plan for")
+    refuse(asked, ("op_tables", "layout", *(() if has_lengths else ("prompt_tokens", "output_tokens"))), why)
+    refuse_settings({name: own[name] for name in _OF_A_DEVICE if name in own}, why)
 
 
 def search_options(asked: PlanFlags) -> SearchOptions:
@@ -187,7 +205,7 @@ def _parse_degrees(text: str | None) -> frozenset[int] | None:
     """From `1,2,4,8`. ValueError naming the flag."""
     if text is None:
         return None
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+    degrees = _whole_numbers(text)
+    if degrees is None or not all(degrees):
         raise ValueError(f"--degrees is {text!r}; expected positive numbers separated by commas, such as 1,2,4,8")
-    return frozenset(map(int, parts))
+    return frozenset(degrees)

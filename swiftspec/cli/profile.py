@@ -9,12 +9,13 @@ from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.artifacts.routes import ExpertsTouched
 from swiftspec.cli import console
 from swiftspec.cli.inflate import save_expanded
-from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.outputs import check_files, saved, write_json
 from swiftspec.cli.verbs.measure import ProfileFlags
 from swiftspec.devices.contention import BUSY_SHARE
 from swiftspec.profiler.pair import measure_pair, registered_name
 from swiftspec.reports.formatting import milliseconds, percent, signed_percent
-from swiftspec.timing.sharing import Sharing
+from swiftspec.timing.sharing import Sharing, SharingTable
+from swiftspec.timing.step_key import StepTable
 from swiftspec.timing.timeline import Phase
 from swiftspec.timing.warm_up import WarmUpCost
 
@@ -37,13 +38,7 @@ def profile(asked: ProfileFlags, *, effort: "Effort | None" = None, stop: Callab
 
         return profile_served(asked)
     save_expanded(asked.target, asked.inflate, asked.save_inflated)
-    check_outputs(
-        inputs={"--target": asked.target, "--draft": asked.draft},
-        out=asked.out,
-        ops=asked.ops,
-        plot=asked.plot,
-        json=asked.json,
-    )
+    check_files(asked)
     both = measure_pair(
         asked.target,
         asked.draft,
@@ -118,8 +113,7 @@ def show_profile(measured: Profile) -> None:
     rows = [
         (
             step.phase,
-            named_group(step.degree, step.ranks),
-            "busy" if step.peer_busy else "idle",
+            *_where(step.table),
             "cold" if step.cold else "",
             str(step.rows),
             milliseconds(step.latency.median_s),
@@ -150,14 +144,16 @@ def show_profile(measured: Profile) -> None:
         console.paragraph(f"Other processes took {percent(measured.others_share)} of the cores' time meanwhile{advice}")
 
 
+def _where(table: StepTable | SharingTable) -> tuple[str, str]:
+    """The group that computes a forward, and whether the other model does so meanwhile."""
+    return named_group(table.degree, table.ranks), "busy" if table.peer_busy else "idle"
+
+
 def show_experts(measured: Profile, touched: ExpertsTouched, context: int) -> None:
     """Print experts touched beside the times of verifications, and whether the times follow them."""
     from swiftspec.costmodel.routed_profile import expert_fits
 
-    fits = {
-        f"{named_group(fit.table.degree, fit.table.ranks)} {'busy' if fit.table.peer_busy else 'idle'}": fit
-        for fit in expert_fits(measured, context=context)
-    }
+    fits = {" ".join(_where(fit.table)): fit for fit in expert_fits(measured, context=context)}
     rows = [
         (
             str(point.rows),
@@ -183,8 +179,7 @@ def show_sharing(sharing: Sharing) -> None:
     rows = [
         (
             cost.role,
-            named_group(cost.degree, cost.ranks),
-            "busy" if cost.peer_busy else "idle",
+            *_where(cost.table),
             f"{cost.sequence_s * 1e6:.1f}",
             f"{cost.slot_s * 1e9:.1f}",
             str(measured[cost.table]),

@@ -7,18 +7,18 @@ from swiftspec.cli import console
 __all__ = ["renewed"]
 
 _COMPARED = "closed:1,4,16,64"  # loads at which `kinds` compared drafts
-_CONTROL = {"--control": "--set control="}
-_EARLIER = {"--earlier-outputs": "--set earlier_outputs="}
-_OF_LOADS = {
-    **_CONTROL,
-    "--workload": "--load",
-    "--max-running": "--set max_running=",
-    "--max-waiting": "--set max_waiting=",
-    "--kv-blocks": "--set kv_blocks=",
-    "--prefill-tokens": "--set prefill_tokens=",
-    "--gather-ms": "--set gather_ms=",
-}
+
+
+def _set(*names: str) -> dict[str, str]:
+    """Flags that are settings now, of the same names."""
+    return {f"--{name.replace('_', '-')}": f"--set {name}=" for name in names}
+
+
 _PROMPTS = {"--limit": "--num-prompts"}
+_OF_LOADS = {
+    "--workload": "--load",
+    **_set("control", "max_running", "max_waiting", "kv_blocks", "prefill_tokens", "gather_ms"),
+}
 # Verb -> old flag -> the new one, with the name that its value gets if that ends with `=`; whole if it has a value.
 _FLAGS: Mapping[str, Mapping[str, str]] = {
     "trace": _PROMPTS,
@@ -33,33 +33,25 @@ _FLAGS: Mapping[str, Mapping[str, str]] = {
         "--ttft-ms": "--limit ttft=",
         "--percentile": "--limit p=",
         "--max-gpus": "--limit devices=",
-        "--load-requests": "--set load_requests=",
-        "--max-running": "--set max_running=",
-        "--transfer-ms": "--set transfer_ms=",
-        "--host-ms": "--set host_ms=",
-        "--price-per-hour": "--set price_per_hour=",
-        "--ranks": "--set ranks=",
-        "--draft-kv-budget": "--set draft_kv_budget=",
-        "--expert-correlation": "--set expert_correlation=",
         "--expert-parallel": "--layout tp8ep8",
+        **_set("load_requests", "max_running", "transfer_ms", "host_ms", "price_per_hour", "ranks"),
+        **_set("draft_kv_budget", "expert_correlation"),
     },
-    "simulate": {**_OF_LOADS, **_EARLIER, "--replay": "--set replay=true", "--full": "--set replay=false"},
+    "simulate": {
+        **_OF_LOADS,
+        **_set("earlier_outputs"),
+        "--replay": "--set replay=true",
+        "--full": "--set replay=false",
+    },
     "validate": _OF_LOADS | _PROMPTS,
     "loadtest": {"--workload": "--load"} | _PROMPTS,
     "serve": {
-        f"--{name.replace('_', '-')}": f"--set {name}="
-        for name in (
-            *("max_context", "max_running", "max_waiting", "kv_blocks", "max_restarts"),
-            *("request_timeout_s", "send_timeout_s", "drain_s"),
-            *("control", "earlier_outputs", "keep_timelines"),
-        )
+        **_set("max_context", "max_running", "max_waiting", "kv_blocks", "max_restarts", "request_timeout_s"),
+        **_set("send_timeout_s", "drain_s", "control", "earlier_outputs", "keep_timelines"),
     },
     "workload": {
-        f"--{name.replace('_', '-')}": f"--set {name}="
-        for name in (
-            *("system_prompt_tokens", "system_prompts", "distinct_prompts", "turns", "think_time_s"),
-            *("start_s", "duration_s", "rate"),
-        )
+        **_set("system_prompt_tokens", "system_prompts", "distinct_prompts", "turns", "think_time_s"),
+        **_set("start_s", "duration_s", "rate"),
     },
     "import": {
         "--vllm-metrics": "--from",
@@ -68,10 +60,7 @@ _FLAGS: Mapping[str, Mapping[str, str]] = {
         "--context": "--set prompt_tokens=",
         "--thinking": "--set thinking=true",
         "--no-thinking": "--set thinking=false",
-        **{
-            f"--{name.replace('_', '-')}": f"--set {name}="
-            for name in ("kind", "num_draft_tokens", "dataset", "temperature", "prompt_tokens")
-        },
+        **_set("kind", "num_draft_tokens", "dataset", "temperature", "prompt_tokens"),
     },
 }
 
@@ -103,45 +92,37 @@ def _renewed_flags(verb: str, arguments: Sequence[str]) -> list[str]:
             found.append(beginning)
         elif equals or waiting:
             found.append(f"{beginning}{value if equals else waiting.pop(0)}")
-    return _with_pool(_with_cluster(_with_draft_format(found))) if verb == "plan" else found
+    return _today(found) if verb == "plan" else found
 
 
-def _with_pool(arguments: list[str]) -> list[str]:
-    """`--role decode` as a time of transfer."""
-    if "--role" not in arguments[:-1]:
-        return arguments
-    place = arguments.index("--role")
-    role = arguments[place + 1]
-    kept = [*arguments[:place], *arguments[place + 2 :]]
-    is_told = any(each.startswith("transfer_ms=") for each in kept)
-    return kept if role != "decode" or is_told else [*kept, "--set", "transfer_ms=0"]
+def _today(arguments: list[str]) -> list[str]:
+    """Three flags of `plan` that are said with others now."""
+    is_told = any(each.startswith("transfer_ms=") for each in arguments)
+    if _taken(arguments, "--role") == "decode" and not is_told:
+        arguments += ["--set", "transfer_ms=0"]
+    if cluster := _taken(arguments, "--backend"):
+        _change(arguments, "--jobs", lambda number: f"{cluster}:{number}", otherwise=cluster)
+    if draft := _taken(arguments, "--draft-quant"):
+        _change(arguments, "--dtype", lambda target: f"{target},{draft}", otherwise=f"bf16,{draft}")
+    return arguments
 
 
-def _with_cluster(arguments: list[str]) -> list[str]:
-    """`--backend ray --jobs 64` as `--jobs ray:64`."""
-    if "--backend" not in arguments[:-1]:
-        return arguments
-    place = arguments.index("--backend")
-    cluster = arguments[place + 1]
-    kept = [*arguments[:place], *arguments[place + 2 :]]
-    if "--jobs" not in kept[:-1]:
-        return [*kept, "--jobs", cluster]
-    number = kept.index("--jobs") + 1
-    kept[number] = f"{cluster}:{kept[number]}"
-    return kept
+def _taken(arguments: list[str], flag: str) -> str | None:
+    """Take a flag out, and return its value; None without."""
+    if flag not in arguments[:-1]:
+        return None
+    place = arguments.index(flag)
+    del arguments[place]
+    return arguments.pop(place)
 
 
-def _with_draft_format(arguments: list[str]) -> list[str]:
-    """`--dtype A --draft-quant B` as `--dtype A,B`."""
-    if "--draft-quant" not in arguments[:-1]:
-        return arguments
-    place = arguments.index("--draft-quant")
-    draft = arguments[place + 1]
-    kept = [*arguments[:place], *arguments[place + 2 :]]
-    if "--dtype" not in kept[:-1]:
-        return [*kept, "--dtype", f"bf16,{draft}"]
-    kept[kept.index("--dtype") + 1] += f",{draft}"
-    return kept
+def _change(arguments: list[str], flag: str, change: Callable[[str], str], *, otherwise: str) -> None:
+    """Change a flag's value where it stands, or add the flag."""
+    if flag in arguments[:-1]:
+        place = arguments.index(flag) + 1
+        arguments[place] = change(arguments[place])
+    else:
+        arguments += [flag, otherwise]
 
 
 def _kinds(arguments: Sequence[str]) -> list[str]:

@@ -7,14 +7,14 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from swiftspec.artifacts.basis import candidate_of, files_of
+from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.metrics import Metrics, measure
-from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.prompts import Prompt, read_prompts
 from swiftspec.cli import console
 from swiftspec.cli.nodes import NodeOptions, write_new_secret
-from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.cli.served_plan import engine_of, run_on_engine
+from swiftspec.cli.outputs import read_plan, write_json
+from swiftspec.cli.served import engine_of, run_on_engine
 from swiftspec.cli.verbs.use import RunFlags
 from swiftspec.engine.api import Engine
 from swiftspec.engine.checks import check_devices
@@ -54,14 +54,7 @@ def run(asked: RunFlags) -> None:
         return
     if asked.plan is None:
         raise ValueError("Missing option '--plan'.")
-    named: dict[str, Path | str | None] = {
-        "--plan": asked.plan,
-        "--prompts": asked.prompts,
-        "--secret": asked.secret,
-    }
-    check_outputs(inputs=named, timeline=asked.timeline, plot=asked.plot, json=asked.json)
-    made = Plan.load(asked.plan)
-    check_outputs(inputs=files_of(made, asked.plan), timeline=asked.timeline, plot=asked.plot, json=asked.json)
+    made = read_plan(asked, asked.plan)
     if (served_by := engine_of(asked.plan, asked.engine)) is not None:
         run_on_engine(asked, served_by, list(_prompts(asked)))
         return

@@ -1,13 +1,15 @@
-"""Sections of a report on the terminal: sentences and tables; of charts only bars, in words."""
+"""Sections of a report on the terminal, sentences and tables, of charts only bars, in words; and figures of a load."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
+from swiftspec.reports.formatting import milliseconds, percent, speed
 from swiftspec.reports.model import Bar, Doubt, Section, Table
 from swiftspec.reports.plan import plan_sections
 
-__all__ = ["show", "show_plan"]
+__all__ = ["attained", "show", "show_latencies", "show_plan", "throughput"]
 
 _PAGE_ONLY = ("splits", "classes")  # as wide as the number of splits and of classes
 _MOST_ROWS = {"rejected": 8}  # of the tables of a section; a page has them all
@@ -50,3 +52,24 @@ def _show_table(table: Table, most_rows: int | None) -> None:
     for footnote in (f"and {hidden} more" if hidden else "", table.footnote):
         if footnote:
             console.paragraph(footnote, indent="  ")
+
+
+def show_latencies(title: str, latencies: Mapping[str, Percentiles]) -> None:
+    """Print means and percentiles of latencies, in ms."""
+    rows = [(name, *map(milliseconds, (of.mean, of.p50, of.p95, of.p99))) for name, of in latencies.items()]
+    console.table(title, ("figure", "mean", "p50", "p95", "p99"), rows)
+
+
+def throughput(metrics: LoadMetrics) -> Iterator[tuple[str, str]]:
+    """Figures of a load with their values: what was served."""
+    refused = f", {metrics.refused} refused" if metrics.refused else ""
+    yield "requests", f"{metrics.completed} in {metrics.duration_s:.1f} s{refused}"
+    yield "requests/s", f"{metrics.request_throughput:.2f}"
+    yield "output tokens/s", speed(metrics.output_throughput)
+
+
+def attained(metrics: LoadMetrics) -> Iterator[tuple[str, str]]:
+    """The classes whose limits some requests have not kept, with the share that did."""
+    for name, share in metrics.attainment.items():
+        if share < 1:
+            yield f"within their limits, {name}", percent(share)

@@ -1,29 +1,39 @@
-"""`swiftspec serve`: a plan behind OpenAI's API."""
+"""`swiftspec serve`: a plan behind OpenAI's API, or a draft for targets of other engines."""
 
 import asyncio
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from swiftspec.artifacts.basis import candidate_of, searching
+from swiftspec.artifacts.pair import model_name, named_dtype
 from swiftspec.artifacts.plan import Plan
 from swiftspec.cli import console
+from swiftspec.cli.command import refuse
+from swiftspec.cli.load_test import read_api_keys
 from swiftspec.cli.nodes import on_ray
-from swiftspec.cli.outputs import check_outputs, write_json
-from swiftspec.cli.serve_draft import serve_draft
-from swiftspec.cli.served_plan import engine_of, serve_on_engine
-from swiftspec.cli.settings import SERVER, own_settings
+from swiftspec.cli.outputs import check_files, write_json
+from swiftspec.cli.served import engine_of, serve_on_engine
+from swiftspec.cli.settings import DRAFT_SERVER, SERVER, own_settings, parse_settings, typed, usual
 from swiftspec.cli.verbs.use import ServeFlags
+from swiftspec.devices.local import Device
 from swiftspec.engine.checks import check_devices
+from swiftspec.engine.draft_service import DraftService
+from swiftspec.engine.process.interrupts import interrupts_noted
 from swiftspec.engine.requests import Tenant
-from swiftspec.errors import check_extra
-from swiftspec.files.reading import read_input
+from swiftspec.errors import FieldError, check_extra
+from swiftspec.files.document import ModelRef
+from swiftspec.machine import cores_here
 from swiftspec.models.generation_config import GenerationConfig
-from swiftspec.models.spec import model_directory
-from swiftspec.reports.formatting import count
+from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.policies import Policy
+from swiftspec.policies.asynchronous.swiftspec_chain import SwiftSpecChain
+from swiftspec.policies.conformance import field_types
+from swiftspec.policies.registry import make_policy, policy_class
+from swiftspec.reports.formatting import count, milliseconds, percent
 from swiftspec.scheduler.routing import Replicas
 
 __all__ = ["serve"]
@@ -32,14 +42,15 @@ _ENGINE = (
     *("max_context", "max_running", "max_waiting", "kv_blocks", "max_restarts"),
     *("control", "num_targets", "num_drafts", "earlier_outputs"),
 )  # settings of the engine itself
-_MOST_BYTES = 1 << 20
-_LEAST_CHARACTERS = 8
+_LEAST_CHARACTERS = 8  # of a key
+_USUAL_CONTEXT = 4096  # of a draft
+_OF_A_PLAN = ("plan", "engine", "python", "server_args", "ray", "tenant", "model_name", "api_key_file", "chat_template")
 
 
 def serve(asked: ServeFlags) -> None:
     """Serve until a signal. ValueError if anything is wrong before the first request."""
     if asked.role is not None:
-        serve_draft(asked)
+        _serve_draft(asked)
         return
     if asked.plan is None:
         raise ValueError("Missing option '--plan'.")
@@ -47,11 +58,10 @@ def serve(asked: ServeFlags) -> None:
         serve_on_engine(asked, engine)
         return
     settings = own_settings(asked.settings, SERVER)
-    inputs = {"--plan": asked.plan, "--api-key-file": asked.api_key_file, "--chat-template": asked.chat_template}
-    check_outputs(inputs=inputs, json=asked.json)
+    check_files(asked)
     made = Plan.load(asked.plan)
     candidate = searching(candidate_of(made, asked.policy), settings.get("earlier_outputs"))
-    chosen: dict[str, Any] = {name: setting.usual for name, setting in SERVER.items()} | settings
+    chosen = usual(SERVER) | settings
     replicas = Replicas(num_targets=chosen["num_targets"], num_drafts=chosen["num_drafts"])
     check_devices(made, [] if asked.ray else [candidate], source=str(asked.plan), replicas=replicas)
     check_extra("serve", needed_by="serve")
@@ -141,10 +151,73 @@ def _keys(file: Path | None) -> tuple[str, ...]:
         return ()
     if file.is_file() and file.stat().st_mode & stat.S_IROTH:
         console.note(f"every user of this machine can read the keys in {file}")
-    lines = read_input(file, most_bytes=_MOST_BYTES).decode(errors="replace").splitlines()
-    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
-    if not keys:
-        raise ValueError(f"--api-key-file {file}: no key in it; expected one a line")
+    keys = read_api_keys(file)
     if short := next((number for number, key in enumerate(keys, start=1) if len(key) < _LEAST_CHARACTERS), None):
         raise ValueError(f"--api-key-file {file}: key {short} is shorter than {_LEAST_CHARACTERS} characters")
     return keys
+
+
+def _serve_draft(asked: ServeFlags) -> None:
+    """Draft until a signal. ValueError if anything is wrong before."""
+    refuse(asked, _OF_A_PLAN, "expected without --role draft, which has no part of it")
+    if asked.draft is None or asked.address is None:
+        raise ValueError(f"Missing option '--{'draft' if asked.draft is None else 'address'}'.")
+    check_files(asked)
+    found = parse_settings(asked.settings)
+    settings = usual(DRAFT_SERVER) | typed(found, DRAFT_SERVER)
+    policy = _policy(asked.policy or SwiftSpecChain.name, {k: v for k, v in found.items() if k not in DRAFT_SERVER})
+    device: Device = settings["device"] or "cpu"
+    dtype = settings["dtype"] or ("float32" if device == "cpu" else "bfloat16")
+    draft = model_name(asked.draft)
+    spec = ModelSpec.from_directory(model_directory(draft))
+    service = DraftService(
+        draft=ModelRef(model=draft, dtype=named_dtype(dtype, device=device)),
+        policy=policy,
+        address=asked.address,
+        secret=asked.secret,
+        device=device,
+        devices=_devices(device, asked.devices),
+        max_context=settings["max_context"] or min(_USUAL_CONTEXT, spec.max_position),
+        num_requests=settings["max_running"],
+    )
+    service.check()
+    check_extra("engine", needed_by="serve")
+    console.say(f"Loading {service.draft} for {policy}")
+
+    def ready() -> None:
+        console.say(f"Drafting at {asked.address}, for {count(service.num_requests, 'request')} at once")
+
+    with interrupts_noted() as interrupted:
+        stats = service.run(ready=ready, is_over=interrupted.is_set)
+    console.say(f"{count(stats.requests, 'request')}, {count(stats.rounds, 'verdict')} answered")
+    if stats.rounds:
+        hits, mean_s = stats.hits / stats.rounds, stats.answer_s / stats.rounds
+        console.say(f"{percent(hits)} of them at once, {milliseconds(mean_s)} each in the mean")
+    write_json(asked.json, {"draft": str(service.draft), "policy": policy.name, **asdict(stats)})
+
+
+def _devices(device: Device, count_: int | None) -> tuple[int, ...]:
+    """Cores, the last ones of those that this process may use, since an engine takes the first; or the first GPUs."""
+    if device != "cpu":
+        return (0,)
+    cores = sorted(cores_here())
+    asked = count_ or 1
+    if asked > len(cores):
+        raise FieldError("devices", asked, f"this process may use {count(len(cores), 'core')}")
+    return tuple(cores[-asked:])
+
+
+def _policy(name: str, texts: Mapping[str, str]) -> Policy:
+    """A policy whose shape is given as texts. ValueError for what is no field of it."""
+    kinds = field_types(policy_class(name))
+    shape: dict[str, Any] = {}
+    for field, text in texts.items():
+        if field not in kinds:
+            known = ", ".join((*DRAFT_SERVER, *kinds))
+            raise ValueError(f"--set {field} is unknown; expected {known}")
+        kind = kinds[field]
+        try:
+            shape[field] = kind(text) if kind in (int, float) else tuple(map(float, text.split(":")))
+        except ValueError:
+            raise ValueError(f"--set {field} is {text}; expected a number") from None
+    return make_policy(name, **shape)

@@ -1,29 +1,50 @@
-"""Servers of other engines in the command line: their profiles."""
+"""Servers of other engines in the command line: their profiles, and plans in use on them.
+
+Such a server is started for clients, or for a few prompts.
+"""
 
 import shlex
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+from swiftspec.artifacts.basis import read_profile
+from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
+from swiftspec.artifacts.prompts import Prompt
 from swiftspec.artifacts.served import MeasuredStep, Served
 from swiftspec.cli import console
+from swiftspec.cli.command import refuse
 from swiftspec.cli.load_test import read_api_key
-from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.outputs import check_files, saved, write_json
 from swiftspec.cli.verbs.measure import ProfileFlags
+from swiftspec.cli.verbs.use import RunFlags, ServeFlags
 from swiftspec.engines import engine_named
 from swiftspec.errors import FieldError
+from swiftspec.export import Export, export_plan
+from swiftspec.export.nearest import model_argument
+from swiftspec.external import RunningServer
 from swiftspec.external.engine import EngineHere
+from swiftspec.loadtest.client import ServerClient
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.served.engine_profile import profile_engine, profile_url
-from swiftspec.reports.formatting import milliseconds, percent
+from swiftspec.reports.formatting import milliseconds, percent, speed
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["engine_here", "profile_served"]
+__all__ = ["engine_here", "engine_of", "profile_served", "run_on_engine", "serve_on_engine"]
 
 _SEQUENCES = 8  # requests at once, if the user does not say
 _MINUTES = {"cpu": 15.0, "cuda": 6.0}
 _ROWS = (1, 2, 4, 8, 16, 32)
+_LOOK_EVERY_S = 1.0
+# Options of `serve` and `run` that are of this package's own engine.
+_SERVE = ("tenant", "api_key_file", "allowed_host", "chat_template", "settings", "ray", "json")
+_RUN = ("top_k", "tenant", "ray", "secret", "timeline", "plot")
+_TOLD = "{engine} is told it by --server-args"
 
 
 def engine_here(engine: str, *, device: str, python: str | None, options: Sequence[str]) -> EngineHere:
@@ -39,11 +60,8 @@ def engine_here(engine: str, *, device: str, python: str | None, options: Sequen
 
 def profile_served(asked: ProfileFlags) -> Profile:
     """Measure an engine's servers, or one that runs, print and save."""
-    for flag, value in (("--inflate", asked.inflate), ("--ops", asked.ops), ("--plot", asked.plot)):
-        if value is not None:
-            raise FieldError(flag, value, "a server is measured as it is, from outside")
-    inputs = {"--target": asked.target, "--draft": asked.draft, "--api-key-file": asked.api_key_file}
-    check_outputs(inputs=inputs, out=asked.out, json=asked.json)
+    refuse(asked, ("inflate", "ops", "plot"), "a server is measured as it is, from outside")
+    check_files(asked)
     measured = _measured(asked)
     measured.save(asked.out)
     served = measured.served
@@ -58,10 +76,7 @@ def _measured(asked: ProfileFlags) -> Profile:
     sequences = asked.max_sequences if asked.max_sequences > 1 else _SEQUENCES
     minutes = asked.minutes or _MINUTES.get(asked.device)
     if asked.url is not None:
-        started = {"--engine": asked.engine, "--python": asked.python, "--server-args": asked.server_args}
-        for flag, value in started.items():
-            if value is not None:
-                raise FieldError(flag, value, "--url measures a server that runs")
+        refuse(asked, ("engine", "python", "server_args"), "--url measures a server that runs")
         return profile_url(
             asked.url,
             asked.target,
@@ -128,3 +143,76 @@ def _described(step: MeasuredStep) -> str:
 
 def _step_s(measured: Profile, role: Role, phase: Phase, rows: int, context: int) -> float:
     return measured.step(StepKey(role, phase, 1, rows, context)).mean_s
+
+
+def engine_of(plan: Path, engine: str | None) -> str | None:
+    """The engine that a plan is used on: the one named, else that of a plan on a server's profile; None for ours."""
+    if engine is not None:
+        return None if engine == "swiftspec" else engine
+    made = Plan.load(plan)
+    if made.engine is None or made.device not in ("cpu", "cuda"):
+        return None
+    served = read_profile(made, plan).served
+    return served.engine if served else None
+
+
+def serve_on_engine(asked: ServeFlags, engine: str) -> None:
+    """Start the engine's server of a plan, and end it at a signal."""
+    refuse(asked, _SERVE, _TOLD.format(engine=engine))
+    log = Path(f"{asked.plan}.log")
+    with _server(asked, engine, log=log, port=asked.port or None) as (server, exported, _):
+        console.say(f"Serving {exported.candidate} at {server.url}: {exported.full_name}; its log is {log}")
+        try:
+            while True:
+                server.check()
+                time.sleep(_LOOK_EVERY_S)
+        except KeyboardInterrupt:
+            console.say("The server is ending")
+
+
+def run_on_engine(asked: RunFlags, engine: str, prompts: list[Prompt]) -> None:
+    """Continue prompts on the engine's server of a plan."""
+    asked = replace(asked, top_k=asked.top_k or None)  # 0 is all tokens, as engines have it untold
+    refuse(asked, _RUN, _TOLD.format(engine=engine))
+    outputs = []
+    with tempfile.TemporaryDirectory() as folder, _server(asked, engine, log=Path(folder) / "log") as (server, _, made):
+        client = ServerClient(server.url)
+        model, most = client.model(), asked.max_new_tokens or made.max_new_tokens
+        for prompt in prompts:
+            began_s = time.perf_counter()
+            found = client.write(
+                prompt.text, model=model, num_tokens=most, temperature=asked.temperature or 0.0, seed=asked.seed
+            )
+            seconds = time.perf_counter() - began_s
+            console.say(found.text)
+            console.note(f"{prompt.prompt_id}: {found.num_tokens} tokens, {speed(found.num_tokens / seconds)} tokens/s")
+            outputs.append({"prompt_id": prompt.prompt_id, "seconds": seconds, **found._asdict()})
+    write_json(asked.json, {"engine": engine, "outputs": outputs})
+
+
+@contextmanager
+def _server(
+    asked: RunFlags | ServeFlags, engine: str, *, log: Path, port: int | None = None
+) -> Iterator[tuple[RunningServer, Export, Plan]]:
+    """The server of a plan, its command, and the plan."""
+    plan = asked.plan
+    assert plan is not None, "checked before"
+    made = Plan.load(plan)
+    here = _here(made, plan, engine, asked)
+    exported = export_plan(made, here.engine, policy=asked.policy)
+    if exported.is_other_plan:
+        console.note(exported.basis)
+    with ExitStack() as stack:
+        with console.progress(f"start {exported.full_name}") as progress:
+            target = model_argument(made.target.model, here.engine)
+            started = here.server(exported, target=target, log=log, progress=progress, port=port)
+            server = stack.enter_context(started)
+        yield server, exported, made
+
+
+def _here(made: Plan, plan: Path, engine: str, asked: RunFlags | ServeFlags) -> EngineHere:
+    """The engine as its profile was measured, unless the flags say otherwise."""
+    served = read_profile(made, plan).served if made.device in ("cpu", "cuda") else None
+    options = served.options if served and asked.server_args is None else shlex.split(asked.server_args or "")
+    device = made.device if made.device in ("cpu", "cuda") else "cuda"
+    return engine_here(engine, device=device, python=asked.python, options=options)

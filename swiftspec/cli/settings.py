@@ -18,6 +18,7 @@ __all__ = [
     "own_settings",
     "parse_settings",
     "typed",
+    "usual",
 ]
 
 
@@ -183,6 +184,11 @@ def typed(found: Mapping[str, str], known: Mapping[str, Setting]) -> dict[str, A
         if values[word] is None:
             raise ValueError(f"--set {word} is {found[word]}; expected {known[word].expected}")
     return values
+
+
+def usual(known: Mapping[str, Setting]) -> dict[str, Any]:
+    """The values of settings that are not given, by name."""
+    return {name: setting.usual for name, setting in known.items()}
 
 
 def own_settings(texts: Sequence[str] | None, known: Mapping[str, Setting]) -> dict[str, Any]:

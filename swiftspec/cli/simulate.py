@@ -2,20 +2,20 @@
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from swiftspec.api import simulate as replay
 from swiftspec.api.serving import SimulatedLoad, planned_load, simulate_load
-from swiftspec.artifacts.basis import candidate_of, files_of, searching
-from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
+from swiftspec.artifacts.basis import candidate_of, searching
 from swiftspec.artifacts.metrics import Metrics, measure
-from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
-from swiftspec.cli.limits import Limits, load_options, read_load, refuse_limits
-from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.command import refuse, refuse_settings
+from swiftspec.cli.limits import Limits, load_options, read_load
+from swiftspec.cli.outputs import read_plan, write_json
+from swiftspec.cli.sections import attained, show_latencies, throughput
 from swiftspec.cli.settings import SIMULATOR, parse_settings, typed
 from swiftspec.cli.verbs.decide import SimulateFlags
 from swiftspec.reports.formatting import count, milliseconds, percent, speed
@@ -32,15 +32,11 @@ def simulate(asked: SimulateFlags) -> None:
     earlier_outputs = limits.pop("earlier_outputs", None)
     others = {word: value for word, value in settings.items() if word not in SIMULATOR}
     if asked.load is None:
-        refuse_limits({**limits, **others})
-        if asked.engine is not None:
-            raise ValueError(f"--engine is {asked.engine}; it is only for --load")
-    elif asked.max_new_tokens is not None:
-        raise ValueError(f"--max-new-tokens is {asked.max_new_tokens}; with --load, requests have their own lengths")
-    named: dict[str, Path | str | None] = {"--plan": asked.plan, "--load": asked.load}
-    check_outputs(inputs=named, timeline=asked.timeline, plot=asked.plot, json=asked.json)
-    made = Plan.load(asked.plan)
-    check_outputs(inputs=files_of(made, asked.plan), timeline=asked.timeline, plot=asked.plot, json=asked.json)
+        refuse_settings({**limits, **others}, "it is only for --load")
+        refuse(asked, ("engine",), "it is only for --load")
+    else:
+        refuse(asked, ("max_new_tokens",), "with --load, requests have their own lengths")
+    made = read_plan(asked, asked.plan)
     planned = Planned.of(made, asked.plan)
     candidate = searching(candidate_of(made, asked.policy), earlier_outputs)
     content = {"policy": candidate.policy, "candidate": candidate.describe(), "seed": asked.seed}
@@ -95,7 +91,13 @@ def _simulate_load(
 ) -> dict[str, Any]:
     """Print, draw and save; what --json has. limits: of this package's engine. settings: of another one."""
     engine = asked.engine
-    _check_engine(engine, settings, {**limits, "timeline": asked.timeline, "plot": asked.plot})
+    if engine is not None:
+        why = f"it is this package's engine's, and --engine is {engine}"
+        refuse_settings(limits, why)
+        refuse(asked, ("timeline", "plot"), why)
+    elif settings:
+        word = next(iter(settings))
+        raise ValueError(f"--set {word} is unknown; expected {', '.join(SIMULATOR)}, or the words of another --engine")
     workload, path = read_load(load, planned)
     assumed = planned_load(planned.plan, workload, path)
     options = load_options(limits, assumed.options_of(candidate.policy) if assumed else None)
@@ -190,17 +192,6 @@ def _show_alone(metrics: Metrics) -> None:
     console.table("Metrics", ("figure", "value"), rows)
 
 
-def _check_engine(engine: str | None, settings: Mapping[str, str] | None, others: Mapping[str, object]) -> None:
-    """ValueError for flags that do not go with another engine, or need one."""
-    if engine is None and settings:
-        word = next(iter(settings))
-        raise ValueError(f"--set {word} is unknown; expected {', '.join(SIMULATOR)}, or the words of another --engine")
-    for name, value in others.items():
-        if engine is not None and value is not None:
-            flag = f"--set {name}" if name in SIMULATOR else f"--{name}"
-            raise ValueError(f"{flag} is {value}; it is this package's engine's, and --engine is {engine}")
-
-
 def _repeats(load: SimulatedLoad) -> str:
     """A sentence on requests whose outputs an earlier one had: they gain most, and yours may not repeat as often."""
     of_all = f"{load.num_repeated} of {count(len(load.records), 'request')}"
@@ -210,23 +201,16 @@ def _repeats(load: SimulatedLoad) -> str:
 def _show_load(load: SimulatedLoad) -> None:
     """Print every figure of a load."""
     metrics = load.metrics
+    latencies = {
+        "TTFT": metrics.ttft_s,
+        "TPOT": metrics.tpot_s,
+        "between chunks": metrics.itl_s,
+        "end to end": metrics.e2el_s,
+        "wait for admission": metrics.queued_s,
+    }
+    show_latencies("Latencies in ms", latencies)
     rows = [
-        ("TTFT", *_cells(metrics.ttft_s)),
-        ("TPOT", *_cells(metrics.tpot_s)),
-        ("between chunks", *_cells(metrics.itl_s)),
-        ("end to end", *_cells(metrics.e2el_s)),
-        ("wait for admission", *_cells(metrics.queued_s)),
-    ]
-    console.table("Latencies in ms", ("figure", "mean", "p50", "p95", "p99"), rows)
-    console.table("Load", ("figure", "value"), list(_load_rows(load, metrics)))
-
-
-def _load_rows(load: SimulatedLoad, metrics: LoadMetrics) -> list[tuple[str, str]]:
-    refused = f", {metrics.refused} refused" if metrics.refused else ""
-    rows = [
-        ("requests", f"{metrics.completed} in {metrics.duration_s:.1f} s{refused}"),
-        ("requests/s", f"{metrics.request_throughput:.2f}"),
-        ("output tokens/s", speed(metrics.output_throughput)),
+        *throughput(metrics),
         ("requests in a target's step, mean", f"{load.mean_batch:.2f}"),
         ("target busy", percent(load.busy_fraction)),
         ("tokens per round", f"{metrics.tokens_per_round:.2f}"),
@@ -237,11 +221,4 @@ def _load_rows(load: SimulatedLoad, metrics: LoadMetrics) -> list[tuple[str, str
         rows.append(("tokens of cache", f"{load.cache.tokens:,}"))
     if metrics.request_goodput < metrics.request_throughput:
         rows.append(("requests/s within their limits", f"{metrics.request_goodput:.2f}"))
-    rows += [
-        (f"within their limits, {name}", percent(share)) for name, share in metrics.attainment.items() if share < 1
-    ]
-    return rows
-
-
-def _cells(values: Percentiles) -> tuple[str, ...]:
-    return tuple(map(milliseconds, (values.mean, values.p50, values.p95, values.p99)))
+    console.table("Load", ("figure", "value"), [*rows, *attained(metrics)])

@@ -4,12 +4,13 @@ A study declares its own options, and reads its arguments itself: here they are 
 """
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import typer
 
 from swiftspec.cli import console
-from swiftspec.cli.verb_groups import MORE
+from swiftspec.cli.command import Group
 
 __all__ = ["register"]
 
@@ -22,6 +23,7 @@ _LINES: Mapping[str, str] = {
     "tenants": "Layers that fine-tunes of a model share, and their memory.",
     "blockllm": "Serve chains of blocks that fine-tunes share, in simulated time.",
 }
+_FOLDERS = {"latency": "latency_law"}  # of studies that are not called as theirs
 _OLD_VERBS = {
     "backtest": "backtest",
     "atts": "atts",
@@ -38,7 +40,7 @@ def register(app: typer.Typer) -> None:
     studies.callback(invoke_without_command=True)(_study)
     for name, line in _LINES.items():
         studies.command(name, help=line, context_settings=_PASSED_ON)(_passing_on(name))
-    app.add_typer(studies, name="study", rich_help_panel=MORE)
+    app.add_typer(studies, name="study", rich_help_panel=Group.MORE)
     for verb, name in _OLD_VERBS.items():
         app.command(verb, hidden=True, context_settings=_PASSED_ON)(_passing_on(name, old_verb=verb))
 
@@ -73,28 +75,8 @@ def _passing_on(name: str, *, old_verb: str | None = None) -> Callable[[typer.Co
 
 def _command(name: str) -> Callable[..., Any]:
     """The study itself, whose parameters are its options."""
-    match name:
-        case "backtest":
-            from swiftspec.studies.backtest.options import backtest
+    from swiftspec import studies
 
-            return backtest
-        case "adaserve":
-            from swiftspec.studies.adaserve.options import adaserve
-
-            return adaserve
-        case "atts":
-            from swiftspec.studies.atts.options import atts
-
-            return atts
-        case "latency":
-            from swiftspec.studies.latency_law.options import latency
-
-            return latency
-        case "tenants":
-            from swiftspec.studies.tenants.options import tenants
-
-            return tenants
-        case _:
-            from swiftspec.studies.blockllm.options import blockllm
-
-            return blockllm
+    options = import_module(f"{studies.__name__}.{_FOLDERS.get(name, name)}.options")
+    study: Callable[..., Any] = getattr(options, name)
+    return study

@@ -1,6 +1,5 @@
 """`swiftspec trace`: records how the draft ranks the target's own output."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swiftspec.api import NUM_CANDIDATES
@@ -8,7 +7,7 @@ from swiftspec.api import trace as record
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.inflate import save_expanded
-from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.outputs import check_files, saved, write_json
 from swiftspec.cli.verbs.measure import TraceFlags
 from swiftspec.reports.formatting import percent
 
@@ -24,12 +23,7 @@ _SHOWN_WINDOWS = (1, 2, 4, 8, 16)
 def trace(asked: TraceFlags) -> AcceptanceTrace:
     """Record, print and save."""
     save_expanded(asked.target, asked.inflate, asked.save_inflated)
-    inputs: dict[str, Path | str | None] = {
-        "--target": asked.target,
-        "--draft": asked.draft,
-        "--prompts": asked.prompts,
-    }
-    check_outputs(inputs=inputs, out=asked.out, plot=asked.plot, json=asked.json)
+    check_files(asked)
     recorded = record(
         asked.target,
         asked.draft,

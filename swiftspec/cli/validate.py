@@ -4,16 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from swiftspec.artifacts.basis import files_of, read_profile, read_trace
-from swiftspec.artifacts.metrics import Figures
+from swiftspec.artifacts.basis import read_profile, read_trace
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import read_prompts, spread
 from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
-from swiftspec.cli.limits import refuse_limits
-from swiftspec.cli.outputs import check_outputs
+from swiftspec.cli.command import refuse, refuse_settings
+from swiftspec.cli.outputs import read_plan
 from swiftspec.cli.settings import SCHEDULER, own_settings
 from swiftspec.cli.validate_load import plan_and_prompts, policy_names, validate_load
 from swiftspec.cli.validate_published import validate_published
@@ -82,15 +81,14 @@ def validate(asked: ValidateFlags) -> None:
         return
     if asked.engine is not None or asked.leave_out != "none":
         raise ValueError("--engine and --leave-out are only for --loads and --speeds")
-    if asked.freeze is not None and asked.load is None:
-        raise ValueError(f"--freeze is {asked.freeze}; it needs --loads, --speeds or --load")
+    if asked.load is None:
+        refuse(asked, ("freeze",), "it needs --loads, --speeds or --load")
     limits = own_settings(asked.settings, SCHEDULER)
     if asked.load is not None:
         validate_load(asked, asked.load, limits)
         return
-    if asked.url is not None:
-        raise ValueError(f"--url is {asked.url}; it is only for --load")
-    refuse_limits(limits)
+    refuse(asked, ("url",), "it is only for --load")
+    refuse_settings(limits, "it is only for --load")
     validate_plan(asked)
 
 
@@ -100,9 +98,7 @@ def validate_plan(asked: ValidateFlags, *, stop: Callable[[], bool] | None = Non
     On Ctrl-C, report whole repetitions if there are any, then raise KeyboardInterrupt.
     """
     plan, prompts = plan_and_prompts(asked)
-    check_outputs(inputs={"--plan": plan, "--prompts": prompts}, plot=asked.plot, json=asked.json)
-    made = Plan.load(plan)
-    check_outputs(inputs=files_of(made, plan), plot=asked.plot, json=asked.json)
+    made = read_plan(asked, plan)
     with watch_contention() as contention:
         report, interrupted = measure_plan(
             made,
@@ -114,7 +110,8 @@ def validate_plan(asked: ValidateFlags, *, stop: Callable[[], bool] | None = Non
             max_new_tokens=asked.max_new_tokens,
             basis=_basis(made, plan),
             stages=console.progress,
-            stop=stop or _default_limit(asked),
+            # Without a limit only if it is said how much to measure.
+            stop=stop or (time_limit() if asked.num_prompts is None and asked.repeats is None else None),
         )
     show_report(report, made, contention)
     if asked.plot is not None:
@@ -126,11 +123,6 @@ def validate_plan(asked: ValidateFlags, *, stop: Callable[[], bool] | None = Non
     if interrupted:
         raise KeyboardInterrupt
     return report
-
-
-def _default_limit(asked: ValidateFlags) -> Callable[[], bool] | None:
-    """None if it is said how much to measure."""
-    return time_limit() if asked.num_prompts is None and asked.repeats is None else None
 
 
 def _basis(made: Plan, plan_path: Path) -> tuple[Profile, AcceptanceTrace] | None:
@@ -221,41 +213,18 @@ def _say_speedups(report: Report, chosen: PolicyReport) -> None:
 
 def _rows(report: PolicyReport) -> list[tuple[str, ...]]:
     predicted, measured, error = report.predicted, report.measured, report.error
-    name, _, split = report.candidate.partition(" (")[0].partition(" ")
     margin = "" if report.error_margin is None else f" ± {percent(report.error_margin)}"
-    again: list[tuple[str, ...]] = []
+    speeds = [("tokens/s", predicted, signed_percent(error.tokens_per_s) + margin)]
     if report.retimed is not None and report.retimed_error is not None:
-        again.append(_again("re-timed", report.retimed, measured, report.retimed_error))
+        speeds.append(("re-timed", report.retimed, signed_percent(report.retimed_error)))
     if report.retraced is not None and report.retraced_error is not None:
-        again.append(_again("re-traced", report.retraced, measured, report.retraced_error.tokens_per_s))
-    return [
-        (
-            name,
-            split,
-            "tokens/s",
-            speed(predicted.tokens_per_s),
-            speed(measured.tokens_per_s),
-            signed_percent(error.tokens_per_s) + margin,
-        ),
-        *again,
-        (
-            "",
-            "",
-            "round ms",
-            milliseconds(predicted.round_s.median),
-            milliseconds(measured.round_s.median),
-            signed_percent(error.round_s.median),
-        ),
-        (
-            "",
-            "",
-            "tokens/round",
-            f"{predicted.tokens_per_round:.2f}",
-            f"{measured.tokens_per_round:.2f}",
-            signed_percent(error.tokens_per_round),
-        ),
+        speeds.append(("re-traced", report.retraced, signed_percent(report.retraced_error.tokens_per_s)))
+    rounds_ms = [milliseconds(figures.round_s.median) for figures in (predicted, measured)]
+    tokens = [f"{figures.tokens_per_round:.2f}" for figures in (predicted, measured)]
+    rows = [
+        *((name, speed(of.tokens_per_s), speed(measured.tokens_per_s), wrong) for name, of, wrong in speeds),
+        ("round ms", *rounds_ms, signed_percent(error.round_s.median)),
+        ("tokens/round", *tokens, signed_percent(error.tokens_per_round)),
     ]
-
-
-def _again(name: str, predicted: Figures, measured: Figures, error: float) -> tuple[str, ...]:
-    return "", "", name, speed(predicted.tokens_per_s), speed(measured.tokens_per_s), signed_percent(error)
+    name, _, split = report.candidate.partition(" (")[0].partition(" ")
+    return [((name, split) if row is rows[0] else ("", "")) + row for row in rows]

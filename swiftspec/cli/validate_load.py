@@ -1,20 +1,19 @@
 """`swiftspec validate --load`: serves many requests, and compares predicted with measured."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from swiftspec.api.validating_load import validate_load as compare
-from swiftspec.artifacts.basis import files_of
+from swiftspec.api.validating import validate_load as compare
 from swiftspec.artifacts.load_metrics import LoadMetrics, Percentiles
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
-from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.served import Served
 from swiftspec.artifacts.workload import Workload
 from swiftspec.cli import console
+from swiftspec.cli.command import refuse
 from swiftspec.cli.limits import Limits, load_options, read_load
 from swiftspec.cli.load_test import read_api_key
-from swiftspec.cli.outputs import check_outputs
+from swiftspec.cli.outputs import read_plan
 from swiftspec.cli.served import engine_here
 from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.devices.contention import watch_contention
@@ -23,21 +22,18 @@ from swiftspec.reports.formatting import count, milliseconds, percent, signed_pe
 __all__ = ["show_load_report", "validate_load"]
 
 _LATE_S = 0.01
+# Figures, and the fields of their errors; a latency is in the same field of the metrics, with its unit.
+_LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2el"}
+_FIELDS = {**_LATENCIES, "tokens/s": "output_throughput"}
 
 
 def validate_load(asked: ValidateFlags, load: str, limits: Limits) -> None:
     """Measure, print and save."""
-    for flag, value in {"--repeats": asked.repeats, "--max-new-tokens": asked.max_new_tokens}.items():
-        if value is not None:
-            raise ValueError(f"{flag} is {value}; with --load, every request runs once, in its own length")
-    if asked.url is not None and asked.plot is not None:
-        raise ValueError(f"--plot is {asked.plot}; a server's steps are not known, so there is nothing to draw")
+    refuse(asked, ("repeats", "max_new_tokens"), "with --load, every request runs once, in its own length")
+    if asked.url is not None:
+        refuse(asked, ("plot",), "a server's steps are not known, so there is nothing to draw")
     plan, prompts = plan_and_prompts(asked)
-    inputs: dict[str, Path | str | None] = {"--plan": plan, "--load": load, "--prompts": prompts}
-    check_outputs(inputs=inputs, plot=asked.plot, json=asked.json)
-    made = Plan.load(plan)
-    check_outputs(inputs=files_of(made, plan), plot=asked.plot, json=asked.json)
-    planned = Planned.of(made, plan)
+    planned = Planned.of(read_plan(asked, plan), plan)
     workload, _ = read_load(load, planned)
     if planned.profile.served is not None and asked.url is None:
         _on_servers(asked, planned, workload, prompts, planned.profile.served)
@@ -99,13 +95,6 @@ def policy_names(text: str) -> list[str] | None:
     return None if text == "all" else [name.strip() for name in text.split(",")]
 
 
-_LATENCIES: Mapping[str, Callable[[LoadMetrics], Percentiles]] = {
-    "TTFT": lambda metrics: metrics.ttft_s,
-    "TPOT": lambda metrics: metrics.tpot_s,
-    "E2E": lambda metrics: metrics.e2el_s,
-}
-
-
 def show_load_report(report: LoadReport) -> None:
     """Print predicted against measured: means with their errors, and percentiles."""
     is_retraced = any(policy.retraced for policy in report.policies)
@@ -125,14 +114,11 @@ def show_load_report(report: LoadReport) -> None:
     )
     for policy in report.policies if is_retraced else ():
         console.paragraph(_acceptance(policy))
-    errors = [f"{name} {_median_error(report, name)}" for name in (*_LATENCIES, "tokens/s")]
+    errors = [f"{name} {_median_error(report, name)}" for name in _FIELDS]
     console.paragraph(f"Median errors of the means over policies: {', '.join(errors)}")
     late_s = max(policy.late_s for policy in report.policies)
     if late_s > _LATE_S:
         console.paragraph(f"Requests were submitted up to {milliseconds(late_s)} ms late: the machine was overloaded")
-
-
-_FIELDS = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2el", "tokens/s": "output_throughput"}
 
 
 def _median_error(report: LoadReport, name: str) -> str:
@@ -169,17 +155,16 @@ def _acceptance(policy: PolicyLoad) -> str:
 
 
 def _mean(metrics: LoadMetrics, name: str) -> str:
-    return milliseconds(_LATENCIES[name](metrics).mean) if name in _LATENCIES else speed(metrics.output_throughput)
+    return milliseconds(_latency(metrics, name).mean) if name in _LATENCIES else speed(metrics.output_throughput)
+
+
+def _latency(metrics: LoadMetrics, name: str) -> Percentiles:
+    found: Percentiles = getattr(metrics, f"{_LATENCIES[name]}_s")
+    return found
 
 
 def _percentiles(policy: PolicyLoad) -> Iterator[tuple[str, ...]]:
-    for number, (name, of) in enumerate(_LATENCIES.items()):
-        predicted, measured = of(policy.predicted), of(policy.measured)
-        cells = (
-            milliseconds(value) for pair in zip(_tails(predicted), _tails(measured), strict=True) for value in pair
-        )
-        yield ("" if number else policy.policy, name, *cells)
-
-
-def _tails(values: Percentiles) -> tuple[float, float, float]:
-    return values.p50, values.p95, values.p99
+    for number, name in enumerate(_LATENCIES):
+        before, after = _latency(policy.predicted, name), _latency(policy.measured, name)
+        values = (before.p50, after.p50, before.p95, after.p95, before.p99, after.p99)
+        yield ("" if number else policy.policy, name, *map(milliseconds, values))

@@ -5,7 +5,7 @@ from typing import Any
 
 from swiftspec.artifacts.gain import Verdict
 from swiftspec.cli import console
-from swiftspec.cli.outputs import check_outputs, write_json
+from swiftspec.cli.outputs import check_files, write_json
 from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.engines import engine_named
 from swiftspec.reports.formatting import percent, signed_percent
@@ -33,9 +33,7 @@ def validate_published(asked: ValidateFlags) -> None:
         raise ValueError(f"--loads is {loads} and --speeds is {speeds}; expected one of them")
     file = loads or speeds
     assert file is not None, "one of them is given"
-    check_outputs(
-        inputs={"--loads" if loads else "--speeds": file}, plot=asked.plot, json=asked.json, freeze=asked.freeze
-    )
+    check_files(asked)
     named = None if asked.engine is None else engine_named(asked.engine)
     compare = compare_loads if loads else compare_speeds
     with console.progress("validate") as progress:

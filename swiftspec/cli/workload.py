@@ -8,7 +8,8 @@ from typing import Any
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths
 from swiftspec.artifacts.workload import RequestClass, Workload
 from swiftspec.cli import console
-from swiftspec.cli.outputs import check_outputs, saved, write_json
+from swiftspec.cli.command import refuse, refuse_settings
+from swiftspec.cli.outputs import check_files, saved, write_json
 from swiftspec.cli.settings import DRAWN, REPLAYED, own_settings
 from swiftspec.cli.verbs.data import WorkloadFlags
 from swiftspec.files.reading import shown
@@ -27,23 +28,18 @@ _OF_DRAWN = ("arrivals", "prompt_tokens", "output_tokens", "prompts", "tokenizer
 
 def workload(asked: WorkloadFlags) -> Workload:
     """Make, print and save."""
-    inputs: dict[str, Path | str | None] = {
-        "--prompts": asked.prompts,
-        "--tokenizer": asked.tokenizer,
-        "--trace": asked.trace,
-        "--from": asked.source[1] if asked.source else None,
-    }
-    check_outputs(inputs=inputs, out=asked.out, json=asked.json)
+    check_files(asked, inputs={"--from": asked.source[1] if asked.source else None})
     known = tuple(parse_class(text) for text in asked.classes or ())
     settings = own_settings(asked.settings, {**DRAWN, **REPLAYED})
     if asked.source is None:
-        _refuse_settings(settings, REPLAYED, "it needs --from, which names a load trace")
+        refuse_settings(_among(settings, REPLAYED), "it needs --from, which names a load trace")
         made = _drawn(asked, settings, known or DEFAULT_CLASSES)
     else:
         why = "arrivals and lengths are those of the file that --from names"
-        _refuse(asked, _OF_DRAWN, why)
-        _refuse_settings(settings, DRAWN, why)
-        made = _replayed(asked, settings, known)
+        refuse(asked, _OF_DRAWN, why)
+        refuse_settings(_among(settings, DRAWN), why)
+        name, path = asked.source
+        made = replay(name, path, num_requests=asked.requests, classes=known, seed=asked.seed, **settings)
     made.save(asked.out)
     show_workload(made)
     console.say(f"\n{saved(asked.out)}")
@@ -70,19 +66,6 @@ def _drawn(asked: WorkloadFlags, settings: Mapping[str, Any], classes: Sequence[
     )
 
 
-def _replayed(asked: WorkloadFlags, settings: Mapping[str, Any], classes: Sequence[RequestClass]) -> Workload:
-    assert asked.source is not None, "it is replayed"
-    format_name, path = asked.source
-    return replay(
-        format_name,
-        path,
-        num_requests=asked.requests,
-        classes=classes,
-        seed=asked.seed,
-        **settings,
-    )
-
-
 def parse_class(text: str) -> RequestClass:
     """Class from `NAME:ttft=MS,tpot=MS,share=SHARE`. ValueError naming the flag."""
     name, colon, options = text.partition(":")
@@ -101,18 +84,8 @@ def parse_class(text: str) -> RequestClass:
     return RequestClass.checked(fields, source=f"--class is {shown(text)}")
 
 
-def _refuse(asked: WorkloadFlags, fields: Sequence[str], why: str) -> None:
-    """ValueError if any of these flags is given."""
-    for name in fields:
-        if (value := getattr(asked, name)) is not None:
-            raise ValueError(f"--{name.replace('_', '-')} is {value}; {why}")
-
-
-def _refuse_settings(settings: Mapping[str, Any], known: Collection[str], why: str) -> None:
-    """ValueError if any of these settings is given."""
-    for name, value in settings.items():
-        if name in known:
-            raise ValueError(f"--set {name} is {value}; {why}")
+def _among(settings: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name in known}
 
 
 def _lengths(text: str | None, flag: str) -> Lengths | None:

@@ -1,6 +1,6 @@
 """Plans as command lines of other engines, in the words of their descriptions. No torch, no engine is imported."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -14,14 +14,13 @@ from swiftspec.devices import DEVICES
 from swiftspec.engines import Engine
 from swiftspec.engines.words import LengthRange, Method
 from swiftspec.errors import FieldError
-from swiftspec.export.command import ServerSettings, written
-from swiftspec.export.draft_server import ADDRESS, draft_server_arguments
+from swiftspec.export.command import ServerSettings, server_command
 from swiftspec.export.limits import not_expressed, remarks
 from swiftspec.export.nearest import Runnable, checkpoint, drafter_of, method_of, model_argument, nearest
 from swiftspec.export.result import Export
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.policies import POLICIES, Layout
-from swiftspec.policies.base import drafts_chain, drafts_elsewhere
+from swiftspec.policies.base import Value, drafts_chain, drafts_elsewhere, shape_of
 from swiftspec.policies.effects import Role
 
 # Draft tokens by batch size of chains on some devices, in some processes on a CPU, for at most so many requests.
@@ -31,6 +30,8 @@ __all__ = ["Export", "Lengths", "export_plan", "expressible", "length_ranges"]
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _DTYPES |= {name: name for name in _DTYPES.values()}
+ADDRESS = "ipc:///tmp/swiftspec-draft"
+_MOST_RUNNING = 64  # requests, whose caches a draft server allocates when it starts; all others decode plainly
 _NEVER = "Draft tokens by batch size: {engine} always drafts as many."
 _NOT_IMITATED = "Draft tokens by batch size: one mean acceptance holds for all lengths, so their number is fixed."
 # vllm/config/vllm.py of 0.32 and sglang/srt/speculative/adaptive_spec_params.py of 0.5.23 switch schedules off then,
@@ -137,7 +138,7 @@ def export_plan(
     served = replace(served, **_assumed(plan, found, engine, served, max_running=asked))
     if imitated is not None:
         served = _imitating(served, imitated)
-    command = written(engine, engine.command, served)
+    command = server_command(engine, served)
     return Export(
         engine=engine.name,
         full_name=engine.full_name,
@@ -150,9 +151,7 @@ def export_plan(
         basis=found.basis,
         arguments=command.arguments,
         environment=dict(command.environment),
-        draft_server=draft_server_arguments(
-            plan, found, draft=served.draft or "", address=address, max_running=served.max_running
-        ),
+        draft_server=tuple(_draft_server(plan, found, served)) if is_apart else (),
         files=dict(command.files),
         configuration=dict(command.configuration),
         schedule=command.schedule,
@@ -205,6 +204,31 @@ def _assumed(
         ranks = 1 if engine.limits_of_all_ranks else served.layout.dp
         assumed["max_running"] = limits.requests * ranks
     return assumed
+
+
+def _draft_server(plan: Plan, found: Runnable, served: ServerSettings) -> Iterator[str]:
+    """Words of the command of a draft server, for an engine that asks one."""
+    devices = plan.candidates[found.policy.name].groups[Role.DRAFT]
+    device = plan.draft_device or plan.device
+    cores = DEVICES[device].cores if device in DEVICES else len(devices) if device == "cpu" else 0
+    if not cores:
+        yield from ("env", f"CUDA_VISIBLE_DEVICES={devices[0]}")
+    yield from ("swiftspec", "serve", "--role", "draft", "--draft", served.draft or "")
+    yield from ("--policy", found.policy.name, "--address", served.address)
+    if cores:
+        yield from ("--devices", str(cores))
+    settings = {name: _written(value) for name, value in shape_of(found.policy).items()}
+    if served.max_running is not None:
+        settings["max_running"] = str(min(served.max_running, _MOST_RUNNING))
+    if plan.longest_request:
+        settings["max_context"] = str(plan.longest_request)
+    if not cores:
+        settings["device"] = "cuda"
+    yield from ("--set", ",".join(f"{name}={value}" for name, value in settings.items()))
+
+
+def _written(value: Value) -> str:
+    return ":".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _imitating(served: ServerSettings, trace: AcceptanceTrace) -> ServerSettings:

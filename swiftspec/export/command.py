@@ -1,8 +1,8 @@
-"""The command of a served plan in an engine's words: the one writer of all engines."""
+"""The command of a served plan in an engine's words, for all engines; and as a server of this machine takes it."""
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
@@ -11,13 +11,14 @@ from swiftspec.artifacts.plan import GroupMemory
 from swiftspec.engines import Engine
 from swiftspec.engines.description import StepLimits
 from swiftspec.engines.words import CommandWords, LengthRange, Method, Value, Words
+from swiftspec.errors import FieldError
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 from swiftspec.policies.trees.eagle2 import Eagle2Tree
 
-__all__ = ["Command", "ServerSettings", "written"]
+__all__ = ["Command", "ServerSettings", "local_arguments", "server_command"]
 
 _FP8 = "Weights in fp8: {engine} reads them from the checkpoint; name one in fp8 in place of {model}."
 
@@ -238,8 +239,14 @@ class Command:
     remarks: tuple[str, ...] = ()
 
 
-def written(engine: Engine, words: CommandWords, served: ServerSettings) -> Command:
-    """Options, variables and files of the engine's server, and what to know of them."""
+def server_command(engine: Engine, served: ServerSettings) -> Command:
+    """Options, variables and files of the engine's server, and what to know of them.
+
+    FieldError: for an engine that needs no command.
+    """
+    words = engine.command
+    if words is None:
+        raise FieldError("engine", engine.name, "it is no other engine's server")
     files: dict[str, str] = {}
     if served.schedule and engine.schedule is not None:
         value = engine.schedule.write(served.schedule)
@@ -247,8 +254,9 @@ def written(engine: Engine, words: CommandWords, served: ServerSettings) -> Comm
             files[name], value = str(value), name
         served = replace(served, written_schedule=value)
     speculation, placed = _speculation(engine, served), dict[str, Any]()
+    method = None if served.method is None else engine.methods[served.method]
     if words.file:
-        settings = _filled(words.settings, served) | _settings(engine, served)
+        settings = _filled(words.settings, served) | (_filled(method.settings, served) if method else {})
         settings |= {words.speculation: speculation} if speculation else {}
         if settings:
             files[words.file] = _yaml(settings)
@@ -257,7 +265,7 @@ def written(engine: Engine, words: CommandWords, served: ServerSettings) -> Comm
         placed = {words.speculation: json.dumps(speculation)} if speculation else {}
     else:
         placed = speculation = {name: value if value is True else str(value) for name, value in speculation.items()}
-    options = {} if served.method is None else _filled(engine.methods[served.method].options, served)
+    options = _filled(method.options, served) if method else {}
     variables = engine.imitation.environment if served.rates is not None and engine.imitation else {}
     return Command(
         arguments=(
@@ -273,6 +281,34 @@ def written(engine: Engine, words: CommandWords, served: ServerSettings) -> Comm
     )
 
 
+def local_arguments(
+    engine: Engine,
+    arguments: Sequence[str],
+    *,
+    target: str,
+    device: str,
+    port: int,
+    python: str | None = None,
+    options: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """An exported command's arguments, for a server at a port of this machine.
+
+    python: of the engine's own environment; its program is found in PATH without. options: further words, which may
+    change those before them.
+
+    FieldError: if the engine is no Python program.
+    """
+    words = engine.command
+    assert words is not None, "exported commands have words"
+    program, given = arguments[: len(words.program)], arguments[len(words.program) :]
+    if python is not None:
+        if not words.module:
+            raise FieldError("python", python, f"{engine.full_name} is no Python program")
+        program = (python, *(target if word is Value.TARGET else str(word) for word in words.module))
+    local = words.cpu_options if device == "cpu" else ()
+    return (*program, *given, *local, "--host", "127.0.0.1", "--port", str(port), *options)
+
+
 def _speculation(engine: Engine, served: ServerSettings) -> dict[str, Any]:
     if served.method is None:
         return {}
@@ -283,10 +319,6 @@ def _speculation(engine: Engine, served: ServerSettings) -> dict[str, Any]:
         found |= _filled(engine.imitation.words, served)
         found |= _filled(engine.imitation.draft_words, served) if served.draft is not None else {}
     return found
-
-
-def _settings(engine: Engine, served: ServerSettings) -> dict[str, Any]:
-    return {} if served.method is None else _filled(engine.methods[served.method].settings, served)
 
 
 def _not_expressed(engine: Engine, words: CommandWords, served: ServerSettings) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from swiftspec.artifacts.plan import Candidate, Plan, described
 from swiftspec.engines import Engine
@@ -90,9 +89,7 @@ def model_argument(name: str, engine: Engine) -> str:
 def checkpoint(model: str, engine: Engine) -> tuple[str | None, str]:
     """A draft as engines name it, None where it comes with its target; and a sentence if the plan names none."""
     drafter = drafter_of(model)
-    if is_model_directory(model) and model not in model_names():
-        return model_argument(model, engine), ""
-    if drafter is Method.MODEL:
+    if drafter is Method.MODEL or (is_model_directory(model) and model not in model_names()):
         return model_argument(model, engine), ""
     if drafter is Method.MTP:
         return None, "The MTP layers are those of the target's checkpoint; a target without them has no such draft."
@@ -120,16 +117,6 @@ class Runnable:
     def describe(self) -> str:
         """`serial_chain 8 (num_draft_tokens=4)`."""
         return described(self.policy.name, str(self.num_devices), shape_of(self.policy))
-
-
-class _Placement(NamedTuple):
-    """A policy on devices, before an engine divides it; fields as of `Runnable`. parts: of the target."""
-
-    policy: Policy
-    num_devices: int
-    parts: int
-    tokens_per_s: float | None
-    basis: str
 
 
 def has_policy(engine: Engine, policy: Policy, drafter: Method) -> bool:
@@ -179,7 +166,10 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
         )
     else:
         raise _nothing_like(planned, policy, engine, drafter)
-    found = _Placement(policy, devices, ranks if plan.device == "cpu" else devices, speed, basis)
+    parts = ranks if plan.device == "cpu" else devices
+    found = Runnable(
+        policy=policy, num_devices=devices, degree=parts, draft_degree=parts, tokens_per_s=speed, basis=basis
+    )
     return _divided(plan, found, engine)
 
 
@@ -209,7 +199,7 @@ def _like(policy: Policy, candidates: Sequence[Candidate]) -> Candidate | None:
     return None
 
 
-def _divided(plan: Plan, placed: _Placement, engine: Engine) -> Runnable:
+def _divided(plan: Plan, placed: Runnable, engine: Engine) -> Runnable:
     """Divided as planned, or into the most parts that divide the heads; of both models if the draft follows."""
     target = _spec(plan.target.model, plan.layout)
     draft = _spec(plan.draft.model, plan.layout) if placed.policy.layout is Layout.COLOCATED else None
@@ -219,22 +209,17 @@ def _divided(plan: Plan, placed: _Placement, engine: Engine) -> Runnable:
 
     degree = next(
         parts
-        for parts in range(placed.parts, 0, -1)
+        for parts in range(placed.degree, 0, -1)
         if divides(target, parts) and (engine.leaves_draft_whole or divides(draft, parts))
     )
-    fits = degree == placed.parts
+    draft_degree = degree // (target.attention_ranks if target else 1) if divides(draft, degree) else 1
+    if degree == placed.degree:
+        return replace(placed, draft_degree=draft_degree)
     basis = (
-        f"Another plan, not predicted: {degree} devices instead of {placed.parts}, since {engine.full_name} divides a "
+        f"Another plan, not predicted: {degree} devices instead of {placed.degree}, since {engine.full_name} divides a "
         "model only by a number that divides its heads."
     )
-    return Runnable(
-        policy=placed.policy,
-        num_devices=placed.num_devices if fits else degree,
-        degree=degree,
-        draft_degree=degree // (target.attention_ranks if target else 1) if divides(draft, degree) else 1,
-        tokens_per_s=placed.tokens_per_s if fits else None,
-        basis=placed.basis if fits else basis,
-    )
+    return replace(placed, num_devices=degree, degree=degree, draft_degree=draft_degree, tokens_per_s=None, basis=basis)
 
 
 def _spec(name: str, layout: str) -> ModelSpec | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from swiftspec.engines import Engine
-from swiftspec.export.local import local_arguments
+from swiftspec.export.command import local_arguments
 from swiftspec.external.server import RunningServer, ServerCommand, draft_server, started
 from swiftspec.files.writing import write_output
 from swiftspec.machine import free_port

@@ -1,8 +1,8 @@
 """The plugin's options and the files they name, read and checked before any test runs."""
 
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 __all__ = ["Suite", "add_options", "read_suite"]
 
 _REPEATS = 3  # as `swiftspec validate` has it
-_OPTIONS = ("plan", "prompts", "profile", "trace", "policies", "repeats", "limit", "max_new_tokens", "json")
 _Value = TypeVar("_Value")
 
 
@@ -39,19 +38,28 @@ class Suite:
 def add_options(parser: pytest.Parser) -> None:
     """Add the options, as one group in pytest's --help."""
     group = parser.getgroup("swiftspec", "swiftspec: check the predictions of a plan on this machine")
+    for name, (metavar, kind, text) in _OPTIONS.items():
+        group.addoption(_flag(name), metavar=metavar, type=kind, default=None, help=text)
 
-    def add(name: str, metavar: str, text: str, kind: Callable[[str], object]) -> None:
-        group.addoption(f"--swiftspec-{name}", metavar=metavar, type=kind, default=None, help=text)
 
-    add("plan", "FILE", "Plan whose policies are measured, as `swiftspec plan --out FILE` writes it.", Path)
-    add("prompts", "FILE", "Prompts to measure with: JSON lines, each with a `prompt`.", Path)
-    add("profile", "FILE", "Where the plan's profile is now. Default: where the plan says.", Path)
-    add("trace", "FILE", "Where the plan's trace is now. Default: where the plan says.", Path)
-    add("policies", "A,B", "Measure only these policies and the chosen one. Default: every policy of the plan.", str)
-    add("repeats", "N", f"Repetitions; speeds are their medians. Default: {_REPEATS}.", _positive)
-    add("limit", "N", "Use at most N prompts, spread over the file. Default: all.", _positive)
-    add("max-new-tokens", "N", "Output tokens per prompt at most. Default: the plan's.", _positive)
-    add("json", "FILE", "Write the whole report, as `swiftspec validate --json FILE` does.", Path)
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"{text!r}; expected a whole number from 1 on")
+    return int(text)
+
+
+# Option: how its value is written, what makes it of that, and its help.
+_OPTIONS: Mapping[str, tuple[str, Callable[[str], object], str]] = {
+    "plan": ("FILE", Path, "Plan whose policies are measured, as `swiftspec plan --out FILE` writes it."),
+    "prompts": ("FILE", Path, "Prompts to measure with: JSON lines, each with a `prompt`."),
+    "profile": ("FILE", Path, "Where the plan's profile is now. Default: where the plan says."),
+    "trace": ("FILE", Path, "Where the plan's trace is now. Default: where the plan says."),
+    "policies": ("A,B", str, "Measure only these policies and the chosen one. Default: every policy of the plan."),
+    "repeats": ("N", _positive, f"Repetitions; speeds are their medians. Default: {_REPEATS}."),
+    "limit": ("N", _positive, "Use at most N prompts, spread over the file. Default: all."),
+    "max_new_tokens": ("N", _positive, "Output tokens per prompt at most. Default: the plan's."),
+    "json": ("FILE", Path, "Write the whole report, as `swiftspec validate --json FILE` does."),
+}
 
 
 def read_suite(config: pytest.Config) -> Suite | None:
@@ -97,21 +105,13 @@ def _read(config: pytest.Config) -> Suite:
 
 def _read_planned(config: pytest.Config, path: Path) -> "Planned":
     """The plan with its profile and trace, which may have been moved but not changed."""
-    from swiftspec.artifacts.basis import path_of, read_profile, read_trace
     from swiftspec.artifacts.plan import Plan
     from swiftspec.artifacts.planned import Planned
 
     plan = Plan.load(path)
     moved = {name: file for name in ("profile", "trace") if (file := config.getoption(f"swiftspec_{name}"))}
     bases = {name: getattr(plan, name).model_copy(update={"path": str(file.resolve())}) for name, file in moved.items()}
-    found = plan.model_copy(update=bases)
-    return Planned(
-        plan=plan,
-        profile=read_profile(found, path),
-        trace=read_trace(found, path),
-        profile_path=path_of(found.profile, path),
-        trace_path=path_of(found.trace, path),
-    )
+    return replace(Planned.of(plan.model_copy(update=bases), path), plan=plan)
 
 
 def _check_output(path: Path, *, inputs: Sequence[Path | None]) -> None:
@@ -136,9 +136,3 @@ def _checked(name: str, read: Callable[[], _Value]) -> _Value:
 
 def _flag(name: str) -> str:
     return f"--swiftspec-{name.replace('_', '-')}"
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ArgumentTypeError(f"{text!r}; expected a whole number from 1 on")
-    return int(text)

@@ -20,33 +20,40 @@ from swiftspec.reports.model import (
     texts,
 )
 
-__all__ = ["devices", "splits"]
+__all__ = ["devices", "fastest_first", "groups", "splits"]
 
 
 def splits(plan: Plan) -> Section | None:
     """tokens/s of every policy at its best on every split; shared and separate groups in maps of their own."""
     if not plan.explored:
         return None
-    together = [cell for cell in plan.explored if "+" not in cell.split]
-    apart = [cell for cell in plan.explored if "+" in cell.split]
     text = (
         "Tokens/s of the best shape simulated; the chosen one is framed. ~ marks an estimate from short simulations. "
         "A dash: nothing was simulated, because it does not fit or cannot win."
     )
-    maps = [
-        _heat_map(plan, cells, title)
-        for title, cells in (("One group of devices", together), ("Split target+draft", apart))
-        if cells
-    ]
+    together, apart = groups(plan)
+    named = (("One group of devices", together), ("Split target+draft", apart))
+    maps = [_heat_map(plan, cells, title) for title, cells in named if cells]
     return Section(key="splits", title="Every split and policy", parts=maps, caption=text, sources=SIMULATED)
+
+
+def groups(plan: Plan) -> tuple[list[Explored], list[Explored]]:
+    """Explored options on one group of devices, and on one for each model."""
+    together = [cell for cell in plan.explored if "+" not in cell.split]
+    return together, [cell for cell in plan.explored if "+" in cell.split]
+
+
+def fastest_first(explored: Sequence[Explored]) -> list[str]:
+    """Policies by their best tokens/s."""
+    best: dict[str, float] = {}
+    for cell in explored:
+        best[cell.policy] = max(cell.tokens_per_s, best.get(cell.policy, 0.0))
+    return sorted(best, key=lambda policy: -best[policy])
 
 
 def _heat_map(plan: Plan, explored: Sequence[Explored], title: str) -> Table:
     """Policies, fastest first, and splits, the longer list down the page."""
-    best: dict[str, float] = {}
-    for cell in explored:
-        best[cell.policy] = max(cell.tokens_per_s, best.get(cell.policy, 0.0))
-    policies = sorted(best, key=lambda policy: -best[policy])
+    policies = fastest_first(explored)
     splits = sorted({cell.split for cell in explored}, key=_split_order)
     cells = {pair: _heat_cell(plan, cell) for cell in explored for pair in permutations((cell.policy, cell.split))}
     corner, down, across = "policy", policies, splits

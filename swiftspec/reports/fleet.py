@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from swiftspec.artifacts.fleet import Drafting, DraftLength, Fleet, LoadPoint, ReplicaKind
+from swiftspec.artifacts.fleet import Drafting, Fleet, LoadPoint, ReplicaKind
 from swiftspec.artifacts.plan import Plan
 from swiftspec.reports.formatting import count, milliseconds, money, percent, speed
 from swiftspec.reports.model import SIMULATED, Curve, Curves, Point, Row, Section, Table, numbers, texts
@@ -88,10 +88,22 @@ def _classes(found: Fleet) -> Section:
 
 
 def _lengths(found: Fleet) -> Section:
+    rows = [
+        Row(
+            (
+                str(best.batch),
+                str(best.num_draft_tokens),
+                speed(best.tokens_per_s),
+                speed(best.plain_tokens_per_s),
+                f"{best.tokens_per_s / best.plain_tokens_per_s:.2f}x",
+            )
+        )
+        for best in found.draft_lengths
+    ]
     table = Table(
         title="Best draft length of a serial chain on these devices, by batch",
         columns=numbers("batch", "draft tokens", "tokens/s", "without a draft", "gain"),
-        rows=[Row(_length_cells(best)) for best in found.draft_lengths],
+        rows=rows,
     )
     return Section(key="lengths", title="Draft length by batch", parts=[table], sources=SIMULATED)
 
@@ -173,17 +185,6 @@ def _front_cells(fleet: Fleet, kind: ReplicaKind, point: LoadPoint) -> tuple[str
     )
 
 
-def _length_cells(best: DraftLength) -> tuple[str, ...]:
-    gain = best.tokens_per_s / best.plain_tokens_per_s
-    return (
-        str(best.batch),
-        str(best.num_draft_tokens),
-        speed(best.tokens_per_s),
-        speed(best.plain_tokens_per_s),
-        f"{gain:.2f}x",
-    )
-
-
 def _per_device(kind: ReplicaKind, point: LoadPoint) -> float:
     return point.tokens_per_s / kind.num_devices
 
@@ -203,7 +204,7 @@ def _fronts(found: Fleet) -> Iterator[Curve]:
 
 
 def _on_front(kind: ReplicaKind, point: LoadPoint) -> Point:
-    per_device = point.tokens_per_s / kind.num_devices
+    per_device = _per_device(kind, point)
     title = f"{kind.name}: {speed(point.user_tokens_per_s)} tokens/s per user, {speed(per_device)} per device"
     return Point(point.user_tokens_per_s, per_device, title)
 

@@ -73,8 +73,14 @@ def plan_sections(
 
 def _answer(plan: Plan) -> Section:
     """The choice as a title, what to doubt, whose engine, and the figures that explain it."""
-    if plan.under_load is not None:
-        return _answer_under_load(plan, plan.under_load)
+    answer = _answer_alone(plan) if plan.under_load is None else _answer_under_load(plan, plan.under_load)
+    title, caption, figures = answer
+    parts = (*_doubts(plan), Facts(figures, _rests_on(plan.chosen)))
+    return Section(key="answer", title=title, caption=caption, parts=parts, sources=SIMULATED)
+
+
+def _answer_alone(plan: Plan) -> tuple[str, str, dict[str, str]]:
+    """Title, caption and figures: what one request at a time gets."""
     chosen, metrics = plan.chosen, plan.chosen.prediction.metrics
     speeds = _interval(chosen, limit=chosen.prediction.tokens_per_s_high)
     title = f"{chosen.policy} {chosen.split} gives one user {speed(speeds.value)} tokens/s (95 % interval {speeds})"
@@ -86,16 +92,10 @@ def _answer(plan: Plan) -> Section:
         "tokens per round": f"{metrics.figures.tokens_per_round:.2f}",
         "of the speed of light": percent(metrics.light_fraction),
     }
-    return Section(
-        key="answer",
-        title=title,
-        caption=f"with {shape}" if (shape := shape_text(chosen.describe())) else "",
-        parts=(*_doubts(plan), Facts(figures, _rests_on(chosen))),
-        sources=SIMULATED,
-    )
+    return title, f"with {shape}" if (shape := shape_text(chosen.describe())) else "", figures
 
 
-def _answer_under_load(plan: Plan, load: UnderLoad) -> Section:
+def _answer_under_load(plan: Plan, load: UnderLoad) -> tuple[str, str, dict[str, str]]:
     """The same for many requests: what they get, and under which limits."""
     chosen, predicted = plan.chosen, load.predictions[plan.chosen.policy]
     metrics, within = predicted.metrics, " within their limits" if load.goal.is_limited else ""
@@ -120,14 +120,7 @@ def _answer_under_load(plan: Plan, load: UnderLoad) -> Section:
         figures["drafting gains (90 %)"] = f"{plan.gain.low:.2f} to {plan.gain.high:.2f} times"
     shape = shape_text(chosen.describe())
     what = ", ".join(filter(None, (f"with {shape}" if shape else "", where)))
-    caption = ". ".join(filter(None, (what, stated_limits(load))))
-    return Section(
-        key="answer",
-        title=title,
-        caption=caption,
-        parts=(*_doubts(plan), Facts(figures, _rests_on(chosen))),
-        sources=SIMULATED,
-    )
+    return title, ". ".join(filter(None, (what, stated_limits(load)))), figures
 
 
 def _doubts(plan: Plan) -> Iterator[Part]:

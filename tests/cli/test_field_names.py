@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 
 from swiftspec.cli.app import app
-from swiftspec.cli.field_names import flag_of
+from swiftspec.cli.command import flag_of
 from swiftspec.errors import FieldError
 
 PACKAGE = Path(__file__).resolve().parents[2] / "swiftspec"

@@ -13,7 +13,7 @@ from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.engines.vllm import VLLM
 from swiftspec.engines.words import LengthRange, Method
 from swiftspec.export import export_plan
-from swiftspec.export.command import ServerSettings, written
+from swiftspec.export.command import ServerSettings, server_command
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.for_device import plan_for
@@ -114,7 +114,7 @@ def test_every_word_has_an_attribute_of_a_plan_to_fill_it(engine: Engine) -> Non
             max_running=8,
             rates=(0.8, 0.5, 0.3),
         )
-        command = written(engine, engine.command, served)
+        command = server_command(engine, served)
         assert command.configuration
         assert "None" not in command.arguments
         assert not any("Value." in word or "policy." in word for word in command.arguments)

@@ -6,7 +6,7 @@ import pytest
 
 from swiftspec.engines import engine_named
 from swiftspec.errors import FieldError
-from swiftspec.export.local import local_arguments
+from swiftspec.export.command import local_arguments
 from swiftspec.export.nearest import model_argument
 
 WRITTEN = ("vllm", "serve", "/models/target", "--dtype", "float32")

@@ -26,8 +26,7 @@ from swiftspec.artifacts.prompts import read_prompts
 from swiftspec.cli import console
 from swiftspec.engine.model.weights.inflate import write_inflated
 from swiftspec.engines import engine_named
-from swiftspec.export.command import ServerSettings
-from swiftspec.export.local import server_command
+from swiftspec.export.command import ServerSettings, server_command
 from swiftspec.export.nearest import drafter_of, method_of
 from swiftspec.external.engine import EngineHere
 from swiftspec.external.server import ServerError

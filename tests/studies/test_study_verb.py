@@ -66,7 +66,7 @@ def test_studies_are_imported_by_one_module_and_when_one_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("swiftspec.cli.kinds", "def run():\n    from swiftspec.studies.backtest.rows import Row"),
+        ("swiftspec.cli.drafts", "def run():\n    from swiftspec.studies.backtest.rows import Row"),
         ("swiftspec.cli.app", "def run():\n    from swiftspec.studies.backtest.rows import Row"),
         ("swiftspec.api.serving", "from swiftspec.studies import latency_law"),
         ("swiftspec.studies.atts.driver", "from swiftspec.cli.app import main"),

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated
 
-from swiftspec.api.validating_load import validate_load
+from swiftspec.api.validating import validate_load
 from swiftspec.artifacts.load_report import LoadReport, PolicyLoad
 from swiftspec.artifacts.planned import Planned
 from swiftspec.cli import console

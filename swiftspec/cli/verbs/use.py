@@ -1,4 +1,4 @@
-"""Options of the verbs that use a plan: to decode, to serve, or as another engine's command."""
+"""Options of the verbs that use a plan, to decode, to serve, or as another engine's command; and of the demo."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 from swiftspec.cli import flags
 from swiftspec.cli.settings import SERVER, listed
 
-__all__ = ["ExportFlags", "RunFlags", "ServeFlags"]
+__all__ = ["DemoFlags", "ExportFlags", "RunFlags", "ServeFlags"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,4 +167,28 @@ class ExportFlags:
         str | None, typer.Option(metavar="M", help="The draft's checkpoint, if the plan names none, e.g. of a head.")
     ] = None
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the command as a shell script.")] = None
+    json: flags.Json = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoFlags:
+    """Do all of this on the bundled pair, in a few minutes.
+
+    It times the machine first and does as much as fits the budget. It reports what it left out, how long everything
+    took, and whether the machine was busy.
+
+    \b
+    Examples:
+      swiftspec demo --dir swiftspec-demo --plot
+      swiftspec demo --budget-minutes 3
+    """
+
+    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder for the files.")] = Path(
+        "swiftspec-demo"
+    )
+    devices: Annotated[int | None, typer.Option(min=1, help="Cores. Default: two, if there are.")] = None
+    budget_minutes: Annotated[
+        float, typer.Option(min=1, metavar="MIN", help="Time limit; the size of everything is chosen to fit it.")
+    ] = 8.0
+    plot: Annotated[bool, typer.Option("--plot", help="Also draw figures, in the same folder.")] = False
     json: flags.Json = None

@@ -17,8 +17,7 @@ from swiftspec.artifacts.served import Served
 from swiftspec.engines import Engine, engine_named
 from swiftspec.engines.words import LengthRange, Method
 from swiftspec.errors import FieldError
-from swiftspec.export.command import ServerSettings
-from swiftspec.export.local import server_command
+from swiftspec.export.command import ServerSettings, server_command
 from swiftspec.export.nearest import drafter_of, has_policy, method_of, model_argument
 from swiftspec.external.engine import EngineHere
 from swiftspec.loadtest.client import ServerClient

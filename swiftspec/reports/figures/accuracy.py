@@ -1,13 +1,14 @@
 """Figures that compare predictions with measured or published results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from swiftspec.artifacts.metrics import Figures
 from swiftspec.artifacts.plan import Candidate
-from swiftspec.artifacts.report import PolicyReport, Report
+from swiftspec.artifacts.report import Report
 from swiftspec.reports.figures.style import BLUE, COLOURS, GREY, ORANGE, new_figure
 
 __all__ = ["backtest_errors", "errors", "predicted_vs_measured", "tournament"]
@@ -17,9 +18,9 @@ def predicted_vs_measured(report: Report) -> Figure:
     """tokens/s, round duration and tokens per round of every policy, predicted and measured."""
     figure = Figure(figsize=(12, 4.2), layout="constrained")
     panels: Sequence[Axes] = figure.subplots(1, 3)
-    _bars(panels[0], report, "speed (tokens/s)", [_speeds(policy) for policy in report.policies])
-    _bars(panels[1], report, "round, median (ms)", [_rounds_ms(policy) for policy in report.policies])
-    _bars(panels[2], report, "tokens per round", [_tokens_per_round(policy) for policy in report.policies])
+    _bars(panels[0], report, "speed (tokens/s)", lambda figures: figures.tokens_per_s)
+    _bars(panels[1], report, "round, median (ms)", lambda figures: figures.round_s.median * 1e3)
+    _bars(panels[2], report, "tokens per round", lambda figures: figures.tokens_per_round)
     repeats = [(number, value) for number, policy in enumerate(report.policies) for value in policy.repeats]
     panels[0].plot(
         [number + 0.2 for number, _ in repeats],
@@ -34,26 +35,15 @@ def predicted_vs_measured(report: Report) -> Figure:
     return figure
 
 
-def _bars(axes: Axes, report: Report, label: str, pairs: Sequence[tuple[float, float]]) -> None:
-    numbers = np.arange(len(pairs))
-    axes.bar(numbers - 0.2, [pair[0] for pair in pairs], 0.38, color=ORANGE, label="predicted")
-    axes.bar(numbers + 0.2, [pair[1] for pair in pairs], 0.38, color=BLUE, label="measured")
+def _bars(axes: Axes, report: Report, label: str, of: Callable[[Figures], float]) -> None:
+    numbers = np.arange(len(report.policies))
+    predicted, measured = zip(*((of(each.predicted), of(each.measured)) for each in report.policies), strict=True)
+    axes.bar(numbers - 0.2, predicted, 0.38, color=ORANGE, label="predicted")
+    axes.bar(numbers + 0.2, measured, 0.38, color=BLUE, label="measured")
     names = [policy.policy for policy in report.policies]
     axes.set_xticks(numbers, names, rotation=15, ha="right")
     axes.set_ylabel(label)
     axes.grid(visible=True, axis="y", alpha=0.3)
-
-
-def _speeds(policy: PolicyReport) -> tuple[float, float]:
-    return policy.predicted.tokens_per_s, policy.measured.tokens_per_s
-
-
-def _rounds_ms(policy: PolicyReport) -> tuple[float, float]:
-    return policy.predicted.round_s.median * 1e3, policy.measured.round_s.median * 1e3
-
-
-def _tokens_per_round(policy: PolicyReport) -> tuple[float, float]:
-    return policy.predicted.tokens_per_round, policy.measured.tokens_per_round
 
 
 def tournament(candidates: Sequence[Candidate], report: Report | None) -> Figure:

@@ -4,12 +4,11 @@ from collections.abc import Sequence, Set
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from swiftspec.artifacts.kinds import KindComparison
 from swiftspec.policies.effects import Role
-from swiftspec.reports.figures.recordings import PHASE_COLOURS
+from swiftspec.reports.figures.recordings import PHASE_COLOURS, phase_patches
 from swiftspec.reports.figures.style import COLOURS, GREY
 from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
 
@@ -63,7 +62,7 @@ def shared_steps(timelines: Sequence[Timeline], *, num_requests: int = 6, num_ro
     """
     figure = Figure(figsize=(12, 0.9 + 0.55 * num_requests), layout="constrained")
     present = _draw_window(figure.subplots(), timelines, num_requests, num_rounds)
-    return _finished(figure, present, "Requests that share steps; numbers are rows")
+    return _finished(figure, present)
 
 
 def shared_steps_compared(
@@ -76,13 +75,13 @@ def shared_steps_compared(
     present |= _draw_window(below, measured, num_requests, num_rounds)
     above.set_title("simulated")
     below.set_title("measured")
-    return _finished(figure, present, "Requests that share steps; numbers are rows")
+    return _finished(figure, present)
 
 
-def _finished(figure: Figure, present: Set[Phase], title: str) -> Figure:
-    handles = [Patch(color=colour, label=phase.value) for phase, colour in PHASE_COLOURS.items() if phase in present]
+def _finished(figure: Figure, present: Set[Phase]) -> Figure:
+    handles = phase_patches(present)
     figure.legend(handles=handles, ncols=len(handles), loc="outside lower center", frameon=False)
-    figure.suptitle(title)
+    figure.suptitle("Requests that share steps; numbers are rows")
     return figure
 
 

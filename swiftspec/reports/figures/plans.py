@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from swiftspec.artifacts.plan import Explored, Plan
+from swiftspec.reports.explored import fastest_first, groups
 from swiftspec.reports.figures.style import BLUE, COLOURS, GREY, VERMILION, new_figure
 from swiftspec.timing.latency import Latency
 
@@ -16,14 +17,12 @@ __all__ = ["forward_parts", "heat_map", "sensitivity", "speed_against_devices"]
 
 def heat_map(plan: Plan) -> Figure:
     """tokens/s of every policy at its best on every split that was simulated; the choice is framed."""
-    together = [cell for cell in plan.explored if "+" not in cell.split]
-    apart = [cell for cell in plan.explored if "+" in cell.split]
-    groups = [(title, cells) for title, cells in (("one group", together), ("target+draft", apart)) if cells]
-    ratios = [len({cell.split for cell in cells}) + 2 for _, cells in groups]
+    named = [(title, cells) for title, cells in zip(("one group", "target+draft"), groups(plan), strict=True) if cells]
+    ratios = [len({cell.split for cell in cells}) + 2 for _, cells in named]
     figure = Figure(figsize=(10, 4), layout="constrained")
-    panels = figure.subplots(1, len(groups), width_ratios=ratios, squeeze=False)[0]
+    panels = figure.subplots(1, len(named), width_ratios=ratios, squeeze=False)[0]
     fastest = max(cell.tokens_per_s for cell in plan.explored)
-    for axes, (title, cells) in zip(panels, groups, strict=True):
+    for axes, (title, cells) in zip(panels, named, strict=True):
         _heat(axes, cells, chosen=(plan.chosen.policy, plan.chosen.split), fastest=fastest)
         axes.set(xlabel=f"devices, {title}")
     figure.suptitle(f"tokens/s of every policy at its best on every split, {plan.num_devices} x {plan.device}")
@@ -31,10 +30,7 @@ def heat_map(plan: Plan) -> Figure:
 
 
 def _heat(axes: Axes, cells: Sequence[Explored], *, chosen: tuple[str, str], fastest: float) -> None:
-    best: dict[str, float] = {}
-    for cell in cells:
-        best[cell.policy] = max(cell.tokens_per_s, best.get(cell.policy, 0.0))
-    policies = sorted(best, key=lambda policy: -best[policy])
+    policies = fastest_first(cells)
     splits = sorted({(cell.num_devices, cell.split) for cell in cells})
     speeds = np.full((len(policies), len(splits)), np.nan)
     for cell in cells:

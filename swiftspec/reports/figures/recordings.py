@@ -1,5 +1,6 @@
 """Figures of recordings: profiles, traces, timelines."""
 
+from collections.abc import Set
 from itertools import groupby
 
 import numpy as np
@@ -11,7 +12,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.reports.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW, new_figure
 from swiftspec.timing.timeline import Phase, Timeline
 
-__all__ = ["PHASE_COLOURS", "acceptance_by_rank", "step_latency", "timeline_rounds"]
+__all__ = ["PHASE_COLOURS", "acceptance_by_rank", "phase_patches", "step_latency", "timeline_rounds"]
 
 PHASE_COLOURS = {
     Phase.PREFILL: GREEN,
@@ -26,6 +27,11 @@ PHASE_COLOURS = {
     Phase.COMMIT: YELLOW,
 }
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def phase_patches(present: Set[Phase]) -> list[Patch]:
+    """Patches of a legend, of the phases that are drawn."""
+    return [Patch(color=colour, label=phase.value) for phase, colour in PHASE_COLOURS.items() if phase in present]
 
 
 def acceptance_by_rank(trace: AcceptanceTrace, *, num_ranks: int = 16) -> Figure:
@@ -90,8 +96,7 @@ def timeline_rounds(timeline: Timeline, *, first: int = 5, num_rounds: int = 10)
             facecolors=PHASE_COLOURS[span.phase],
             linewidth=0,
         )
-    present = {span.phase for span in spans}
-    handles = [Patch(color=colour, label=phase.value) for phase, colour in PHASE_COLOURS.items() if phase in present]
+    handles = phase_patches({span.phase for span in spans})
     axes.legend(handles=handles, ncols=len(handles), loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False)
     axes.set(
         xlabel="time (ms)",
