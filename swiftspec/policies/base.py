@@ -273,9 +273,9 @@ def drafts_chain(policy: Policy) -> bool:
 def drafts_elsewhere(policy: Policy) -> bool:
     """Whether its draft program can draft for a target of another engine: one that verifies chains, by whole forwards.
 
-    That engine sends verdicts and nothing beside them.
+    That engine sends verdicts and nothing beside them, and verifies whatever has been drafted in every step.
     """
-    is_plain = not (policy.verifies_trees or policy.exits or sends_features(policy))
+    is_plain = not (policy.verifies_trees or policy.exits or sends_features(policy) or policy.num_batches > 1)
     return policy.layout is Layout.DISAGGREGATED and policy.target_groups == 1 and is_plain
 
 
