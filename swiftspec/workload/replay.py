@@ -13,8 +13,7 @@ from swiftspec.files.document import Origin, file_sha256
 from swiftspec.files.reading import shown
 from swiftspec.workload.classes import DEFAULT_CLASSES, assign_classes, check_classes
 from swiftspec.workload.generate import random_streams
-from swiftspec.workload.load_traces import FORMATS
-from swiftspec.workload.load_traces.rows import TraceRow
+from swiftspec.workload.load_traces import FORMATS, TraceRow
 
 __all__ = ["replay", "shared_stretches"]
 
