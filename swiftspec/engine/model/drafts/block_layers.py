@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.layers import Layer, Linear, build_head, build_layer
-from swiftspec.engine.model.drafts.draft_layers import DraftLayers
+from swiftspec.engine.model.cpu.layers import Linear, build_head, build_layer
+from swiftspec.engine.model.cpu.with_torch import DecoderLayers
 from swiftspec.engine.model.drafts.head_weights import read_tensors
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.rope import interleaved
@@ -55,7 +55,7 @@ def _name(name: str) -> str:
     return f"model.{name}" if name.startswith(("layers.", "norm.", "embed_tokens.")) else name
 
 
-class BlockLayers(DraftLayers):
+class BlockLayers(DecoderLayers):
     """The decoder layers of a block drafter, with what comes before and after them.
 
     weights: from `load_block_weights`. dtype: matrices and cache have it; the residual stream is in fp32.
@@ -76,9 +76,12 @@ class BlockLayers(DraftLayers):
         fused = self._unit(self._fusion(features.to(self._dtype)).float())
         both = self._context(fused.to(self._dtype)).float()
         both = both.view(count, shape.num_layers, 2, shape.num_kv_heads, shape.head_dim)
+        turns = self._turns(range(first, first + count))
         for index, layer in enumerate(self._layers):
             weights = None if layer.qk_norm is None else layer.qk_norm[shape.num_heads :]
-            self._norm_and_turn(both[:, index, 0], weights, range(first, first + count))
+            keys = both[:, index, 0]
+            self._norm_heads(keys, weights)
+            torch.view_as_complex(keys.unflatten(-1, (shape.head_dim // 2, 2))).mul_(turns)
         cache.data[:, :, :, first : first + count].copy_(both.permute(1, 2, 3, 0, 4))
 
     def forward(self, tokens: Sequence[int], cache: KVCache, *, first: int) -> Tensor:
@@ -87,20 +90,16 @@ class BlockLayers(DraftLayers):
         The cache's slots before `first` are the context; those from there on are overwritten.
         """
         hidden = self._embedding.index_select(0, torch.tensor(tokens)).float()
-        positions = range(first, first + len(tokens))
-        for index, layer in enumerate(self._layers):
-            hidden = hidden + self._attended(layer, index, self._unit(hidden), positions, cache)
+        end, turns = first + len(tokens), self._turns(range(first, first + len(tokens)))
+        work = self._workspace(len(tokens))
+        for layer, data in zip(self._layers, cache.data, strict=True):
+            self._project(layer, self._unit(hidden), turns)
+            work.attention.queries_GRJD.copy_(work.queries_GRJD)
+            data[:, :, first:end].copy_(work.keys_values)
+            keys, values = data[:, None, :, :end].unbind(0)
+            hidden = hidden + layer.output(work.attention(keys, values)).float()
             hidden = hidden + layer.feed(self._unit(hidden).to(self._dtype)).float()
         return self._head(self._unit(hidden).to(self._dtype)).float()
-
-    def _attended(self, layer: Layer, index: int, rows: Tensor, positions: range, cache: KVCache) -> Tensor:
-        queries, new = self._projected(layer, rows, positions)
-        attention = self._attention(len(positions))
-        attention.queries_GRJD.copy_(queries)
-        data, end = cache.data[index], positions.stop
-        data[:, :, positions.start : end].copy_(new)
-        keys, values = data[:, None, :, :end].unbind(0)
-        return layer.output(attention(keys, values)).float()
 
 
 def _context_weight(weights: Mapping[str, Tensor], shape: ModelSpec) -> Tensor:

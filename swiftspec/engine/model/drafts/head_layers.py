@@ -13,8 +13,7 @@ from torch import Tensor
 
 from swiftspec.engine.model.cpu.attention import SequenceInput
 from swiftspec.engine.model.cpu.layers import Linear, build_head, build_layer
-from swiftspec.engine.model.cpu.with_torch import rows_with_logits
-from swiftspec.engine.model.drafts.draft_layers import DraftLayers
+from swiftspec.engine.model.cpu.with_torch import DecoderLayers, rows_with_logits
 from swiftspec.engine.model.drafts.head_weights import LAYER
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
 from swiftspec.models.drafters import Drafter
@@ -23,7 +22,7 @@ from swiftspec.models.head_spec import HeadSpec
 __all__ = ["HeadLayers"]
 
 
-class HeadLayers(DraftLayers):
+class HeadLayers(DecoderLayers):
     """The decoder layer of a head, with what comes before and after it.
 
     weights: from `load_head_weights`. dtype: matrices and cache have it; the residual stream is in fp32.
@@ -78,7 +77,8 @@ class HeadLayers(DraftLayers):
             unit = self._unit(hidden)
             residual = unit * self._residual_norm if self.spec.norm_before_residual else hidden
             rows = torch.cat([embedded, unit], 1)
-        residual = residual + self._attended(rows, positions, inputs)
+        parts = self._parts(inputs)
+        residual = residual + self._attended(self._layer, rows, self._turns(positions), parts).float()
         return residual + self._layer.feed(self._unit(residual).to(self._dtype))
 
     def carried(self, hidden: Tensor) -> Tensor:
@@ -90,21 +90,3 @@ class HeadLayers(DraftLayers):
         if any(sequence.ancestors is None for sequence in inputs):
             hidden = hidden.index_select(0, torch.tensor(rows_with_logits(inputs)))
         return self._head(self._unit(hidden).to(self._dtype)).float()
-
-    def _attended(self, rows: Tensor, positions: Sequence[int], inputs: Sequence[SequenceInput]) -> Tensor:
-        queries, keys_values = self._projected(self._layer, rows, positions)
-        outputs, end = [], 0
-        for sequence in inputs:
-            first, end = end, end + len(sequence.tokens)
-            outputs.append(self._attend(sequence, queries[:, first:end], keys_values[:, :, first:end]))
-        return self._layer.output(outputs[0] if len(outputs) == 1 else torch.cat(outputs)).float()
-
-    def _attend(self, sequence: SequenceInput, queries: Tensor, new: Tensor) -> Tensor:
-        cache, num_rows = sequence.cache, len(sequence.tokens)
-        attention = self._attention(num_rows)
-        num_slots = attention.prepare(sequence.visible, prefix_length=cache.prefix_length)
-        attention.queries_GRJD.copy_(queries)
-        data = cache.data[0]
-        data[:, :, num_slots - num_rows : num_slots].copy_(new)
-        keys, values = data[:, None, :, :num_slots].unbind(0)
-        return attention(keys, values)
