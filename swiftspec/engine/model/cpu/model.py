@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,41 +32,6 @@ from swiftspec.policies.effects import ForwardKind, Row
 from swiftspec.timing.steps import PREFILL_SIZES
 
 __all__ = ["CpuDecoder", "pads_prompts"]
-
-
-class _Layers(Protocol):
-    """The layers of a model and its tenants, or of this rank's shard.
-
-    A forward in progress is whatever `begin` returns; it holds its `inputs`.
-
-    compiles_sizes: whether the first forward of each number of rows takes longer. has_own_threads: whether forwards do
-    without torch's threads. longest_piece: rows of a prompt that are computed at once. key_block: of its caches.
-    weight_bytes: memory of the model's weights, and what each tenant adds to it.
-    """
-
-    compiles_sizes: bool
-    has_own_threads: bool
-    longest_piece: int
-    key_block: int
-    weight_bytes: tuple[int, ...]
-
-    def begin(self, inputs: Sequence[SequenceInput]) -> Any:
-        """A forward of the rows of all inputs, one after the other, before its first layer.
-
-        Inputs of one tenant are neighbours.
-        """
-
-    def run(self, forward: Any, layers: Sequence[int]) -> None:
-        """The next layers of this forward."""
-
-    def run_grouped(self, forward: Any) -> None:
-        """All layers, in groups whose attention reads the input of the group's first."""
-
-    def logits(self, forward: Any) -> Tensor:
-        """Logits [rows, V] of the rows that are to have them; V of this rank's shard."""
-
-    def routes(self) -> Tensor | None:
-        """Experts [layers, R, active] of the last forward's rows; None without experts."""
 
 
 class CpuDecoder:
@@ -258,7 +223,7 @@ def pads_prompts() -> bool:
 
 def _layers_of(
     spec: ModelSpec, models: Iterable[LoadedModel], *, is_shared: bool, dtype: torch.dtype, tp_group: TPGroup
-) -> _Layers:
+) -> KernelLayers | TorchTenants:
     library, shared = load_library(), SharedWeights(is_shared=is_shared)
     if library is not None:
         return KernelLayers(spec, models, shared=shared, library=library, tp_group=tp_group, dtype=dtype)

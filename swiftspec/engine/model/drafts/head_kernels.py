@@ -16,8 +16,7 @@ from torch import Tensor
 
 from swiftspec.engine.model.cpu.attention import SequenceInput
 from swiftspec.engine.model.cpu.kernels import KEY_BLOCK, Workspace
-from swiftspec.engine.model.cpu.packer import Packer
-from swiftspec.engine.model.cpu.packing import PackedModel
+from swiftspec.engine.model.cpu.packing import PackedModel, Packer
 from swiftspec.engine.model.drafts.head_weights import LAYER
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights
