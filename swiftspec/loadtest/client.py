@@ -96,24 +96,27 @@ class ServerClient:
 
     def reading(self) -> Reading:
         """Its metrics now. ValueError if it has none, or none that are known here."""
-        bounds = self._bounds(_MOST_METRICS_BYTES, total_s=_QUICK_S)
         try:
-            with self._address.asked("GET", "/metrics", None, self._headers, bounds=bounds) as answer:
-                status, text = answer.status, _body(answer).decode(errors="replace")
+            status, content = self._got("/metrics", most_bytes=_MOST_METRICS_BYTES)
         except (OSError, HTTPException) as error:
             raise ValueError(f"--url {self.url}: no answer to /metrics ({why(error)})") from error
         if status != _FOUND:
             raise ValueError(f"--url {self.url}: /metrics answers {status}; expected a server that tells its metrics")
-        return Reading.parse(text, f"--url {self.url}")
+        return Reading.parse(content.decode(errors="replace"), f"--url {self.url}")
 
     def timelines(self) -> list[Timeline]:
         """Timelines of the requests that ended last; none if the server keeps none, or is none of ours."""
-        bounds = self._bounds(_MOST_TIMELINES_BYTES, total_s=_QUICK_S)
         try:
-            with self._address.asked("GET", "/timelines", None, self._headers, bounds=bounds) as answer:
-                return timelines_from_json(_body(answer)) if answer.status == _FOUND else []
+            status, content = self._got("/timelines", most_bytes=_MOST_TIMELINES_BYTES)
+            return timelines_from_json(content) if status == _FOUND else []
         except (OSError, HTTPException, ValueError):
             return []
+
+    def _got(self, path: str, *, most_bytes: int) -> tuple[int, bytes]:
+        """Status and body of a quick answer. OSError or HTTPException if there is none."""
+        bounds = self._bounds(most_bytes, total_s=_QUICK_S)
+        with self._address.asked("GET", path, None, self._headers, bounds=bounds) as answer:
+            return answer.status, _body(answer)
 
     def complete(
         self,
