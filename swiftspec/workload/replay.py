@@ -54,10 +54,10 @@ def replay(
         raise FieldError("time_unit", shown(time_unit), "expected s or ms, of stamps in the format mooncake")
     else:
         rows = load_format.read_in(path, time_unit)
-    taken = _take(rows, window, time_column=load_format.time_column)
-    if not taken.rows:
+    taken, left_out = _take(rows, window, time_column=load_format.time_column)
+    if not taken:
         raise ValueError(f"{path}: no request arrives {window}; expected at least one")
-    known, names = _classes(taken.rows, classes, seed, path)
+    known, names = _classes(taken, classes, seed, path)
     values = {
         "origin": Origin.here(),
         "arrivals": Arrivals(process=Process.REPLAY),
@@ -66,8 +66,7 @@ def replay(
         "seed": seed,
         "classes": known,
         "requests": [
-            _request(row, name, shared)
-            for row, name, shared in zip(taken.rows, names, shared_stretches(taken.rows), strict=True)
+            _request(row, name, shared) for row, name, shared in zip(taken, names, shared_stretches(taken), strict=True)
         ],
         "trace": LoadTrace(
             format=format_name,
@@ -76,7 +75,7 @@ def replay(
             licence=load_format.licence,
             start_s=start_s,
             duration_s=duration_s,
-            left_out=dict(taken.left_out),
+            left_out=dict(left_out),
         ),
     }
     made = Workload.checked(values, source=str(path))
@@ -107,15 +106,11 @@ class _Window(NamedTuple):
         return self.duration_s is not None and time_s >= self.duration_s
 
 
-class _WindowRows(NamedTuple):
-    """Requests of a window, their times counted from its start; numbers of other rows, by reason."""
+def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> tuple[list[TraceRow], Mapping[str, int]]:
+    """Requests of a window, their times counted from its start, and numbers of other rows, by reason.
 
-    rows: Sequence[TraceRow]
-    left_out: Mapping[str, int]
-
-
-def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> _WindowRows:
-    """Rows are read up to the end of the window only: some traces have millions."""
+    Rows are read up to the end of the window only: some traces have millions.
+    """
     taken: list[TraceRow] = []
     left_out: Counter[str] = Counter()
     first_s = last_s = None
@@ -141,7 +136,7 @@ def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> _Wi
             taken.append(row._replace(time_s=time_s))
             if len(taken) == window.num_requests:
                 break
-    return _WindowRows(taken, left_out)
+    return taken, left_out
 
 
 def _classes(
