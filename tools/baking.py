@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.model.forward_batch import ForwardBatch, Rows
-from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES
+from swiftspec.engine.model.gpu.kv_cache import CAPTURE_SIZES
 from swiftspec.engine.model.gpu.model import GpuDecoder
 from swiftspec.engine.model.gpu.ops import triton_ops
 from swiftspec.engine.model.gpu.weights import FORMATS

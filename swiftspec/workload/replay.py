@@ -11,8 +11,7 @@ from swiftspec.artifacts.workload import MOST_REQUESTS, MOST_SHARED, LoadTrace, 
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin, file_sha256
 from swiftspec.files.reading import shown
-from swiftspec.workload.classes import DEFAULT_CLASSES, assign_classes, check_classes
-from swiftspec.workload.generate import random_streams
+from swiftspec.workload.generate import DEFAULT_CLASSES, assign_classes, check_classes, random_streams
 from swiftspec.workload.load_traces import FORMATS, TraceRow
 
 __all__ = ["replay", "shared_stretches"]

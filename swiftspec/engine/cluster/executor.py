@@ -10,8 +10,8 @@ from typing import NamedTuple, Self
 
 from swiftspec.devices.local import Device
 from swiftspec.engine.channel.curve import Curve
+from swiftspec.engine.cluster.connections import Listener, Spare
 from swiftspec.engine.cluster.host import this_machine
-from swiftspec.engine.cluster.listener import Listener, Spare
 from swiftspec.engine.cluster.remote_worker import RemoteWorker, WorkerPlace
 from swiftspec.engine.process.pipes import PipeEnd
 from swiftspec.engine.process.placement import WorkerSpec

@@ -21,8 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
 from swiftspec.engine.model.gpu.cuda_graph import GraphPool, Replay
-from swiftspec.engine.model.gpu.input_batch import ancestor_words, capture_size_of, packed, unpacked
-from swiftspec.engine.model.gpu.kv_cache import GpuKVCache
+from swiftspec.engine.model.gpu.kv_cache import GpuKVCache, ancestor_words, capture_size_of, packed, unpacked
 from swiftspec.engine.model.gpu.layers import ForwardState, Groups, Layers
 from swiftspec.engine.model.gpu.ops import PRODUCTS, Ops, joined_ops, ops_for
 from swiftspec.engine.model.gpu.weights import FORMATS, WeightFormat
