@@ -43,7 +43,8 @@ def advice_on(model: ServerModel, *, server: str, progress: Progress) -> Advice:
         model=model, now=model.serve(model.now), lengths=tuple(lengths), requests=model.observed.requests
     )
     tried: list[_Tried] = []
-    wanted = [*_length_variants(model, lengths), *_other_variants(model)]
+    wanted = [(ChangeKind.DRAFT_LENGTH, length, replace(model.now, length=length)) for length in lengths]
+    wanted += _other_variants(model)
     for done, (kind, value, variant) in enumerate(wanted):
         progress(done, len(wanted), f"{kind} {value}")
         tried.append(_tried(evidence, kind, value, variant))
@@ -72,11 +73,6 @@ def _lengths(model: ServerModel) -> list[int]:
         return [0]
     fits = model.serving.limits.step_tokens // now.requests - 1
     return sorted({0, *range(1, min(_MOST_LENGTH, fits) + 1), now.length})
-
-
-def _length_variants(model: ServerModel, lengths: Sequence[int]) -> Iterator[tuple[ChangeKind, int, Variant]]:
-    for length in lengths:
-        yield ChangeKind.DRAFT_LENGTH, length, replace(model.now, length=length)
 
 
 def _other_variants(model: ServerModel) -> Iterator[tuple[ChangeKind, int, Variant]]:

@@ -54,7 +54,8 @@ class CountedAcceptance:
 
     def survival(self, length: int) -> list[float]:
         """Shares of the drafts of which at least 1, 2, .. tokens are accepted."""
-        return list(accumulate(self._rates(length), mul))
+        beyond = self.rates[-1:] * max(0, length - len(self.rates))
+        return list(accumulate((*self.rates, *beyond)[:length], mul))
 
     def tokens(self, length: int) -> float:
         """Mean tokens of a round, the bonus token included."""
@@ -79,10 +80,6 @@ class CountedAcceptance:
             columns += [beyond.clip(0.0, 1.0)] * (longest - counted)
         survival = np.cumprod(np.array(columns).reshape(len(columns), draws), axis=0)
         return {length: 1 + self.share * survival[:length].sum(axis=0) for length in lengths}
-
-    def _rates(self, length: int) -> tuple[float, ...]:
-        last = self.rates[-1:] * max(0, length - len(self.rates))
-        return (*self.rates, *last)[:length]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,22 +96,22 @@ class ServerClient:
 
     def reading(self) -> Reading:
         """Its metrics now. ValueError if it has none, or none that are known here."""
+        bounds = self._bounds(_MOST_METRICS_BYTES, total_s=_QUICK_S)
         try:
-            status, content, _ = self._asked(
-                "GET", "/metrics", bounds=self._bounds(_MOST_METRICS_BYTES, total_s=_QUICK_S)
-            )
+            with self._address.asked("GET", "/metrics", None, self._headers, bounds=bounds) as answer:
+                status, text = answer.status, _body(answer).decode(errors="replace")
         except (OSError, HTTPException) as error:
             raise ValueError(f"--url {self.url}: no answer to /metrics ({why(error)})") from error
         if status != _FOUND:
             raise ValueError(f"--url {self.url}: /metrics answers {status}; expected a server that tells its metrics")
-        return Reading.parse(content.decode(errors="replace"), f"--url {self.url}")
+        return Reading.parse(text, f"--url {self.url}")
 
     def timelines(self) -> list[Timeline]:
         """Timelines of the requests that ended last; none if the server keeps none, or is none of ours."""
         bounds = self._bounds(_MOST_TIMELINES_BYTES, total_s=_QUICK_S)
         try:
-            status, content, _ = self._asked("GET", "/timelines", bounds=bounds)
-            return timelines_from_json(content) if status == _FOUND else []
+            with self._address.asked("GET", "/timelines", None, self._headers, bounds=bounds) as answer:
+                return timelines_from_json(_body(answer)) if answer.status == _FOUND else []
         except (OSError, HTTPException, ValueError):
             return []
 
@@ -196,8 +196,11 @@ class ServerClient:
         self, kind: type[Answer], method: str, path: str, body: Mapping[str, Any] | None, *, bounds: Bounds
     ) -> Answer:
         """An answer in one piece. ValueError if there is none, or another one."""
+        content = None if body is None else _json(body)
         try:
-            status, found, refusal = self._asked(method, path, body, bounds=bounds)
+            with self._address.asked(method, path, content, self._headers, bounds=bounds) as answer:
+                status, found = answer.status, _body(answer) if answer.status == _FOUND else b""
+                refusal = "" if status == _FOUND else _sentence(answer)
         except OSError as error:
             raise ValueError(f"--url {self.url}: no answer to {path} ({why(error)})") from error
         except HTTPException as error:
@@ -208,14 +211,6 @@ class ServerClient:
             return read_answer(kind, found)
         except ValueError as error:
             raise ValueError(f"--url {self.url}: the answer to {path} is wrong: {why(error)}") from error
-
-    def _asked(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, bounds: Bounds
-    ) -> tuple[int, bytes, str]:
-        """Status, body, and why there is none. OSError or HTTPException without an answer."""
-        content = None if body is None else _json(body)
-        with self._address.asked(method, path, content, self._headers, bounds=bounds) as answer:
-            return (_FOUND, _body(answer), "") if answer.status == _FOUND else (answer.status, b"", _sentence(answer))
 
 
 def _json(body: Mapping[str, Any]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from math import inf
@@ -19,7 +19,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from swiftspec.server.bodies import ChatBody, DetokenizeBody, TokenizeBody, parse, parse_completion
-from swiftspec.server.connections import ConnectionLimits
 from swiftspec.server.endpoint import Generations
 from swiftspec.server.errors import INTERNAL, RequestError, error_body
 from swiftspec.server.guards import BodyLimit, Guard, SendTimeout, api_keys, json_bodies, known_hosts
@@ -101,16 +100,11 @@ class HttpOptions:
 
     api_keys: one of them is needed, unless there are none.
     allowed_hosts: names by which a server without keys may be asked, beside those that `known_hosts` allows.
-    most_body_bytes: longest body of a request.
-    most_held_bytes: bodies of all requests that are being read.
     send_timeout_s: a client that takes nothing for so long is given up.
     """
 
     api_keys: Sequence[str] = ()
     allowed_hosts: Sequence[str] = ()
-    most_body_bytes: int = 8 << 20
-    most_held_bytes: int = 128 << 20
-    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     send_timeout_s: float = 30.0
 
 
@@ -139,8 +133,7 @@ def make_app(serving: Serving, options: HttpOptions) -> ASGIApp:
         },
     )
     routed.router.redirect_slashes = False  # a redirect would go wherever the Host header says
-    app: ASGIApp = SendTimeout(routed, options.send_timeout_s)
-    app = BodyLimit(app, options.most_body_bytes, most_held_bytes=options.most_held_bytes)
+    app = BodyLimit(SendTimeout(routed, options.send_timeout_s))
     return Guard(
         app, [api_keys(options.api_keys) if options.api_keys else known_hosts(options.allowed_hosts), json_bodies]
     )

@@ -20,10 +20,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swiftspec.server.errors import RequestError
 
-__all__ = ["BodyLimit", "Guard", "SendTimeout", "api_keys", "json_bodies", "known_hosts"]
+__all__ = ["MOST_BODY_BYTES", "BodyLimit", "Guard", "SendTimeout", "api_keys", "json_bodies", "known_hosts"]
 
 _OPEN = frozenset({"/", "/health", "/live", "/metrics"})
 _MOST_ID_CHARACTERS = 128
+MOST_BODY_BYTES = 8 << 20  # of a request
+_MOST_HELD_BYTES = 128 << 20  # of the bodies of all requests that are being read
 _MOST_FORGOTTEN_BYTES = 128 << 20  # above, the connection is closed at once
 _log = logging.getLogger("swiftspec.server")
 
@@ -127,13 +129,12 @@ class BodyLimit:
     that the client hears why.
     """
 
-    def __init__(self, app: ASGIApp, most_bytes: int, *, most_held_bytes: int) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._most_bytes, self._most_held_bytes = most_bytes, most_held_bytes
         self._num_held = 0  # bytes of all requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        error = RequestError(f"the body is larger than {self._most_bytes} bytes", status=413)
+        error = RequestError(f"the body is larger than {MOST_BODY_BYTES} bytes", status=413)
         length = Headers(scope=scope).get("content-length", "")
         if length.isdigit() and int(length) > _MOST_FORGOTTEN_BYTES:
             error.headers["connection"] = "close"
@@ -145,14 +146,14 @@ class BodyLimit:
             nonlocal num_received, num_held
             message = await receive()
             num_received += len(message.get("body", b""))
-            while self._most_bytes < num_received < _MOST_FORGOTTEN_BYTES and message.get("more_body"):
+            while MOST_BODY_BYTES < num_received < _MOST_FORGOTTEN_BYTES and message.get("more_body"):
                 message = await receive()
                 num_received += len(message.get("body", b""))
-            if num_received > self._most_bytes:
+            if num_received > MOST_BODY_BYTES:
                 raise error
             self._num_held += num_received - num_held
             num_held = num_received
-            if self._num_held > self._most_held_bytes:
+            if self._num_held > _MOST_HELD_BYTES:
                 raise RequestError("the server is reading too many large bodies", status=503)
             return message
 

@@ -100,10 +100,6 @@ class _Window(NamedTuple):
         start = f"from {self.start_s:g} s on"
         return start if self.duration_s is None else f"{start}, for {self.duration_s:g} s"
 
-    def is_past(self, time_s: float) -> bool:
-        """Whether a time, counted from the start, is after the end."""
-        return self.duration_s is not None and time_s >= self.duration_s
-
 
 def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> tuple[list[TraceRow], Mapping[str, int]]:
     """Requests of a window, their times counted from its start, and numbers of other rows, by reason.
@@ -123,7 +119,7 @@ def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> tup
             )
         last_s = row.time_s
         time_s = row.time_s - first_s - window.start_s
-        if window.is_past(time_s):
+        if window.duration_s is not None and time_s >= window.duration_s:
             break
         if time_s >= 0 and row.fault:
             left_out[row.fault] += 1

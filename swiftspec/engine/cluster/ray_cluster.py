@@ -66,7 +66,8 @@ def ray_executor(
     groups = Placement(
         groups=candidate.groups, ranks=candidate.ranks, target_groups=target_groups, device=device
     ).worker_specs()
-    if device == "cuda" and _share_devices(groups):
+    used = [device for group in groups for spec in group for device in spec.devices]
+    if device == "cuda" and len(set(used)) < len(used):
         raise ValueError(f"{candidate.describe()} has several processes on a GPU; expected one each on a Ray cluster")
     with ExitStack() as stack:
         own_address = stack.enter_context(_connected(address))
@@ -76,11 +77,6 @@ def ray_executor(
         answers = stack.enter_context(_hosted(executor, slots, room, device))
         executor.await_hosts(within_s, check=lambda: _check(answers))
         yield executor
-
-
-def _share_devices(groups: Sequence[Sequence[WorkerSpec]]) -> bool:
-    devices = [device for group in groups for spec in group for device in spec.devices]
-    return len(set(devices)) < len(devices)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.attention import SequenceInput, sequence_input, split_chunk
+from swiftspec.engine.model.cpu.attention import SequenceInput, sequence_input
 from swiftspec.engine.model.cpu.kernels import KernelLayers
 from swiftspec.engine.model.cpu.with_torch import TorchTenants
 from swiftspec.engine.model.drafts.features import FeatureTaps
@@ -90,18 +90,17 @@ class CpuDecoder:
         tenants: Sequence[str | Path] = (),
         dtype: torch.dtype = torch.float32,
         inflation: Inflation | None = None,
-        seed: int = 0,
         tp_group: TPGroup | None = None,
         taps: FeatureTaps | None = None,
     ) -> CpuDecoder:
-        """Load a Hugging Face directory, expanded by `inflation` if there is one; `seed` fills the expansion.
+        """Load a Hugging Face directory, expanded by `inflation` if there is one.
 
         `tenants` are directories of its fine-tunes and adapters; `taps` are noted in its caches. ValueError in one
         sentence if one cannot be used.
         """
         tp_group = tp_group or TPGroup()
         rank, size = tp_group.rank, tp_group.size
-        spec, models = load_tenants(directory, tenants, rank=rank, size=size, inflation=inflation, seed=seed)
+        spec, models = load_tenants(directory, tenants, rank=rank, size=size, inflation=inflation)
         return cls(spec, models, num_tenants=len(tenants), dtype=dtype, tp_group=tp_group, taps=taps)
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
@@ -189,14 +188,13 @@ class CpuDecoder:
 
     def _input(self, entry: Entry, cache: KVCache) -> SequenceInput:
         """An entry's rows. Of a long chunk all pieces but the last are computed here."""
-        if not isinstance(entry, Chunk) or entry.num_rows <= self._layers.longest_piece:
-            return sequence_input(entry, cache)
-        *pieces, last = split_chunk(entry, self._layers.longest_piece)
-        for piece in pieces:
-            rows = sequence_input(piece, cache)
+        longest = self._layers.longest_piece
+        while isinstance(entry, Chunk) and entry.num_rows > longest:
+            rows = sequence_input(entry._replace(tokens=entry.tokens[:longest]), cache)
             self._run(self._layers.begin([rows]), self._ranges[ForwardKind.EXACT])
             rows.extend_cache()
-        return sequence_input(last, cache)
+            entry = entry._replace(tokens=entry.tokens[longest:])
+        return sequence_input(entry, cache)
 
     def _result(self, forward: Any, top_k: int) -> BatchResult:
         logits = self._tp_group.gather(self._layers.logits(forward), self.spec.vocab_size).float()

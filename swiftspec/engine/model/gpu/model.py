@@ -110,17 +110,16 @@ class GpuDecoder:
         weight_format: WeightFormat = FORMATS["float32"],
         device: torch.device | str = "cpu",
         inflation: Inflation | None = None,
-        seed: int = 0,
         ops: Ops | None = None,
         tp_group: TPGroup | None = None,
     ) -> GpuDecoder:
-        """Load a Hugging Face directory, expanded by `inflation` if there is one; `seed` fills the expansion.
+        """Load a Hugging Face directory, expanded by `inflation` if there is one.
 
         ValueError in one sentence if the directory cannot be used.
         """
         tp_group = tp_group or TPGroup()
         spec, weights = load_model(
-            directory, rank=tp_group.rank, size=tp_group.size, inflation=inflation, seed=seed, device=device
+            directory, rank=tp_group.rank, size=tp_group.size, inflation=inflation, device=device
         )
         return cls(spec, weights, weight_format=weight_format, device=device, ops=ops, tp_group=tp_group)
 

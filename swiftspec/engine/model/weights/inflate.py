@@ -79,11 +79,12 @@ def inflate_weights(
         shape = shapes[name]
         # Each weight has its own random stream, whichever were requested before.
         generator = torch.Generator(place).manual_seed(seed + zlib.crc32(name.encode()))
-        original = weights.get(source_of(name))
-        if original is None:
-            weight = _added_weight(name, shape, generator)
-        else:
+        if (original := weights.get(source_of(name))) is not None:
             weight = _expand(name, original.to(place, torch.float32), shape, generator)
+        elif name.endswith(_OUTPUTS):
+            weight = torch.zeros(shape, device=place)
+        else:
+            weight = _random(name, shape, generator)
         if has_copies and (expert := _EXPERT.match(name)):
             weight = _reordered(weight, expert, seed)
         return weight.to(matrix_dtype) if len(shape) == 2 else weight
@@ -137,10 +138,6 @@ def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Te
     if "norm" in name:
         return 1.0 + 0.1 * noise
     return noise / math.sqrt(shape[-1])
-
-
-def _added_weight(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return torch.zeros(shape, device=generator.device) if name.endswith(_OUTPUTS) else _random(name, shape, generator)
 
 
 def _expand(name: str, original: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
