@@ -30,7 +30,7 @@ from swiftspec.engine.model.gpu.weights import FORMATS
 from swiftspec.engine.model.weights.checkpoint import weight_shapes
 from swiftspec.files.document import ModelRef
 from swiftspec.kernels.products import TileConfig, Workspace
-from swiftspec.kernels.quantised import BLOCK
+from swiftspec.kernels.quantised_gemm import BLOCK
 from swiftspec.kernels.tables import Product
 from swiftspec.models import known_model
 from swiftspec.models.spec import ModelSpec
