@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from swiftspec.server.app import HttpOptions
+from swiftspec.server.guards import MOST_BODY_BYTES
 
 CONF = Path(__file__).resolve().parents[1] / "deploy" / "nginx.conf"
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")  # often not on a user's PATH
@@ -217,7 +217,7 @@ def test_a_request_that_broke_a_replica_is_not_given_to_the_other(proxy: Proxy) 
 @with_nginx
 def test_a_body_as_long_as_the_server_takes_comes_to_the_other_replica_whole(proxy: Proxy) -> None:
     proxy.first.mode = "full"
-    most = HttpOptions().most_body_bytes
+    most = MOST_BODY_BYTES
     answers = [proxy.ask(b"x" * most) for _ in range(2)]
     assert [(status, body) for status, _, body in answers] == [(200, str(most).encode())] * 2
     assert proxy.first.num_asked > 0
@@ -225,7 +225,7 @@ def test_a_body_as_long_as_the_server_takes_comes_to_the_other_replica_whole(pro
 
 @with_nginx
 def test_a_longer_body_comes_to_no_replica(proxy: Proxy) -> None:
-    assert proxy.ask(b"x" * (HttpOptions().most_body_bytes + 1))[0] == 413
+    assert proxy.ask(b"x" * (MOST_BODY_BYTES + 1))[0] == 413
     assert proxy.first.num_asked + proxy.second.num_asked == 0
 
 

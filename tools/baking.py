@@ -23,14 +23,14 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.model.forward_batch import ForwardBatch, Rows
-from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES
+from swiftspec.engine.model.gpu.kv_cache import CAPTURE_SIZES
 from swiftspec.engine.model.gpu.model import GpuDecoder
 from swiftspec.engine.model.gpu.ops import triton_ops
 from swiftspec.engine.model.gpu.weights import FORMATS
 from swiftspec.engine.model.weights.checkpoint import weight_shapes
 from swiftspec.files.document import ModelRef
 from swiftspec.kernels.products import TileConfig, Workspace
-from swiftspec.kernels.quantised import BLOCK
+from swiftspec.kernels.quantised_gemm import BLOCK
 from swiftspec.kernels.tables import Product
 from swiftspec.models import known_model
 from swiftspec.models.inflation import inflated_spec

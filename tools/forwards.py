@@ -108,8 +108,7 @@ def _ops(device: torch.device, products: str, *, pdl: bool) -> Ops:
 def _untuned(pdl: bool) -> dict[str, Any]:
     """Products of the kernels with `default_config`, whatever this GPU's table says."""
     from swiftspec.kernels.products import default_config
-    from swiftspec.kernels.quantised import Int4Weight
-    from swiftspec.kernels.quantised_gemm import quantised_gemm
+    from swiftspec.kernels.quantised_gemm import Int4Weight, quantised_gemm
     from swiftspec.kernels.skinny_gemm import gate_up, skinny_gemm
 
     def untuned(kernel: Any, x: Tensor, weight: Any, **options: Any) -> Tensor:

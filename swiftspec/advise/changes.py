@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -9,9 +10,9 @@ from typing import Final
 
 from swiftspec.advise.evidence import ENOUGH_REQUESTS, LEAST_GAIN, Evidence
 from swiftspec.advise.model import LoadMeans, ServerModel, Variant
-from swiftspec.advise.words import length_setting, limit_setting, schedule_setting
 from swiftspec.artifacts.advice import Advice, Change, ChangeKind, LengthAtLoad, Outcome
-from swiftspec.engines.words import LengthRange
+from swiftspec.engines import Engine
+from swiftspec.engines.words import LengthRange, Method, Value
 from swiftspec.files.document import Origin
 from swiftspec.planner.under_load.composed_engine import ComposedEngine
 from swiftspec.progress import Progress
@@ -42,7 +43,8 @@ def advice_on(model: ServerModel, *, server: str, progress: Progress) -> Advice:
         model=model, now=model.serve(model.now), lengths=tuple(lengths), requests=model.observed.requests
     )
     tried: list[_Tried] = []
-    wanted = [*_length_variants(model, lengths), *_other_variants(model)]
+    wanted = [(ChangeKind.DRAFT_LENGTH, length, replace(model.now, length=length)) for length in lengths]
+    wanted += _other_variants(model)
     for done, (kind, value, variant) in enumerate(wanted):
         progress(done, len(wanted), f"{kind} {value}")
         tried.append(_tried(evidence, kind, value, variant))
@@ -60,7 +62,7 @@ def advice_on(model: ServerModel, *, server: str, progress: Progress) -> Advice:
         best=best,
         needed_requests=needed,
         by_load=by_load,
-        schedule=schedule_setting(model.serving.engine, model.method, _ranges(by_load)),
+        schedule=_schedule_setting(model.serving.engine, model.method, _ranges(by_load)),
     )
 
 
@@ -73,11 +75,6 @@ def _lengths(model: ServerModel) -> list[int]:
     return sorted({0, *range(1, min(_MOST_LENGTH, fits) + 1), now.length})
 
 
-def _length_variants(model: ServerModel, lengths: Sequence[int]) -> Iterator[tuple[ChangeKind, int, Variant]]:
-    for length in lengths:
-        yield ChangeKind.DRAFT_LENGTH, length, replace(model.now, length=length)
-
-
 def _other_variants(model: ServerModel) -> Iterator[tuple[ChangeKind, int, Variant]]:
     now, limits, observed = model.now, model.serving.limits, model.observed
     if model.is_full:
@@ -88,7 +85,7 @@ def _other_variants(model: ServerModel) -> Iterator[tuple[ChangeKind, int, Varia
         for tokens in (limits.step_tokens // 2, 2 * limits.step_tokens):
             yield ChangeKind.STEP_TOKENS, tokens, replace(now, step_tokens=tokens)
     rows = min(now.requests, model.most_requests) * (1 + now.length)
-    word = limit_setting(model.serving.engine, "captured_tokens")
+    word = _limit_setting(model.serving.engine, "captured_tokens")
     if isinstance(model.serving, ComposedEngine) and word and 0 < limits.captured_tokens < rows:
         size = 1 << (rows - 1).bit_length()
         larger = replace(model.serving, settings={**model.serving.settings, word: str(size)})
@@ -105,9 +102,9 @@ def _tried(evidence: Evidence, kind: ChangeKind, value: int, variant: Variant) -
     served = evidence.now if is_now else model.serve(variant)
     engine, is_more = model.serving.engine, kind is ChangeKind.REPLICAS
     if kind is ChangeKind.DRAFT_LENGTH:
-        setting = length_setting(engine, model.method, value, levels=model.levels(value))
+        setting = _length_setting(engine, model.method, value, levels=model.levels(value))
     else:
-        word = limit_setting(engine, _FIELDS.get(kind, ""))
+        word = _limit_setting(engine, _FIELDS.get(kind, ""))
         setting = f"{word}={value}" if word else ""
     change = Change(
         kind=kind,
@@ -178,3 +175,34 @@ def _ranges(by_load: Sequence[LengthAtLoad]) -> list[LengthRange]:
     ]
     alike = [list(group) for _, group in groupby(ranges, key=lambda each: each.num_draft_tokens)]
     return [LengthRange(group[0].first, group[-1].last, group[0].num_draft_tokens) for group in alike]
+
+
+# Changes in an engine's own words.
+
+
+def _length_setting(engine: Engine, method: Method, length: int, *, levels: int) -> str:
+    """Words that set a draft length: `num_speculative_tokens=2`; without drafts, the option that is left out."""
+    words = engine.methods[method].words if method in engine.methods else {}
+    if not length:
+        option = engine.command.speculation if engine.command else ""
+        option = option or next((word for word in words if word.startswith("--")), "")
+        return f"without {option}" if option else "without drafts"
+    values = {Value.DRAFT_TOKENS: length, Value.VERIFIED_ROWS: length + 1, Value.LEVELS: levels}
+    filled = ((word, values[value]) for word, value in words.items() if isinstance(value, Value) and value in values)
+    return " ".join(f"{word} {value}" if word.startswith("--") else f"{word}={value}" for word, value in filled)
+
+
+def _limit_setting(engine: Engine, field: str) -> str:
+    """The engine's word for a field of its limits; empty if it has none."""
+    return next((word for word, of in engine.words.items() if of == field), "")
+
+
+def _schedule_setting(engine: Engine, method: Method, schedule: Sequence[LengthRange]) -> str:
+    """Words that set draft lengths by requests at once; empty without any, or if the engine has no such words."""
+    words = engine.schedule
+    if not schedule or words is None or method not in words.methods:
+        return ""
+    written = words.write(schedule)
+    text = written if isinstance(written, str) else json.dumps(written)
+    named = next((word for word, value in words.words.items() if value is Value.SCHEDULE), "")
+    return f"{words.file or named}: {' '.join(text.split())}"

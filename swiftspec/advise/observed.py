@@ -50,7 +50,9 @@ def observed_load(before: Reading, after: Reading, *, seconds: float) -> Observe
             less = f"{after.count(name):g} {name}, fewer than --before has ({before.count(name):g})"
             raise FieldError("after", f"a reading of {less}", "expected a later one of a server that has not restarted")
     counted = after.since(before)
-    requests = round(counted.count(f"{_E2E}_count") or _ended(counted))
+    # The second and the third are of servers that do not count times of requests.
+    ended = (f"{_E2E}_count", "request_success", "num_requests")
+    requests = round(next((number for name in ended if (number := counted.count(name))), 0.0))
     output = counted.count("generation_tokens")
     if requests < 1 or output < 1:
         raise FieldError("seconds", f"{seconds:g}", "no request has ended meanwhile; expected a server under load")
@@ -82,11 +84,6 @@ def observed_load(before: Reading, after: Reading, *, seconds: float) -> Observe
         cache_tokens=after.cache_tokens or int(after.count("max_total_num_tokens")) or None,
         unknown=tuple(unknown),
     )
-
-
-def _ended(counted: Reading) -> float:
-    """Requests that ended, where their times are not counted."""
-    return counted.count("request_success") or counted.count("num_requests")
 
 
 def _present(counted: Reading, after: Reading, seconds: float, unknown: list[str]) -> float:

@@ -17,7 +17,7 @@ from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
 from swiftspec.reports.formatting import count, milliseconds, percent
 from swiftspec.workload import Prefixes, PromptLengths, lengths_in_prompts, lengths_in_trace, make_workload, replay
-from swiftspec.workload.classes import DEFAULT_CLASSES
+from swiftspec.workload.generate import DEFAULT_CLASSES
 
 __all__ = ["parse_class", "show_workload", "workload"]
 

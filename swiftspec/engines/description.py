@@ -71,80 +71,46 @@ class StepLimits:
 class Engine:
     """An engine at one release.
 
-    Parameters
-    ----------
-    name, full_name : str
-        As in `--engine`, and in sentences.
-    release : tuple of int
-        The release that is meant; the one described here if the user names none.
-    published : mapping of str to str
-        Day on which releases came out, `YYYY-MM-DD`, oldest first: enough of them to tell which one a date means.
-    rule : StepRule
-    op_tables : str or None
-        Library of the op tables that its forwards are composed of; None for the usual one.
-    large_limits : StepLimits
-        On devices of at least `large_bytes` of memory other than those of `never_large`.
-    small_limits : StepLimits
-        On all others.
-    cpu_limits : StepLimits, optional
-        On CPUs, if it runs there.
-    words : mapping of str to str
-        The engine's own names of the limits that a user can set, and the fields of `StepLimits`; or `prefix_cache`,
+    name, full_name: as in `--engine`, and in sentences.
+    release: the release that is meant; the one described here if the user names none.
+    published: day on which releases came out, `YYYY-MM-DD`, oldest first: enough of them to tell which one a date
+        means.
+    op_tables: library of the op tables that its forwards are composed of; None for the usual one.
+    large_limits: on devices of at least `large_bytes` of memory other than those of `never_large`.
+    small_limits: on all others; the same if None.
+    cpu_limits: on CPUs, if it runs there.
+    words: the engine's own names of the limits that a user can set, and the fields of `StepLimits`; or `prefix_cache`,
         `no_prefix_cache` and `runs_step_by_step` of flags that switch one.
-    blocks_given_up : int
-        Blocks of a matched prefix that are read again for a draft that needs the target's hidden states of its text.
-    covers_requests : bool
-        Whether it refuses more requests at once than tokens in a step.
-    ahead_since : tuple of int, optional
-        First release that forms the next step while one runs; never if None.
-    late_s : float
-        Seconds that a step takes longer if it is formed after the one before: scheduling, sampling and launches, which
-        run beside the device otherwise. 0 where that is not known.
-    late_round_s : float
-        The same of a step that drafts and verifies.
-    graphs_prompts : bool
-        Whether steps with prompts are recorded graphs, too, up to the same size.
-    fp8_cache : frozenset of str
-        Weight formats with which keys and values are in fp8; `DEVICE:FORMAT` of one device.
-    collective : str, optional
-        Its all-reduce in the op tables.
-    kernels : str
-        Words for kernels and host time of its forwards, where these are not its own.
-    own_experts : mapping of str to str
-        Library whose kernels it has for routed experts, by `DEVICE:FORMAT`, where it is another one.
-    fitted_as : str
-        Engine whose fitted constants it has; its own if empty.
-    host_s : float, optional
-        The user's own host time of a step in seconds, in place of what was fitted for layers.
-    effects_s : mapping of str to float
-        Host seconds around the effects of a round, by phase; empty where they run beside the device.
-    host_share : float
-        Share of one request's host time that each further request of a step adds, where it was not measured.
-    divides_heads : bool
-        Whether it divides a model only by a number that divides its heads and neurons.
-    leaves_draft_whole : bool
-        Whether it can divide the target and not the draft, which is divided alike otherwise.
-    attention_dp : str
-        `whole` if it has attention in data parallel, whole on each device; `divided` if a rank may have several
-        devices, too; empty if it has none.
-    whole_experts : bool
-        Whether it can put whole experts on each device.
-    limits_of_all_ranks : bool
-        Whether its limits are those of all ranks of attention in data parallel together; else they are of each.
-    eagle2_trees : bool
-        Whether it verifies trees of EAGLE-2's shapes; it verifies chains only otherwise.
-    tree_remark : str
-        What to know of its trees, a sentence.
-    methods : mapping of Method to MethodWords
-        Its methods of drafting.
-    schedule : ScheduleWords, optional
-        Draft tokens by batch size; it drafts always as many if None.
-    imitation : ImitationWords, optional
-        Imitated acceptance, if it has that.
-    command : CommandWords, optional
-        The command that starts it; None where a plan itself does.
-    source : str
-        Where these facts are from.
+    blocks_given_up: blocks of a matched prefix that are read again for a draft that needs the target's hidden states of
+        its text.
+    covers_requests: whether it refuses more requests at once than tokens in a step.
+    ahead_since: first release that forms the next step while one runs; never if None.
+    late_s: seconds that a step takes longer if it is formed after the one before: scheduling, sampling and launches,
+        which run beside the device otherwise. 0 where that is not known.
+    late_round_s: the same of a step that drafts and verifies.
+    graphs_prompts: whether steps with prompts are recorded graphs, too, up to the same size.
+    fp8_cache: weight formats with which keys and values are in fp8; `DEVICE:FORMAT` of one device.
+    collective: its all-reduce in the op tables.
+    kernels: words for kernels and host time of its forwards, where these are not its own.
+    own_experts: library whose kernels it has for routed experts, by `DEVICE:FORMAT`, where it is another one.
+    fitted_as: engine whose fitted constants it has; its own if empty.
+    host_s: the user's own host time of a step in seconds, in place of what was fitted for layers.
+    effects_s: host seconds around the effects of a round, by phase; empty where they run beside the device.
+    host_share: share of one request's host time that each further request of a step adds, where it was not measured.
+    divides_heads: whether it divides a model only by a number that divides its heads and neurons.
+    leaves_draft_whole: whether it can divide the target and not the draft, which is divided alike otherwise.
+    attention_dp: `whole` if it has attention in data parallel, whole on each device; `divided` if a rank may have
+        several devices, too; empty if it has none.
+    whole_experts: whether it can put whole experts on each device.
+    limits_of_all_ranks: whether its limits are those of all ranks of attention in data parallel together; else they are
+        of each.
+    eagle2_trees: whether it verifies trees of EAGLE-2's shapes; it verifies chains only otherwise.
+    tree_remark: what to know of its trees, a sentence.
+    methods: its methods of drafting.
+    schedule: draft tokens by batch size; it drafts always as many if None.
+    imitation: imitated acceptance, if it has that.
+    command: the command that starts it; None where a plan itself does.
+    source: where these facts are from.
     """
 
     name: str
@@ -154,7 +120,7 @@ class Engine:
     rule: StepRule
     op_tables: str | None
     large_limits: StepLimits
-    small_limits: StepLimits
+    small_limits: StepLimits | None = None
     cpu_limits: StepLimits | None = None
     large_bytes: int = 70 * _GIB
     never_large: frozenset[str] = frozenset({"a100-sxm", "a100-pcie-80gb"})
@@ -211,7 +177,7 @@ class Engine:
         settings: values by the engine's words. ValueError, one sentence, for a word or a value that it does not have.
         """
         large = device.memory_bytes >= self.large_bytes and device.name not in self.never_large
-        limits = self.large_limits if large else self.small_limits
+        limits = self.small_limits if self.small_limits and not large else self.large_limits
         return self._changed(replace(limits, runs_ahead=self._is_ahead), settings or {})
 
     def limits_here(self, device: str, options: Sequence[str]) -> StepLimits:

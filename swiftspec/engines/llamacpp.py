@@ -35,7 +35,6 @@ LLAMACPP: Final = Engine(
     op_tables=None,
     # tools/server: -ub 512 tokens of all slots together; four slots unless --parallel says otherwise.
     large_limits=StepLimits(step_tokens=512, requests=4, prefix_block=1),
-    small_limits=StepLimits(step_tokens=512, requests=4, prefix_block=1),
     cpu_limits=StepLimits(step_tokens=512, requests=4, prefix_block=1, runs_ahead=False),
     words={"ubatch_size": "step_tokens", "parallel": "requests"},
     whole_experts=False,

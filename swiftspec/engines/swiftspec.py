@@ -16,7 +16,6 @@ SWIFTSPEC: Final = Engine(
     op_tables=None,
     # scheduler/batching.py: its kernels verify at most 64 rows at once, and read 128 tokens of prompts beside them.
     large_limits=StepLimits(step_tokens=192, requests=64, prefix_block=0, captured_tokens=64),
-    small_limits=StepLimits(step_tokens=192, requests=64, prefix_block=0, captured_tokens=64),
     cpu_limits=StepLimits(step_tokens=192, requests=64, prefix_block=0, runs_ahead=False, captured_tokens=0),
     words={"max_running": "requests"},
     divides_heads=False,  # it pads them

@@ -59,7 +59,6 @@ TRTLLM: Final = Engine(
     collective="trtllm",
     # tensorrt_llm/llmapi/llm_args.py: max_num_tokens 8192, max_batch_size 2048.
     large_limits=StepLimits(step_tokens=8192, requests=2048, prefix_block=32, captured_tokens=2048),
-    small_limits=StepLimits(step_tokens=8192, requests=2048, prefix_block=32, captured_tokens=2048),
     words={
         "max_num_tokens": "step_tokens",
         "max_batch_size": "requests",

@@ -1,36 +1,20 @@
 """An engine that this machine has, and the servers that it starts."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from swiftspec.engines import Engine
-from swiftspec.export.command import local_arguments
+from swiftspec.export.command import Command, local_arguments
+from swiftspec.export.result import Export
 from swiftspec.external.server import RunningServer, ServerCommand, draft_server, started
 from swiftspec.files.writing import write_output
 from swiftspec.machine import free_port
 from swiftspec.progress import Progress
 
-__all__ = ["EngineHere", "WrittenCommand"]
-
-
-class WrittenCommand(Protocol):
-    """A command as `export` writes it: words, variables, and the text of files by the names that words have.
-
-    draft_server: the words of a draft server that it asks; none without one.
-    """
-
-    @property
-    def arguments(self) -> Sequence[str]: ...
-    @property
-    def environment(self) -> Mapping[str, str]: ...
-    @property
-    def files(self) -> Mapping[str, str]: ...
-    @property
-    def draft_server(self) -> Sequence[str]: ...
+__all__ = ["EngineHere"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +38,7 @@ class EngineHere:
     @contextmanager
     def server(
         self,
-        written: WrittenCommand,
+        written: Command | Export,
         *,
         target: str,
         log: Path,

@@ -19,6 +19,11 @@ MOST_ARCHIVE_BYTES = 128 << 20  # of all arrays together: a trace of some 300,00
 _MOST_ARRAYS = 1000
 _ENTRY = b"PK\x01\x02"  # start of every entry of a zip file's directory
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that numpy writes
+# Errors of zipfile and numpy for bytes that are not an archive, such as ValueError for a name that is not text.
+_NO_ARCHIVE = (
+    *(TypeError, ValueError, EOFError, KeyError, RuntimeError, OverflowError, MemoryError, SyntaxError),
+    *(TokenError, zipfile.BadZipFile, zlib.error),
+)
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -40,17 +45,12 @@ def read_archive(path: Path, *, kind: str) -> dict[str, np.ndarray]:
         raise ValueError(f"{path}: {error}") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    # Errors of zipfile and numpy for bytes that are not an archive, such as ValueError for a name that is not text.
-    except (TypeError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+    except _NO_ARCHIVE as error:
         raise ValueError(f"{path}: not {kind} (.npz)") from error
 
 
 class _TooLargeError(Exception):
     """Error: an archive is larger than the limit."""
-
-
-class _MalformedError(ValueError):
-    """Error: an array differs from its header."""
 
 
 def _check_directory(file: IO[bytes]) -> None:
@@ -74,19 +74,16 @@ def _check_sizes(archive: zipfile.ZipFile) -> None:
             f"holds {total >> 20} MiB of arrays; at most {MOST_ARCHIVE_BYTES >> 20} MiB are read of an archive"
         )
     if any(info.compress_type not in _COMPRESSIONS for info in archive.infolist()):
-        raise _MalformedError
+        raise ValueError("compressed as numpy does not")
 
 
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    try:
-        with archive.open(info) as member:
-            _check_header(member, info.file_size)
-        with archive.open(info) as member:
-            array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
-            member.read(1)  # reaches the end, where the checksum is verified
-            return array
-    except (ValueError, OverflowError, MemoryError, SyntaxError, TokenError) as error:
-        raise _MalformedError from error
+    with archive.open(info) as member:
+        _check_header(member, info.file_size)
+    with archive.open(info) as member:
+        array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
+        member.read(1)  # reaches the end, where the checksum is verified
+        return array
 
 
 def _check_header(member: IO[bytes], size: int) -> None:

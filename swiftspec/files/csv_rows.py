@@ -21,55 +21,37 @@ def read_cells(
 
     ValueError: one sentence naming file, line and column.
     """
-    try:
-        lines = (_text(number, line) for number, line in read_lines(path, most_bytes=_MOST_LINE_BYTES))
-        reader = csv.reader(lines)
-        header = next(reader, [])
-        places = {name: _place(header, name, path, columns) for name in columns}
-        places |= {name: header.index(name) for name in optional if name in header}
-        blank = dict.fromkeys(optional, "")
-        for cells in reader:
-            if cells:
-                where = f"{path}, line {reader.line_num}"
-                yield where, blank | _row(cells, places, where)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path}: not a CSV file ({error})") from error
-
-
-def _text(number: int, line: bytes) -> str:
-    return (line.removeprefix(BOM_UTF8) if number == 1 else line).decode()
-
-
-def _place(header: Sequence[str], name: str, path: Path, columns: Sequence[str]) -> int:
-    if name not in header:
-        raise ValueError(f"{path}, line 1: column {name} is missing; expected {', '.join(columns)}")
-    return header.index(name)
-
-
-def _row(cells: Sequence[str], places: dict[str, int], where: str) -> dict[str, str]:
-    row = {}
-    for name, place in places.items():
-        if place >= len(cells):
-            raise ValueError(f"{where}: {len(cells)} columns; {name} is missing")
-        row[name] = cells[place]
-    return row
+    lines = _lines(path)
+    first, header = next(lines)
+    if missing := next((name for name in columns if name not in header), None):
+        raise ValueError(f"{first}: column {missing} is missing; expected {', '.join(columns)}")
+    places = {name: header.index(name) for name in (*columns, *optional) if name in header}
+    for where, cells in lines:
+        if absent := next((name for name, place in places.items() if place >= len(cells)), None):
+            raise ValueError(f"{where}: {len(cells)} columns; {absent} is missing")
+        yield where, dict.fromkeys(optional, "") | {name: cells[place] for name, place in places.items()}
 
 
 def read_table(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """Place and all cells of every row that is not blank, by the names in the first line; missing cells are empty."""
+    lines = _lines(path)
+    first, header = next(lines)
+    if twice := next((name for name in header if header.count(name) > 1), None):
+        raise ValueError(f"{first}: column {twice} is there twice; expected different ones")
+    for where, cells in lines:
+        if len(cells) > len(header):
+            raise ValueError(f"{where}: {len(cells)} cells; expected {len(header)}")
+        yield where, dict.fromkeys(header, "") | dict(zip(header, cells, strict=False))
+
+
+def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Place and cells of the first line, then of every one that is not blank."""
+    lines = read_lines(path, most_bytes=_MOST_LINE_BYTES)
     try:
-        lines = (_text(number, line) for number, line in read_lines(path, most_bytes=_MOST_LINE_BYTES))
-        reader = csv.reader(lines)
-        header = next(reader, [])
-        if twice := next((name for name in header if header.count(name) > 1), None):
-            raise ValueError(f"{path}, line 1: column {twice} is there twice; expected different ones")
+        reader = csv.reader((line.removeprefix(BOM_UTF8) if n == 1 else line).decode() for n, line in lines)
+        yield f"{path}, line 1", next(reader, [])
         for cells in reader:
             if cells:
-                if len(cells) > len(header):
-                    raise ValueError(f"{path}, line {reader.line_num}: {len(cells)} cells; expected {len(header)}")
-                yield (
-                    f"{path}, line {reader.line_num}",
-                    dict.fromkeys(header, "") | dict(zip(header, cells, strict=False)),
-                )
+                yield f"{path}, line {reader.line_num}", cells
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: not a CSV file ({error})") from error

@@ -53,9 +53,9 @@ class StoredTensor:
         """Product of the shape."""
         return math.prod(self.shape)
 
-    def pieces(self, num_elements: int = _PIECE_ELEMENTS) -> Iterator[bytes]:
-        """Its bytes in order, so many numbers at a time. ValueError naming the file if it cannot be read."""
-        most_bytes = num_elements * _DTYPE_BYTES[self.dtype]
+    def pieces(self) -> Iterator[bytes]:
+        """Its bytes in order, a million numbers at a time. ValueError naming the file if it cannot be read."""
+        most_bytes = _PIECE_ELEMENTS * _DTYPE_BYTES[self.dtype]
         with os.fdopen(open_input(self.path), "rb") as file:
             try:
                 file.seek(self.offset)

@@ -107,11 +107,10 @@ def write_output(path: Path, content: bytes, *, private: bool = False) -> None:
             _replace(destination, content)
         elif destination.descriptor == STDOUT:
             _write_to_stdout(content)
-        elif destination.descriptor is not None:
-            with os.fdopen(os.dup(destination.descriptor), "wb") as file:
-                file.write(content)
         else:
-            with os.fdopen(os.open(destination.path, os.O_WRONLY | NO_TERMINAL), "wb") as file:
+            own = destination.descriptor
+            opened = os.open(destination.path, os.O_WRONLY | NO_TERMINAL) if own is None else os.dup(own)
+            with os.fdopen(opened, "wb") as file:
                 file.write(content)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and locate(path).descriptor == STDOUT:

@@ -14,10 +14,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.exchange import LATE, PAYLOADS, ROWS, SENTINEL, SLOT, Exchange, advance, clear, push, receive
+from swiftspec.kernels.exchange import (
+    LATE,
+    PAYLOADS,
+    ROWS,
+    SENTINEL,
+    SLOT,
+    Exchange,
+    advance,
+    clear,
+    push,
+    receive,
+    symmetric_buffers,
+)
 from swiftspec.kernels.rms_norm import rms_norm, rms_norm_reference
 from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_dtype, check_layout, check_shape
-from swiftspec.kernels.symmetric import symmetric_buffers
 
 __all__ = ["AllReduce", "all_reduce", "all_reduce_reference", "check_norm"]
 

@@ -1,5 +1,9 @@
 """Rows pushed from every rank to all ranks of a TP group, without flags: the data itself shows whether it arrived.
 
+They are pushed to memory that every rank can write on every other: one buffer per rank, mapped by all of them. Between
+GPUs it is PyTorch's symmetric memory, between processes on a CPU shared memory; for kernels both are a table of
+addresses.
+
 A word that still holds `SENTINEL` has not arrived, and no sender sends it: as an fp32 it is -0.0, as a pair of 16-bit
 values (+0.0, -0.0), and zeros of the other sign add up to the same. Three slots take turns. While the ranks fill one of
 them, each clears the previous one: nobody writes there until two turns later, and so not before this rank has finished
@@ -11,15 +15,17 @@ A missing rank is polled `max_polls` times. Then `Exchange.check` raises, and th
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.distributed as dist
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from swiftspec.errors import FieldError
-from swiftspec.kernels.symmetric import PeerBuffers
 
 __all__ = [
     "LATE",
@@ -30,10 +36,14 @@ __all__ = [
     "SENTINEL",
     "SLOT",
     "Exchange",
+    "PeerBuffers",
     "advance",
     "clear",
+    "map_peers",
     "push",
     "receive",
+    "shared_buffers",
+    "symmetric_buffers",
 ]
 
 MAX_RANKS = 8  # a row of every rank is in registers; more ranks, or longer rows, spill
@@ -48,6 +58,98 @@ SLOT = tl.constexpr(0)  # current slot
 ARRIVED = tl.constexpr(1)  # programs of the running kernel that have read the state
 ROWS = tl.constexpr(2)  # rows in the previous slot
 LATE = tl.constexpr(3)  # 0, or 1 + a missing rank
+
+
+@dataclass(frozen=True, slots=True)
+class PeerBuffers:
+    """One rank's view of the buffers.
+
+    rank: rank of this view.
+    buffers: int32 words by rank, of equal length; each starts at a multiple of 16 bytes.
+    table: int64, on the device of the buffers: the address of each of them in this process.
+    mapping: object that keeps the mapping alive.
+    """
+
+    rank: int
+    buffers: tuple[Tensor, ...]
+    table: Tensor
+    mapping: object = None
+
+    @property
+    def own(self) -> Tensor:
+        """This rank's buffer, which its peers write to."""
+        return self.buffers[self.rank]
+
+    @property
+    def world_size(self) -> int:
+        return len(self.buffers)
+
+    @property
+    def device(self) -> torch.device:
+        return self.own.device
+
+
+def map_peers(buffers: Sequence[Tensor], rank: int, *, mapping: object = None) -> PeerBuffers:
+    """Rank `rank`'s view of buffers that this process has mapped; ValueError for buffers that kernels cannot use."""
+    if not 0 <= rank < len(buffers):
+        raise ValueError(f"rank is {rank}; expected 0 to {len(buffers) - 1}, for {len(buffers)} buffers")
+    device = buffers[rank].device
+    for index, buffer in enumerate(buffers):
+        if buffer.dtype != torch.int32 or buffer.dim() != 1 or not buffer.is_contiguous():
+            raise ValueError(f"buffers[{index}] is {buffer.dtype} of shape {tuple(buffer.shape)}; expected int32 words")
+        if buffer.numel() != buffers[0].numel():
+            raise ValueError(f"buffers[{index}] has {buffer.numel()} words; buffers[0] has {buffers[0].numel()}")
+        if buffer.data_ptr() % 16:
+            raise ValueError(f"buffers[{index}] starts at {buffer.data_ptr():#x}; expected a multiple of 16 bytes")
+        if buffer.device.type != device.type:
+            raise ValueError(f"buffers[{index}] is on {buffer.device}; expected {device.type}, as buffers[{rank}]")
+    table = torch.tensor([buffer.data_ptr() for buffer in buffers], dtype=torch.int64, device=device)
+    return PeerBuffers(rank, tuple(buffers), table, mapping)
+
+
+def shared_buffers(world_size: int, num_words: int, *, fill: int) -> list[Tensor]:
+    """Filled CPU buffers in shared memory, to be sent to `world_size` processes that `map_peers` there."""
+    return [torch.full((num_words,), fill, dtype=torch.int32).share_memory_() for _ in range(world_size)]
+
+
+def symmetric_buffers(
+    num_words: int, *, group: dist.ProcessGroup, device: torch.device, fill: int
+) -> PeerBuffers | None:
+    """Filled GPU buffers that all ranks of a group map; None, on all ranks, if the GPUs have no such memory.
+
+    Collective: every rank of the group calls it. When it returns, every rank's buffer is filled.
+    """
+    if device.type != "cuda" or not _on_one_host(group):
+        return None
+    try:
+        peers = _rendezvous(num_words, group=group, device=device, fill=fill)
+    except (ImportError, RuntimeError):  # no peer access, a driver without the feature, a build without it
+        peers = None
+    # If one rank has none, no rank uses it: the others would wait for a rank that cannot push.
+    everybody: list[bool] = [False] * dist.get_world_size(group)
+    dist.all_gather_object(everybody, peers is not None, group=group)
+    return peers if all(everybody) else None
+
+
+def _on_one_host(group: dist.ProcessGroup) -> bool:
+    hosts = [""] * dist.get_world_size(group)
+    dist.all_gather_object(hosts, socket.gethostname(), group=group)
+    return len(set(hosts)) == 1
+
+
+def _rendezvous(num_words: int, *, group: dist.ProcessGroup, device: torch.device, fill: int) -> PeerBuffers:
+    # An alpha API in torch 2.11 to 2.13, so only this function uses it.
+    import torch.distributed._symmetric_memory as symmetric_memory
+
+    own = symmetric_memory.empty(num_words, dtype=torch.int32, device=device)
+    handle = symmetric_memory.rendezvous(own, group)
+    own.fill_(fill)
+    torch.cuda.synchronize(device)  # filled before any peer, synchronised by the caller's exchange, pushes into it
+    buffers = [
+        own if peer == handle.rank else handle.get_remote_tensor(peer, own.shape, own.dtype)
+        for peer in range(handle.world_size)
+    ]
+    return map_peers(buffers, handle.rank, mapping=handle)
 
 
 @dataclass(frozen=True, slots=True)

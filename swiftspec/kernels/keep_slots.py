@@ -46,7 +46,7 @@ def _keep_slots_kernel(
 ):
     """plane[prefix + i] <- plane[prefix + slots[i]] where slots[i] >= 0, all read before any is written.
 
-    The last program to arrive updates the lengths, after all others have read them, and clears `arrivals`.
+    The last program to arrive updates the lengths, after all others have read them.
     """
     index_K = tl.arange(0, BLOCK_K)
     dims_D = tl.arange(0, BLOCK_D)
@@ -65,7 +65,6 @@ def _keep_slots_kernel(
         verified = tl.load(num_verified)
         tl.store(lengths, prefix + verified)
         tl.store(lengths + 1, tl.sum((slot_K >= 0).to(tl.int32), axis=0) - verified)
-        tl.store(arrivals, 0)
 
 
 def keep_slots(
@@ -74,7 +73,6 @@ def keep_slots(
     lengths_2: Tensor,
     num_verified: Tensor,
     *,
-    workspace: Tensor | None = None,
     pdl: bool = False,
 ) -> None:
     """`keep_slots_reference` in one launch: changes the cache and `lengths_2` in place.
@@ -86,7 +84,6 @@ def keep_slots(
         as are the lengths and `num_verified`, and therefore not checked.
     lengths_2: int32, (prefix, tree). The tree's previous length does not matter.
     num_verified: int32, one element: the number of kept slots that join the prefix.
-    workspace: int32 [1], zero, and zero again afterwards. Without it every call clears one, with an extra launch.
     """
     check_shape("cache_L2GCD", cache_L2GCD, (None, 2, None, None, None))
     num_layers, _, num_kv_heads, capacity, head_dim = cache_L2GCD.shape
@@ -98,10 +95,7 @@ def keep_slots(
     check_shape("lengths_2", lengths_2, (2,))
     check_shape("num_verified", num_verified, (1,) if num_verified.ndim else ())
     check_dtype(FLOATS, cache_L2GCD=cache_L2GCD)
-    if workspace is None:
-        workspace = torch.zeros(1, dtype=torch.int32, device=cache_L2GCD.device)
-    check_shape("workspace", workspace, (1,))
-    integers = {"slots_K": slots_K, "lengths_2": lengths_2, "num_verified": num_verified, "workspace": workspace}
+    integers = {"slots_K": slots_K, "lengths_2": lengths_2, "num_verified": num_verified}
     check_dtype((torch.int32,), **integers)
     check_layout(cache_L2GCD=cache_L2GCD, **integers)
     block_k, block_d = triton.next_power_of_2(len(slots_K)), triton.next_power_of_2(head_dim)
@@ -110,7 +104,7 @@ def keep_slots(
         slots_K,
         lengths_2,
         num_verified,
-        workspace,
+        torch.zeros(1, dtype=torch.int32, device=cache_L2GCD.device),
         len(slots_K),
         capacity,
         D=head_dim,

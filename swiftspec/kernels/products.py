@@ -46,10 +46,6 @@ NUM_PARTIALS = 1 << 22  # of a workspace: 16 MiB, small enough for the L2; every
 _MULTIPROCESSORS = 132  # of an H100 or H200
 
 
-def _is_power_of_2(value: int) -> bool:
-    return value > 0 and value & (value - 1) == 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileConfig:
     """Tiling of a product.
@@ -71,7 +67,7 @@ class TileConfig:
     def __post_init__(self) -> None:
         for name in ("block_n", "block_k"):
             value = getattr(self, name)
-            if value < 16 or not _is_power_of_2(value):
+            if value < 16 or value & (value - 1):
                 raise ValueError(f"{name} is {value}; expected a power of 2 from 16")
         if not 1 <= self.split_k <= MAX_SPLITS:
             raise ValueError(f"split_k is {self.split_k}; expected 1 to {MAX_SPLITS}")

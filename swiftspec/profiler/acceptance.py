@@ -12,7 +12,7 @@ from swiftspec.artifacts.prompts import evenly
 from swiftspec.artifacts.routes import route_bytes, smallest_routes
 from swiftspec.artifacts.sampling_params import GREEDY, SamplingParams
 from swiftspec.artifacts.trace import AcceptanceTrace, Guesser, Guesses, TracedPrompt
-from swiftspec.engine.model.drafts.block_runner import BlockRunner
+from swiftspec.engine.model.drafts.block_drafter import BlockRunner
 from swiftspec.engine.model.drafts.head_runner import HeadRunner
 from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch, Model, Rows
 from swiftspec.engine.model.models import Models, load_models

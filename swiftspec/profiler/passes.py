@@ -9,7 +9,7 @@ from dataclasses import replace
 from swiftspec.artifacts.profile import PASSES
 from swiftspec.devices.local import Device
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES
+from swiftspec.engine.model.gpu.kv_cache import CAPTURE_SIZES
 from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import inflated_spec
 from swiftspec.policies import DraftKind, Layout, Policy

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,20 +19,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from swiftspec.server.bodies import ChatBody, DetokenizeBody, TokenizeBody, parse, parse_completion
-from swiftspec.server.connections import ConnectionLimits
 from swiftspec.server.endpoint import Generations
 from swiftspec.server.errors import INTERNAL, RequestError, error_body
-from swiftspec.server.guards import ApiKeys, BodyLimit, JsonBodies, KnownHosts, RequestIds, SendTimeout
+from swiftspec.server.guards import BodyLimit, Guard, SendTimeout, api_keys, json_bodies, known_hosts
 from swiftspec.server.replies import event
 from swiftspec.server.serving import ServerPhase, Serving
 from swiftspec.timing.timeline import timelines_as_json
 from swiftspec.version import __version__
 
-if TYPE_CHECKING:
-    from swiftspec.server.serving import Serving
-
 __all__ = ["HttpOptions", "LiveView", "make_app"]
-
 
 _EVERY_S = 0.5
 _MOST_REQUESTS = 64  # that are listed
@@ -104,17 +99,12 @@ class HttpOptions:
     """Limits of connections.
 
     api_keys: one of them is needed, unless there are none.
-    allowed_hosts: names by which a server without keys may be asked, beside those that `KnownHosts` allows.
-    most_body_bytes: longest body of a request.
-    most_held_bytes: bodies of all requests that are being read.
+    allowed_hosts: names by which a server without keys may be asked, beside those that `known_hosts` allows.
     send_timeout_s: a client that takes nothing for so long is given up.
     """
 
     api_keys: Sequence[str] = ()
     allowed_hosts: Sequence[str] = ()
-    most_body_bytes: int = 8 << 20
-    most_held_bytes: int = 128 << 20
-    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     send_timeout_s: float = 30.0
 
 
@@ -143,11 +133,10 @@ def make_app(serving: Serving, options: HttpOptions) -> ASGIApp:
         },
     )
     routed.router.redirect_slashes = False  # a redirect would go wherever the Host header says
-    app: ASGIApp = SendTimeout(routed, options.send_timeout_s)
-    app = BodyLimit(app, options.most_body_bytes, most_held_bytes=options.most_held_bytes)
-    app = JsonBodies(app)
-    app = ApiKeys(app, options.api_keys) if options.api_keys else KnownHosts(app, options.allowed_hosts)
-    return RequestIds(app)
+    app = BodyLimit(SendTimeout(routed, options.send_timeout_s))
+    return Guard(
+        app, [api_keys(options.api_keys) if options.api_keys else known_hosts(options.allowed_hosts), json_bodies]
+    )
 
 
 class _Views:

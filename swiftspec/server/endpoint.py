@@ -18,7 +18,6 @@ from swiftspec.errors import EngineBusyError, EngineError
 from swiftspec.server.answer import Answer, Piece, Usage, merged
 from swiftspec.server.bodies import ChatBody, CompletionBody, ScoringBody
 from swiftspec.server.errors import INTERNAL, RequestError, error_body
-from swiftspec.server.guards import state_of
 from swiftspec.server.replies import DONE, Reply, event
 from swiftspec.server.serving import Serving
 
@@ -81,10 +80,10 @@ class Generations:
         except RequestError as error:
             await error.response(scope, receive, send)
         except (ClientGoneError, ClientDisconnect):
-            _log.debug("the client of %s has gone", state_of(scope).get("request_id"))
+            _log.debug("the client of %s has gone", scope["state"]["request_id"])
 
     async def _answer(self, scope: Scope, content: bytes, send: Send, arrival_s: float) -> None:
-        body, state = self._parse(content), state_of(scope)
+        body, state = self._parse(content), scope["state"]
         answers = await self._serving.begin(
             body, request_id=state["request_id"], client=state.get("client") or body.user, arrival_s=arrival_s
         )

@@ -10,10 +10,9 @@ import hmac
 import logging
 import socket
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import ip_address
 from math import inf
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -21,19 +20,28 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swiftspec.server.errors import RequestError
 
-__all__ = ["ApiKeys", "BodyLimit", "JsonBodies", "KnownHosts", "RequestIds", "SendTimeout", "state_of"]
+__all__ = ["MOST_BODY_BYTES", "BodyLimit", "Guard", "SendTimeout", "api_keys", "json_bodies", "known_hosts"]
 
 _OPEN = frozenset({"/", "/health", "/live", "/metrics"})
 _MOST_ID_CHARACTERS = 128
+MOST_BODY_BYTES = 8 << 20  # of a request
+_MOST_HELD_BYTES = 128 << 20  # of the bodies of all requests that are being read
 _MOST_FORGOTTEN_BYTES = 128 << 20  # above, the connection is closed at once
 _log = logging.getLogger("swiftspec.server")
 
 
-class RequestIds:
-    """Gives every request the id that its client sent as `X-Request-Id`, or one of its own, and sends it back."""
+Check = Callable[[Scope], RequestError | None]
+"""Why a request is refused, by all but its body; None if it passes."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+
+class Guard:
+    """Refuses requests to which a check objects, the first one that does.
+
+    It gives every request the id that its client sent as `X-Request-Id`, or one of its own, and sends it back.
+    """
+
+    def __init__(self, app: ASGIApp, checks: Sequence[Check]) -> None:
+        self._app, self._checks = app, checks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get("x-request-id", "")
@@ -46,54 +54,43 @@ class RequestIds:
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
-        await self._app(scope, receive, with_id)
+        error = next((error for check in self._checks if (error := check(scope)) is not None), None)
+        await (self._app if error is None else error.response)(scope, receive, with_id)
 
 
-class ApiKeys:
-    """Lets only requests with one of some keys pass, but for health and metrics.
+def api_keys(keys: Sequence[str]) -> Check:
+    """Lets only requests with one of these keys pass, but for health and metrics.
 
     The state of a request gets the number of its key as its `client`: whose request it is.
     """
+    known = [key.encode() for key in keys]
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
-        self._app = app
-        self._keys = [key.encode() for key in keys]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def check(scope: Scope) -> RequestError | None:
         if scope["path"] in _OPEN:
-            await self._app(scope, receive, send)
-            return
+            return None
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         # Every key is compared, each in constant time: the time tells nothing about any of them.
         sent = given.strip().encode("latin-1")  # as which the bytes of a header are read
-        matches = [hmac.compare_digest(key, sent) for key in self._keys]
+        matches = [hmac.compare_digest(key, sent) for key in known]
         if scheme.lower() == "bearer" and any(matches):
-            scope.setdefault("state", {})["client"] = f"key {matches.index(True)}"
-            await self._app(scope, receive, send)
-            return
-        error = RequestError("the API key is missing or unknown", status=401, headers={"www-authenticate": "Bearer"})
-        await error.response(scope, receive, send)
+            scope["state"]["client"] = f"key {matches.index(True)}"
+            return None
+        return RequestError("the API key is missing or unknown", status=401, headers={"www-authenticate": "Bearer"})
+
+    return check
 
 
-class KnownHosts:
+def known_hosts(names: Iterable[str]) -> Check:
     """Refuses requests under a name of the public DNS, unless it is known, and those of pages of other origins.
 
-    known: names under which the server may be asked, beside addresses, names without a dot and this machine's own name.
+    names: under which the server may be asked, beside addresses, names without a dot and this machine's own name.
     """
+    known = {socket.gethostname().lower(), *(name.lower() for name in names)}
 
-    def __init__(self, app: ASGIApp, known: Iterable[str]) -> None:
-        self._app = app
-        self._known = {socket.gethostname().lower(), *(name.lower() for name in known)}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (error := self._refusal(Headers(scope=scope))) is not None:
-            await error.response(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-    def _refusal(self, headers: Headers) -> RequestError | None:
+    def check(scope: Scope) -> RequestError | None:
+        headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
-        if host and not self._is_known(_name_of(f"//{host}")):
+        if host and not _is_private(name := _name_of(f"//{host}")) and name not in known:
             return RequestError(
                 f"the host is {host[:100]!r}, by which this server is not known; expected its address, or a name given "
                 "with --allowed-host",
@@ -105,29 +102,26 @@ class KnownHosts:
             )
         return None
 
-    def _is_known(self, name: str) -> bool:
-        if "." not in name or name.endswith(".localhost") or name in self._known:
-            return True
-        try:
-            ip_address(name)
-        except ValueError:
-            return False
+    return check
+
+
+def _is_private(name: str) -> bool:
+    """Whether no page of another machine can have this name: an address, or one that is not of the public DNS."""
+    if "." not in name or name.endswith(".localhost"):
         return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
-class JsonBodies:
+def json_bodies(scope: Scope) -> RequestError | None:
     """Refuses bodies that do not say that they are JSON."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
-        if scope["method"] == "POST" and kind != "application/json" and not kind.endswith("+json"):
-            error = RequestError(f"the content type is {kind[:100]!r}; expected 'application/json'", status=415)
-            await error.response(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+    kind = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
+    if scope["method"] == "POST" and kind != "application/json" and not kind.endswith("+json"):
+        return RequestError(f"the content type is {kind[:100]!r}; expected 'application/json'", status=415)
+    return None
 
 
 class BodyLimit:
@@ -135,13 +129,12 @@ class BodyLimit:
     that the client hears why.
     """
 
-    def __init__(self, app: ASGIApp, most_bytes: int, *, most_held_bytes: int) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._most_bytes, self._most_held_bytes = most_bytes, most_held_bytes
         self._num_held = 0  # bytes of all requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        error = RequestError(f"the body is larger than {self._most_bytes} bytes", status=413)
+        error = RequestError(f"the body is larger than {MOST_BODY_BYTES} bytes", status=413)
         length = Headers(scope=scope).get("content-length", "")
         if length.isdigit() and int(length) > _MOST_FORGOTTEN_BYTES:
             error.headers["connection"] = "close"
@@ -153,14 +146,14 @@ class BodyLimit:
             nonlocal num_received, num_held
             message = await receive()
             num_received += len(message.get("body", b""))
-            while self._most_bytes < num_received < _MOST_FORGOTTEN_BYTES and message.get("more_body"):
+            while MOST_BODY_BYTES < num_received < _MOST_FORGOTTEN_BYTES and message.get("more_body"):
                 message = await receive()
                 num_received += len(message.get("body", b""))
-            if num_received > self._most_bytes:
+            if num_received > MOST_BODY_BYTES:
                 raise error
             self._num_held += num_received - num_held
             num_held = num_received
-            if self._num_held > self._most_held_bytes:
+            if self._num_held > _MOST_HELD_BYTES:
                 raise RequestError("the server is reading too many large bodies", status=503)
             return message
 
@@ -209,12 +202,6 @@ class SendTimeout:
         finally:
             if timer is not None:
                 timer.cancel()
-
-
-def state_of(scope: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the guards have noted about a request."""
-    state: Mapping[str, Any] = scope.get("state", {})
-    return state
 
 
 def _name_of(address: str) -> str:

@@ -21,6 +21,7 @@ from swiftspec.errors import EngineError
 from swiftspec.server.app import HttpOptions, make_app
 from swiftspec.server.connections import (
     ACCEPTED_AT_ONCE,
+    ConnectionLimits,
     Connections,
     bounded_protocol,
     free_descriptors,
@@ -76,7 +77,7 @@ async def serve(
     """
     raise_descriptor_limit()
     signals, state = _Signals(), Serving(serving)
-    connections = Connections(http.connections, clock=time.monotonic, free_descriptors=free_descriptors)
+    connections = Connections(ConnectionLimits(), clock=time.monotonic, free_descriptors=free_descriptors)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a line for each odd request of anybody is no news
     config = uvicorn.Config(
         make_app(state, http),

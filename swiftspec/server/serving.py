@@ -180,13 +180,26 @@ class Serving:
         if body.min_tokens > most:
             raise RequestError(f"min_tokens is {body.min_tokens}; expected {most} at most", param="min_tokens")
         sampling = body.sampling(self._defaults_of(body))
+        by_tokens = body.stop or body.include_stop_str_in_output or body.num_log_probs is not None
         answers: list[Answer] = []
         try:
             for index in range(body.n):
                 name = f"{request_id}-{index}" if index else request_id
                 own = sampling | {"seed": (sampling["seed"] + index) % 2**64}
-                stream = await self._submit(body, tokens, most, own, name, client)
-                answers.append(self._answer(stream, body, tokens, arrival_s, sampling, index))
+                stream = await self._submit(body, tokens, most, own, request_id=name, client=client)
+                answer = Answer(
+                    stream,
+                    body,
+                    prompt=tokens,
+                    arrival_s=arrival_s,
+                    seed=sampling["seed"] if sampling["temperature"] > 0 else None,
+                    text=engine.text_stream() if by_tokens else None,
+                    timeout_s=self._options.request_timeout_s,
+                    ended=self._ended,
+                    index=index,
+                )
+                self._enter(answer)
+                answers.append(answer)
         except BaseException as error:
             for answer in answers:
                 await answer.close()
@@ -201,18 +214,17 @@ class Serving:
         tokens: tuple[int, ...],
         most: int,
         sampling: Mapping[str, Any],
-        request_id: str,
-        client: str,
+        **who: str,
     ) -> AsyncStream:
+        """A request's stream. who: its `request_id` and its `client`."""
         engine, tenant = self.check_open(), self._tenants[body.model or self.model]
         if isinstance(body, ScoringBody):
             return await engine.submit_scoring(
                 tokens,
                 num_candidates=max(body.logprobs, body.most_tokens),
                 with_next=body.most_tokens > 0,
-                request_id=request_id,
-                client=client,
                 tenant=tenant,
+                **who,
             )
         return await engine.submit(
             tokens,
@@ -220,39 +232,18 @@ class Serving:
             min_new_tokens=body.min_tokens,
             ignore_eos=body.ignore_eos,
             stop_token_ids=body.stop_token_ids,
-            request_id=request_id,
-            client=client,
             tpot_s=body.slo.tpot_ms / 1e3 if body.slo and body.slo.tpot_ms else None,
             tenant=tenant,
+            **who,
             **sampling,
         )
 
-    def _answer(
-        self,
-        stream: AsyncStream,
-        body: CompletionBody | ChatBody,
-        tokens: tuple[int, ...],
-        arrival_s: float,
-        sampling: Mapping[str, Any],
-        index: int,
-    ) -> Answer:
-        by_tokens = body.stop or body.include_stop_str_in_output or body.num_log_probs is not None
-        answer = Answer(
-            stream,
-            body,
-            prompt=tokens,
-            arrival_s=arrival_s,
-            seed=sampling["seed"] if sampling["temperature"] > 0 else None,
-            text=self.check_open().text_stream() if by_tokens else None,
-            timeout_s=self._options.request_timeout_s,
-            ended=self._ended,
-            index=index,
-        )
+    def _enter(self, answer: Answer) -> None:
+        """Count a request as under way until it has ended."""
         self._num_begun += 1
         answer.number = self._num_begun
         self.answers[answer.number] = answer
         self._idle.clear()
-        return answer
 
     async def scored(self, answer: Answer) -> tuple[ScoredToken, ...]:
         """The scored tokens of an answer that has started. EngineError if it was ended early."""

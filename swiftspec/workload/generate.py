@@ -1,6 +1,9 @@
-"""Generation of workloads from distributions."""
+"""Generation of workloads from distributions, and which request is of which class."""
+
+from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,16 +14,62 @@ from swiftspec.artifacts.distributions import MOST_TOKENS, Arrivals, Distributio
 from swiftspec.artifacts.workload import MOST_REQUESTS, RequestClass, Workload, WorkloadRequest
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin
-from swiftspec.workload.classes import DEFAULT_CLASSES, assign_classes
+from swiftspec.files.reading import shown
 from swiftspec.workload.prompts import Prefixes, PromptLengths
 
-__all__ = ["arrival_times", "draw_lengths", "make_workload", "random_streams", "with_arrivals"]
+__all__ = [
+    "DEFAULT_CLASSES",
+    "arrival_times",
+    "assign_classes",
+    "check_classes",
+    "draw_lengths",
+    "make_workload",
+    "random_streams",
+    "shares_of",
+    "with_arrivals",
+]
 
+DEFAULT_CLASSES = (RequestClass(name="default"),)
+_ROUNDING = 1e-9
 _Times = npt.NDArray[np.float64]
 _LEAST_GAP = float(np.finfo(float).tiny)  # gaps of a small shape are so short that all of them may round to 0
-
-
 _Tokens = npt.NDArray[np.int64]
+
+
+def check_classes(classes: Sequence[RequestClass]) -> None:
+    """ValueError if there is none, or if two have one name."""
+    if not classes:
+        raise ValueError("classes is empty; expected at least one")
+    name, count = Counter(each.name for each in classes).most_common(1)[0]
+    if count > 1:
+        raise ValueError(f"classes has {shown(name)} {count} times; expected every name once")
+
+
+def shares_of(classes: Sequence[RequestClass]) -> tuple[float, ...]:
+    """Share of the requests that each class gets: its own, or an equal part of what the others leave.
+
+    ValueError: if the shares do not add up to 1, or leave nothing for a class.
+    """
+    check_classes(classes)
+    given = sum(each.share or 0.0 for each in classes)
+    sharing = [each.name for each in classes if each.share is None]
+    if given > 1 + _ROUNDING:
+        raise ValueError(f"shares of classes add up to {given:g}; expected at most 1")
+    if not sharing and given < 1 - _ROUNDING:
+        raise ValueError(f"shares of classes add up to {given:g}; expected 1, or a class without a share")
+    if sharing and given > 1 - _ROUNDING:
+        raise ValueError(f"shares of classes add up to {given:g}, which leaves nothing for {sharing[0]}")
+    return tuple((1 - given) / len(sharing) if each.share is None else each.share for each in classes)
+
+
+def assign_classes(classes: Sequence[RequestClass], num_requests: int, rng: np.random.Generator) -> list[str]:
+    """Names of classes, one for each request, in random order and in numbers as near to the shares as can be."""
+    wanted = np.array(shares_of(classes)) * num_requests
+    counts = np.floor(wanted).astype(int)
+    largest_rests = np.argsort(counts - wanted, kind="stable")[: num_requests - int(counts.sum())]
+    counts[largest_rests] += 1
+    numbers = np.repeat(np.arange(len(classes)), counts)
+    return [classes[number].name for number in rng.permutation(numbers).tolist()]
 
 
 def draw_lengths(lengths: Lengths, num_requests: int, rng: np.random.Generator, *, field: str) -> _Tokens:

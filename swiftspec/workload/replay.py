@@ -11,10 +11,8 @@ from swiftspec.artifacts.workload import MOST_REQUESTS, MOST_SHARED, LoadTrace, 
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin, file_sha256
 from swiftspec.files.reading import shown
-from swiftspec.workload.classes import DEFAULT_CLASSES, assign_classes, check_classes
-from swiftspec.workload.generate import random_streams
-from swiftspec.workload.load_traces import FORMATS
-from swiftspec.workload.load_traces.rows import TraceRow
+from swiftspec.workload.generate import DEFAULT_CLASSES, assign_classes, check_classes, random_streams
+from swiftspec.workload.load_traces import FORMATS, TraceRow
 
 __all__ = ["replay", "shared_stretches"]
 
@@ -55,10 +53,10 @@ def replay(
         raise FieldError("time_unit", shown(time_unit), "expected s or ms, of stamps in the format mooncake")
     else:
         rows = load_format.read_in(path, time_unit)
-    taken = _take(rows, window, time_column=load_format.time_column)
-    if not taken.rows:
+    taken, left_out = _take(rows, window, time_column=load_format.time_column)
+    if not taken:
         raise ValueError(f"{path}: no request arrives {window}; expected at least one")
-    known, names = _classes(taken.rows, classes, seed, path)
+    known, names = _classes(taken, classes, seed, path)
     values = {
         "origin": Origin.here(),
         "arrivals": Arrivals(process=Process.REPLAY),
@@ -67,8 +65,7 @@ def replay(
         "seed": seed,
         "classes": known,
         "requests": [
-            _request(row, name, shared)
-            for row, name, shared in zip(taken.rows, names, shared_stretches(taken.rows), strict=True)
+            _request(row, name, shared) for row, name, shared in zip(taken, names, shared_stretches(taken), strict=True)
         ],
         "trace": LoadTrace(
             format=format_name,
@@ -77,7 +74,7 @@ def replay(
             licence=load_format.licence,
             start_s=start_s,
             duration_s=duration_s,
-            left_out=dict(taken.left_out),
+            left_out=dict(left_out),
         ),
     }
     made = Workload.checked(values, source=str(path))
@@ -103,20 +100,12 @@ class _Window(NamedTuple):
         start = f"from {self.start_s:g} s on"
         return start if self.duration_s is None else f"{start}, for {self.duration_s:g} s"
 
-    def is_past(self, time_s: float) -> bool:
-        """Whether a time, counted from the start, is after the end."""
-        return self.duration_s is not None and time_s >= self.duration_s
 
+def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> tuple[list[TraceRow], Mapping[str, int]]:
+    """Requests of a window, their times counted from its start, and numbers of other rows, by reason.
 
-class _WindowRows(NamedTuple):
-    """Requests of a window, their times counted from its start; numbers of other rows, by reason."""
-
-    rows: Sequence[TraceRow]
-    left_out: Mapping[str, int]
-
-
-def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> _WindowRows:
-    """Rows are read up to the end of the window only: some traces have millions."""
+    Rows are read up to the end of the window only: some traces have millions.
+    """
     taken: list[TraceRow] = []
     left_out: Counter[str] = Counter()
     first_s = last_s = None
@@ -130,7 +119,7 @@ def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> _Wi
             )
         last_s = row.time_s
         time_s = row.time_s - first_s - window.start_s
-        if window.is_past(time_s):
+        if window.duration_s is not None and time_s >= window.duration_s:
             break
         if time_s >= 0 and row.fault:
             left_out[row.fault] += 1
@@ -142,7 +131,7 @@ def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> _Wi
             taken.append(row._replace(time_s=time_s))
             if len(taken) == window.num_requests:
                 break
-    return _WindowRows(taken, left_out)
+    return taken, left_out
 
 
 def _classes(

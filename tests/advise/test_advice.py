@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from swiftspec.advise.acceptance import CountedAcceptance
+from swiftspec.advise.model import CountedAcceptance
 from swiftspec.advise.observed import effective
 from swiftspec.api.advising import ServerReadings, advise
 from swiftspec.artifacts.advice import Advice, ChangeKind, Outcome

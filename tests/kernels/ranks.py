@@ -20,8 +20,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from swiftspec.kernels.all_reduce import AllReduce, all_reduce, all_reduce_reference
-from swiftspec.kernels.exchange import MAX_POLLS, SENTINEL, Exchange
-from swiftspec.kernels.symmetric import PeerBuffers, map_peers, shared_buffers, symmetric_buffers
+from swiftspec.kernels.exchange import (
+    MAX_POLLS,
+    SENTINEL,
+    Exchange,
+    PeerBuffers,
+    map_peers,
+    shared_buffers,
+    symmetric_buffers,
+)
 from swiftspec.profiler.helper_processes import forkserver
 from tools.gemm_all_reduce import Workspace, gemm_all_reduce, gemm_all_reduce_reference
 

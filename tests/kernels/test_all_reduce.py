@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from swiftspec.kernels.all_reduce import all_reduce, all_reduce_reference
-from swiftspec.kernels.exchange import SENTINEL, Exchange
-from swiftspec.kernels.symmetric import map_peers, shared_buffers
+from swiftspec.kernels.exchange import SENTINEL, Exchange, map_peers, shared_buffers
 from tests.kernels.ranks import EPS, Case, Ranks, assert_right, run_all_reduce, run_connected, starting_ranks
 from tools.compiling import MAX_SHARED_BYTES, Compiled
 

@@ -4,8 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from swiftspec.kernels.exchange import SENTINEL, Exchange
-from swiftspec.kernels.symmetric import map_peers
+from swiftspec.kernels.exchange import SENTINEL, Exchange, map_peers
 from tests.kernels.ranks import EPS, Case, Ranks, assert_right, run_gemm_all_reduce, starting_ranks
 from tools.compiling import MAX_SHARED_BYTES, Compiled
 from tools.gemm_all_reduce import Workspace, gemm_all_reduce, gemm_all_reduce_reference

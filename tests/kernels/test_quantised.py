@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from swiftspec.kernels.quantised import Fp8Weight, Int4Weight
+from swiftspec.kernels.quantised_gemm import Fp8Weight, Int4Weight
 
 
 def _weight(n: int, k: int) -> torch.Tensor:

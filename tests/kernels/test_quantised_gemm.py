@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from swiftspec.kernels.products import TileConfig
-from swiftspec.kernels.quantised import Fp8Weight, Int4Weight
-from swiftspec.kernels.quantised_gemm import quantised_gemm, quantised_gemm_reference
+from swiftspec.kernels.quantised_gemm import Fp8Weight, Int4Weight, quantised_gemm, quantised_gemm_reference
 from tests.kernels.streaming import check_streaming
 from tools.compiling import MAX_SHARED_BYTES, Compiled
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.kernels.symmetric import map_peers, shared_buffers
+from swiftspec.kernels.exchange import map_peers, shared_buffers
 
 
 def words(number: int = 8) -> Tensor:

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from swiftspec.kernels.products import Launch, TileConfig
-from swiftspec.kernels.quantised import Fp8Weight, Int4Weight
-from swiftspec.kernels.quantised_gemm import quantised_gemm
+from swiftspec.kernels.quantised_gemm import Fp8Weight, Int4Weight, quantised_gemm
 from swiftspec.kernels.skinny_gemm import gate_up
 from swiftspec.kernels.tables import Choice, Product, dump_table, load_table, pick, table_path, tuned_config
 

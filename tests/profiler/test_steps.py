@@ -5,7 +5,7 @@ import pytest
 
 from swiftspec.artifacts.profile import Profile
 from swiftspec.devices.local import TREE_SLOTS
-from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES
+from swiftspec.engine.model.gpu.kv_cache import CAPTURE_SIZES
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import POLICIES, DraftKind, Layout
 from swiftspec.policies.asynchronous.dsi import Dsi

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES
+from swiftspec.engine.model.gpu.kv_cache import CAPTURE_SIZES
 from swiftspec.kernels.tables import Product
 from tools.baking import decodings, tuning_launches
 from tools.tuning import candidates, products_of

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swiftspec.artifacts.workload import RequestClass
-from swiftspec.workload.classes import assign_classes, shares_of
+from swiftspec.workload.generate import assign_classes, shares_of
 
 
 def classes(*shares: float | None) -> list[RequestClass]:

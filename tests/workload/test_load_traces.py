@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from swiftspec.artifacts.workload import RequestClass
-from swiftspec.workload.load_traces import FORMATS
-from swiftspec.workload.load_traces.mooncake import read_mooncake
-from swiftspec.workload.load_traces.rows import TraceRow
+from swiftspec.workload.load_traces import FORMATS, TraceRow, read_mooncake
 from tests.workload import samples
 from tests.workload.samples import written
 

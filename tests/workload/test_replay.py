@@ -7,7 +7,7 @@ import pytest
 from swiftspec.artifacts.workload import MOST_REQUESTS, RequestClass, Workload
 from swiftspec.files.document import file_sha256
 from swiftspec.workload import replay
-from swiftspec.workload.load_traces.rows import TraceRow
+from swiftspec.workload.load_traces import TraceRow
 from swiftspec.workload.replay import shared_stretches
 from tests.workload import samples
 from tests.workload.samples import MOONCAKE, QWEN, written

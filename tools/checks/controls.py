@@ -37,7 +37,7 @@ from swiftspec.scheduler.controls.control import Control
 from swiftspec.scheduler.controls.named import named_control
 from swiftspec.validation.load import MeasuredLoad, engine_for_load, load_requests
 from swiftspec.workload import RequestClass
-from swiftspec.workload.classes import DEFAULT_CLASSES
+from swiftspec.workload.generate import DEFAULT_CLASSES
 from tools.checks.criterion import Criterion, at_least
 from tools.checks.turns import TURN_S, Turns, turn_at
 from tools.checks.workloads import candidate_of, drawn

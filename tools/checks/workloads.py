@@ -9,7 +9,7 @@ from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.workload import Workload
 from swiftspec.workload import Arrivals, Lengths, RequestClass, make_workload
-from swiftspec.workload.classes import DEFAULT_CLASSES
+from swiftspec.workload.generate import DEFAULT_CLASSES
 
 __all__ = ["candidate_of", "drawn", "of_policy"]
 

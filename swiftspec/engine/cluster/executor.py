@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import Self
 
 from swiftspec.devices.local import Device
 from swiftspec.engine.channel.curve import Curve
+from swiftspec.engine.cluster.connections import Listener, Spare
 from swiftspec.engine.cluster.host import this_machine
-from swiftspec.engine.cluster.listener import Listener, Spare
 from swiftspec.engine.cluster.remote_worker import RemoteWorker, WorkerPlace
 from swiftspec.engine.process.pipes import PipeEnd
 from swiftspec.engine.process.placement import WorkerSpec
@@ -22,13 +22,6 @@ __all__ = ["KEY_BYTES", "ClusterExecutor"]
 
 KEY_BYTES = 32
 _LOOK_EVERY_S = 0.05
-
-
-class _Cores(NamedTuple):
-    """Cores of a machine that a slot's process has, by the machine's numbers."""
-
-    machine: str
-    numbers: tuple[int, ...]
 
 
 class ClusterExecutor:
@@ -46,7 +39,7 @@ class ClusterExecutor:
         self.key = key or secrets.token_bytes(KEY_BYTES)
         self._slots, self._device = slots, device
         self._curve = Curve.derived(secrets.token_bytes(KEY_BYTES))
-        self._cores: dict[int, _Cores] = {}  # of the slots' latest workers
+        self._cores: dict[int, tuple[str, tuple[int, ...]]] = {}  # of the slots' latest workers: machine, its numbers
         self._stack = ExitStack()
         self._listener = self._stack.enter_context(Listener(address, self.key, num_slots=len(slots)))
         self.launcher = self._listener.address
@@ -120,8 +113,8 @@ class ClusterExecutor:
             )
         if self._device == "cuda":
             return hello.devices[:num_needed]
-        taken = [core for cores in self._cores.values() if cores.machine == hello.machine for core in cores.numbers]
+        taken = [core for machine, cores in self._cores.values() if machine == hello.machine for core in cores]
         freest = sorted(range(len(hello.devices)), key=lambda number: taken.count(hello.devices[number]))
         chosen = tuple(sorted(freest[:num_needed]))
-        self._cores[slot] = _Cores(hello.machine, tuple(hello.devices[number] for number in chosen))
+        self._cores[slot] = hello.machine, tuple(hello.devices[number] for number in chosen)
         return chosen

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from swiftspec.engine.cluster.handshake import GONE_AFTER_S, Hello, Strangers, introduce, watch_peer
+from swiftspec.engine.cluster.connections import GONE_AFTER_S, Hello, Strangers, introduce, watch_peer
 from swiftspec.engine.process.fork_server_client import ForkedProcess, ForkServer
 from swiftspec.engine.process.worker_handle import ENDS_WITHIN_S
 from swiftspec.errors import EngineError

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.plan import Plan
@@ -66,21 +66,19 @@ def ray_executor(
     groups = Placement(
         groups=candidate.groups, ranks=candidate.ranks, target_groups=target_groups, device=device
     ).worker_specs()
-    if device == "cuda" and _share_devices(groups):
+    used = [number for group in groups for spec in group for number in spec.devices]
+    if device == "cuda" and len(set(used)) < len(used):
         raise ValueError(f"{candidate.describe()} has several processes on a GPU; expected one each on a Ray cluster")
     with ExitStack() as stack:
         own_address = stack.enter_context(_connected(address))
-        room = stack.enter_context(_placed(groups, device, address=address, strategy=strategy, within_s=within_s))
+        room, bundles = stack.enter_context(
+            _placed(groups, device, address=address, strategy=strategy, within_s=within_s)
+        )
         slots = [spec for group in groups for spec in group]
         executor = stack.enter_context(ClusterExecutor(slots, device=device, address=own_address))
-        answers = stack.enter_context(_hosted(executor, slots, room, device))
+        answers = stack.enter_context(_hosted(executor, list(zip(slots, bundles, strict=True)), room, device))
         executor.await_hosts(within_s, check=lambda: _check(answers))
         yield executor
-
-
-def _share_devices(groups: Sequence[Sequence[WorkerSpec]]) -> bool:
-    devices = [device for group in groups for spec in group for device in spec.devices]
-    return len(set(devices)) < len(devices)
 
 
 @contextmanager
@@ -133,18 +131,11 @@ def _no_cluster(address: str, why: str) -> FieldError:
     return FieldError("ray", f"{address!r}, where no cluster answers ({why})", "expected the address of one, or auto")
 
 
-class _Room(NamedTuple):
-    """Room for the slots: a placement group, and the bundle of each slot."""
-
-    group: Any
-    bundles: Sequence[int]
-
-
 @contextmanager
 def _placed(
     groups: Sequence[Sequence[WorkerSpec]], device: Device, *, address: str, strategy: Strategy, within_s: float
-) -> Iterator[_Room]:
-    """Room for all processes: those of a TP group on one node, if any node is large enough."""
+) -> Iterator[tuple[Any, Sequence[int]]]:
+    """A placement group with room for all, and the bundle of each: a TP group has one node, if any is large enough."""
     ray, placement = import_module("ray"), import_module("ray.util.placement_group")
     kind = _RESOURCES[device]
     largest = max(node["Resources"].get(kind, 0) for node in ray.nodes() if node["Alive"])
@@ -165,7 +156,7 @@ def _placed(
                 f"the Ray cluster at {address} has no room within {within_s:g} s for {asked}; "
                 f"of its {has} {kind}s, at most {int(largest)} on a node, {free} are free"
             )
-        yield _Room(made, [number for number, part in enumerate(parts) for _ in part])
+        yield made, [number for number, part in enumerate(parts) for _ in part]
     finally:
         placement.remove_placement_group(made)
 
@@ -181,22 +172,22 @@ def _name(what: str) -> str:
 
 @contextmanager
 def _hosted(
-    executor: ClusterExecutor, slots: Sequence[WorkerSpec], room: _Room, device: Device
+    executor: ClusterExecutor, slots: Sequence[tuple[WorkerSpec, int]], room: Any, device: Device
 ) -> Iterator[Sequence[Any]]:
-    """An actor for every slot, and its answer once it is ready.
+    """An actor for every slot, in its bundle of the room, and its answer once it is ready.
 
     A target's actor is not restarted: its text has gone with it.
     """
     ray, strategies = import_module("ray"), import_module("ray.util.scheduling_strategies")
     answers = []
     with ExitStack() as stack:
-        for number, (spec, bundle) in enumerate(zip(slots, room.bundles, strict=True)):
+        for number, (spec, bundle) in enumerate(slots):
             options = {
                 "num_cpus": len(spec.devices) if device == "cpu" else 0,
                 "num_gpus": len(spec.devices) if device == "cuda" else 0,
                 "max_restarts": 0 if spec.role is Role.TARGET else -1,
                 "name": _name(spec.name),
-                "scheduling_strategy": strategies.PlacementGroupSchedulingStrategy(room.group, bundle),
+                "scheduling_strategy": strategies.PlacementGroupSchedulingStrategy(room, bundle),
             }
             gpus = tuple(range(len(spec.devices))) if device == "cuda" else None
             actor = (

@@ -94,13 +94,12 @@ class RemoteWorker(Worker):
         return None if self._pipe is None else self._pipe.fileno()
 
     def hang_up(self) -> None:
+        """Let it end; its host takes care of that, before it starts another."""
         self._place = lambda: None
         if self._pipe is not None:
             self._pipe.close()
 
-    def kill(self) -> None:
-        """Let it end; its host takes care of that, before it starts another."""
-        self.hang_up()
+    kill = close = hang_up
 
     @property
     def state(self) -> str:
@@ -111,7 +110,3 @@ class RemoteWorker(Worker):
     def has_ended(self) -> bool:
         """True: nothing here waits for it."""
         return True
-
-    def close(self) -> None:
-        """Let it end; its host takes care of that."""
-        self.hang_up()

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from swiftspec.engine.model.drafts.block_layers import BlockLayers, load_block_weights
-from swiftspec.engine.model.drafts.block_runner import BlockRunner
+from swiftspec.engine.model.drafts.block_drafter import BlockLayers, BlockRunner, load_block_weights
 from swiftspec.engine.model.drafts.features import Features, FeatureStore, FeatureTaps
-from swiftspec.engine.model.drafts.head_kernels import HeadKernels
-from swiftspec.engine.model.drafts.head_layers import HeadLayers
+from swiftspec.engine.model.drafts.head_layers import HeadKernels, HeadLayers
 from swiftspec.engine.model.drafts.head_runner import HeadRunner
 from swiftspec.engine.model.drafts.head_weights import load_head_weights
 from swiftspec.engine.model.runner import DTYPES, ModelRunner

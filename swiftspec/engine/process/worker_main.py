@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from swiftspec.engine.channel.zmq_channel import Channel
-from swiftspec.engine.model.drafts.block_runner import BlockRunner
+from swiftspec.engine.model.drafts.block_drafter import BlockRunner
 from swiftspec.engine.model.drafts.features import Features, most_payload_bytes
 from swiftspec.engine.model.drafts.head_runner import HeadRunner
 from swiftspec.engine.model.drafts.vocabulary import with_vocabulary

@@ -213,5 +213,5 @@ def test_a_prompt_beside_rows_is_padded_with_them(directory: Path) -> None:
     for num_tokens, num_rows in ((30, 48), (128, 144)):
         model.forward(ForwardBatch(EXACT, (Rows(0, rows), Chunk(1, (2,) * num_tokens))))
         model.keep(0, (), 0)
-        assert num_rows in decoder._layers._tenants[0]._workspaces  # type: ignore[attr-defined]  # TorchTenants
+        assert num_rows in decoder._layers._tenants[0]._workspaces  # type: ignore[union-attr]  # TorchTenants
         model.reset(1)

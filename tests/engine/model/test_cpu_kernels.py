@@ -17,7 +17,7 @@ from torch import Tensor
 
 from swiftspec.engine.model.cpu.kernels import KernelLayers, Workspace
 from swiftspec.engine.model.cpu.model import CpuDecoder
-from swiftspec.engine.model.cpu.packer import Packer
+from swiftspec.engine.model.cpu.packing import Packer
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.engine.model.sampling.sampler import top_candidates
 from swiftspec.engine.model.weights.checkpoint import weight_shapes

@@ -7,9 +7,9 @@ from swiftspec.engine.model.gpu.weights import FORMATS, build_weight, read_bytes
 from swiftspec.models.layer_parts import Experts
 from tests.engine.shapes import small_spec
 
-pytest.importorskip("swiftspec.kernels.quantised", reason="quantised weights need Triton")
+pytest.importorskip("swiftspec.kernels.quantised_gemm", reason="quantised weights need Triton")
 
-from swiftspec.kernels.quantised import Fp8Weight, Int4Weight
+from swiftspec.kernels.quantised_gemm import Fp8Weight, Int4Weight
 
 NARROW, WIDE = torch.ones(16, 128).bfloat16(), torch.ones(16, 512).bfloat16()
 

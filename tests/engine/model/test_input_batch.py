@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from swiftspec.engine.model.gpu.input_batch import (
+from swiftspec.engine.model.gpu.kv_cache import (
     CAPTURE_SIZES,
     InputBatch,
     SlotMoves,

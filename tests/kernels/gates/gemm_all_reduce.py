@@ -1,7 +1,6 @@
 import torch
 
-from swiftspec.kernels.exchange import SENTINEL, Exchange
-from swiftspec.kernels.symmetric import map_peers, shared_buffers
+from swiftspec.kernels.exchange import SENTINEL, Exchange, map_peers, shared_buffers
 from tools.gemm_all_reduce import Workspace, gemm_all_reduce
 
 DTYPE = torch.bfloat16

@@ -1,7 +1,6 @@
 import torch
 
-from swiftspec.kernels.quantised import Fp8Weight, Int4Weight
-from swiftspec.kernels.quantised_gemm import quantised_gemm
+from swiftspec.kernels.quantised_gemm import Fp8Weight, Int4Weight, quantised_gemm
 
 # qkv, output, gate and up, down: Llama 8B whole, a 70B's quarter
 SHAPES = [(6144, 4096), (2560, 8192), (8192, 2048), (14336, 8192), (8192, 7168)]

@@ -24,7 +24,6 @@ __all__ = [
     "causal_visibility",
     "packed_visibility",
     "sequence_input",
-    "split_chunk",
     "tree_visibility",
 ]
 
@@ -90,12 +89,6 @@ def sequence_input(entry: Entry, cache: KVCache) -> SequenceInput:
         return SequenceInput(entry.tokens, range(first, first + len(entry.tokens)), None, cache, entry.num_logits)
     tokens, positions, ancestors = zip(*entry.rows, strict=True)
     return SequenceInput(tokens, positions, ancestors, cache, len(tokens))
-
-
-def split_chunk(chunk: Chunk, longest: int) -> list[Chunk]:
-    """The chunk in pieces of at most `longest` tokens."""
-    starts = range(0, chunk.num_rows, longest)
-    return [Chunk(chunk.sequence, chunk.tokens[start : start + longest]) for start in starts]
 
 
 class TreeAttention:

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.model.cpu.attention import SequenceInput, packed_visibility
-from swiftspec.engine.model.cpu.packer import Packer
-from swiftspec.engine.model.cpu.packing import PackedModel
+from swiftspec.engine.model.cpu.packing import PackedModel, Packer
 from swiftspec.engine.model.rope import rotations
 from swiftspec.engine.model.weights.loader import LoadedModel, SharedWeights
 from swiftspec.engine.parallel.tp_group import TPGroup
@@ -120,6 +119,12 @@ class KernelLayers:
 
     A forward is computed by as many threads as torch has when the models are loaded. Rows of several tenants share the
     products with weights that the tenants share, if their sequences are neighbours.
+
+    `TorchTenants` has the same methods and attributes. A forward in progress is whatever `begin` returns.
+
+    compiles_sizes: whether the first forward of each number of rows takes longer. has_own_threads: whether forwards do
+    without torch's threads. longest_piece: rows of a prompt that are computed at once. key_block: of its caches.
+    weight_bytes: memory of the model's weights, and what each tenant adds to it.
     """
 
     compiles_sizes = False
@@ -164,7 +169,7 @@ class KernelLayers:
                 tenant.model.turns, tenant.model.num_positions = self._turns.data_ptr(), num_positions
 
     def begin(self, inputs: Sequence[SequenceInput]) -> _Forward:
-        """A forward of R rows before its first layer."""
+        """A forward of the rows of all inputs, R in all, before its first layer; inputs of a tenant are neighbours."""
         num_rows = 0
         for sequence in inputs:
             num_rows += len(sequence.tokens)
@@ -180,6 +185,7 @@ class KernelLayers:
         return _Forward(work=work, residual=work.residual[:num_rows], inputs=inputs)
 
     def run(self, forward: _Forward, layers: Sequence[int]) -> None:
+        """The next layers of this forward."""
         if self._tp_group.size == 1 and layers:
             self._library.layers(forward.work.step_pointer, layers[0], layers[-1] + 1, self._num_threads)
             return
@@ -203,6 +209,7 @@ class KernelLayers:
         return logits
 
     def routes(self) -> Tensor | None:
+        """Experts [layers, R, active] of the last forward's rows; None without experts."""
         return self._workspace.routes().clone() if self._spec.experts else None
 
     def _attention(self, forward: _Forward, layer: int) -> Tensor:

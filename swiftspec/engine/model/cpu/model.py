@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.attention import SequenceInput, sequence_input, split_chunk
+from swiftspec.engine.model.cpu.attention import SequenceInput, sequence_input
 from swiftspec.engine.model.cpu.kernels import KernelLayers
 from swiftspec.engine.model.cpu.with_torch import TorchTenants
 from swiftspec.engine.model.drafts.features import FeatureTaps
@@ -32,41 +32,6 @@ from swiftspec.policies.effects import ForwardKind, Row
 from swiftspec.timing.steps import PREFILL_SIZES
 
 __all__ = ["CpuDecoder", "pads_prompts"]
-
-
-class _Layers(Protocol):
-    """The layers of a model and its tenants, or of this rank's shard.
-
-    A forward in progress is whatever `begin` returns; it holds its `inputs`.
-
-    compiles_sizes: whether the first forward of each number of rows takes longer. has_own_threads: whether forwards do
-    without torch's threads. longest_piece: rows of a prompt that are computed at once. key_block: of its caches.
-    weight_bytes: memory of the model's weights, and what each tenant adds to it.
-    """
-
-    compiles_sizes: bool
-    has_own_threads: bool
-    longest_piece: int
-    key_block: int
-    weight_bytes: tuple[int, ...]
-
-    def begin(self, inputs: Sequence[SequenceInput]) -> Any:
-        """A forward of the rows of all inputs, one after the other, before its first layer.
-
-        Inputs of one tenant are neighbours.
-        """
-
-    def run(self, forward: Any, layers: Sequence[int]) -> None:
-        """The next layers of this forward."""
-
-    def run_grouped(self, forward: Any) -> None:
-        """All layers, in groups whose attention reads the input of the group's first."""
-
-    def logits(self, forward: Any) -> Tensor:
-        """Logits [rows, V] of the rows that are to have them; V of this rank's shard."""
-
-    def routes(self) -> Tensor | None:
-        """Experts [layers, R, active] of the last forward's rows; None without experts."""
 
 
 class CpuDecoder:
@@ -125,18 +90,17 @@ class CpuDecoder:
         tenants: Sequence[str | Path] = (),
         dtype: torch.dtype = torch.float32,
         inflation: Inflation | None = None,
-        seed: int = 0,
         tp_group: TPGroup | None = None,
         taps: FeatureTaps | None = None,
     ) -> CpuDecoder:
-        """Load a Hugging Face directory, expanded by `inflation` if there is one; `seed` fills the expansion.
+        """Load a Hugging Face directory, expanded by `inflation` if there is one.
 
         `tenants` are directories of its fine-tunes and adapters; `taps` are noted in its caches. ValueError in one
         sentence if one cannot be used.
         """
         tp_group = tp_group or TPGroup()
         rank, size = tp_group.rank, tp_group.size
-        spec, models = load_tenants(directory, tenants, rank=rank, size=size, inflation=inflation, seed=seed)
+        spec, models = load_tenants(directory, tenants, rank=rank, size=size, inflation=inflation)
         return cls(spec, models, num_tenants=len(tenants), dtype=dtype, tp_group=tp_group, taps=taps)
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
@@ -224,14 +188,13 @@ class CpuDecoder:
 
     def _input(self, entry: Entry, cache: KVCache) -> SequenceInput:
         """An entry's rows. Of a long chunk all pieces but the last are computed here."""
-        if not isinstance(entry, Chunk) or entry.num_rows <= self._layers.longest_piece:
-            return sequence_input(entry, cache)
-        *pieces, last = split_chunk(entry, self._layers.longest_piece)
-        for piece in pieces:
-            rows = sequence_input(piece, cache)
+        longest = self._layers.longest_piece
+        while isinstance(entry, Chunk) and entry.num_rows > longest:
+            rows = sequence_input(entry._replace(tokens=entry.tokens[:longest]), cache)
             self._run(self._layers.begin([rows]), self._ranges[ForwardKind.EXACT])
             rows.extend_cache()
-        return sequence_input(last, cache)
+            entry = entry._replace(tokens=entry.tokens[longest:])
+        return sequence_input(entry, cache)
 
     def _result(self, forward: Any, top_k: int) -> BatchResult:
         logits = self._tp_group.gather(self._layers.logits(forward), self.spec.vocab_size).float()
@@ -258,7 +221,7 @@ def pads_prompts() -> bool:
 
 def _layers_of(
     spec: ModelSpec, models: Iterable[LoadedModel], *, is_shared: bool, dtype: torch.dtype, tp_group: TPGroup
-) -> _Layers:
+) -> KernelLayers | TorchTenants:
     library, shared = load_library(), SharedWeights(is_shared=is_shared)
     if library is not None:
         return KernelLayers(spec, models, shared=shared, library=library, tp_group=tp_group, dtype=dtype)

@@ -29,7 +29,7 @@ from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.steps import PREFILL_CHUNK, padded_rows
 
-__all__ = ["TorchLayers", "TorchTenants", "rows_with_logits"]
+__all__ = ["DecoderLayers", "TorchTenants", "rows_with_logits"]
 
 _Made = TypeVar("_Made")
 
@@ -38,10 +38,7 @@ class _Workspace:
     """Buffers and their views for one number of rows, made once: in a small model a view costs as much as a sum."""
 
     def __init__(self, spec: ModelSpec, *, num_rows: int, dtype: torch.dtype) -> None:
-        self.num_rows = num_rows
         heads, groups, size = spec.num_heads, spec.num_kv_heads, spec.head_dim
-        self.hidden = torch.empty(num_rows, spec.hidden_size, dtype=dtype)
-        self.norm = torch.empty(num_rows, 1)
         # Rotation is in fp32 for every dtype of the model.
         self.qkv = torch.empty(num_rows, spec.query_size + 2 * spec.kv_size)
         per_head = self.qkv.view(num_rows, heads + 2 * groups, size)
@@ -53,7 +50,7 @@ class _Workspace:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Part:
+class SequencePart:
     """The rows of one sequence, and what its attention reads and writes in each of the remaining layers."""
 
     attention: TreeAttention
@@ -70,18 +67,95 @@ class _Part:
         return self.attention(next(self.keys), next(self.values))
 
 
+class DecoderLayers:
+    """What decoder layers have in common: norms, rotations, queries, keys and values, attention.
+
+    RMSNorm(x) = weight * sqrt(h) * x / |x|; weights are folded into the matrices that follow, see `layers`.
+
+    shape: shape of the layers. dtype: matrices and cache have it; the residual stream is in fp32.
+    """
+
+    def __init__(self, shape: ModelSpec, *, dtype: torch.dtype) -> None:
+        self._shape, self._dtype = shape, dtype
+        # x / sqrt(mean(x^2) + eps) = sqrt(size) * x / hypot(|x|, sqrt(size * eps))
+        self._norm_floor = torch.tensor(math.sqrt(shape.hidden_size * shape.rms_norm_eps))
+        self._head_norm_floor = torch.tensor(math.sqrt(shape.head_dim * shape.rms_norm_eps))
+        self._rotations = rotations(shape, 1)
+        self._workspaces: dict[int, _Workspace] = {}
+
+    def _unit(self, rows: Tensor) -> Tensor:
+        """Rows of length one, but for the norm's epsilon. Three ops instead of rms_norm's eight."""
+        norm: Tensor = torch.linalg.vector_norm(rows, 2, -1, True)
+        return rows / norm.hypot_(self._norm_floor)
+
+    def _turns(self, positions: Sequence[int]) -> Tensor:
+        """Rotations of rows at these positions."""
+        if len(self._rotations) <= max(positions):
+            self._rotations = rotations(self._shape, 2 * (max(positions) + 1))
+        return self._rotations.index_select(0, torch.tensor(positions))
+
+    def _norm_heads(self, heads: Tensor, weights: Tensor | None) -> None:
+        """Normalise heads [R, .., D] in place, if there are weights of head norms."""
+        if weights is not None:
+            norm = torch.linalg.vector_norm(heads, 2, -1, True)
+            heads.div_(norm.hypot_(self._head_norm_floor)).mul_(weights)
+
+    def _workspace(self, num_rows: int) -> _Workspace:
+        """The workspace of so many rows; they see everything until its attention is prepared."""
+        if num_rows not in self._workspaces:
+            self._workspaces[num_rows] = _Workspace(self._shape, num_rows=num_rows, dtype=self._dtype)
+        return self._workspaces[num_rows]
+
+    def _project(self, layer: Layer, rows: Tensor, turns: Tensor) -> None:
+        """Compute queries, keys and values of rows of length one, which are in their workspace then."""
+        work = self._workspace(len(rows))
+        work.qkv.copy_(layer.qkv(rows.to(self._dtype)))
+        self._norm_heads(work.queries_keys, layer.qk_norm)
+        work.qk_complex.mul_(turns)
+
+    def _parts(self, inputs: Sequence[SequenceInput], num_padding: int = 0) -> list[SequencePart]:
+        """The rows of each sequence, the last with the padding: copies of its last row, which are not cached."""
+        total = sum(len(sequence.tokens) for sequence in inputs)
+        work, parts, end = self._workspace(total + num_padding), [], 0
+        for sequence in inputs:
+            cache, num_rows, visible = sequence.cache, len(sequence.tokens), sequence.visible
+            first, end, size = end, end + num_rows, num_rows
+            if num_padding and end == total:
+                visible, size = np.pad(visible, ((0, num_padding), (0, 0)), mode="edge"), num_rows + num_padding
+            is_only = len(inputs) == 1
+            attention = work.attention if is_only else TreeAttention(self._shape, num_rows=size, dtype=self._dtype)
+            num_slots = attention.prepare(visible, prefix_length=cache.prefix_length)
+            parts.append(
+                SequencePart(
+                    attention=attention,
+                    queries=work.queries_GRJD[:, first : first + size],
+                    new=work.keys_values[:, :, first:end],
+                    keys=iter(cache.data[:, :1, :, :num_slots].unbind(0)),
+                    values=iter(cache.data[:, 1:, :, :num_slots].unbind(0)),
+                    new_slots=iter(cache.data[:, :, :, cache.length : cache.length + num_rows].unbind(0)),
+                )
+            )
+        return parts
+
+    def _attended(self, layer: Layer, rows: Tensor, turns: Tensor, parts: Sequence[SequencePart]) -> Tensor:
+        """A layer's attention of rows of length one, this rank's part of it."""
+        self._project(layer, rows, turns)
+        attended = [part.attended() for part in parts]
+        # A sequence alone is spared the copy.
+        return layer.output(attended[0] if len(attended) == 1 else torch.cat(attended))
+
+
 @dataclass(slots=True, kw_only=True)
 class _Forward:
     """A forward in progress through the layers."""
 
-    work: _Workspace
     turns: Tensor
     residual: Tensor
     inputs: Sequence[SequenceInput]
-    parts: Sequence[_Part]
+    parts: Sequence[SequencePart]
 
 
-class TorchLayers:
+class TorchLayers(DecoderLayers):
     """A model's layers. In a TP group, this rank's shard of them.
 
     num_bytes: memory that its weights take in addition to those that other models share with it.
@@ -96,7 +170,7 @@ class TorchLayers:
         dtype: torch.dtype,
         tp_group: TPGroup,
     ) -> None:
-        self._spec, self._dtype = spec, dtype
+        super().__init__(spec, dtype=dtype)
         self._tp_group = tp_group
         self.num_bytes = 0
 
@@ -114,11 +188,6 @@ class TorchLayers:
             self._layers.append(once("layer", names, partial(build_layer, weights, index, spec, dtype=dtype)))
         head = [EMBEDDING if spec.tie_word_embeddings else HEAD, "model.norm.weight"]
         self._head = once("head", head, partial(build_head, weights, spec, dtype=dtype))
-        # x / sqrt(mean(x^2) + eps) = sqrt(size) * x / hypot(|x|, sqrt(size * eps))
-        self._norm_floor = torch.tensor(math.sqrt(spec.hidden_size * spec.rms_norm_eps))
-        self._head_norm_floor = torch.tensor(math.sqrt(spec.head_dim * spec.rms_norm_eps))
-        self._rotations = rotations(spec, 1)
-        self._workspaces: dict[int, _Workspace] = {}
         self._num_rows = 0  # of the last forward, without padding
 
     @torch.inference_mode()
@@ -131,103 +200,48 @@ class TorchLayers:
         self._num_rows = num_rows = sum(len(sequence.tokens) for sequence in inputs)
         has_prompt = any(sequence.ancestors is None for sequence in inputs)
         num_padding = padded_rows(num_rows) - num_rows if has_prompt else 0
-        work = self._workspace(num_rows + num_padding)
         tokens = [token for sequence in inputs for token in sequence.tokens]
         positions = [position for sequence in inputs for position in sequence.positions]
-        capacity = max(sequence.cache.capacity for sequence in inputs)
-        parts, end = [], 0
-        for sequence in inputs:
-            first, end = end, end + len(sequence.tokens)
-            parts.append(self._part(work, sequence, first, num_padding if end == num_rows else 0))
         return _Forward(
-            work=work,
-            turns=self._rotations_at(positions + positions[-1:] * num_padding, capacity),
+            turns=self._turns(positions + positions[-1:] * num_padding),
             residual=self._embedding.index_select(0, torch.tensor(tokens + tokens[-1:] * num_padding)).float(),
             inputs=inputs,
-            parts=parts,
-        )
-
-    def _part(self, work: _Workspace, sequence: SequenceInput, first: int, num_padding: int) -> _Part:
-        """Rows of the forward from `first` on; its last part has the padding."""
-        cache, num_rows, visible = sequence.cache, len(sequence.tokens), sequence.visible
-        if num_padding:
-            visible = np.pad(visible, ((0, num_padding), (0, 0)), mode="edge")
-        size = num_rows + num_padding
-        is_only = size == work.num_rows
-        attention = work.attention if is_only else TreeAttention(self._spec, num_rows=size, dtype=self._dtype)
-        num_slots = attention.prepare(visible, prefix_length=cache.prefix_length)
-        return _Part(
-            attention=attention,
-            queries=work.queries_GRJD[:, first : first + size],
-            new=work.keys_values[:, :, first : first + num_rows],
-            keys=iter(cache.data[:, :1, :, :num_slots].unbind(0)),
-            values=iter(cache.data[:, 1:, :, :num_slots].unbind(0)),
-            new_slots=iter(cache.data[:, :, :, cache.length : cache.length + num_rows].unbind(0)),
+            parts=self._parts(inputs, num_padding),
         )
 
     @torch.inference_mode()
     def run(self, forward: _Forward, layers: Sequence[int]) -> None:
         for layer in map(self._layers.__getitem__, layers):
-            forward.residual.add_(self._attend(forward, layer, self._normalised(forward)))
+            forward.residual.add_(self._attention_of(forward, layer, self._unit(forward.residual)))
             self._feed(forward, layer)
 
     @torch.inference_mode()
     def run_grouped(self, forward: _Forward) -> None:
         """All layers, in groups whose attention reads the input of the group's first: EasySpec gives each a device."""
         for layers in layer_groups(self._layers):
-            hidden = self._normalised(forward)
-            attended = [self._attend(forward, layer, hidden) for layer in layers]
+            hidden = self._unit(forward.residual)
+            attended = [self._attention_of(forward, layer, hidden) for layer in layers]
             for layer, output in zip(layers, attended, strict=True):
                 forward.residual.add_(output)
                 self._feed(forward, layer)
 
     @torch.inference_mode()
     def logits(self, forward: _Forward) -> Tensor:
-        hidden = self._normalised(forward)
+        hidden = self._unit(forward.residual)
         if any(sequence.ancestors is None for sequence in forward.inputs):
             hidden = hidden.index_select(0, torch.tensor(rows_with_logits(forward.inputs)))
-        return self._head(hidden)
+        return self._head(hidden.to(self._dtype))
 
     def routes(self) -> Tensor | None:
         chosen = [layer.feed.chosen[: self._num_rows] for layer in self._layers if isinstance(layer.feed, Experts)]
         return torch.stack(chosen).int() if chosen else None
 
-    def _attend(self, forward: _Forward, layer: Layer, hidden: Tensor) -> Tensor:
-        work = forward.work
-        work.qkv.copy_(layer.qkv(hidden))
-        if layer.qk_norm is not None:
-            self._normalise_heads(work.queries_keys, layer.qk_norm)
-        work.qk_complex.mul_(forward.turns)
-        attended = [part.attended() for part in forward.parts]
-        # A sequence alone is spared the copy.
-        return self._tp_group.all_reduce(layer.output(attended[0] if len(attended) == 1 else torch.cat(attended)))
+    def _attention_of(self, forward: _Forward, layer: Layer, hidden: Tensor) -> Tensor:
+        return self._tp_group.all_reduce(self._attended(layer, hidden, forward.turns, forward.parts))
 
     def _feed(self, forward: _Forward, layer: Layer) -> None:
-        forward.residual.add_(self._tp_group.all_reduce(layer.feed(self._normalised(forward))))
-
-    def _normalised(self, forward: _Forward) -> Tensor:
-        """Rows of length one; the norm's weight is folded into the next one. Three ops instead of rms_norm's eight.
-
-        [R, hidden], in a buffer that the next call overwrites.
-        """
-        work = forward.work
-        torch.linalg.vector_norm(forward.residual, 2, -1, True, out=work.norm)
-        return torch.div(forward.residual, work.norm.hypot_(self._norm_floor), out=work.hidden)
-
-    def _normalise_heads(self, heads: Tensor, weight: Tensor) -> None:
-        norm = torch.linalg.vector_norm(heads, 2, -1, True)
-        heads.div_(norm.hypot_(self._head_norm_floor)).mul_(weight)
-
-    def _rotations_at(self, positions: Sequence[int], capacity: int) -> Tensor:
-        if self._rotations.shape[0] < capacity:
-            self._rotations = rotations(self._spec, capacity)
-        return self._rotations.index_select(0, torch.tensor(positions))
-
-    def _workspace(self, num_rows: int) -> _Workspace:
-        work = self._workspaces.get(num_rows)
-        if work is None:
-            work = self._workspaces[num_rows] = _Workspace(self._spec, num_rows=num_rows, dtype=self._dtype)
-        return work
+        update = layer.feed(self._unit(forward.residual).to(self._dtype))
+        forward.residual.add_(self._tp_group.all_reduce(update))
 
 
 class _Forwards(NamedTuple):

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from swiftspec.engine.model.cpu.attention import SequenceInput, sequence_input
 from swiftspec.engine.model.drafts.features import Features
-from swiftspec.engine.model.drafts.head_kernels import HeadKernels
-from swiftspec.engine.model.drafts.head_layers import HeadLayers
+from swiftspec.engine.model.drafts.head_layers import HeadKernels, HeadLayers
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Model, Rows, as_candidates
 from swiftspec.engine.model.kv_cache import KVCache, cache_of, checked_caches
 from swiftspec.engine.model.sampling.sampler import top_candidates

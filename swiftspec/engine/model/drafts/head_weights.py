@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.weights.checkpoint import layer_shapes, opened
+from swiftspec.engine.model.weights.checkpoint import layer_shapes, opened, stored_places
 from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
 from swiftspec.files.reading import shown
 from swiftspec.files.safetensors import weight_files
@@ -65,7 +65,8 @@ def load_head_weights(spec: HeadSpec, target: ModelSpec, target_directory: Path)
     if missing := sorted(shapes.keys() - weights.keys()):
         raise ValueError(f"{spec.directory}: tensor {missing[0]} of the head is missing from the checkpoint")
     _share(weights, spec, target, target_directory)
-    if is_mtp and _is_apart(spec.directory):
+    if is_mtp and any(name.startswith("mtp.") for name in stored_places(weight_files(spec.directory))):
+        # A layer with a name of its own goes on from what it normalised.
         weights["carried_norm.weight"] = weights[_NORM]
     offsets = weights.pop(_TOKENS, None)
     if offsets is not None:
@@ -73,16 +74,6 @@ def load_head_weights(spec: HeadSpec, target: ModelSpec, target_directory: Path)
     elif spec.draft_vocab_size != spec.layer.vocab_size:
         raise ValueError(f"{spec.directory}: tensor d2t is missing from the checkpoint")
     return weights
-
-
-def _is_apart(directory: Path) -> bool:
-    """Whether MTP layers have names of their own (`mtp.*`); such a layer goes on from what it normalised."""
-    for path in weight_files(directory):
-        with opened(path) as file:
-            names = file.keys()
-        if any(name.startswith("mtp.") for name in names):
-            return True
-    return False
 
 
 def _shapes(spec: HeadSpec) -> dict[str, tuple[int, ...]]:

@@ -1,23 +1,155 @@
-"""KV cache of the GPU decoder: its buffers never move, and the slots to keep are sent to the device."""
+"""KV cache of the GPU decoder: buffers that never move, and the inputs of a step, each sent to the device in one piece.
+
+B rows of the largest capture size, W words of ancestors per row, K tree slots.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from swiftspec.engine.model.gpu.cuda_graph import GraphPool, Replay
-from swiftspec.engine.model.gpu.input_batch import CAPTURE_SIZES, InputBatch, SlotMoves
 from swiftspec.engine.model.gpu.layers import ForwardState
 from swiftspec.engine.model.gpu.ops import Ops
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind
 
-__all__ = ["GpuKVCache"]
+__all__ = [
+    "CAPTURE_SIZES",
+    "GpuKVCache",
+    "InputBatch",
+    "SlotMoves",
+    "ancestor_words",
+    "capture_size_of",
+    "packed",
+    "unpacked",
+]
 
+CAPTURE_SIZES = (1, 2, 4, 8, 16, 32, 64)
+_WORD_BYTES = 4
+_ALIGNED = 4  # int32 numbers: kernels load 16 bytes at once from the start of a view
+
+Words = np.ndarray[Any, np.dtype[np.int32]]
 _WORD_BITS = 32
+
+
+def capture_size_of(num_rows: int) -> int:
+    """The smallest capture size that holds `num_rows`. ValueError beyond the largest."""
+    for capture_size in CAPTURE_SIZES:
+        if num_rows <= capture_size:
+            return capture_size
+    raise ValueError(f"forward has {num_rows} rows; expected at most {CAPTURE_SIZES[-1]} on static buffers")
+
+
+def ancestor_words(ancestors: Sequence[int], tree_length: int, num_words: int) -> Words:
+    """Tree slots that each row sees, int32 [rows, W]: bit s % 32 of word s // 32, the row's own slot included."""
+    packed = bytearray()
+    for row, bits in enumerate(ancestors):
+        packed += (bits | 1 << (tree_length + row)).to_bytes(num_words * _WORD_BYTES, "little")
+    return np.frombuffer(packed, dtype="<i4").reshape(len(ancestors), num_words)
+
+
+def packed(logprobs_RK: Tensor, tokens_RK: Tensor) -> Tensor:
+    """int32 [2, R, K] of fp32 and int32: one copy to the host, since each copy waits for the device."""
+    return torch.stack([tokens_RK, logprobs_RK.view(torch.int32)])
+
+
+def unpacked(candidates: Tensor) -> tuple[list[list[int]], list[list[float]]]:
+    """Tokens and log-probs of `packed`, on the host."""
+    tokens, logprobs = candidates.cpu().unbind(0)
+    return tokens.tolist(), logprobs.view(torch.float32).tolist()
+
+
+class _Staging:
+    """An array of int32 on the host and its copy on the device, in named parts."""
+
+    def __init__(self, sizes: dict[str, int], device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        starts, total = {}, 0
+        for name, size in sizes.items():
+            starts[name], total = total, total + -(-size // _ALIGNED) * _ALIGNED
+        self._host = torch.zeros(total, dtype=torch.int32, pin_memory=self._cuda)
+        self._device = torch.zeros(total, dtype=torch.int32, device=device)
+        self._copied = torch.cuda.Event() if self._cuda else None
+        array = self._host.numpy()
+        self._parts = {name: array[start : start + sizes[name]] for name, start in starts.items()}
+        self._views = {name: self._device[start : start + sizes[name]] for name, start in starts.items()}
+
+    def _writable(self) -> dict[str, Words]:
+        """The host's parts, once the last copy from them is done; only this waits for it."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._parts
+
+    def _send(self) -> None:
+        self._device.copy_(self._host, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+
+
+class InputBatch(_Staging):
+    """The rows of a forward, filled up to a capture size with copies of the last one.
+
+    A copy's keys and values go to slots after the real rows', where no row looks; it sees what its original sees, so
+    that its softmax is never over nothing.
+    """
+
+    def __init__(self, *, num_words: int, device: torch.device) -> None:
+        most = CAPTURE_SIZES[-1]
+        self.num_words = num_words
+        super().__init__({"lengths": 2, "tokens": most, "positions": most, "ancestors": most * num_words}, device)
+        self.lengths_2: Tensor = self._views["lengths"]
+        self._ancestors = self._parts["ancestors"].reshape(most, num_words)
+        self._ancestors_view = self._views["ancestors"].view(most, num_words)
+
+    def send(
+        self, tokens: Sequence[int], positions: Sequence[int], words: Words, *, prefix_length: int, tree_length: int
+    ) -> None:
+        """Send to the device; at most as many rows as the largest capture size."""
+        parts, num_rows = self._writable(), len(tokens)
+        parts["lengths"][:] = prefix_length, tree_length
+        for name, values in (("tokens", tokens), ("positions", positions)):
+            parts[name][:num_rows] = values
+            parts[name][num_rows:] = values[-1]
+        self._ancestors[:num_rows] = words
+        self._ancestors[num_rows:] = words[-1]
+        self._send()
+
+    def tokens(self, num_rows: int) -> Tensor:
+        """int32 [num_rows], on the device."""
+        return self._views["tokens"][:num_rows]
+
+    def positions(self, num_rows: int) -> Tensor:
+        """int32 [num_rows], on the device."""
+        return self._views["positions"][:num_rows]
+
+    def ancestors(self, num_rows: int) -> Tensor:
+        """int32 [num_rows, W], on the device."""
+        return self._ancestors_view[:num_rows]
+
+
+class SlotMoves(_Staging):
+    """Tree slots to keep."""
+
+    def __init__(self, *, num_slots: int, device: torch.device) -> None:
+        super().__init__({"lengths": 2, "num_verified": 1, "slots": num_slots}, device)
+        self.lengths_2: Tensor = self._views["lengths"]
+        self.num_verified: Tensor = self._views["num_verified"][0]
+        self.slots_K: Tensor = self._views["slots"]
+
+    def send(self, slots: Sequence[int], *, prefix_length: int, tree_length: int, num_verified: int) -> None:
+        """Send to the device, padded with -1."""
+        parts = self._writable()
+        parts["lengths"][:] = prefix_length, tree_length
+        parts["num_verified"][:] = num_verified
+        parts["slots"][: len(slots)] = slots
+        parts["slots"][len(slots) :] = -1
+        self._send()
 
 
 class GpuKVCache(KVCache):

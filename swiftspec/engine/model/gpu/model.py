@@ -21,8 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Rows, as_candidates
 from swiftspec.engine.model.gpu.cuda_graph import GraphPool, Replay
-from swiftspec.engine.model.gpu.input_batch import ancestor_words, capture_size_of, packed, unpacked
-from swiftspec.engine.model.gpu.kv_cache import GpuKVCache
+from swiftspec.engine.model.gpu.kv_cache import GpuKVCache, ancestor_words, capture_size_of, packed, unpacked
 from swiftspec.engine.model.gpu.layers import ForwardState, Groups, Layers
 from swiftspec.engine.model.gpu.ops import PRODUCTS, Ops, joined_ops, ops_for
 from swiftspec.engine.model.gpu.weights import FORMATS, WeightFormat
@@ -111,17 +110,16 @@ class GpuDecoder:
         weight_format: WeightFormat = FORMATS["float32"],
         device: torch.device | str = "cpu",
         inflation: Inflation | None = None,
-        seed: int = 0,
         ops: Ops | None = None,
         tp_group: TPGroup | None = None,
     ) -> GpuDecoder:
-        """Load a Hugging Face directory, expanded by `inflation` if there is one; `seed` fills the expansion.
+        """Load a Hugging Face directory, expanded by `inflation` if there is one.
 
         ValueError in one sentence if the directory cannot be used.
         """
         tp_group = tp_group or TPGroup()
         spec, weights = load_model(
-            directory, rank=tp_group.rank, size=tp_group.size, inflation=inflation, seed=seed, device=device
+            directory, rank=tp_group.rank, size=tp_group.size, inflation=inflation, device=device
         )
         return cls(spec, weights, weight_format=weight_format, device=device, ops=ops, tp_group=tp_group)
 

@@ -2,11 +2,7 @@
 
 Shapes are those in the kernels' files, which are imported on demand: the CPU decoder needs no Triton.
 
-Attributes
-----------
-PRODUCTS : mapping
-    Products in plain torch, the fast ones for many rows: `linear`, `gate_up`, `quantised_gemm`, `experts`. The last
-    waits for the device, so a CUDA graph cannot capture it.
+PRODUCTS: in plain torch, the fast ones for many rows. `experts` waits for the device: no CUDA graph can capture it.
 """
 
 from __future__ import annotations
@@ -94,20 +90,10 @@ def triton_ops(*, pdl: bool) -> Ops:
     from swiftspec.kernels.top_candidates import top_candidates
     from swiftspec.kernels.tree_attention import tree_attention, tree_attention_workspace
 
-    return Ops(
-        rms_norm=partial(rms_norm, pdl=pdl),
-        linear=partial(linear, pdl=pdl),
-        quantised_gemm=partial(quantised_gemm, pdl=pdl),
-        gate_up=partial(gate_up, pdl=pdl),
-        route=partial(route, pdl=pdl),
-        experts=partial(experts, pdl=pdl),
-        rope_kv_write=partial(rope_kv_write, pdl=pdl),
-        tree_attention=partial(tree_attention, pdl=pdl),
-        tree_attention_workspace=tree_attention_workspace,
-        keep_slots=partial(keep_slots, pdl=pdl),
-        top_candidates=partial(top_candidates, pdl=pdl),
-        most_tree_slots=TREE_SLOTS["cuda"],
-    )
+    kernels = (rms_norm, linear, quantised_gemm, gate_up, route, experts, rope_kv_write, tree_attention, keep_slots)
+    by_name: dict[str, Any] = {kernel.__name__: partial(kernel, pdl=pdl) for kernel in (*kernels, top_candidates)}
+    workspace = tree_attention_workspace
+    return Ops(**by_name, tree_attention_workspace=workspace, most_tree_slots=TREE_SLOTS["cuda"])
 
 
 def ops_for(device: torch.device) -> Ops:

@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Quantised(Protocol):
-    """A weight stored in fewer bits than it is multiplied in, as defined in kernels.quantised."""
+    """A weight stored in fewer bits than it is multiplied in, as defined in kernels.quantised_gemm."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -186,7 +186,7 @@ def build_weight(weight_NK: Tensor, weight_format: WeightFormat) -> Weight:
     """
     if weight_format.quantised is None or not _is_packable(weight_NK.shape[1], weight_format):
         return weight_NK
-    from swiftspec.kernels.quantised import Fp8Weight, Int4Weight
+    from swiftspec.kernels.quantised_gemm import Fp8Weight, Int4Weight
 
     kinds: dict[str, type[Fp8Weight] | type[Int4Weight]] = {"fp8": Fp8Weight, "int4": Int4Weight}
     quantised: Quantised = kinds[weight_format.quantised].quantise(weight_NK)
@@ -196,7 +196,7 @@ def build_weight(weight_NK: Tensor, weight_format: WeightFormat) -> Weight:
 def _is_packable(num_inputs: int, weight_format: WeightFormat) -> bool:
     if weight_format.quantised != "int4":
         return True
-    from swiftspec.kernels.quantised import BLOCK
+    from swiftspec.kernels.quantised_gemm import BLOCK
 
     return num_inputs % BLOCK == 0
 

@@ -63,12 +63,7 @@ def accept(
 ) -> tuple[int | None, Floats]:
     """Try the verified candidates of a row on the target's shares [V].
 
-    Returns
-    -------
-    token : int or None
-        The accepted candidate; None if all are rejected.
-    left : array
-        Shares to draw the token from in that case.
+    Returns the accepted candidate, or None if all are rejected, and the shares to draw the token from in that case.
     """
     left, drawn_from = shares, proposal.shares.copy()
     for token in proposal.tokens:

@@ -26,7 +26,6 @@ __all__ = [
     "Floats",
     "Sampler",
     "Sampling",
-    "drawn_seed",
     "gumbel",
     "log_probs",
     "sampler_of",
@@ -206,16 +205,12 @@ class Sampler:
         return scores
 
 
-def drawn_seed(seed: int | None) -> int:
-    """The seed, or a random one if there is none."""
-    return secrets.randbits(_SEED_BITS) if seed is None else seed
-
-
 def sampler_of(
     sampling: Sampling, acceptance: AcceptanceMethod = "follow", *, barred: Iterable[int] = (), barred_before: int = 0
 ) -> Sampler:
     """A sampler as a caller describes it, with a random seed if there is none. TypeError for an unknown keyword."""
-    given: dict[str, Any] = {**sampling, "seed": drawn_seed(sampling.get("seed"))}
+    seed = sampling.get("seed")
+    given: dict[str, Any] = {**sampling, "seed": secrets.randbits(_SEED_BITS) if seed is None else seed}
     given["logit_bias"] = tuple(sampling.get("logit_bias", {}).items())
     return Sampler(**given, acceptance=acceptance, barred=tuple(barred), barred_before=barred_before)
 

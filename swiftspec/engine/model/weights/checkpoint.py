@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -35,6 +36,7 @@ __all__ = [
     "network_names",
     "opened",
     "stored_name",
+    "stored_places",
     "weight_shapes",
 ]
 
@@ -114,14 +116,14 @@ def load_weights(directory: str | Path, spec: ModelSpec, shard: Shard | None = N
     missing, unexpected or misshapen tensor, or the file that cannot be read.
     """
     files = weight_files(Path(directory))
-    _check_layers(Path(directory), files, spec)
+    places = stored_places(files)
+    _check_layers(Path(directory), places, spec)
     shapes = weight_shapes(spec)
     shard = shard or shard_of(spec, 1, 0)
     packed = PackedFormat.of(Path(directory))
-    unpacked = _Unpacked(packed, _places(files)) if packed else None
     weights: dict[str, Tensor] = {}
     for path in files:
-        weights |= _read(path, shapes, shard, spec, unpacked)
+        weights |= _read(path, shapes, shard, spec, packed, places)
     missing = next((name for name in shapes if name not in weights), None)
     if missing is not None:
         missing = stored_name(missing, spec)
@@ -131,14 +133,9 @@ def load_weights(directory: str | Path, spec: ModelSpec, shard: Shard | None = N
     return weights
 
 
-def _check_layers(directory: Path, files: Iterable[Path], spec: ModelSpec) -> None:
+def _check_layers(directory: Path, names: Iterable[str], spec: ModelSpec) -> None:
     """ValueError if config.json has more layers than the checkpoint, before names for a billion of them are made."""
-    numbers = {-1}
-    for path in files:
-        with opened(path) as file:
-            names = file.keys()
-        numbers |= {int(found[1]) for name in names if (found := _LAYER_NAME.match(name))}
-    num_layers = max(numbers) + 1
+    num_layers = 1 + max((int(found[1]) for name in names if (found := _LAYER_NAME.match(name))), default=-1)
     if spec.num_layers > num_layers:
         raise ValueError(
             f"{directory}: config.json num_hidden_layers is {spec.num_layers}; "
@@ -157,28 +154,8 @@ def opened(path: Path) -> Iterator[Any]:
         raise ValueError(f"{path}: not a readable safetensors file: {brief(error)}") from None
 
 
-class _Unpacked(NamedTuple):
-    """Matrices of packed integers, whose parts may be in several files."""
-
-    packed: PackedFormat
-    places: Mapping[str, Path]
-
-    def name_of(self, tensor: str) -> str | None:
-        return self.packed.name_of(tensor)
-
-    def weight(self, name: str, *, source: Path) -> Tensor:
-        return self.packed.weight(name, self._stored, source=source)
-
-    def _stored(self, name: str) -> Tensor | None:
-        if name not in self.places:
-            return None
-        with opened(self.places[name]) as file:
-            tensor: Tensor = file.get_tensor(name)
-        return tensor
-
-
-def _places(files: Iterable[Path]) -> dict[str, Path]:
-    """File of every tensor."""
+def stored_places(files: Iterable[Path]) -> dict[str, Path]:
+    """File of every tensor, by its name."""
     places: dict[str, Path] = {}
     for path in files:
         with opened(path) as file:
@@ -186,23 +163,40 @@ def _places(files: Iterable[Path]) -> dict[str, Path]:
     return places
 
 
+def _stored(places: Mapping[str, Path], name: str) -> Tensor | None:
+    """A tensor of the checkpoint, whichever file it is in: parts of a packed matrix may be in several."""
+    if name not in places:
+        return None
+    with opened(places[name]) as file:
+        tensor: Tensor = file.get_tensor(name)
+    return tensor
+
+
 def _read(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], shard: Shard, spec: ModelSpec, unpacked: _Unpacked | None
+    path: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    shard: Shard,
+    spec: ModelSpec,
+    packed: PackedFormat | None,
+    places: Mapping[str, Path],
 ) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     with opened(path) as file:
         tensors = file.keys()
         for tensor in tensors:
-            matrix = unpacked.name_of(tensor) if unpacked else None
+            matrix = packed.name_of(tensor) if packed else None
             found = matrix or tensor
             name = canonical_name(found)
             if _is_redundant(name, spec) or name in weights:
                 continue
             if name not in shapes:
-                if unpacked and name.endswith(".bias") and not file.get_tensor(found).any():
+                if packed and name.endswith(".bias") and not file.get_tensor(found).any():
                     continue  # some GPTQ checkpoints have zeros where the model has no bias
                 raise ValueError(f"{path}: unexpected tensor {shown(found)[1:-1]}; config.json does not describe it")
-            stored: Any = unpacked.weight(found, source=path) if unpacked and matrix else file.get_slice(found)
+            if packed and matrix:
+                stored: Any = packed.weight(found, partial(_stored, places), source=path)
+            else:
+                stored = file.get_slice(found)
             shape = tuple(stored.shape if matrix else stored.get_shape())
             if shape != shapes[name]:
                 raise ValueError(f"{path}: tensor {found} has shape {shown(shape)}; expected {shapes[name]}")

@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor
 from swiftspec.engine.model.memory import require_memory
 from swiftspec.engine.model.weights.checkpoint import load_weights, stored_name, weight_shapes
 from swiftspec.engine.model.weights.low_rank import Adapters, LowRank
-from swiftspec.engine.model.weights.sharding import EMBEDDING
+from swiftspec.engine.model.weights.sharding import EMBEDDING, OnDemand
 from swiftspec.files.reading import read_foreign_json
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.layer_parts import Experts
@@ -69,7 +69,27 @@ def inflate_weights(
     A weight is made on demand, on `device`, and is the same every time: a model that a GPU holds in 16 bits need never
     be there, nor on the host, in 32.
     """
-    return _InflatedWeights(weights, spec, inflation.inflated(spec), seed=seed, device=torch.device(device))
+    inflated, place = inflation.inflated(spec), torch.device(device)
+    if inflated.num_layers > _MOST_LAYERS:
+        raise ValueError(f"inflation: layers is {inflated.num_layers}; expected at most {_MOST_LAYERS}")
+    shapes, source_of, matrix_dtype = weight_shapes(inflated), _sources(spec, inflated), weights[EMBEDDING].dtype
+    has_copies = spec.experts is None and inflated.experts is not None
+
+    def made(name: str) -> Tensor:
+        shape = shapes[name]
+        # Each weight has its own random stream, whichever were requested before.
+        generator = torch.Generator(place).manual_seed(seed + zlib.crc32(name.encode()))
+        if (original := weights.get(source_of(name))) is not None:
+            weight = _expand(name, original.to(place, torch.float32), shape, generator)
+        elif name.endswith(_OUTPUTS):
+            weight = torch.zeros(shape, device=place)
+        else:
+            weight = _random(name, shape, generator)
+        if has_copies and (expert := _EXPERT.match(name)):
+            weight = _reordered(weight, expert, seed)
+        return weight.to(matrix_dtype) if len(shape) == 2 else weight
+
+    return OnDemand(shapes, made)
 
 
 def inflate_adapters(adapters: Adapters, spec: ModelSpec, inflation: Inflation) -> dict[str, LowRank]:
@@ -88,45 +108,12 @@ def inflate_adapters(adapters: Adapters, spec: ModelSpec, inflation: Inflation) 
     return found
 
 
-class _InflatedWeights(Mapping[str, Tensor]):
-    def __init__(
-        self, weights: Mapping[str, Tensor], spec: ModelSpec, inflated: ModelSpec, *, seed: int, device: torch.device
-    ) -> None:
-        if inflated.num_layers > _MOST_LAYERS:
-            raise ValueError(f"inflation: layers is {inflated.num_layers}; expected at most {_MOST_LAYERS}")
-        self._weights = weights
-        self._shapes = weight_shapes(inflated)
-        self._source_of = _sources(spec, inflated)
-        self._seed = seed
-        self._device = device
-        self._has_copies = spec.experts is None and inflated.experts is not None
-        self._matrix_dtype = weights[EMBEDDING].dtype
-
-    def __getitem__(self, name: str) -> Tensor:
-        shape = self._shapes[name]
-        # Each weight has its own random stream, whichever were requested before.
-        generator = torch.Generator(self._device).manual_seed(self._seed + zlib.crc32(name.encode()))
-        original = self._weights.get(self._source_of(name))
-        if original is None:
-            weight = _added_weight(name, shape, generator)
-        else:
-            weight = _expand(name, original.to(self._device, torch.float32), shape, generator)
-        if self._has_copies and (expert := _EXPERT.match(name)):
-            weight = self._reordered(weight, expert)
-        return weight.to(self._matrix_dtype) if len(shape) == 2 else weight
-
-    def _reordered(self, weight: Tensor, expert: re.Match[str]) -> Tensor:
-        """The neurons of a network in the order that this expert has them."""
-        generator = torch.Generator().manual_seed(self._seed + zlib.crc32(expert[1].encode()))
-        axis = 1 if expert[2] == "down" else 0
-        order = torch.randperm(weight.shape[axis], generator=generator).to(weight.device)
-        return weight.index_select(axis, order)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._shapes)
-
-    def __len__(self) -> int:
-        return len(self._shapes)
+def _reordered(weight: Tensor, expert: re.Match[str], seed: int) -> Tensor:
+    """The neurons of a network in the order that this expert has them."""
+    generator = torch.Generator().manual_seed(seed + zlib.crc32(expert[1].encode()))
+    axis = 1 if expert[2] == "down" else 0
+    order = torch.randperm(weight.shape[axis], generator=generator).to(weight.device)
+    return weight.index_select(axis, order)
 
 
 def _sources(spec: ModelSpec, inflated: ModelSpec) -> Callable[[str], str]:
@@ -151,10 +138,6 @@ def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Te
     if "norm" in name:
         return 1.0 + 0.1 * noise
     return noise / math.sqrt(shape[-1])
-
-
-def _added_weight(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return torch.zeros(shape, device=generator.device) if name.endswith(_OUTPUTS) else _random(name, shape, generator)
 
 
 def _expand(name: str, original: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -42,7 +42,6 @@ def load_model(
     rank: int,
     size: int,
     inflation: Inflation | None,
-    seed: int,
     device: torch.device | str = "cpu",
 ) -> tuple[ModelSpec, Mapping[str, Tensor]]:
     """The whole model's spec, and the weights that rank `rank` of `size` holds.
@@ -56,7 +55,7 @@ def load_model(
     if torch.device(device).type == "cpu":
         # In 16 bits, the narrowest numbers that a CPU computes with.
         require_memory(2 * inflated.num_parameters // size, f"{directory}: the model inflated to {inflation}")
-    weights = inflate_weights(load_weights(directory, spec), spec, inflation, seed=seed, device=device)
+    weights = inflate_weights(load_weights(directory, spec), spec, inflation, seed=0, device=device)
     return inflated, cut_weights(weights, shard_of(inflated, size, rank))
 
 
@@ -67,12 +66,11 @@ def load_tenants(
     rank: int,
     size: int,
     inflation: Inflation | None,
-    seed: int,
 ) -> tuple[ModelSpec, Iterator[LoadedModel]]:
     """A model as `load_model` has it, and then its tenants: fine-tunes of it, or adapters. Each is loaded when its turn
     comes.
     """
-    spec, weights = load_model(directory, rank=rank, size=size, inflation=inflation, seed=seed)
+    spec, weights = load_model(directory, rank=rank, size=size, inflation=inflation)
     if tenants and spec.experts is not None:
         raise ValueError(f"tenant {tenants[0]}: tenants are served of dense models only; {directory} has experts")
 
@@ -86,7 +84,7 @@ def load_tenants(
                     adapters = inflate_adapters(adapters, small, inflation)
                 yield LoadedModel(weights, cut_adapters(adapters, shard_of(spec, size, rank)))
                 continue
-            own_spec, own = load_model(tenant, rank=rank, size=size, inflation=inflation, seed=seed)
+            own_spec, own = load_model(tenant, rank=rank, size=size, inflation=inflation)
             check_same_shape(own_spec, spec, tenant)
             yield LoadedModel(own, {})
 

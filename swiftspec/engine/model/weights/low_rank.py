@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from swiftspec.engine.model.weights.checkpoint import opened, weight_shapes
-from swiftspec.engine.model.weights.sharding import cut
+from swiftspec.engine.model.weights.sharding import OnDemand, cut
 from swiftspec.files.reading import shown
 from swiftspec.models.sharding import Shard
 from swiftspec.models.spec import ModelSpec
@@ -80,20 +80,9 @@ def cut_adapters(adapters: Adapters, shard: Shard) -> Adapters:
 
 def merged(weights: Mapping[str, Tensor], adapters: Adapters) -> Mapping[str, Tensor]:
     """The weights with their adapters added, in fp32 where there is one; each made on demand."""
-    return _MergedWeights(weights, adapters) if adapters else weights
 
+    def added(name: str) -> Tensor:
+        weight, adapter = weights[name], adapters.get(name)
+        return weight if adapter is None else torch.addmm(weight.float(), adapter.up, adapter.down)
 
-class _MergedWeights(Mapping[str, Tensor]):
-    def __init__(self, weights: Mapping[str, Tensor], adapters: Adapters) -> None:
-        self._weights = weights
-        self._adapters = adapters
-
-    def __getitem__(self, name: str) -> Tensor:
-        weight, added = self._weights[name], self._adapters.get(name)
-        return weight if added is None else torch.addmm(weight.float(), added.up, added.down)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
-
-    def __len__(self) -> int:
-        return len(self._weights)
+    return OnDemand(weights, added) if adapters else weights

@@ -6,7 +6,7 @@ sum over the ranks at the start of every forward.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from swiftspec.models.sharding import Shard
 
-__all__ = ["EMBEDDING", "HEAD", "Sliceable", "cut", "cut_weights"]
+__all__ = ["EMBEDDING", "HEAD", "OnDemand", "Sliceable", "cut", "cut_weights"]
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _ROWS, _COLUMNS = 0, 1
@@ -47,26 +47,31 @@ def cut(name: str, whole: Sliceable, shard: Shard) -> Tensor:
     return whole[:] if plan is None else _assembled(whole, *plan)
 
 
-def cut_weights(weights: Mapping[str, Tensor], shard: Shard) -> Mapping[str, Tensor]:
-    """A whole model's weights as this rank holds them, each cut on demand."""
-    return weights if shard.degree == 1 else _ShardWeights(weights, shard)
+class OnDemand(Mapping[str, Tensor]):
+    """Weights by name, each of which is made when it is asked for."""
 
-
-class _ShardWeights(Mapping[str, Tensor]):
-    def __init__(self, weights: Mapping[str, Tensor], shard: Shard) -> None:
-        self._weights = weights
-        self._shard = shard
+    def __init__(self, names: Iterable[str], make: Callable[[str], Tensor]) -> None:
+        self._names, self._make = dict.fromkeys(names), make
 
     def __getitem__(self, name: str) -> Tensor:
-        # A tied head is the embedding, of which a rank multiplies by its own rows.
-        is_tied = name == HEAD and HEAD not in self._weights
-        return cut(name, self._weights[EMBEDDING if is_tied else name], self._shard)
+        return self._make(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**dict.fromkeys(self._weights), HEAD: None})
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._weights.keys() | {HEAD})
+        return len(self._names)
+
+
+def cut_weights(weights: Mapping[str, Tensor], shard: Shard) -> Mapping[str, Tensor]:
+    """A whole model's weights as this rank holds them, each cut on demand."""
+
+    def part(name: str) -> Tensor:
+        # A tied head is the embedding, of which a rank multiplies by its own rows.
+        is_tied = name == HEAD and HEAD not in weights
+        return cut(name, weights[EMBEDDING if is_tied else name], shard)
+
+    return weights if shard.degree == 1 else OnDemand((*weights, HEAD), part)
 
 
 def _plan(name: str, shard: Shard) -> tuple[int, list[_Run], int] | None:
