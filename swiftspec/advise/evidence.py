@@ -41,10 +41,6 @@ class Evidence:
     lengths: tuple[int, ...]
     requests: int
 
-    def of(self, requests: int) -> Evidence:
-        """The same with more requests of this kind."""
-        return replace(self, requests=requests)
-
     def gain(self, variant: Variant, then: LoadMeans) -> Gain:
         """Gain of a variant with its 90 % interval.
 
@@ -63,10 +59,10 @@ class Evidence:
 
     def needed_requests(self, variant: Variant, then: LoadMeans) -> int | None:
         """Requests with which the gain would be sure, if it is as predicted; None if no number would do."""
-        if self.of(_MANY).gain(variant, then).low <= LEAST_GAIN:
+        if replace(self, requests=_MANY).gain(variant, then).low <= LEAST_GAIN:
             return None
         needed = float(max(ENOUGH_REQUESTS, self.requests))
-        while needed < _MOST and self.of(round(needed)).gain(variant, then).low <= LEAST_GAIN:
+        while needed < _MOST and replace(self, requests=round(needed)).gain(variant, then).low <= LEAST_GAIN:
             needed *= _GROWTH
         return round(needed)
 

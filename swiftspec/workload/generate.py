@@ -214,7 +214,8 @@ def make_workload(
         raise ValueError(f"prefixes is {shared}, but prompts are those of {prompts.source.file}")
     num_requests = _num_requests(arrivals, num_requests, shared)
     streams = random_streams(seed)
-    starts_s = arrival_times(arrivals, shared.num_conversations(num_requests), streams.arrivals)
+    num_conversations = -(-num_requests // shared.turns)  # the last of which may be cut short
+    starts_s = arrival_times(arrivals, num_conversations, streams.arrivals)
     times = starts_s.repeat(shared.turns)[:num_requests].tolist()
     if prompts is None:
         drawn = _from_distributions(prompt_tokens, output_tokens, num_requests, streams)

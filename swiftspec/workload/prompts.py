@@ -98,10 +98,6 @@ class Prefixes:
                 f"all {self.turns} turns of a conversation have new ones",
             )
 
-    def num_conversations(self, num_requests: int) -> int:
-        """Conversations that so many requests are, the last of which may be cut short."""
-        return -(-num_requests // self.turns)
-
     def applied(self, requests: Sequence[WorkloadRequest]) -> Iterator[WorkloadRequest]:
         """Requests as drawn, whose prompts have new tokens only, with what they share.
 

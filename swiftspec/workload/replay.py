@@ -65,7 +65,15 @@ def replay(
         "seed": seed,
         "classes": known,
         "requests": [
-            _request(row, name, shared) for row, name, shared in zip(taken, names, shared_stretches(taken), strict=True)
+            {
+                "arrival_s": row.time_s,
+                "prompt_tokens": row.prompt_tokens,
+                "output_tokens": row.output_tokens,
+                "class_name": class_name,
+                "conversation": row.conversation,
+                "shared": shared,
+            }
+            for row, class_name, shared in zip(taken, names, shared_stretches(taken), strict=True)
         ],
         "trace": LoadTrace(
             format=format_name,
@@ -174,14 +182,3 @@ def shared_stretches(rows: Sequence[TraceRow]) -> Iterator[list[SharedText]]:
             found.append((f"block-{blocks[0]}", tokens))
             left -= tokens
         yield found
-
-
-def _request(row: TraceRow, class_name: str, shared: Sequence[SharedText]) -> dict[str, object]:
-    return {
-        "arrival_s": row.time_s,
-        "prompt_tokens": row.prompt_tokens,
-        "output_tokens": row.output_tokens,
-        "class_name": class_name,
-        "conversation": row.conversation,
-        "shared": shared,
-    }

@@ -7,7 +7,7 @@ checked here before anything is computed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -162,30 +162,25 @@ def checked_caches(batch: ForwardBatch, caches: Sequence[_KVCache], *, vocab_siz
     return found
 
 
-class _Pending(NamedTuple, Generic[_Forward]):
-    entries: tuple[Entry, ...]
-    lengths: list[tuple[KVCache, int, int]]
-    forward: _Forward
-
-
 class PendingHalf(Generic[_Forward]):
     """A forward between its first and its second half, with nothing done to its caches in between."""
 
     def __init__(self) -> None:
-        self._pending: _Pending[_Forward] | None = None
+        # Entries, the lengths of their caches, and the forward.
+        self._pending: tuple[tuple[Entry, ...], list[tuple[KVCache, int, int]], _Forward] | None = None
 
     def hold(self, batch: ForwardBatch, caches: Sequence[KVCache], forward: _Forward) -> None:
         """Hold a forward whose first half is computed."""
-        self._pending = _Pending(batch.entries, _lengths(caches), forward)
+        self._pending = batch.entries, _lengths(caches), forward
 
     def take(self, batch: ForwardBatch, caches: Sequence[KVCache]) -> _Forward:
         """The forward that `batch` completes. ValueError unless its first half came right before."""
         pending = self._pending
         self.drop()
-        if pending is None or (pending.entries, pending.lengths) != (batch.entries, _lengths(caches)):
+        if pending is None or pending[:2] != (batch.entries, _lengths(caches)):
             sequences = ", ".join(str(entry.sequence) for entry in batch.entries)
             raise ValueError(f"second half of sequences {sequences}; expected their first half right before it")
-        return pending.forward
+        return pending[2]
 
     def drop(self) -> None:
         """Give up what is held: another forward begins."""

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from itertools import islice
-from typing import NamedTuple
 
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Model, Rows
 from swiftspec.engine.parallel.tp_group import TPGroup
@@ -30,20 +29,6 @@ class _Call(IntEnum):
     RESET = 2
 
 
-class _Keep(NamedTuple):
-    sequence: int
-    slots: tuple[int, ...]
-    num_verified: int
-
-
-class _Reset(NamedTuple):
-    sequence: int
-    tenant: int
-
-
-_Command = ForwardBatch | _Keep | _Reset
-
-
 class ShardedModel(Model):
     """A model whose shards are on the ranks of a TP group, as its leader drives it.
 
@@ -58,74 +43,53 @@ class ShardedModel(Model):
     def forward(self, batch: ForwardBatch) -> BatchResult:
         """Compute a batch on all ranks: rows are appended to their sequences' trees, chunks to the prefixes."""
         self._model.check(batch)  # before the followers compute what the leader refuses
-        self._send(batch)
+        rows = [row for entry in batch.entries if isinstance(entry, Rows) for row in entry.rows]
+        width = max([1, *((row.ancestors.bit_length() + 7) // 8 for row in rows)])
+        masks = b"".join(row.ancestors.to_bytes(width, "little") for row in rows)
+        self._send(_Call.FORWARD, _numbers_of(batch), width, masks)
         return self._model.forward(batch)
 
     def check(self, batch: ForwardBatch) -> None:
         self._model.check(batch)
 
     def keep(self, sequence: int, slots: tuple[int, ...], num_verified: int) -> None:
-        self._send(_Keep(sequence, slots, num_verified))
+        self._send(_Call.KEEP, [sequence, num_verified, *slots])
         self._model.keep(sequence, slots, num_verified)
 
     def reset(self, sequence: int, tenant: int = 0) -> None:
-        self._send(_Reset(sequence, tenant))
+        self._send(_Call.RESET, [sequence, tenant])
         self._model.reset(sequence, tenant)
 
-    def _send(self, command: _Command) -> None:
-        self._tp_group.broadcast(_encoded(self._role, command))
+    def _send(self, call: _Call, numbers: Sequence[int], width: int = 1, masks: bytes = b"") -> None:
+        head = _HEAD.pack(call, _ROLES.index(self._role), len(numbers), width)
+        self._tp_group.broadcast(head + array("i", numbers).tobytes() + masks)
 
 
 def follow(models: Mapping[Role, Model], tp_group: TPGroup) -> None:
     """Repeat the leader's calls on this rank's shards, until dismissed or a rank is gone."""
     try:
         while told := tp_group.receive_command():
-            role, command = _decoded(told)
             # For example no room: the leader's shard has refused the same call, and the leader reports it.
             with suppress(ValueError):
-                _obey(models[role], command)
+                _obey(models, told)
     except ConnectionError:
         return  # the leader notices too, unless it is the rank that is gone
 
 
-def _obey(model: Model, command: _Command) -> None:
-    match command:
-        case ForwardBatch():
-            model.forward(command)
-        case _Keep():
-            model.keep(*command)
-        case _Reset():
-            model.reset(*command)
-
-
-def _encoded(role: Role, command: _Command) -> bytes:
-    width, masks = 1, b""
-    match command:
-        case ForwardBatch():
-            call, numbers = _Call.FORWARD, _numbers_of(command)
-            rows = [row for entry in command.entries if isinstance(entry, Rows) for row in entry.rows]
-            width = max([1, *((row.ancestors.bit_length() + 7) // 8 for row in rows)])
-            masks = b"".join(row.ancestors.to_bytes(width, "little") for row in rows)
-        case _Keep(sequence, slots, num_verified):
-            call, numbers = _Call.KEEP, [sequence, num_verified, *slots]
-        case _Reset():
-            call, numbers = _Call.RESET, [*command]
-    return _HEAD.pack(call, _ROLES.index(role), len(numbers), width) + array("i", numbers).tobytes() + masks
-
-
-def _decoded(told: bytes) -> tuple[Role, _Command]:
+def _obey(models: Mapping[Role, Model], told: bytes) -> None:
+    """Make the call that a command tells."""
     call, role, num_numbers, width = _HEAD.unpack_from(told)
     end = _HEAD.size + 4 * num_numbers
-    numbers, masks = array("i", told[_HEAD.size : end]), told[end:]
+    model, numbers, masks = models[_ROLES[role]], array("i", told[_HEAD.size : end]), told[end:]
     match call:
         case _Call.FORWARD:
             ancestors = (int.from_bytes(masks[at : at + width], "little") for at in range(0, len(masks), width))
-            return _ROLES[role], _batch_of(numbers, ancestors)
+            model.forward(_batch_of(numbers, ancestors))
         case _Call.KEEP:
             sequence, num_verified, *slots = numbers
-            return _ROLES[role], _Keep(sequence, tuple(slots), num_verified)
+            model.keep(sequence, tuple(slots), num_verified)
         case _:
-            return _ROLES[role], _Reset(*numbers)
+            model.reset(*numbers)
 
 
 def _numbers_of(batch: ForwardBatch) -> list[int]:

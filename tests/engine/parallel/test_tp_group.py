@@ -5,13 +5,14 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import Mock, call
 
 import pytest
 import torch
 from torch import Tensor
 
 from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
-from swiftspec.engine.model.sharded_model import _Command, _decoded, _encoded, _Keep, _Reset
+from swiftspec.engine.model.sharded_model import ShardedModel, follow
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.policies.effects import ForwardKind, Role, Row
 from tests.engine.ranks import Ranks, joined_ranks
@@ -128,12 +129,30 @@ def test_a_rank_is_one_of_the_tp_group() -> None:
 ROWS = (Row(7, 300, 1 << 511), Row(2**31 - 1, 0, 0), Row(0, 5, 0b1011))
 
 
+def repeated(role: Role, called: str, *arguments: object) -> list[object]:
+    """What is called on a follower's shard when something is called on the leader's model."""
+    told: list[bytes] = []
+    getattr(ShardedModel(Mock(), Mock(broadcast=told.append), role), called)(*arguments)
+    follower = Mock()
+    follow({role: follower}, Mock(receive_command=Mock(side_effect=[*told, b""])))
+    return [*follower.mock_calls]
+
+
 @pytest.mark.parametrize(
-    ("role", "command"),
+    ("role", "called", "arguments"),
     [
-        (Role.DRAFT, _Reset(3, 2)),
-        (Role.DRAFT, _Keep(2, (4, 0), 1)),
-        (Role.TARGET, _Keep(0, (), 0)),
+        (Role.DRAFT, "reset", (3, 2)),
+        (Role.DRAFT, "keep", (2, (4, 0), 1)),
+        (Role.TARGET, "keep", (0, (), 0)),
+    ],
+)
+def test_a_command_says_what_was_called(role: Role, called: str, arguments: tuple[object, ...]) -> None:
+    assert repeated(role, called, *arguments) == [getattr(call, called)(*arguments)]
+
+
+@pytest.mark.parametrize(
+    ("role", "batch"),
+    [
         (Role.TARGET, ForwardBatch(ForwardKind.EXACT, (Chunk(0, (1, 2, 3)),))),
         (Role.TARGET, ForwardBatch(ForwardKind.EXACT, (Rows(5, ROWS), Chunk(1, (1, 2, 3)), Rows(2, ROWS[1:])))),
         (Role.TARGET, ForwardBatch(ForwardKind.EXACT, (Chunk(0, (1, 2), all_logits=True), Chunk(1, (3,))))),
@@ -141,11 +160,11 @@ ROWS = (Row(7, 300, 1 << 511), Row(2**31 - 1, 0, 0), Row(0, 5, 0b1011))
         (Role.TARGET, ForwardBatch(ForwardKind.FIRST_HALF, (Rows(1, ROWS[:1]), Rows(0, ROWS[2:])))),
     ],
 )
-def test_a_command_says_what_was_called(role: Role, command: _Command) -> None:
-    assert _decoded(_encoded(role, command)) == (role, command)
+def test_a_command_has_the_whole_batch(role: Role, batch: ForwardBatch) -> None:
+    assert repeated(role, "forward", batch) == [call.forward(batch)]
 
 
 def test_followers_are_not_asked_for_candidates() -> None:
     """They have a part of the logits."""
     batch = ForwardBatch(ForwardKind.EXACT, (Rows(0, ROWS),), top_k=8)
-    assert _decoded(_encoded(Role.DRAFT, batch)) == (Role.DRAFT, replace(batch, top_k=0))
+    assert repeated(Role.DRAFT, "forward", batch) == [call.forward(replace(batch, top_k=0))]

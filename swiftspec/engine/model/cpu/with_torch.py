@@ -88,10 +88,10 @@ class DecoderLayers:
         norm: Tensor = torch.linalg.vector_norm(rows, 2, -1, True)
         return rows / norm.hypot_(self._norm_floor)
 
-    def _turns(self, positions: Sequence[int]) -> Tensor:
-        """Rotations of rows at these positions."""
+    def _turns(self, positions: Sequence[int], *, capacity: int = 0) -> Tensor:
+        """Rotations of rows at these positions; those of a whole cache are made at once, if its capacity is given."""
         if len(self._rotations) <= max(positions):
-            self._rotations = rotations(self._shape, 2 * (max(positions) + 1))
+            self._rotations = rotations(self._shape, max(capacity, 2 * (max(positions) + 1)))
         return self._rotations.index_select(0, torch.tensor(positions))
 
     def _norm_heads(self, heads: Tensor, weights: Tensor | None) -> None:
@@ -202,8 +202,9 @@ class TorchLayers(DecoderLayers):
         num_padding = padded_rows(num_rows) - num_rows if has_prompt else 0
         tokens = [token for sequence in inputs for token in sequence.tokens]
         positions = [position for sequence in inputs for position in sequence.positions]
+        capacity = max(sequence.cache.capacity for sequence in inputs)
         return _Forward(
-            turns=self._turns(positions + positions[-1:] * num_padding),
+            turns=self._turns(positions + positions[-1:] * num_padding, capacity=capacity),
             residual=self._embedding.index_select(0, torch.tensor(tokens + tokens[-1:] * num_padding)).float(),
             inputs=inputs,
             parts=self._parts(inputs, num_padding),

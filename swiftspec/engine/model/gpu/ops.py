@@ -114,35 +114,25 @@ def _pdl_is_wanted() -> bool:
 
 
 def joined_ops(ops: Ops, tp_group: TPGroup, *, hidden: int, dtype: torch.dtype, device: torch.device) -> Ops:
-    """`ops` in a TP group, whose ranks' updates are partial sums. On GPUs all of its ranks call this together."""
+    """`ops` in a TP group, whose ranks' updates are partial sums. On GPUs all of its ranks call this together.
+
+    There the all-reduce is fused with the norm for few rows if the GPUs have symmetric memory, else NCCL precedes it.
+    """
     if tp_group.size == 1:
         return ops
+    reduce = None
     if device.type == "cuda":
-        return dataclasses.replace(
-            ops, rms_norm=_reducing_on_gpus(ops, tp_group, hidden=hidden, dtype=dtype, device=device)
-        )
+        from swiftspec.kernels.all_reduce import AllReduce
+
+        reduce = AllReduce.connect(tp_group.group, hidden=hidden, dtype=dtype, device=device)
 
     def rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:
+        if update_RH is not None and reduce is not None:
+            return reduce(update_RH, residual_RH, weight_H, eps=eps)
         total = None if update_RH is None else tp_group.all_reduce(update_RH)
         return ops.rms_norm(residual_RH, total, weight_H, eps=eps)
 
     return dataclasses.replace(ops, rms_norm=rms_norm)
-
-
-def _reducing_on_gpus(
-    ops: Ops, tp_group: TPGroup, *, hidden: int, dtype: torch.dtype, device: torch.device
-) -> Callable[..., Tensor]:
-    """All-reduce fused with the norm for few rows where the GPUs have symmetric memory, else NCCL before the norm."""
-    from swiftspec.kernels.all_reduce import AllReduce
-
-    reduce = AllReduce.connect(tp_group.group, hidden=hidden, dtype=dtype, device=device)
-
-    def rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:
-        if update_RH is None:
-            return ops.rms_norm(residual_RH, None, weight_H, eps=eps)
-        return reduce(update_RH, residual_RH, weight_H, eps=eps)
-
-    return rms_norm
 
 
 def _rms_norm(residual_RH: Tensor, update_RH: Tensor | None, weight_H: Tensor, *, eps: float) -> Tensor:
