@@ -1,4 +1,4 @@
-"""StreamedCompletion completions as their clients see them: when each chunk came, and what it said."""
+"""Streamed completions as their clients see them: when each chunk came, and what it said."""
 
 import re
 import time
