@@ -123,7 +123,7 @@ def test_a_draft_whose_restarts_fail_is_given_up_with_a_word(
 def test_a_draft_restarted_after_its_socket_was_removed_costs_no_later_losses(
     engine: Launcher, undisturbed: tuple[int, ...]
 ) -> None:
-    removed = [path for path in Path(tempfile.gettempdir()).glob("swiftspec-*/channel-0") if is_held(engine, path)]
+    removed = [path for path in Path(tempfile.gettempdir()).glob("swiftspec-*/channel-0-0") if is_held(engine, path)]
     assert removed
     for path in removed:
         path.unlink()
