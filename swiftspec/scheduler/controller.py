@@ -189,7 +189,8 @@ class Controller:
         num_rows = self._last_granted.get(request, 1)
         if num_rows > 1:  # the root is always accepted
             self._survival.note(request, num_rows, rows)
-            if log_probs := self._last_log_probs.get(request):
+            log_probs = self._last_log_probs.get(request)
+            if log_probs and self._control.weighs_drafts:
                 self._calibration.note(log_probs, rows)
 
     def note_commit(self, request: int, num_tokens: int, now_s: float) -> None:
