@@ -1,3 +1,5 @@
+from collections import deque
+
 import pytest
 import torch
 from torch import Tensor
@@ -13,13 +15,16 @@ from swiftspec.policies.effects import (
     Effect,
     ForwardKind,
     KeepKV,
+    Message,
     Prefill,
     Program,
+    Receive,
     Role,
     Row,
     TargetExit,
     TargetFinish,
     TargetForward,
+    Verdict,
 )
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.timing.timeline import Phase, Span
@@ -143,6 +148,38 @@ def test_a_request_that_is_ended_early_keeps_whole_rounds() -> None:
     driver.remove(5)
     driver.remove(5)
     assert ended == [([Phase.PREFILL, Phase.COMMIT], 2)]
+
+
+def test_a_message_that_another_request_has_read_is_not_waited_for() -> None:
+    heard: list[tuple[int, object]] = []
+    inboxes: list[deque[Message]] = [deque(), deque()]
+    wire: deque[list[tuple[int, Message]]] = deque([[], [(0, Verdict((7,)))]])  # what each look finds
+
+    class Peer:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def send(self, message: Message) -> None:
+            raise AssertionError(message)
+
+        def poll(self) -> Message | None:
+            for number, message in wire.popleft():
+                inboxes[number].append(message)
+            return self.take()
+
+        def take(self) -> Message | None:
+            return inboxes[self.number].popleft() if inboxes[self.number] else None
+
+    def program(number: int) -> Program:
+        heard.append((number, (yield Receive())))
+
+    driver = GroupDriver(models={}, limits=BatchLimits(), inbox=NoMessages(), ended=lambda *_: None)
+    for number in range(2):
+        part = RequestPart(role=Role.TARGET, models={}, peers=[Peer(number)], commit=lambda _: None, sampler=Sampler())
+        driver.add(number, program(number), part, is_elastic=False)
+    driver.advance()
+    assert heard == [(0, Verdict((7,)))]
+    assert len(driver) == 1
 
 
 class NoMessages:

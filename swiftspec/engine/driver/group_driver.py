@@ -75,11 +75,15 @@ class GroupDriver:
     def advance(self) -> None:
         """Run every program as far as it goes."""
         group = self._group
-        self._take_messages()
+        if group.receiving:
+            self._inbox.pump()
+            self._take_messages()
         while group.has_ready:
             for request, answer in group.ready():
                 with self._failing_alone(request):
                     self._proceed(request, answer)
+            # A program that polls for its message reads those of all others, too: nothing would tell of them again.
+            self._take_messages()
 
     def step(self) -> None:
         """Compute one step, or wait if nothing is asked for."""
@@ -90,11 +94,8 @@ class GroupDriver:
             self._wait(choice)
 
     def _take_messages(self) -> None:
-        """Let the programs go on whose message has come, or whose time is over."""
+        """Let the programs go on whose message has been read, or whose time is over."""
         receiving = self._group.receiving
-        if not receiving:
-            return
-        self._inbox.pump()
         now_s = time.perf_counter()
         arrived: list[tuple[int, Message | None]] = []
         for request, effect in receiving.items():

@@ -123,7 +123,7 @@ class DraftServer:
                     self._driver.step()
                     is_idle = not len(self)
                     self._garbage.collect(is_idle=is_idle and not was_idle)
-                    if is_idle:
+                    if is_idle and not self._channel.knocking:
                         self.wait(None)
         finally:
             for number in tuple(self._sequence_of):
