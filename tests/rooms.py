@@ -120,7 +120,7 @@ ROOMS: Mapping[str, frozenset[str]] = {
     "reports": frozenset(
         {"timing", "artifacts", "devices", "engines", "files", "models", "policies", "matplotlib", "numpy"}
     ),
-    "demo": frozenset({"files", "models", "profiler", "simulator", "artifacts", "torch"}),
+    "demo": frozenset(),
     "advise": frozenset(
         {"artifacts", "engines", "files", "loadtest", "planner", "progress", "scheduler", "validation", "numpy"}
     ),

@@ -1,7 +1,7 @@
 """`swiftspec profile`: measures a model pair on this machine's devices."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from swiftspec.artifacts.plan import named_group
@@ -20,16 +20,13 @@ from swiftspec.timing.timeline import Phase
 from swiftspec.timing.warm_up import WarmUpCost
 
 if TYPE_CHECKING:
-    from swiftspec.profiler.effort import Effort
     from swiftspec.profiler.op_benchmark import OpRow
 
 __all__ = ["profile", "show_profile", "show_sharing", "show_warm_up"]
 
 
-def profile(asked: ProfileFlags, *, effort: "Effort | None" = None, stop: Callable[[], bool] | None = None) -> Profile:
+def profile(asked: ProfileFlags) -> Profile:
     """Measure, print and save the pair's forwards and, with --ops, the operations they consist of.
-
-    `effort` and `stop` are passed to `measure_profile`.
 
     ValueError, and nothing saved, if measurements on a GPU contradict each other and --accept-noise is not given.
     """
@@ -52,8 +49,6 @@ def profile(asked: ProfileFlags, *, effort: "Effort | None" = None, stop: Callab
         accept_noise=asked.accept_noise,
         stages=console.progress,
         minutes=asked.minutes,
-        effort=effort,
-        stop=stop,
     )
     measured = both.profile
     measured.save(asked.out)

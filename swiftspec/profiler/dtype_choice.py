@@ -1,4 +1,4 @@
-"""Seconds of single forwards, measured in this process before a profile; and `--dtype auto`, which they decide.
+"""Choice of `--dtype auto` by the seconds of single forwards, measured in this process before a profile.
 
 The faster dtype depends on the CPU and on the model, so it is measured for each.
 """
@@ -14,7 +14,7 @@ from swiftspec.files.document import ModelRef
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.policies.effects import ForwardKind, Row
 
-__all__ = ["choose_dtype", "forward_seconds"]
+__all__ = ["choose_dtype"]
 
 # Of one row, as a draft or plain decoding computes, and of as many as a verification has.
 _ROWS = (1, 8)

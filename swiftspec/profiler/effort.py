@@ -19,7 +19,7 @@ from swiftspec.profiler.grids import (
     most_host_shapes,
 )
 
-__all__ = ["FULL", "SHORT", "Curve", "Effort", "Pace", "Schedule", "layouts_on", "left_out", "pass_seconds"]
+__all__ = ["FULL", "Curve", "Effort", "Pace", "Schedule", "left_out", "pass_seconds"]
 
 _ROUND_TOKENS = 2.0  # per round, on a profile's texts
 _ROUND_ROWS, _ROUND_DRAFTS = 8, 4  # a round costs a verification and some draft forwards
@@ -56,13 +56,12 @@ class Effort:
 
 
 FULL = Effort()
-SHORT = Effort(passes=1, repeats=3, host_tokens=24, all_shapes=False)
 # Passes go first: other processes' slow spells have more effect then. Contexts go last: time grows evenly with them.
 _LADDER = (
     FULL,
     Effort(passes=2),
     Effort(passes=1),
-    SHORT,
+    Effort(passes=1, repeats=3, host_tokens=24, all_shapes=False),
     Effort(passes=1, repeats=3, discards=False, host_tokens=16, all_shapes=False),
     Effort(passes=1, contexts=3, repeats=3, discards=False, host_tokens=12, all_shapes=False),
     Effort(passes=1, contexts=2, repeats=3, discards=False, host_tokens=12, all_shapes=False),
@@ -99,11 +98,6 @@ class Pace:
     draft: Curve
     prompt_token_s: float
     start_s: float
-
-
-def layouts_on(num_devices: int) -> list[Layout]:
-    """Layouts of the benches without ranks: a group of each size, and every split into two."""
-    return [*[Layout.COLOCATED] * num_devices, *[Layout.DISAGGREGATED] * (num_devices - 1)]
 
 
 def pass_seconds(effort: Effort, pace: Pace, layouts: Sequence[Layout], contexts: Sequence[int] = CONTEXTS) -> float:

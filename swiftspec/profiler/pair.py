@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.progress import Stages, silent
 
 if TYPE_CHECKING:
-    from swiftspec.profiler.effort import Effort
     from swiftspec.profiler.noise_checks import Complaint
     from swiftspec.profiler.op_benchmark import OpRow
 
@@ -74,12 +73,10 @@ def measure_pair(
     accept_noise: bool = False,
     stages: Stages = silent,
     minutes: float | None = None,
-    effort: Effort | None = None,
-    stop: Callable[[], bool] | None = None,
 ) -> MeasuredPair:
     """Measure as `swiftspec.profile` does and, if `with_ops`, also the operations that forwards consist of.
 
-    `minutes`, `effort` and `stop` are passed to `measure_profile`.
+    `minutes` is passed to `measure_profile`.
     """
     num_devices = _checked_devices(device, num_devices, ranks)
     if max_sequences != 1:
@@ -100,8 +97,6 @@ def measure_pair(
             ranks=ranks,
             max_sequences=max_sequences,
             minutes=minutes,
-            effort=effort,
-            stop=stop,
         )
     profile = profile.model_copy(update={"others_share": contention.others_share})
     complaints = _complaints(profile, pair, device, op_rows)

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from swiftspec.artifacts.profile import PASSES
@@ -93,34 +93,25 @@ class Passes:
         self._progress(min(self._num_done, self._num_stages), self._num_stages, what)
         self._num_done += 1
 
-    def measure(self, *, within_s: float, effort: Effort | None, stop: Callable[[], bool] | None) -> None:
-        """All passes. effort, stop: as of `measure_profile`."""
+    def measure(self, *, within_s: float) -> None:
+        """All passes. within_s: seconds that they take at most, unless the least effort takes longer."""
         began_s = time.perf_counter()
         schedule: Schedule | None = None
-        if effort is not None:
-            self._begin(effort)
-        while True:
+        while schedule is None or schedule.has_time(self.num_passes, spent_s=time.perf_counter() - began_s):
             for done, (bench, timelines) in enumerate(zip(self._benches, self.sweeps, strict=True), start=1):
                 self.tell(f"{self._pass}{bench}: loading")
                 opened_s = time.perf_counter()
                 with bench.open(target=self._target, draft=self._draft, max_context=self.max_context) as engine:
                     measured = _Measurement(engine, bench, prompts_for(self._target, self.spec))
-                    if effort is None:
+                    if schedule is None:
                         schedule = self._schedule(measured, within_s, start_s=time.perf_counter() - opened_s)
-                        self._begin(effort := schedule.effort)
-                    timelines += self._bench(measured, effort)
+                        self._begin(schedule.effort)
+                    timelines += self._bench(measured, schedule.effort)
                 if bench.silent:
                     self.tp_groups.measure(bench)
-                if schedule is not None and not self.num_passes:
+                if not self.num_passes:
                     schedule.note(done, spent_s=time.perf_counter() - began_s)
-                    effort = schedule.effort
             self.num_passes += 1
-            assert effort is not None, "there is a bench"
-            spent_s = time.perf_counter() - began_s
-            if schedule is not None and not schedule.has_time(self.num_passes, spent_s=spent_s):
-                return
-            if self.num_passes == effort.passes or (stop is not None and stop()):
-                return
 
     def _schedule(self, measured: "_Measurement", within_s: float, *, start_s: float) -> Schedule:
         most = PASSES if self._device == "cpu" else GPU_PASSES

@@ -6,7 +6,7 @@ Groups that several ranks divide are measured as shards, and composed (see `tens
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 
 import numpy as np
@@ -28,7 +28,6 @@ from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import DraftKind, Layout, Request
 from swiftspec.policies.effects import ForwardKind, Role
 from swiftspec.profiler.benches import Bench, benches_of
-from swiftspec.profiler.effort import Effort
 from swiftspec.profiler.grids import LONGEST_SHARED, TARGET_ROWS
 from swiftspec.profiler.host_costs import arrival_point, feature_hops, host_points
 from swiftspec.profiler.passes import MINUTES, Passes
@@ -59,15 +58,12 @@ def measure_profile(
     ranks: int = 1,
     max_sequences: int = 1,
     minutes: float | None = None,
-    effort: Effort | None = None,
-    stop: Callable[[], bool] | None = None,
 ) -> Profile:
     """Measure every group size and split of `num_devices` cores or GPUs.
 
     ranks: on a CPU, also compose the forwards of groups divided by this many processes. max_sequences: also measure
     steps that up to this many sequences share. minutes: with slow models, measure less than all to take no longer; the
-    device's default if not given. effort: this much instead, however long it takes. stop: asked between passes whether
-    time has run out; one pass is always measured.
+    device's default if not given.
 
     ValueError: if the device is unknown, a model cannot be loaded, or there are fewer devices than asked for or than
     ranks.
@@ -79,7 +75,7 @@ def measure_profile(
     benches = list(benches_of("cuda" if device == "cuda" else "cpu", num_devices, ranks, kind=kind))
     shared = [bench for bench in benches if max_sequences > 1 and not bench.silent]
     passes = Passes(target, draft, benches, device=device, progress=progress, num_further=len(shared))
-    passes.measure(within_s=60 * (minutes or MINUTES[device]), effort=effort, stop=stop)
+    passes.measure(within_s=60 * (minutes or MINUTES[device]))
     sharing_points: list[SharingPoint] = []
     host_shares: list[float] = []
     longest = LONGEST_SHARED if device == "cpu" else GPU_LONGEST_SHARED

@@ -51,7 +51,6 @@ def brief_profiles() -> Iterator[None]:
     brief = Effort(passes=1, contexts=2, repeats=1, host_tokens=16)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("swiftspec.profiler.effort._LADDER", (brief,))
-        patch.setattr("swiftspec.demo.budget.SHORT", brief)
         patch.setattr("swiftspec.profiler.passes.REPEATS", 1)
         patch.setattr("swiftspec.profiler.passes.CONTEXTS", (16, 64))
         patch.setattr("swiftspec.profiler.pauses._REPEATS", 1)

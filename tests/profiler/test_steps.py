@@ -121,6 +121,7 @@ def test_a_hop_is_counted_only_where_the_receiver_was_waiting() -> None:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
     target, draft = references(write_pair(tmp_path_factory.mktemp("pair"), architecture="llama"))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("swiftspec.profiler.effort._LADDER", (Effort(passes=1, repeats=3, host_tokens=24),))
         patch.setattr("swiftspec.profiler.shared_steps._REPEATS", 3)
         patch.setattr("swiftspec.profiler.pauses._REPEATS", 1)
         return measure_profile(
@@ -129,7 +130,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Profile:
             device="cpu",
             num_devices=min(2, len(os.sched_getaffinity(0))),
             max_sequences=4,
-            effort=Effort(passes=1, repeats=3, host_tokens=24),
             progress=lambda *_: None,
         )
 

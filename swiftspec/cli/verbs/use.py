@@ -174,8 +174,7 @@ class ExportFlags:
 class DemoFlags:
     """Do all of this on the bundled pair, in a few minutes.
 
-    It times the machine first and does as much as fits the budget. It reports what it left out, how long everything
-    took, and whether the machine was busy.
+    On a slow machine it measures less. At the end it says how long everything took, and whether the machine was busy.
 
     \b
     Examples:
@@ -188,7 +187,8 @@ class DemoFlags:
     )
     devices: Annotated[int | None, typer.Option(min=1, help="Cores. Default: two, if there are.")] = None
     budget_minutes: Annotated[
-        float, typer.Option(min=1, metavar="MIN", help="Time limit; the size of everything is chosen to fit it.")
+        float,
+        typer.Option(min=1, metavar="MIN", help="Measure less if that is needed to end in about this time."),
     ] = 8.0
     plot: Annotated[bool, typer.Option("--plot", help="Also draw figures, in the same folder.")] = False
     json: flags.Json = None
