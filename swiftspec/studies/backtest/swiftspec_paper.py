@@ -13,14 +13,19 @@ from typing import Any
 from swiftspec.acceptance import acceptance_for
 from swiftspec.costmodel.device_profile import Int4Forwards
 from swiftspec.costmodel.linear_fit import LinearFit, Observation, leave_one_out
-from swiftspec.costmodel.published import StandardInt4Kernels, SwiftSpecKernels, standard_observations
+from swiftspec.costmodel.published import (
+    StandardInt4Kernels,
+    SwiftSpecKernels,
+    kernel_observations,
+    standard_observations,
+)
 from swiftspec.devices import DeviceSpec, named_device
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.studies.backtest.rows import Constant, Row
 from swiftspec.studies.backtest.speeds import Deployment, decoding
 from swiftspec.studies.backtest.systems import published_systems
-from swiftspec.studies.backtest.table7 import Reading
+from swiftspec.studies.backtest.table7 import Reading, predicted_tails
 
 __all__ = ["paper_constants", "paper_rows", "split_speeds"]
 
@@ -44,7 +49,20 @@ _ARMS: tuple[tuple[Int4Forwards, str, str], ...] = (
 
 def paper_rows() -> list[Row]:
     """All rows; takes half a minute."""
-    return [*_forwards(), *_speeds(), *_arms(), *_ablation(), *_splits()]
+    return [*_kernels(), *_forwards(), *_speeds(), *_tails(), *_arms(), *_ablation(), *_splits()]
+
+
+def _kernels() -> Iterator[Row]:
+    facts, observations = published_systems()["swiftspec"], kernel_observations()
+    for observation, error in zip(observations, leave_one_out(observations), strict=True):
+        yield Row(
+            name=f"{observation.name}, SwiftSpec, int4",
+            quantity="kernel, us",
+            published=observation.seconds * 1e6,
+            predicted=_OWN.kernels.seconds(observation.amounts) * 1e6,
+            error_leave_one_out=error,
+            source=f"{facts['source']}, Table 8",
+        )
 
 
 def _forwards() -> Iterator[Row]:
@@ -76,6 +94,16 @@ def _speeds() -> Iterator[Row]:
         predicted = _parallel(speed, SwiftSpecKernels, speed["split"])
         name = f"{_pair(speed)}, SwiftSpec {_split(speed['split'])}"
         yield _row(name, "tokens/s", speed["tokens_per_s"], predicted, f"{facts['source']}, {speed['where']}")
+
+
+def _tails() -> Iterator[Row]:
+    """Slow tails of Llama-3.3-70B over the mean, with the acceptance by data set of Qwen2, the only one published."""
+    facts = published_systems()["swiftspec"]
+    tails, predicted = facts["tails"], predicted_tails(Reading())
+    for name, arm in (("SwiftSpec", "parallel"), ("SGLang with EAGLE-3", "serial")):
+        published = tails[name]["p95"] / tails[name]["mean"]
+        title = f"{_pair(tails)}, {name}, slow tail (p95) over mean"
+        yield _row(title, "ratio", published, predicted[arm], f"{facts['source']}, {tails['where']}")
 
 
 def _arms() -> Iterator[Row]:

@@ -33,9 +33,9 @@ from swiftspec.policies.chains.serial import SerialTree
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
 from swiftspec.studies.backtest.timed import timed_profile
-from swiftspec.timing.timeline import Phase
+from swiftspec.timing.timeline import Phase, Timeline
 
-__all__ = ["DRAFT", "TARGET", "Reading", "predicted_lengths", "published_lengths", "serial_fits"]
+__all__ = ["DRAFT", "TARGET", "Reading", "predicted_lengths", "predicted_tails", "published_lengths", "serial_fits"]
 
 TARGET, DRAFT = "qwen2-72b", "qwen2-1.5b"
 _TARGET_MODEL, _DRAFT_MODEL = (ModelRef(model=name, dtype="int4") for name in (TARGET, DRAFT))
@@ -98,6 +98,17 @@ def predicted_lengths(reading: Reading, *, prior: AcceptanceModel = PRIOR) -> di
     return {dataset: reading.length(reading.parallel, fit.acceptance_model) for dataset, fit in fits.items()}
 
 
+def predicted_tails(reading: Reading) -> dict[str, float]:
+    """Speed that 95 % of the prompts of all data sets exceed, over their mean speed: `parallel` and `serial`."""
+    fits = serial_fits(reading).values()
+    tails = {}
+    for name, policy in (("parallel", reading.parallel), ("serial", reading.serial)):
+        timelines = [each for fit in fits for each in _timelines(policy, fit.acceptance_model, reading.expansions)]
+        speeds = [measure([timeline]).decoding_tokens_per_s for timeline in timelines]
+        tails[name] = float(np.quantile(speeds, 0.05) / np.mean(speeds))
+    return tails
+
+
 def _serial_curve(reading: Reading, prior: AcceptanceModel) -> Callable[[AcceptanceModel], float]:
     """The serial arm's length against the mean logit; this takes fewer simulations than one fit per data set."""
     lengths = [
@@ -108,8 +119,14 @@ def _serial_curve(reading: Reading, prior: AcceptanceModel) -> Callable[[Accepta
     return lambda acceptance_model: float(curve(acceptance_model.mean_logit))
 
 
-@cache  # readings that differ only in the bonus token or after a miss share their serial arm
 def _tokens_per_round(policy: SerialTree | SwiftSpec, acceptance_model: AcceptanceModel, expansions: int) -> float:
+    return measure(_timelines(policy, acceptance_model, expansions)).figures.tokens_per_round
+
+
+@cache  # readings that differ only in the bonus token or after a miss share their serial arm
+def _timelines(
+    policy: SerialTree | SwiftSpec, acceptance_model: AcceptanceModel, expansions: int
+) -> tuple[Timeline, ...]:
     trace = synthesise(
         acceptance_model,
         num_prompts=_NUM_PROMPTS,
@@ -121,7 +138,7 @@ def _tokens_per_round(policy: SerialTree | SwiftSpec, acceptance_model: Acceptan
         num_candidates=_ROWS,
     )
     simulation = Simulator(_profile(expansions), trace).run(policy, degrees=dict.fromkeys(Role, 1), seed=_SEED)
-    return measure(simulation.timelines).figures.tokens_per_round
+    return tuple(simulation.timelines)
 
 
 def _profile(expansions: int) -> Profile:

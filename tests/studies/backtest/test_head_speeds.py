@@ -28,9 +28,9 @@ def test_speeds_that_were_solved_for_are_no_rows(found: Found) -> None:
     assert all(1 < constant.value < 9 for constant in constants)
 
 
-def test_parallel_drafts_block_drafters_and_the_tree_are_within_12_percent(found: Found) -> None:
+def test_parallel_drafts_block_drafters_and_trees_are_within_12_percent(found: Found) -> None:
     others = [abs(row.error) for row in found[0] if "chain of" not in row.name]
-    assert len(others) == 7
+    assert len(others) == 8
     assert median(others) < 0.08
     assert max(others) < 0.12
 

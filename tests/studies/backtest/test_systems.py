@@ -59,3 +59,10 @@ def test_forwards_are_predicted_by_the_fit_to_the_others(paper: dict[str, Row]) 
     assert len(forwards) == 20
     assert any(row.error_leave_one_out != row.error for row in forwards)
     assert max(abs(row.error_leave_one_out or 0.0) for row in forwards) < 0.15
+
+
+def test_kernels_are_predicted_by_the_fit_to_the_others(paper: dict[str, Row]) -> None:
+    left_out = [row.error_leave_one_out for row in paper.values() if row.quantity == "kernel, us"]
+    assert len(left_out) == 25
+    assert median(abs(error) for error in left_out if error is not None) < 0.09
+    assert max(abs(error) for error in left_out if error is not None) < 0.18
