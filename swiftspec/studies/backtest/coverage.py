@@ -34,6 +34,7 @@ class Kind(StrEnum):
     """Kind of quantity in a row."""
 
     FORWARD = "forwards"
+    KERNEL = "kernels"  # judged as forwards, which consist of them
     LOAD = "loads"
     SPARSE_LOAD = "loads of sparse models"  # whose errors stand for those of their forwards, too
     ACCEPTANCE = "tokens per round"
@@ -45,6 +46,7 @@ class Kind(StrEnum):
 _KINDS = {
     **dict.fromkeys(("forward, ms", "step, ms"), Kind.FORWARD),
     **dict.fromkeys((TPOT, LOAD_TIME, FIRST_TOKEN), Kind.LOAD),
+    "kernel, us": Kind.KERNEL,
     SPARSE_TPOT: Kind.SPARSE_LOAD,
     **dict.fromkeys((SPARSE_TOKENS, SPARSE_RATIO), Kind.SPARSE_SPEED),
     "tokens per round": Kind.ACCEPTANCE,
@@ -98,6 +100,7 @@ def _is_inside(row: Row, rows: Sequence[Row]) -> bool:
     of_forwards, of_sparse, of_acceptance = errors[0] or COMPOSED, errors[2] or SPARSE, errors[3] or 0.0
     by_kind = {
         Kind.FORWARD: of_forwards,
+        Kind.KERNEL: of_forwards,
         Kind.LOAD: errors[1] or of_forwards,
         Kind.SPARSE_LOAD: of_sparse,
         Kind.ACCEPTANCE: of_acceptance,
