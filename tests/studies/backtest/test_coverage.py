@@ -23,7 +23,7 @@ def shipped(
     acceptance: Found, serving: Section, systems: list[Row], sparse_points: Section, sparse_systems: list[Row]
 ) -> list[Row]:
     """All that do not take half a minute: the paper's speeds and the larger files of loads are left out."""
-    forwards = swiftspec_paper._forwards()
+    forwards = [*swiftspec_paper._kernels(), *swiftspec_paper._forwards()]
     return [*serving.rows, *acceptance[0], *systems, *forwards, *sparse_points.rows, *sparse_systems, *by_text_rows()]
 
 
