@@ -170,9 +170,10 @@ class Library:
         self.logits = functions.swiftspec_logits
         self.logits.argtypes = (step, pointer, number)
         self.top_candidates = functions.swiftspec_top_candidates
-        self.top_candidates.argtypes = (pointer, number, number, number, pointer, pointer)
-        self.top_candidates.restype = None
-        for function in (self.layers, self.attention, self.feed_forward, self.logits):
+        self.top_candidates.argtypes = (pointer, pointer, c_float, number, number, number, pointer, pointer)
+        self.draw = functions.swiftspec_draw
+        self.draw.argtypes = (pointer, pointer, c_float, number, number, pointer)
+        for function in (self.layers, self.attention, self.feed_forward, self.logits, self.top_candidates, self.draw):
             function.restype = None
 
 

@@ -11,7 +11,7 @@ from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Mode
 from swiftspec.engine.model.sampling.chain_sampler import ChainSampler
 from swiftspec.engine.model.sampling.output_scores import OutputScores
 from swiftspec.engine.model.sampling.rejection_sampler import RejectionSampler
-from swiftspec.engine.model.sampling.sampler import Sampler, log_probs, top_candidates
+from swiftspec.engine.model.sampling.sampler import Sampler, log_probs
 from swiftspec.policies.effects import (
     Candidates,
     Choose,
@@ -209,8 +209,7 @@ class RequestPart:
         """Guesses of what the target will choose, best first."""
         if self._sampler.temperature > 0.0:
             positions = [row.position for row in rows]
-            logits = self._sampler.with_noise(result.logits[index], positions)
-            return as_candidates(*top_candidates(logits, num_candidates))
+            return as_candidates(*self._sampler.guesses(result.logits[index], positions, num_candidates))
         return _first(result.candidates[index], num_candidates)
 
     def _choices(self, rows: Sequence[Row], result: BatchResult, index: int) -> tuple[int, ...]:

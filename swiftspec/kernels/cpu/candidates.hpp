@@ -25,6 +25,25 @@ inline float log_sum(const float* logits, int num_tokens) {
     return largest + std::log(total);
 }
 
+// scores [num_tokens]: logits / temperature + noise. The first of the largest is returned; 0 if all are NaN.
+inline int32_t add_noise(const float* logits, const float* noise, float temperature, int num_tokens, float* scores) {
+    Vec largest_of_lanes = splat(-INFINITY);
+    int token = 0;
+    for (; token + LANES <= num_tokens; token += LANES) {
+        const Vec part = load<Vec>(logits + token) / temperature + load<Vec>(noise + token);
+        largest_of_lanes = part > largest_of_lanes ? part : largest_of_lanes;
+        store(scores + token, part);
+    }
+    float largest = -INFINITY;
+    for (int lane = 0; lane < LANES; ++lane) largest = std::max(largest, largest_of_lanes[lane]);
+    for (; token < num_tokens; ++token) {
+        scores[token] = logits[token] / temperature + noise[token];
+        largest = std::max(largest, scores[token]);
+    }
+    const float* first = std::find(scores, scores + num_tokens, largest);
+    return first == scores + num_tokens ? 0 : first - scores;
+}
+
 // The `k` most likely of at least `k` tokens, in descending order; of equal ones the first.
 inline void top_candidates(const float* logits, int num_tokens, int k, int32_t* tokens, float* log_probs) {
     int held = 0;

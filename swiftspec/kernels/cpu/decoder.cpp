@@ -401,10 +401,23 @@ void swiftspec_logits(const Step* step, float* logits, int32_t num_threads) {
     Workers::shared().run(head, num_threads);
 }
 
-// tokens, log_probs [num_rows, k] of logits [num_rows, num_tokens].
-void swiftspec_top_candidates(const float* logits, int32_t num_rows, int32_t num_tokens, int32_t k, int32_t* tokens,
-                              float* log_probs) {
+// tokens, log_probs [num_rows, k] of logits [num_rows, num_tokens]; or, if there is noise [num_tokens] for each row, of
+// logits / temperature + noise.
+void swiftspec_top_candidates(const float* logits, const float* const* noise, float temperature, int32_t num_rows,
+                              int32_t num_tokens, int32_t k, int32_t* tokens, float* log_probs) {
+    std::vector<float> noisy(noise ? num_tokens : 0);
+    for (int64_t row = 0; row < num_rows; ++row) {
+        const float* scores = logits + row * num_tokens;
+        if (noise) add_noise(scores, noise[row], temperature, num_tokens, noisy.data());
+        top_candidates(noise ? noisy.data() : scores, num_tokens, k, tokens + row * k, log_probs + row * k);
+    }
+}
+
+// tokens [num_rows]: the likeliest by logits / temperature + noise.
+void swiftspec_draw(const float* logits, const float* const* noise, float temperature, int32_t num_rows,
+                    int32_t num_tokens, int32_t* tokens) {
+    std::vector<float> noisy(num_tokens);
     for (int64_t row = 0; row < num_rows; ++row)
-        top_candidates(logits + row * num_tokens, num_tokens, k, tokens + row * k, log_probs + row * k);
+        tokens[row] = add_noise(logits + row * num_tokens, noise[row], temperature, num_tokens, noisy.data());
 }
 }

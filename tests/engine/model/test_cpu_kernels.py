@@ -19,7 +19,7 @@ from swiftspec.engine.model.cpu.kernels import KernelLayers, Workspace
 from swiftspec.engine.model.cpu.model import CpuDecoder
 from swiftspec.engine.model.cpu.packing import Packer
 from swiftspec.engine.model.kv_cache import KVCache
-from swiftspec.engine.model.sampling.sampler import top_candidates
+from swiftspec.engine.model.sampling.sampler import Sampler, top_candidates
 from swiftspec.engine.model.weights.checkpoint import weight_shapes
 from swiftspec.engine.model.weights.loader import LoadedModel
 from swiftspec.kernels.cpu_library import Library, load_library
@@ -164,6 +164,27 @@ def test_candidates_are_those_of_torch(num_tokens: int, k: int) -> None:
     assert tokens_[0] == best.indices[0].tolist()
     assert tokens_[1] == list(range(k)) or k > 64
     torch.testing.assert_close(torch.tensor(log_probs), best.values, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_tokens", [5, 64, 4099])
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+def test_tokens_are_drawn_and_guessed_as_by_torch(
+    library: Library, num_tokens: int, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = 3.0 * torch.randn(40, num_tokens, generator=torch.Generator().manual_seed(1))
+    logits[:, 2] = -torch.inf  # a barred token
+    sampler, positions, k = Sampler(temperature=temperature, seed=5), range(7, 47), min(4, num_tokens - 1)
+    drawn, (guesses, log_probs) = sampler.choose(logits, positions), sampler.guesses(logits, positions, k)
+    monkeypatch.setattr("swiftspec.engine.model.sampling.sampler.loaded_library", lambda: None)
+    assert drawn == sampler.choose(logits, positions)
+    wanted, wanted_log_probs = sampler.guesses(logits, positions, k)
+    assert guesses == wanted
+    torch.testing.assert_close(torch.tensor(log_probs), torch.tensor(wanted_log_probs), rtol=1e-5, atol=1e-5)
+    assert [best for best, *_ in guesses] == drawn
+
+
+def test_a_row_of_nans_draws_some_token(library: Library) -> None:
+    assert Sampler(temperature=1.0).choose(torch.full((1, 12), torch.nan), [3]) == [0]
 
 
 @pytest.mark.usefixtures("library")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from ctypes import Array, c_void_p
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 import numpy as np
 
 from swiftspec.errors import FieldError
-from swiftspec.kernels.cpu_library import loaded_library
+from swiftspec.kernels.cpu_library import Library, loaded_library
 
 if TYPE_CHECKING:  # a caller that only sets parameters does not wait seconds for torch
     from torch import Tensor
@@ -131,7 +132,8 @@ class Sampler:
             raise ValueError(f"positions are {len(positions)}; expected one for each of {logits.shape[0]} rows")
         logits = self.changed(logits, positions)
         if self.temperature > 0.0:
-            return self.draw(self.scores(logits), positions)
+            library = None if self._filters else _kernels_of(logits)
+            return self._drawn(library, logits, positions) if library else self.draw(self.scores(logits), positions)
         if logits.device.type != "cpu":
             chosen: list[int] = logits.argmax(dim=-1).tolist()
             return chosen
@@ -157,6 +159,20 @@ class Sampler:
     def draw(self, scores: Tensor, positions: Sequence[int]) -> list[int]:
         """A token of each row by its scores [R, V] and the noise of its position."""
         return _likeliest(scores.numpy() + np.stack(self._noise(positions, scores.shape[1])))
+
+    def _drawn(self, library: Library, logits: Tensor, positions: Sequence[int]) -> list[int]:
+        num_rows, num_tokens = logits.shape
+        noise = self._noise(positions, num_tokens)
+        tokens = np.empty(num_rows, dtype=np.int32)
+        addresses = logits.data_ptr(), _addresses(noise)
+        library.draw(*addresses, self.temperature, num_rows, num_tokens, tokens.ctypes.data)
+        return tokens.tolist()
+
+    def guesses(self, logits: Tensor, positions: Sequence[int], k: int) -> tuple[list[list[int]], list[list[float]]]:
+        """The `k` best guesses of what the target chooses by another model's logits, as `top_candidates`."""
+        if self._filters or not self.temperature:
+            return top_candidates(self.with_noise(logits, positions), k)
+        return top_candidates(logits, k, noise=self._noise(positions, logits.shape[1]), temperature=self.temperature)
 
     def with_noise(self, logits: Tensor, positions: Sequence[int]) -> Tensor:
         """Another model's logits [R, V] for guesses of what the target chooses: the largest is the best guess.
@@ -256,21 +272,36 @@ def _smallest_kept_share(shares: Tensor, top_p: float) -> Tensor:
     return ordered.gather(1, num_kept - 1)
 
 
-def top_candidates(logits: Tensor, k: int) -> tuple[list[list[int]], list[list[float]]]:
+def top_candidates(
+    logits: Tensor, k: int, *, noise: Sequence[Floats] = (), temperature: float = 1.0
+) -> tuple[list[list[int]], list[list[float]]]:
     """Token ids and log-probs (natural, temperature 1) of the `k` most likely tokens of each row, in descending order.
 
-    Logits are [R, V] in fp32; k is cut to V. Of equally likely tokens the first, where the CPU's kernels find them.
+    Logits are [R, V] in fp32; k is cut to V. If there is noise [V] for each row: by logits / temperature + noise. Of
+    equally likely tokens the first, where the CPU's kernels find them.
     """
     num_rows, num_tokens = logits.shape
     k = min(k, num_tokens)
-    library = loaded_library()
-    if library is None or k > _MOST_CANDIDATES or logits.device.type != "cpu" or not logits.is_contiguous():
+    library = _kernels_of(logits)
+    if library is None or k > _MOST_CANDIDATES:
+        if noise:
+            logits = (logits / temperature).cpu() + logits.new_tensor(np.stack(noise), device="cpu")
         best = logits.log_softmax(dim=-1).topk(k, dim=-1)
         return best.indices.tolist(), best.values.tolist()
     tokens, log_probs = np.empty((num_rows, k), dtype=np.int32), np.empty((num_rows, k), dtype=np.float32)
-    addresses = tokens.ctypes.data, log_probs.ctypes.data
-    library.top_candidates(logits.data_ptr(), num_rows, num_tokens, k, *addresses)
+    found = tokens.ctypes.data, log_probs.ctypes.data
+    of_rows = _addresses(noise) if noise else None
+    library.top_candidates(logits.data_ptr(), of_rows, temperature, num_rows, num_tokens, k, *found)
     return tokens.tolist(), log_probs.tolist()
+
+
+def _kernels_of(logits: Tensor) -> Library | None:
+    """The CPU's kernels, if they are loaded and can read these logits."""
+    return loaded_library() if logits.device.type == "cpu" and logits.is_contiguous() else None
+
+
+def _addresses(noise: Sequence[Floats]) -> Array[c_void_p]:
+    return (c_void_p * len(noise))(*[each.ctypes.data for each in noise])
 
 
 def log_probs(logits: Tensor, tokens: Sequence[int]) -> tuple[float, ...]:
