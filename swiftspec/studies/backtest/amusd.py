@@ -7,18 +7,14 @@ input, and is predicted, too. A third data set, MT-Bench, has no traces.
 
 from collections.abc import Iterator, Mapping
 
-from swiftspec.acceptance import PRIOR, synthesise
-from swiftspec.acceptance.fitting import Ranks, fit_acceptance_model
 from swiftspec.acceptance.numerics import root
-from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.profile import Profile
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import Policy, make_policy
 from swiftspec.policies.effects import Role
-from swiftspec.simulator.driver import Simulator
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import Row
-from swiftspec.studies.backtest.timed import timed_profile
+from swiftspec.studies.backtest.timed import independent, timed_profile, timed_speed
 from swiftspec.timing.timeline import Phase
 
 __all__ = ["amusd_rows"]
@@ -27,7 +23,6 @@ _FACTS = read_facts("amusd")
 _TARGET, _DRAFT = (ModelRef(model=_FACTS[role], dtype="fp16") for role in ("target", "draft"))
 _CHAIN = _FACTS["num_draft_tokens"]
 _LOOKAHEAD = 2  # the released code's
-_NUM_PROMPTS, _NUM_TOKENS = 16, 256
 
 
 def amusd_rows() -> list[Row]:
@@ -46,21 +41,7 @@ def _rows(dataset: str, figures: Mapping[str, float]) -> Iterator[Row]:
 
 
 def _token_ms(figures: Mapping[str, float], policy: Policy) -> float:
-    trace = synthesise(
-        fit_acceptance_model(
-            [Ranks(values=(_acceptance(figures["tokens"]),))],
-            prior=PRIOR.model_copy(update={"persistence": 0.0}),
-            fields=("mean_logit",),
-        ).acceptance_model,
-        num_prompts=_NUM_PROMPTS,
-        prompt_length=1,
-        num_tokens=_NUM_TOKENS,
-        seed=0,
-        target=_TARGET,
-        draft=_DRAFT,
-    )
-    run = Simulator(_profile(figures), trace).run(policy, degrees=dict.fromkeys(Role, 1))
-    return 1e3 / measure(run.timelines).decoding_tokens_per_s
+    return 1e3 / timed_speed(_profile(figures), independent(_acceptance(figures["tokens"])), policy)
 
 
 def _acceptance(tokens: float) -> float:

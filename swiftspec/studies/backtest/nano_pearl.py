@@ -15,23 +15,21 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from swiftspec.acceptance import PRIOR, AcceptanceModel, fit_acceptance_model
-from swiftspec.acceptance.fitting import Ranks
 from swiftspec.policies import make_policy
 from swiftspec.policies.effects import Role
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import Constant, Row
 from swiftspec.studies.backtest.speeds import Deployment, decoding
+from swiftspec.studies.backtest.timed import INDEPENDENT, independent
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["FITTED_ON", "Cell", "batch_rows", "cells", "predicted_gain", "single_rows", "window", "windows"]
+__all__ = ["FITTED_ON", "Cell", "Rounds", "batch_rows", "cells", "predicted_gain", "single_rows", "window", "windows"]
 
 _FACTS = read_facts("nano_pearl")
 FITTED_ON = "AIME"
 _WINDOWS = range(3, 17)
 _ROUNDS, _TOKENS = 100, 200  # that each request was measured for: of PEARL, and autoregressive
-_INDEPENDENT = PRIOR.model_copy(update={"persistence": 0.0})
 
 
 class Cell(NamedTuple):
@@ -72,14 +70,14 @@ class Cell(NamedTuple):
         return (self.table, self.num_requests, self.dataset) == ("H200", 1, FITTED_ON)
 
 
-class _Rounds(NamedTuple):
+class Rounds(NamedTuple):
     """PEARL's rounds in closed form: their mean tokens, and rows of a verification."""
 
     tokens: float
     rows: float
 
     @classmethod
-    def of(cls, acceptance: float, count: int) -> "_Rounds":
+    def of(cls, acceptance: float, count: int) -> "Rounds":
         """Rounds with a window of `count` tokens, each accepted with this probability.
 
         A window that is accepted whole gives `count` tokens, and the next one is pending. After any other, a round
@@ -129,7 +127,7 @@ def windows() -> list[Constant]:
 def window(target: str, draft: str) -> int:
     """Tokens of a pair's window: the one with the published tokens per round on the data set it is fitted on."""
     (cell,) = (one for one in cells() if (one.target, one.draft) == (target, draft) and one.is_fitted)
-    return min(_WINDOWS, key=lambda count: abs(_Rounds.of(cell.acceptance, count).tokens - cell.tokens_per_round))
+    return min(_WINDOWS, key=lambda count: abs(Rounds.of(cell.acceptance, count).tokens - cell.tokens_per_round))
 
 
 def predicted_gain(cell: Cell) -> float:
@@ -147,17 +145,10 @@ def _row(cell: Cell) -> Row:
 def _simulated_gain(cell: Cell) -> float:
     target = {Role.TARGET: cell.target_devices}
     policy = make_policy("pearl", num_draft_tokens=window(cell.target, cell.draft))
-    acceptance_model = _acceptance_model(cell.acceptance)
+    acceptance_model = independent(cell.acceptance)
     pearl = decoding(cell.deployment, acceptance_model, policy, target | {Role.DRAFT: 1})
-    alone = decoding(cell.deployment, _INDEPENDENT, make_policy("autoregressive"), target)
+    alone = decoding(cell.deployment, INDEPENDENT, make_policy("autoregressive"), target)
     return pearl.decoding_tokens_per_s / alone.decoding_tokens_per_s
-
-
-@cache
-def _acceptance_model(acceptance: float) -> AcceptanceModel:
-    """Texts on which every draft token is accepted with this probability."""
-    share = Ranks(values=(acceptance,))
-    return fit_acceptance_model([share], prior=_INDEPENDENT, fields=("mean_logit",)).acceptance_model
 
 
 def _lock_step_gain(cell: Cell) -> float:
@@ -170,7 +161,7 @@ def _lock_step_gain(cell: Cell) -> float:
         return profile.step(StepKey(role, phase, degree, round(rows), context)).mean_s
 
     count = window(cell.target, cell.draft)
-    rounds, context = _Rounds.of(cell.acceptance, count), prompt_tokens + _TOKENS // 2
+    rounds, context = Rounds.of(cell.acceptance, count), prompt_tokens + _TOKENS // 2
     prefill_s = step_s(Phase.PREFILL, cell.target_devices, requests * prompt_tokens, 0)
     verify_s = step_s(Phase.VERIFY, cell.target_devices, requests * rounds.rows, context)
     draft_s = count * step_s(Phase.EXPAND, 1, requests, context)

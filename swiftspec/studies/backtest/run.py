@@ -13,6 +13,7 @@ from swiftspec.studies.backtest.decoupled import decoupled_rows
 from swiftspec.studies.backtest.head_acceptance import by_text_rows, head_acceptance_rows
 from swiftspec.studies.backtest.head_speeds import head_speed_rows
 from swiftspec.studies.backtest.loads import INFERENCEX, POINTS, SPARSE_POINTS, STAGES, load_constants, load_section
+from swiftspec.studies.backtest.lock_step import lock_step_rows
 from swiftspec.studies.backtest.losses import loss_rows
 from swiftspec.studies.backtest.nano_pearl import batch_rows, single_rows, windows
 from swiftspec.studies.backtest.rows import Backtest, Section
@@ -44,6 +45,7 @@ def run(*, num_jobs: int, done: Progress) -> Backtest:
         _decoupled,
         _serving,
         _sparse,
+        _lock_step,
         _head_speeds,
         _adaptive_verification,
         _pearl_batches,
@@ -103,6 +105,10 @@ def _pearl() -> Section:
 
 def _pearl_batches() -> Section:
     return Section(title="PEARL, batches", rows=tuple(batch_rows()))
+
+
+def _lock_step() -> Section:
+    return Section(title="PEARL and SpecBranch", rows=tuple(lock_step_rows()))
 
 
 def _head_acceptance() -> Section:

@@ -1,14 +1,46 @@
-"""Profiles of forwards that a paper prints, for a pair of which nothing else is known."""
+"""Speeds from forwards that a paper prints, for a pair of which nothing else is known."""
 
 from collections.abc import Mapping
+from functools import cache
 
+from swiftspec.acceptance import PRIOR, AcceptanceModel, fit_acceptance_model, synthesise
+from swiftspec.acceptance.fitting import Ranks
+from swiftspec.artifacts.metrics import measure
 from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.files.document import ModelRef, Origin
+from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
+from swiftspec.simulator.driver import Simulator
 from swiftspec.timing.latency import NUM_QUANTILES, Provenance
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["timed_profile"]
+__all__ = ["INDEPENDENT", "independent", "timed_profile", "timed_speed"]
+
+# Texts on which it does not matter to a draft token what was accepted before it.
+INDEPENDENT = PRIOR.model_copy(update={"persistence": 0.0})
+_NUM_TOKENS = 256
+
+
+@cache
+def independent(acceptance: float) -> AcceptanceModel:
+    """Texts on which every draft token is accepted with this probability."""
+    share = Ranks(values=(acceptance,))
+    return fit_acceptance_model([share], prior=INDEPENDENT, fields=("mean_logit",)).acceptance_model
+
+
+def timed_speed(profile: Profile, acceptance_model: AcceptanceModel, policy: Policy, *, num_prompts: int = 16) -> float:
+    """Tokens per second of a policy on synthesised texts, without their prefills."""
+    trace = synthesise(
+        acceptance_model,
+        num_prompts=num_prompts,
+        prompt_length=1,
+        num_tokens=_NUM_TOKENS,
+        seed=0,
+        target=profile.target,
+        draft=profile.draft,
+    )
+    run = Simulator(profile, trace).run(policy, degrees=dict.fromkeys(Role, 1))
+    return measure(run.timelines).decoding_tokens_per_s
 
 
 def timed_profile(

@@ -9,8 +9,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.studies.backtest.nano_pearl import (
     FITTED_ON,
     Cell,
-    _acceptance_model,
-    _Rounds,
+    Rounds,
     batch_rows,
     cells,
     predicted_gain,
@@ -18,6 +17,7 @@ from swiftspec.studies.backtest.nano_pearl import (
     windows,
 )
 from swiftspec.studies.backtest.speeds import decoding
+from swiftspec.studies.backtest.timed import independent
 
 CELLS = list(cells())
 SMALLER = ("llama-3.2-1b", "qwen2.5-1.5b", "qwen3-0.6b")
@@ -75,8 +75,8 @@ def test_the_closed_form_has_the_simulators_tokens_per_round_and_nearly_the_publ
     count = window(cell.target, cell.draft)
     policy = make_policy("pearl", num_draft_tokens=count)
     degrees = {Role.TARGET: cell.target_devices, Role.DRAFT: 1}
-    simulated = decoding(cell.deployment, _acceptance_model(cell.acceptance), policy, degrees)
-    tokens = _Rounds.of(cell.acceptance, count).tokens
+    simulated = decoding(cell.deployment, independent(cell.acceptance), policy, degrees)
+    tokens = Rounds.of(cell.acceptance, count).tokens
     assert simulated.figures.tokens_per_round == pytest.approx(tokens, rel=0.08)
     assert tokens == pytest.approx(cell.tokens_per_round, rel=0.1)
 
