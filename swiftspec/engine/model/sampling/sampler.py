@@ -297,7 +297,8 @@ def top_candidates(
 
 def _kernels_of(logits: Tensor) -> Library | None:
     """The CPU's kernels, if they are loaded and can read these logits."""
-    return loaded_library() if logits.device.type == "cpu" and logits.is_contiguous() else None
+    is_readable = logits.device.type == "cpu" and logits.is_contiguous() and logits.element_size() == 4
+    return loaded_library() if is_readable else None
 
 
 def _addresses(noise: Sequence[Floats]) -> Array[c_void_p]:
