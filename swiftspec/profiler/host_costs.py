@@ -3,7 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import count, pairwise
+from itertools import pairwise
 from statistics import median
 
 from swiftspec.artifacts.profile import HostPoint
@@ -134,26 +134,24 @@ def feature_hops(host: Sequence[HostPoint], *, feature_bytes: int) -> Iterator[H
 def _medians_s(sizes: Sequence[int], *, width: int) -> list[float]:
     """Median seconds from a verdict's send until its features are stored, for some numbers of tokens."""
     source, store = (FeatureStore(capacity=max(sizes), width=width) for _ in range(2))
-    most, numbers = most_payload_bytes(store), count()
-    medians = []
+    most = most_payload_bytes(store)
+    seconds: dict[int, list[float]] = {num_tokens: [] for num_tokens in sizes}
     with run_folder() as folder:
         address = f"ipc://{folder}/features"
         with (
             Channel(address, bind=True, leads=True, vocab_size=1, most_payload_bytes=most) as target,
             Channel(address, bind=False, leads=False, vocab_size=1, most_payload_bytes=most) as draft,
         ):
-            for num_tokens in sizes:
+            # In turn, so that a slow spell of the machine meets all of them.
+            for number, num_tokens in enumerate(tuple(sizes) * _REPEATS):
                 source.prefix_length = num_tokens
-                seconds = []
-                for number in (next(numbers) for _ in range(_REPEATS)):
-                    sender = target.open(number, FeatureSender(source))
-                    receiver = draft.open(number, FeatureReceiver(store, num_prompt_tokens=num_tokens))
-                    start_s = time.perf_counter()
-                    sender.send(Verdict(()))
-                    while receiver.poll() is None:
-                        draft.socket.poll(_WAIT_MS)
-                    seconds.append(time.perf_counter() - start_s)
-                    target.close(number)
-                    draft.close(number)
-                medians.append(Latency.of_samples(seconds, Provenance.MEASURED).median_s)
-    return medians
+                sender = target.open(number, FeatureSender(source))
+                receiver = draft.open(number, FeatureReceiver(store, num_prompt_tokens=num_tokens))
+                start_s = time.perf_counter()
+                sender.send(Verdict(()))
+                while receiver.poll() is None:
+                    draft.socket.poll(_WAIT_MS)
+                seconds[num_tokens].append(time.perf_counter() - start_s)
+                target.close(number)
+                draft.close(number)
+    return [Latency.of_samples(samples_s, Provenance.MEASURED).median_s for samples_s in seconds.values()]
