@@ -57,9 +57,3 @@ def test_an_output_cut_short_is_extended_at_its_own_pace() -> None:
     assert part.request_s.shape == (1, 1)
     # A first commit of 5 tokens counts as one in TPOT, hence not exactly.
     assert part.request_s.item() == pytest.approx(whole.request_s.item(), rel=0.05)
-
-
-def test_every_core_is_used_for_minus_one() -> None:
-    import joblib
-
-    assert Evaluator(PROFILE, TRACE, num_jobs=-1)._num_jobs == joblib.cpu_count()

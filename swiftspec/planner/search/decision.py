@@ -280,13 +280,11 @@ def decide(simulations: Simulations, last: LastRung, policy: str | None, errors:
 
     ValueError: if nothing meets the goal's limits: OutOfReachError.
     """
-    outcomes: dict[object, Outcome] = {}
-    resamplings: dict[object, Resampling] = {}
-    ahead = len(last.survivors) + len(last.others)
-    for options, budget in ((last.others, last.sample), (last.survivors, last.whole)):
-        outcomes |= {outcome.option.key: outcome for outcome in simulations.run(options, budget, "final", ahead=ahead)}
-        resamplings |= dict.fromkeys((option.key for option in options), _resampling(simulations, budget, errors))
-        ahead -= len(options)
+    tasks = [*((option, last.whole) for option in last.survivors), *((option, last.sample) for option in last.others)]
+    found = simulations.run_each(tasks, "final", ahead=len(tasks))
+    outcomes: dict[object, Outcome] = {outcome.option.key: outcome for outcome in found}
+    resampling = {budget: _resampling(simulations, budget, errors) for budget in (last.whole, last.sample)}
+    resamplings: dict[object, Resampling] = {option.key: resampling[budget] for option, budget in tasks}
 
     def winner(options: Sequence[Option]) -> tuple[Outcome, list[Outcome]]:
         group = [outcomes[option.key] for option in options]

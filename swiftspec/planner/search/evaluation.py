@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import joblib
 import numpy as np
 import numpy.typing as npt
 
@@ -25,8 +24,6 @@ from swiftspec.timing.timeline import Timeline
 
 __all__ = ["Budget", "Evaluator", "Outcome"]
 
-# Chunks per job and stage: enough to balance the load.
-_CHUNKS_PER_JOB = 4
 _LEAST_S = 1e-9
 
 
@@ -114,21 +111,20 @@ class Evaluator:
         errors: ForwardErrors = EXACT,
     ) -> None:
         self.errors = errors
-        self._num_jobs = joblib.cpu_count() if num_jobs == -1 else num_jobs
         latencies = profile.latencies if isinstance(profile, Profile) else profile
-        self._workers = Workers(_Evaluation(latencies, trace, errors), self._num_jobs)
+        self._workers = Workers(_Evaluation(latencies, trace, errors), num_jobs)
 
     def run(self, options: Sequence[Option], budget: Budget, *, done: Callable[[int], None]) -> list[Outcome]:
         """Outcomes in the order of `options`; calls `done` with the number finished."""
-        num_chunks = max(1, min(len(options), self._num_jobs * _CHUNKS_PER_JOB))
-        chunks = [options[start::num_chunks] for start in range(num_chunks)]
-        outcomes: list[Outcome | None] = [None] * len(options)
-        finished = 0
-        for start, part in enumerate(self._workers.map((chunk, budget) for chunk in chunks)):
-            outcomes[start::num_chunks] = part
-            finished += len(part)
-            done(finished)
-        return [outcome for outcome in outcomes if outcome is not None]
+        return self.run_each([(option, budget) for option in options], done=done)
+
+    def run_each(self, tasks: Sequence[tuple[Option, Budget]], *, done: Callable[[int], None]) -> list[Outcome]:
+        """As `run`, each option with a budget of its own; with the longest first no core waits at the end."""
+        outcomes: list[Outcome] = []
+        for outcome in self._workers.map(tasks):
+            outcomes.append(outcome)
+            done(len(outcomes))
+        return outcomes
 
 
 class _Evaluation:
@@ -137,9 +133,8 @@ class _Evaluation:
     def __init__(self, latencies: Latencies, trace: AcceptanceTrace, errors: ForwardErrors) -> None:
         self._latencies, self._trace, self._errors = latencies, trace, errors
 
-    def __call__(self, task: tuple[Sequence[Option], Budget]) -> list[Outcome]:
-        options, budget = task
-        return [_outcome(self._simulator, self._trace, option, budget) for option in options]
+    def __call__(self, task: tuple[Option, Budget]) -> Outcome:
+        return _outcome(self._simulator, self._trace, *task)
 
     @cached_property
     def _simulator(self) -> Simulator:

@@ -50,13 +50,19 @@ class Simulations:
 
         Options already simulated with this budget are not simulated again.
         """
-        done = self._outcomes.setdefault(budget, {})
-        fresh = [option for option in options if option.key not in done]
+        return self.run_each([(option, budget) for option in options], what, ahead=ahead)
+
+    def run_each(self, tasks: Sequence[tuple[Option, Budget]], what: str, *, ahead: int) -> list[Outcome]:
+        """As `run`, each option with a budget of its own, the longest first."""
+        for _, budget in tasks:
+            self._outcomes.setdefault(budget, {})
+        fresh = [task for task in tasks if task[0].key not in self._outcomes[task[1]]]
         before, total = self.num_done, self.num_done + max(ahead, len(fresh))
-        outcomes = self.evaluator.run(fresh, budget, done=lambda count: self.report(before + count, total, what))
+        outcomes = self.evaluator.run_each(fresh, done=lambda count: self.report(before + count, total, what))
         self.num_done += len(fresh)
-        done.update((outcome.option.key, outcome) for outcome in outcomes)
-        return [done[option.key] for option in options]
+        for (option, budget), outcome in zip(fresh, outcomes, strict=True):
+            self._outcomes[budget][option.key] = outcome
+        return [self._outcomes[budget][option.key] for option, budget in tasks]
 
     def score(self, outcome: Outcome) -> tuple[bool, float]:
         """Sort key: outcomes that meet the goal's limits first, by score; the others by how nearly they do."""
