@@ -170,9 +170,8 @@ class WorkerLoop:
             request,
             self._setup.role,
             fallback=command.fallback,
-            patience_s=command.patience_s,
+            patience_s=lambda: command.patience_s * (1.0 + _PATIENCE_PER_REQUEST * (len(self._driver) - 1)),
             alone=command.alone,
-            load=lambda: 1.0 + _PATIENCE_PER_REQUEST * (len(self._driver) - 1),
         )
         return recovery.run()
 

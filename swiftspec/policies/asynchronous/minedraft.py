@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.asynchronous.swiftspec import planted
-from swiftspec.policies.base import ChainShape, Layout, check_shape
+from swiftspec.policies.base import ChainShape, Layout
 from swiftspec.policies.effects import KeepKV, Program, Role, Send, Stop, receive_verdict
 from swiftspec.policies.request import Request
-from swiftspec.policies.verification import expand, verify_rounds
+from swiftspec.policies.verification import expand, planted, verify_rounds
 
 __all__ = ["MineDraft"]
 
@@ -33,9 +32,6 @@ class MineDraft(ChainShape):
     searched: ClassVar[bool] = False
 
     num_draft_tokens: int = 4
-
-    def __post_init__(self) -> None:
-        check_shape(self, num_draft_tokens=1)
 
     @property
     def draft_rows(self) -> int:

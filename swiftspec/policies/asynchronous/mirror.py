@@ -14,18 +14,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.asynchronous.branches import Branches, Outcome, forward_window, prepared_rounds, roll_out
+from swiftspec.policies.asynchronous.branches import Branches, Outcome, prepared_rounds, roll_out
 from swiftspec.policies.base import ChainShape, Layout, check_shape
 from swiftspec.policies.effects import (
+    DraftForward,
     PeerError,
     Program,
+    Receive,
     Role,
     Send,
     Subprogram,
+    TargetExit,
+    TargetFinish,
     Verdict,
-    receive,
-    target_exit,
-    target_finish,
 )
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Subtree
@@ -80,12 +81,12 @@ class Mirror(ChainShape):
         yield cls(num_draft_tokens=4, guesses=1)
 
     def _verify(self, window: Subtree) -> Subprogram[tuple[int, ...]]:
-        answers = yield from target_exit(window.rows(), self.guesses + 1)
+        answers = yield from TargetExit(window.rows(), self.guesses + 1)
         yield Send(_hypotheses(window, answers, self.guesses))
-        return (yield from target_finish())
+        return (yield from TargetFinish())
 
     def _prepare(self, window: Subtree) -> Subprogram[Branches]:
-        yield from forward_window(window, 1)  # its KV, while the target is in its first half
+        yield from DraftForward(window.rows(), 1, is_guess=True)  # its KV, while the target is in its first half
         hypotheses = yield from _receive_hypotheses(window, self.expand_rows)
         return (yield from roll_out(window, _outcomes(hypotheses, len(window.tokens)), self.num_draft_tokens))
 
@@ -101,9 +102,9 @@ def _hypotheses(window: Subtree, answers: Sequence[Candidates], guesses: int) ->
 
 
 def _receive_hypotheses(window: Subtree, most_guesses: int) -> Subprogram[Subtree]:
-    message = yield from receive()
+    message = yield from Receive()
     while isinstance(message, Verdict) and not message.tokens:  # the target has finished its prefill
-        message = yield from receive()
+        message = yield from Receive()
     length = len(window.tokens)
     if (
         not isinstance(message, Subtree)

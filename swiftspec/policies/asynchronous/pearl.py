@@ -15,19 +15,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, check_shape
+from swiftspec.policies.base import ChainShape, Layout
 from swiftspec.policies.effects import (
     KeepKV,
     Program,
     Role,
     Send,
     Stop,
-    prefill,
     receive_verdict,
 )
 from swiftspec.policies.request import Request
-from swiftspec.policies.tree import TokenTree
-from swiftspec.policies.verification import expand, verify_windows
+from swiftspec.policies.verification import expand, planted, verify_windows
 
 __all__ = ["Pearl"]
 
@@ -40,9 +38,6 @@ class Pearl(ChainShape):
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
 
     num_draft_tokens: int = 8
-
-    def __post_init__(self) -> None:
-        check_shape(self, num_draft_tokens=1)
 
     @property
     def target_rows(self) -> int:
@@ -70,8 +65,7 @@ class Pearl(ChainShape):
 
 
 def _draft(request: Request, shape: Pearl) -> Program:
-    yield from prefill(Role.DRAFT, request.prompt[:-1])
-    tree = TokenTree(request.prompt[-1], position=request.root_position, capacity=shape.draft_rows)
+    tree = yield from planted(request, capacity=shape.draft_rows)
     while True:
         for _ in range(shape.num_draft_tokens):
             yield from expand(tree, 1, 1)

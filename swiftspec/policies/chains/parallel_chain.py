@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, DraftKind, Layout, check_shape
+from swiftspec.policies.base import ChainShape, DraftKind, Layout
 from swiftspec.policies.colocated import colocated_round
-from swiftspec.policies.effects import KeepKV, Program, Role, Subprogram, draft_forward, prefill, read_unread
+from swiftspec.policies.effects import DraftForward, KeepKV, Program, Role, Subprogram, prefill, read_unread
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Row, Subtree
 
@@ -29,9 +29,6 @@ class ParallelChain(ChainShape):
     serial_forwards: ClassVar[int] = 1
 
     num_draft_tokens: int = 6
-
-    def __post_init__(self) -> None:
-        check_shape(self, num_draft_tokens=1)
 
     @property
     def draft_rows(self) -> int:
@@ -86,5 +83,5 @@ def _draft(
     tokens = (*unread, root, *[mask_token] * (num_tokens - 1))
     first = position - len(unread)
     rows = tuple(Row(token, first + slot, (1 << slot) - 1) for slot, token in enumerate(tokens))
-    answers = yield from draft_forward(rows, 1, level=1)
+    answers = yield from DraftForward(rows, 1, level=1)
     return tuple(answer.tokens[0] for answer in answers[len(unread) :])

@@ -83,9 +83,6 @@ class SerialChain(ChainShape):
 
     num_draft_tokens: int = 4
 
-    def __post_init__(self) -> None:
-        check_shape(self, num_draft_tokens=1)
-
     @property
     def tree(self) -> SerialTree:
         """The chain as a tree of one candidate per node."""

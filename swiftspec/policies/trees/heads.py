@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, DraftKind, Layout, check_shape
+from swiftspec.policies.base import ChainShape, DraftKind, Layout
 from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.trees.eagle2 import Eagle2Tree
@@ -29,9 +29,6 @@ class HeadChain(ChainShape):
     elastic: ClassVar[bool] = True
 
     num_draft_tokens: int = 4
-
-    def __post_init__(self) -> None:
-        check_shape(self, num_draft_tokens=1)
 
     @property
     def draft_rows(self) -> int:
