@@ -118,10 +118,7 @@ def _prompts(prefills: Sequence[Ask], limits: BatchLimits) -> Step:
 
 def _sorted(asks: Sequence[Ask]) -> tuple[list[Ask], list[Ask], list[Ask], list[Ask]]:
     """Second halves, prompts, the draft's forwards and verifications, each in the order of `asks`."""
-    halves: list[Ask] = []
-    prefills: list[Ask] = []
-    drafts: list[Ask] = []
-    verifications: list[Ask] = []
+    halves, prefills, drafts, verifications = list[Ask](), list[Ask](), list[Ask](), list[Ask]()
     for ask in asks:
         if ask.kind is ForwardKind.SECOND_HALF:
             halves.append(ask)
