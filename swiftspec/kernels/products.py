@@ -31,11 +31,11 @@ __all__ = [
     "Launch",
     "TileConfig",
     "Workspace",
-    "check_product",
     "default_config",
     "finish",
     "load_tile",
     "multiply",
+    "result_of",
     "store_tile",
     "weight_rows",
 ]
@@ -143,17 +143,26 @@ def default_config(num_rows: int, n: int, k: int, *, bits: int = 16) -> TileConf
     )
 
 
-def check_product(x_RK: Tensor, shape: tuple[int, int], out: Tensor, num_outputs: int, **weights: Tensor) -> None:
-    """ValueError unless x and `out` fit a weight of this shape, and all is contiguous on one device."""
+def result_of(x_RK: Tensor, shape: tuple[int, int], out: Tensor | None, *, gated: bool, **weights: Tensor) -> Tensor:
+    """`out`, or a new buffer for the result. ValueError unless it and x fit a weight of this shape.
+
+    All has to be contiguous on one device. gated: the weight's rows are pairs, and there is one output for each.
+    """
     check_shape("x_RK", x_RK, (None, shape[1]), why="K of weight_NK")
+    if gated and shape[0] % 2:
+        raise ValueError(f"weight_NK has shape {shape}; supported: an even N, gate rows and as many up rows")
     if x_RK.shape[0] > MAX_ROWS:
         raise ValueError(f"x_RK has shape {tuple(x_RK.shape)}; supported: at most {MAX_ROWS} rows")
     if 0 in shape:
         raise ValueError(f"weight_NK has shape {shape}; supported: N and K from 1")
+    num_outputs = shape[0] // 2 if gated else shape[0]
+    if out is None:
+        out = torch.empty(x_RK.shape[0], num_outputs, dtype=x_RK.dtype, device=x_RK.device)
     check_shape("out", out, (x_RK.shape[0], num_outputs))
     check_dtype(FLOATS, x_RK=x_RK)
     check_dtype((x_RK.dtype,), out=out)
     check_layout(x_RK=x_RK, **weights, out=out)
+    return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,14 +21,14 @@ from swiftspec.kernels.products import (
     Launch,
     TileConfig,
     Workspace,
-    check_product,
     default_config,
     finish,
     multiply,
+    result_of,
     weight_rows,
 )
 from swiftspec.kernels.runtime import FLOATS, check_dtype, check_shape
-from swiftspec.kernels.skinny_gemm import check_gated, launch_skinny_gemm
+from swiftspec.kernels.skinny_gemm import launch_skinny_gemm
 from swiftspec.kernels.tables import Product, tuned_config
 
 __all__ = ["BLOCK", "GROUP", "Fp8Weight", "Int4Weight", "quantised_gemm", "quantised_gemm_reference"]
@@ -290,21 +290,15 @@ def quantised_gemm(
     """
     check_shape("x_RK", x_RK, (None, None))
     n, k = weight.shape
-    num_outputs = n
-    if gated:
-        check_gated((n, k))
-        num_outputs = n // 2
-    if out is None:
-        out = torch.empty(x_RK.shape[0], num_outputs, dtype=x_RK.dtype, device=x_RK.device)
     is_int4 = isinstance(weight, Int4Weight)
     config = config or tuned_config(x_RK, Product(n, k, "int4" if is_int4 else "fp8", gated))
     config = config or default_config(x_RK.shape[0], n, k, bits=4 if is_int4 else 8)
     if isinstance(weight, Fp8Weight):
-        check_product(x_RK, (n, k), out, num_outputs, values=weight.values, scales=weight.scales)
+        out = result_of(x_RK, (n, k), out, gated=gated, values=weight.values, scales=weight.scales)
         return launch_skinny_gemm(
             x_RK, weight.values, out, config=config, gated=gated, scale_N=weight.scales, workspace=workspace, pdl=pdl
         )
-    check_product(x_RK, (n, k), out, num_outputs, words=weight.words, scales=weight.scales)
+    out = result_of(x_RK, (n, k), out, gated=gated, words=weight.words, scales=weight.scales)
     if config.block_k != BLOCK:
         raise ValueError(f"config.block_k is {config.block_k}; expected {BLOCK}, a packed block of int4")
     launch = Launch.plan(x_RK, n, config, gated=gated, workspace=workspace, pdl=pdl)

@@ -24,18 +24,17 @@ from swiftspec.kernels.products import (
     Launch,
     TileConfig,
     Workspace,
-    check_product,
     default_config,
     finish,
     load_tile,
     multiply,
+    result_of,
     weight_rows,
 )
 from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 from swiftspec.kernels.tables import Product, tuned_config
 
 __all__ = [
-    "check_gated",
     "gate_up",
     "gate_up_reference",
     "launch_skinny_gemm",
@@ -168,11 +167,8 @@ def skinny_gemm(
     workspace: for a split K; by default the current stream's. ValueError if it is too small.
     """
     check_shape("weight_NK", weight_NK, (None, None))
-    check_shape("x_RK", x_RK, (None, None))
     n, k = weight_NK.shape
-    if out is None:
-        out = torch.empty(x_RK.shape[0], n, dtype=x_RK.dtype, device=x_RK.device)
-    check_product(x_RK, (n, k), out, n, weight_NK=weight_NK)
+    out = result_of(x_RK, (n, k), out, gated=False, weight_NK=weight_NK)
     check_dtype((x_RK.dtype,), weight_NK=weight_NK)
     config = config or default_config(x_RK.shape[0], n, k)
     return launch_skinny_gemm(x_RK, weight_NK, out, config=config, workspace=workspace, pdl=pdl)
@@ -196,12 +192,6 @@ def linear(x_RK: Tensor, weight_NK: Tensor, *, pdl: bool = False) -> Tensor:
     return skinny_gemm(x_RK, weight_NK, config=config, pdl=pdl)
 
 
-def check_gated(shape: tuple[int, int]) -> None:
-    """ValueError unless the weight's rows are pairs."""
-    if shape[0] % 2:
-        raise ValueError(f"weight_NK has shape {shape}; supported: an even N, gate rows and as many up rows")
-
-
 def gate_up(
     x_RK: Tensor,
     weight_NK: Tensor,
@@ -217,12 +207,8 @@ def gate_up(
     GPU's tuned one, or `default_config`.
     """
     check_shape("weight_NK", weight_NK, (None, None))
-    check_shape("x_RK", x_RK, (None, None))
     n, k = weight_NK.shape
-    check_gated((n, k))
-    if out is None:
-        out = torch.empty(x_RK.shape[0], n // 2, dtype=x_RK.dtype, device=x_RK.device)
-    check_product(x_RK, (n, k), out, n // 2, weight_NK=weight_NK)
+    out = result_of(x_RK, (n, k), out, gated=True, weight_NK=weight_NK)
     check_dtype((x_RK.dtype,), weight_NK=weight_NK)
     config = config or tuned_config(x_RK, Product(n, k, gated=True)) or default_config(x_RK.shape[0], n, k)
     return launch_skinny_gemm(x_RK, weight_NK, out, config=config, gated=True, workspace=workspace, pdl=pdl)
