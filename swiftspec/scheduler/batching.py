@@ -173,12 +173,10 @@ def _within(asks: Sequence[Ask], max_rows: int, share: Share | None) -> list[_Gr
         if ask.num_rows <= left or not (granted or elastic):
             granted.append((ask, ask.num_rows))
             left -= ask.num_rows
-    rows = (share or _equally)(elastic, len(elastic) + max(0, left)) if elastic else ()
-    return granted + list(zip(elastic, rows, strict=True))
-
-
-def _equally(asks: Sequence[Ask], num_rows: int) -> list[int]:
-    return equal_shares([ask.num_rows for ask in asks], num_rows)
+    room = len(elastic) + max(0, left)
+    if share is None or not elastic:
+        return granted + list(zip(elastic, equal_shares([ask.num_rows for ask in elastic], room), strict=True))
+    return granted + list(zip(elastic, share(elastic, room), strict=True))
 
 
 def _whole(asks: Sequence[Ask]) -> list[_GrantedRows]:

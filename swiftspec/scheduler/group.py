@@ -113,19 +113,15 @@ class Group:
         if type(effect) is Poll or not isinstance(effect, Forward):
             return effect
         running.effect, running.num_prefilled = effect, 0
-        if isinstance(effect, Prefill):
-            num_rows = len(effect.tokens)
-        elif isinstance(effect, TargetFinish):
-            num_rows = running.num_halfway
-        else:
-            num_rows = len(effect.rows)
-        if not num_rows:
+        running.ask = ask = ask_of(
+            request, effect, num_halfway=running.num_halfway, is_elastic=running.is_elastic, since_s=now_s
+        )
+        if not ask.num_rows:
             raise ValueError(f"request {request} asks for a forward of no rows")
         if isinstance(effect, TargetExit):
-            running.num_halfway = num_rows
+            running.num_halfway = ask.num_rows
         elif isinstance(effect, TargetForward | TargetFinish):
-            self._rows_asked[request] += num_rows
-        running.ask = ask_of(request, effect, num_rows=num_rows, is_elastic=running.is_elastic, since_s=now_s)
+            self._rows_asked[request] += ask.num_rows
         self._asking[request] = running
         return None
 
