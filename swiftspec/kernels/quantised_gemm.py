@@ -214,24 +214,10 @@ def _add_block(total, line, pair, tiles, SWAP_AB: tl.constexpr, UPCAST: tl.const
 
 @triton.jit
 def _int4_gemm_kernel(
-    x,
-    words,
-    scales,
-    out,
-    partials,
-    arrivals,
-    num_rows,
-    size_n,
-    num_blocks,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    SPLIT_K: tl.constexpr,
-    STAGES: tl.constexpr,
-    SWAP_AB: tl.constexpr,
-    GATED: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    x, words, scales, out, partials, arrivals, num_rows, size_n, num_blocks,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr,
+    SWAP_AB: tl.constexpr, GATED: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """out <- x (scale * (nibble - 8))^T; GATED: silu of the first half of the columns times the other."""
     blocks_each = tl.cdiv(num_blocks, SPLIT_K)
     first = tl.program_id(1) * blocks_each

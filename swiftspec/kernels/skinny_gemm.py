@@ -57,27 +57,11 @@ def gate_up_reference(x_RK: Tensor, weight_NK: Tensor) -> Tensor:
 
 @triton.jit
 def _skinny_gemm_kernel(
-    x,
-    weight,
-    scale,
-    out,
-    partials,
-    arrivals,
-    num_rows,
-    size_n,
-    size_k,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    SPLIT_K: tl.constexpr,
-    STAGES: tl.constexpr,
-    EVEN_K: tl.constexpr,
-    SWAP_AB: tl.constexpr,
-    GATED: tl.constexpr,
-    HAS_SCALE: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    x, weight, scale, out, partials, arrivals, num_rows, size_n, size_k,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
+    STAGES: tl.constexpr, EVEN_K: tl.constexpr, SWAP_AB: tl.constexpr, GATED: tl.constexpr,
+    HAS_SCALE: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """out <- x weight^T, scaled per column; GATED: silu of the first half of the columns times the other."""
     num_tiles = tl.cdiv(size_k, BLOCK_K)
     tiles_each = tl.cdiv(num_tiles, SPLIT_K)
