@@ -156,13 +156,8 @@ class ModelSpec:
     @property
     def matrix_parameters(self) -> int:
         """Weights of all layers' projections: attention and feed-forward, without biases and norms."""
-        return (
-            self.attention_parameters + self.num_layers * self._networks * 3 * self.hidden_size * self.intermediate_size
-        )
-
-    @property
-    def _networks(self) -> int:
-        return self.experts.num_experts if self.experts else 1
+        networks = self.num_layers * (self.experts.num_experts if self.experts else 1)
+        return self.attention_parameters + networks * 3 * self.hidden_size * self.intermediate_size
 
     @property
     def expert_parameters(self) -> int:
