@@ -4,8 +4,6 @@ Where there is no compiler, or `SWIFTSPEC_CPU_KERNELS` is `off`, there is no lib
 Where it is `load`, nothing is compiled or said: another process has just done so.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os

@@ -13,8 +13,6 @@ for few rows uses the same protocol ("Lamport"); NCCL's LL protocol keeps a flag
 A missing rank is polled `max_polls` times. Then `Exchange.check` raises, and the exchange is unusable.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ Three launches: gates and ups, of every slot; downs, of every slot; sums over a 
 result does not depend on which program ends first.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl
@@ -18,13 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from swiftspec.kernels.products import MAX_ROWS, TileConfig, load_tile, multiply, store_tile, weight_rows
-from swiftspec.kernels.runtime import (
-    FLOATS,
-    INTERPRETED,
-    check_dtype,
-    check_layout,
-    check_shape,
-)
+from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_dtype, check_layout, check_shape
 
 __all__ = ["experts", "experts_reference"]
 

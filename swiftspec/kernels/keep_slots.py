@@ -4,8 +4,6 @@ L layers, G key/value heads, C capacity, D head dimension, K slots at most. A pr
 [C, D]; source and destination overlap within a plane only, and a plane's slots fit in its program's registers.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -5,8 +5,6 @@ R rows, N outputs (rows of the weight), K inputs. Every program streams BLOCK_N 
 launch, and the same bits every time.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 
@@ -15,14 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import (
-    FLOATS,
-    INTERPRETED,
-    check_dtype,
-    check_layout,
-    check_shape,
-    dot,
-)
+from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_dtype, check_layout, check_shape, dot
 
 __all__ = [
     "MAX_ROWS",
@@ -91,7 +82,7 @@ class Workspace:
     @classmethod
     def allocate(
         cls, device: torch.device | str, *, num_partials: int = NUM_PARTIALS, num_tiles: int = 1 << 14
-    ) -> Workspace:
+    ) -> "Workspace":
         """Allocate a workspace, by default large enough for every `default_config`."""
         return cls(
             torch.empty(num_partials, dtype=torch.float32, device=device),
@@ -99,7 +90,7 @@ class Workspace:
         )
 
     @classmethod
-    def of_stream(cls, device: torch.device) -> Workspace:
+    def of_stream(cls, device: torch.device) -> "Workspace":
         """The current stream's own workspace, made on first use.
 
         RuntimeError: if that is during a CUDA graph's capture: the graph would own the memory, and zero it on every
@@ -177,7 +168,7 @@ class Launch:
     @classmethod
     def plan(
         cls, x_RK: Tensor, n: int, config: TileConfig, *, gated: bool, pdl: bool, workspace: Workspace | None = None
-    ) -> Launch:
+    ) -> "Launch":
         """Launch parameters of a product; ValueError if the workspace is too small or on another device."""
         num_rows, num_tiles = x_RK.shape[0], triton.cdiv(n, config.block_n)
         if config.split_k > 1:

@@ -8,8 +8,6 @@ is the skinny GEMM with a conversion and a scale per column. int4 has its own ke
 row, four matrix products over 64 inputs each, and two scales.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -72,7 +70,7 @@ class Int4Weight:
         return self.words.shape[0], self.words.shape[1] * 8
 
     @classmethod
-    def quantise(cls, weight_NK: Tensor) -> Int4Weight:
+    def quantise(cls, weight_NK: Tensor) -> "Int4Weight":
         """Round to nearest, the largest weight of a group to 7 or -7. ValueError unless 256 divides K."""
         n, k = _check_weight(weight_NK)
         if k % BLOCK:
@@ -84,7 +82,7 @@ class Int4Weight:
         return cls.pack(nibbles.view(n, k), scales)
 
     @classmethod
-    def pack(cls, nibbles_NK: Tensor, scales_NG: Tensor) -> Int4Weight:
+    def pack(cls, nibbles_NK: Tensor, scales_NG: Tensor) -> "Int4Weight":
         """From nibbles 0 to 15 (8 is zero) and fp16 scales of groups of 128, as checkpoints have them."""
         n, k = nibbles_NK.shape
         nibbles = nibbles_NK.view(n, k // BLOCK, *_NIBBLES)
@@ -126,7 +124,7 @@ class Fp8Weight:
         return self.values.shape[0], self.values.shape[1]
 
     @classmethod
-    def quantise(cls, weight_NK: Tensor) -> Fp8Weight:
+    def quantise(cls, weight_NK: Tensor) -> "Fp8Weight":
         """Round to nearest, the largest weight of a row to 448 or -448."""
         _check_weight(weight_NK)
         weight = weight_NK.float()

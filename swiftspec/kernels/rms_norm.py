@@ -3,8 +3,6 @@
 R rows, H hidden size. One program per row: a row is at most about 16 KB, which one block holds in registers.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

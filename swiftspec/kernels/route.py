@@ -4,8 +4,6 @@ R rows, E experts, K active ones. One program per row, of one warp: a row of log
 maximum searches in registers cost less than a sort.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

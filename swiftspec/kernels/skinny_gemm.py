@@ -11,8 +11,6 @@ the predecessor's tail. That tile waits in registers and is added last: multiply
 the other tiles are requested.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

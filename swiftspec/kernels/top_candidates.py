@@ -4,8 +4,6 @@ R rows, V vocabulary, K candidates, N blocks of a row. Two launches: every block
 part of the softmax's sum; then one program per row merges. K is small: K maximum searches cost less than a sort.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl
