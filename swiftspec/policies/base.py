@@ -1,10 +1,11 @@
 """Interface of a policy: the programs that drivers run, and the shapes that the planner searches."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Any, ClassVar, cast
+from itertools import product
+from typing import Any, ClassVar, TypeVar, cast
 
 from swiftspec.errors import FieldError
 from swiftspec.policies.effects import Program, Role
@@ -27,6 +28,7 @@ __all__ = [
     "lacks_mask",
     "sends_features",
     "shape_of",
+    "shapes",
 ]
 
 
@@ -202,6 +204,15 @@ class TargetOnly(Policy):
     @property
     def verifies_trees(self) -> bool:
         return False
+
+
+_AnyPolicy = TypeVar("_AnyPolicy", bound=Policy)
+
+
+def shapes(cls: type[_AnyPolicy], **values: Iterable[Value]) -> Iterator[_AnyPolicy]:
+    """All shapes that have one of the values in each of these fields, which change the faster the later they come."""
+    for chosen in product(*values.values()):
+        yield cls(**dict(zip(values, chosen, strict=True)))
 
 
 def shape_of(policy: Policy) -> dict[str, Value]:

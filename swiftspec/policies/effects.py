@@ -128,7 +128,7 @@ class Prefill:
 class DraftForward(_Asks[tuple[Candidates, ...]]):
     """One forward of the draft. Answer: a `Candidates` of `num_candidates` tokens per row.
 
-    `fuzzy`: layers in groups that share an input (see `easyspec`); answer and KV are approximate. `level`: which of its
+    `fuzzy`: layers in groups that share an input (see `eagle2`); answer and KV are approximate. `level`: which of its
     round's draft forwards this is, from 1, if the round can do without; the answer may then be `()`: it was not
     computed, and nothing more is to be drafted in this round. 0 if it has to be computed. `is_guess`: the candidates
     only tell what the target may choose; none of them is drafted here.

@@ -35,7 +35,7 @@ from swiftspec.files.reading import brief
 from swiftspec.policies import Layout
 from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Candidates, Program, Role
-from swiftspec.policies.lookup.shared_outputs import SharedOutputs
+from swiftspec.policies.lookup.known_text import SharedOutputs
 from swiftspec.policies.recovery import Recoverable, recoverable
 from swiftspec.timing.timeline import Span
 

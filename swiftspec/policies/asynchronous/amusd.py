@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.base import Layout, Shape, check_shape, shapes
 from swiftspec.policies.effects import (
     DraftForward,
     KeepKV,
@@ -71,9 +71,7 @@ class Amusd(Shape):
 
     @classmethod
     def search_space(cls) -> Iterator["Amusd"]:
-        for verify_rows in (8, 16, 32):
-            for lookahead in (1, 2, 4, 6):
-                yield cls(lookahead=lookahead, verify_rows=verify_rows)
+        return shapes(cls, verify_rows=(8, 16, 32), lookahead=(1, 2, 4, 6))
 
     @classmethod
     def host_shapes(cls) -> Iterator["Amusd"]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeGuard
 
-from swiftspec.policies.base import ChainShape, Layout, check_shape
+from swiftspec.policies.base import ChainShape, Layout, check_shape, shapes
 from swiftspec.policies.effects import (
     Commit,
     KeepKV,
@@ -76,9 +76,7 @@ class Dsi(ChainShape):
 
     @classmethod
     def search_space(cls) -> Iterator["Dsi"]:
-        for target_groups in (2, 3, 4, 5, 6, 7):
-            for num_draft_tokens in (1, 2, 3, 4, 6, 8):
-                yield cls(num_draft_tokens=num_draft_tokens, target_groups=target_groups)
+        return shapes(cls, target_groups=(2, 3, 4, 5, 6, 7), num_draft_tokens=(1, 2, 3, 4, 6, 8))
 
 
 def _serve(request: Request, shape: Dsi) -> Program:

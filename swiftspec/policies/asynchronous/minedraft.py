@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout
+from swiftspec.policies.base import ChainShape, Layout, shapes
 from swiftspec.policies.effects import KeepKV, Program, Role, Send, Stop, receive_verdict
 from swiftspec.policies.request import Request
 from swiftspec.policies.verification import expand, planted, verify_rounds
@@ -46,8 +46,7 @@ class MineDraft(ChainShape):
 
     @classmethod
     def search_space(cls) -> Iterator["MineDraft"]:
-        for num_draft_tokens in (1, 2, 3, 4, 5, 6, 8, 10):
-            yield cls(num_draft_tokens=num_draft_tokens)
+        return shapes(cls, num_draft_tokens=(1, 2, 3, 4, 5, 6, 8, 10))
 
     @classmethod
     def host_shapes(cls) -> Iterator["MineDraft"]:

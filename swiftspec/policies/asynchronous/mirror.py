@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.asynchronous.branches import Branches, Outcome, prepared_rounds, roll_out
+from swiftspec.policies.asynchronous.branches import Branches, prepared_rounds, roll_out
 from swiftspec.policies.base import ChainShape, Layout, check_shape
 from swiftspec.policies.effects import (
     DraftForward,
@@ -87,8 +87,10 @@ class Mirror(ChainShape):
 
     def _prepare(self, window: Subtree) -> Subprogram[Branches]:
         yield from DraftForward(window.rows(), 1, is_guess=True)  # its KV, while the target is in its first half
-        hypotheses = yield from _receive_hypotheses(window, self.expand_rows)
-        return (yield from roll_out(window, _outcomes(hypotheses, len(window.tokens)), self.num_draft_tokens))
+        hypotheses, length = (yield from _receive_hypotheses(window, self.expand_rows)), len(window.tokens)
+        guessed = zip(hypotheses.parents[length:], hypotheses.tokens[length:], strict=True)
+        outcomes = [(k, token) for k, token in guessed if 0 <= k < length]
+        return (yield from roll_out(window, outcomes, self.num_draft_tokens))
 
 
 def _hypotheses(window: Subtree, answers: Sequence[Candidates], guesses: int) -> Subtree:
@@ -114,8 +116,3 @@ def _receive_hypotheses(window: Subtree, most_guesses: int) -> Subprogram[Subtre
     ):
         raise PeerError(f"expected up to {most_guesses} guesses below {window!r}, got {message!r}")
     return message
-
-
-def _outcomes(hypotheses: Subtree, window_length: int) -> list[Outcome]:
-    guessed = zip(hypotheses.parents[window_length:], hypotheses.tokens[window_length:], strict=True)
-    return [(k, token) for k, token in guessed if 0 <= k < window_length]

@@ -15,15 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout
-from swiftspec.policies.effects import (
-    KeepKV,
-    Program,
-    Role,
-    Send,
-    Stop,
-    receive_verdict,
-)
+from swiftspec.policies.base import ChainShape, Layout, shapes
+from swiftspec.policies.effects import KeepKV, Program, Role, Send, Stop, receive_verdict
 from swiftspec.policies.request import Request
 from swiftspec.policies.verification import expand, planted, verify_windows
 
@@ -56,8 +49,7 @@ class Pearl(ChainShape):
 
     @classmethod
     def search_space(cls) -> Iterator["Pearl"]:
-        for num_draft_tokens in (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24):
-            yield cls(num_draft_tokens=num_draft_tokens)
+        return shapes(cls, num_draft_tokens=(2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24))
 
     @classmethod
     def host_shapes(cls) -> Iterator["Pearl"]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, check_shape
+from swiftspec.policies.base import ChainShape, Layout, check_shape, shapes
 from swiftspec.policies.effects import (
     Candidates,
     DraftForward,
@@ -74,10 +74,7 @@ class SpecBranch(ChainShape):
 
     @classmethod
     def search_space(cls) -> Iterator["SpecBranch"]:
-        for num_draft_tokens in (4, 8, 12, 16):
-            for branches in (2, 4, 8):
-                for least_confidence in (0.0, 0.4):
-                    yield cls(num_draft_tokens=num_draft_tokens, branches=branches, least_confidence=least_confidence)
+        return shapes(cls, num_draft_tokens=(4, 8, 12, 16), branches=(2, 4, 8), least_confidence=(0.0, 0.4))
 
     @classmethod
     def host_shapes(cls) -> Iterator["SpecBranch"]:

@@ -25,8 +25,8 @@ from swiftspec.policies.effects import (
     Receive,
     Role,
     Send,
+    Stop,
     Subprogram,
-    Verdict,
     as_verdict,
     prefill,
 )
@@ -66,8 +66,11 @@ def _draft(request: Request, shape: SsdHead) -> Program:
     num_draft_tokens = shape.num_draft_tokens
     after_miss = min(shape.miss_draft_tokens, num_draft_tokens)
     num_candidates = 1 + max(*shape.fan_out(num_draft_tokens), *shape.fan_out(after_miss))
-    if not (yield from _receive_prompts_features()):
+    verdict = as_verdict((yield from Receive()))  # with the prompt's features
+    if isinstance(verdict, Stop):
         return
+    if verdict.tokens:
+        raise PeerError(f"expected the verdict of a prompt, got {verdict!r}")
     yield from prefill(Role.DRAFT, request.prompt[:-1])
     fresh, position, num_slots = request.prompt[-1:], request.root_position, 0
     branch: Branch | None = None
@@ -89,14 +92,6 @@ def _draft(request: Request, shape: SsdHead) -> Program:
             return
         position += len(fresh)
         branch = prepared.get((len(fresh) - 1, fresh[-1]))
-
-
-def _receive_prompts_features() -> Subprogram[bool]:
-    """Wait for the verdict that carries them; False if the target has finished instead."""
-    verdict = as_verdict((yield from Receive()))
-    if isinstance(verdict, Verdict) and verdict.tokens:
-        raise PeerError(f"expected the verdict of a prompt, got {verdict!r}")
-    return isinstance(verdict, Verdict)
 
 
 def _read_on(

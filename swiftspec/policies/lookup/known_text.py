@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
+from swiftspec.policies.base import Policy
+from swiftspec.policies.lookup.earlier_outputs import EarlierOutputs
 from swiftspec.policies.lookup.speculation import Bounds, Speculation, best_continuation
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree
 
-__all__ = ["KnownText", "SuffixTree"]
+__all__ = ["KnownText", "SharedOutputs", "SuffixTree"]
 
 
 class _Node:
@@ -125,3 +127,22 @@ class KnownText:
         if found.score < self._least_score:
             found = Speculation()
         return Subtree(len(text) - 1, (text[-1], *found.tokens), (-1, *(parent + 1 for parent in found.parents)))
+
+
+class SharedOutputs:
+    """Earlier outputs that a server keeps: apart for every tenant, and for every policy that searches them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int, int], EarlierOutputs] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def known_to(self, policy: Policy, tenant: int = 0) -> EarlierOutputs | None:
+        """The outputs that a tenant's request may be continued from; None if its policy searches none."""
+        if not policy.earlier_outputs:
+            return None
+        key = (tenant, policy.earlier_outputs, policy.max_tree_depth)
+        if key not in self._kept:
+            self._kept[key] = EarlierOutputs(policy.earlier_outputs, policy.max_tree_depth)
+        return self._kept[key]

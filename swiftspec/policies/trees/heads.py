@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, DraftKind, Layout
+from swiftspec.policies.base import ChainShape, DraftKind, Layout, shapes
 from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.trees.eagle2 import Eagle2Tree
@@ -47,8 +47,7 @@ class HeadChain(ChainShape):
 
     @classmethod
     def search_space(cls) -> Iterator["HeadChain"]:
-        for num_draft_tokens in (1, 2, 3, 4, 5, 6, 7, 8, 10):
-            yield cls(num_draft_tokens=num_draft_tokens)
+        return shapes(cls, num_draft_tokens=(1, 2, 3, 4, 5, 6, 7, 8, 10))
 
     def _draft(self, layers: Layers) -> Subprogram[list[int]]:
         chain: list[int] = []

@@ -39,8 +39,7 @@ class Layers:
 
     def start(self, num_candidates: int) -> Subprogram[Candidates | None]:
         """Forward the fresh tokens; returns the root's candidates, or None if it was not computed."""
-        first = self._position - len(self._fresh) + 1
-        rows = tuple(Row(token, first + i, (1 << i) - 1) for i, token in enumerate(self._fresh))
+        rows = Subtree.chain(self._position - len(self._fresh) + 1, self._fresh).rows()
         answers = yield from DraftForward(rows, num_candidates, level=1)
         if not answers:
             return None
