@@ -24,7 +24,7 @@ class Ask(NamedTuple):
     request: its number. Requests that were admitted earlier have smaller ones, until one is preempted.
     num_rows: rows of the forward; of a prefill, the tokens that are left.
     is_prefill: whether the rows join the prefix: they may be computed in pieces, in several steps.
-    is_elastic: whether an answer for the first rows will do.
+    is_elastic: whether it is a verification of which an answer for the first rows will do.
     since_s: when the program asked.
     num_overtaken: steps for other asks since then.
     log_probs: of the paths to its rows after the first one, as the draft sees them, if it is known.

@@ -174,14 +174,8 @@ class Group:
     def begin(self, step: Step, *, now_s: float) -> list[tuple[int, Forward]]:
         """The forwards of a step, by request, with the rows that were granted; the others are overtaken."""
         if self._controller and step.model is Role.TARGET:
-            asking = self._asking
-            verified = [
-                (ask, grant.num_rows)
-                for grant in step.grants
-                if (ask := asking[grant.request].ask) is not None
-                and ask.is_elastic
-                and isinstance(asking[grant.request].effect, TargetForward)
-            ]
+            asks = ((self._asking[grant.request].ask, grant.num_rows) for grant in step.grants)
+            verified = [(ask, num_rows) for ask, num_rows in asks if ask is not None and ask.is_elastic]
             if verified:
                 self._controller.note_step(verified, now_s)
         granted = {grant.request for grant in step.grants}
