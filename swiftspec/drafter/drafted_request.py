@@ -20,7 +20,6 @@ from swiftspec.policies.effects import (
     Stop,
     TargetForward,
     prefill,
-    target_forward,
 )
 from swiftspec.policies.recovery import served_target
 from swiftspec.policies.request import Request
@@ -47,7 +46,7 @@ def _decode(request: Request) -> Program:
     yield from prefill(Role.TARGET, request.prompt[:-1])
     root, position = request.prompt[-1], request.root_position
     while True:
-        choices = yield from target_forward((Row(root, position, 0),))
+        choices = yield from TargetForward((Row(root, position, 0),))
         tokens, finished = request.clip(choices[:1], num_generated=position - request.root_position)
         yield Commit(tokens)
         if finished:

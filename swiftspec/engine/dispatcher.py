@@ -27,7 +27,7 @@ from swiftspec.errors import EngineBusyError, EngineError
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
-from swiftspec.scheduler.routing import ONE_REPLICA, ROUTERS, Replicas
+from swiftspec.scheduler.routing import ONE_REPLICA, Replicas, Router
 
 __all__ = ["Dispatcher"]
 
@@ -58,7 +58,7 @@ class Dispatcher:
         self._recovery = recovery
         self._admission = admission
         self._replicas = list(replicas_of(targets, drafts, replicas, admission))
-        self._router = ROUTERS[replicas.router]()
+        self._router = Router(replicas.router)
         self._keys, self._numbers = count(), count(1)
         self._requests: dict[int, RunningRequest] = {}  # by key: all that have not ended
         self._running: dict[int, RunningRequest] = {}  # by the number of their programs

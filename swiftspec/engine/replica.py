@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
-from swiftspec.scheduler.routing import LeastLoaded, Replicas, Router
+from swiftspec.scheduler.routing import Replicas, Router
 
 __all__ = ["Replica", "replicas_of"]
 
@@ -43,7 +43,7 @@ def replicas_of(
     targets: Sequence[WorkerGroup], drafts: Sequence[WorkerGroup], replicas: Replicas, admission: AdmissionLimits
 ) -> Iterator[Replica]:
     """Replicas with equal shares of the targets, each with a queue of its own, and with all drafts or its own."""
-    size, router = len(targets) // replicas.num_targets, LeastLoaded()
+    size, router = len(targets) // replicas.num_targets, Router("least-loaded")
     for number in range(replicas.num_targets):
         yield Replica(
             targets=targets[number * size : (number + 1) * size],

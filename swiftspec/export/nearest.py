@@ -50,7 +50,7 @@ def method_of(policy: Policy, drafter: Method) -> Method | None:
 def _own_method(policy: Policy, drafter: Method) -> Method | None:
     """The same of an engine without a draft server."""
     if policy.layout is Layout.TARGET_ONLY:
-        lookups = {PromptLookup: Method.PROMPT_LOOKUP, SuffixDecoding: Method.SUFFIX}
+        lookups: dict[type[Policy], Method] = {PromptLookup: Method.PROMPT_LOOKUP, SuffixDecoding: Method.SUFFIX}
         return next((method for kind, method in lookups.items() if isinstance(policy, kind)), None)
     # A parallel draft can also write one token after the other.
     is_serial = drafter is Method.PARD and DraftKind.SERIAL in policy.drafts

@@ -4,8 +4,6 @@ R rows, H hidden size, W ranks. Residual addition and RMSNorm follow in the same
 registers. The exchange between ranks is in `exchange.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -49,26 +47,10 @@ def all_reduce_reference(
 
 @triton.jit(do_not_specialize=["rank"])  # the same code on all ranks
 def _all_reduce_kernel(
-    x,
-    residual,
-    weight,
-    out,
-    peers,
-    own,
-    state,
-    rank,
-    max_rows,
-    words,
-    stride,
-    eps,
-    max_polls,
-    WORLD: tl.constexpr,
-    PAYLOAD: tl.constexpr,
-    PUSH: tl.constexpr,
-    CHUNK: tl.constexpr,
-    BLOCK: tl.constexpr,
+    x, residual, weight, out, peers, own, state, rank, max_rows, words, stride, eps, max_polls,
+    WORLD: tl.constexpr, PAYLOAD: tl.constexpr, PUSH: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
-):
+):  # fmt: skip
     """residual <- s = residual + sum over ranks of x; out <- s rsqrt(mean(s^2) + eps) weight.
 
     Program (c, r) pushes chunk c of row r (unless a preceding kernel has) and clears that chunk of the previous slot. A
@@ -140,7 +122,33 @@ def all_reduce(
         check_layout(peers=exchange.peers.table, x_RH=x_RH)
     out = torch.empty(num_rows, exchange.hidden, dtype=weight_H.dtype, device=exchange.peers.device)
     if num_rows:
-        _launch(x_RH, residual_RH, weight_H, exchange, out, eps=eps, pdl=pdl)
+        block = triton.next_power_of_2(exchange.words)
+        # Sixteen bytes per thread and access, and two accesses per row and rank: enough in flight for a CTA, no spill.
+        num_warps = min(max(block // 256, 4), 16)
+        chunk = min(block, num_warps * 128)
+        _all_reduce_kernel[(triton.cdiv(exchange.words, chunk), num_rows)](
+            out if x_RH is None else x_RH.view(torch.int32),
+            residual_RH,
+            weight_H,
+            out,
+            exchange.peers.table,
+            exchange.peers.own,
+            exchange.state,
+            exchange.peers.rank,
+            exchange.max_rows,
+            exchange.words,
+            exchange.stride,
+            eps,
+            exchange.max_polls,
+            WORLD=exchange.peers.world_size,
+            PAYLOAD=PAYLOADS[exchange.dtype],
+            PUSH=x_RH is not None,
+            CHUNK=chunk,
+            BLOCK=block,
+            PDL=pdl,
+            num_warps=num_warps,
+            launch_pdl=pdl,
+        )
     return out
 
 
@@ -155,7 +163,7 @@ class AllReduce:
         self.exchange = exchange
 
     @classmethod
-    def connect(cls, group: dist.ProcessGroup, *, hidden: int, dtype: torch.dtype, device: torch.device) -> AllReduce:
+    def connect(cls, group: dist.ProcessGroup, *, hidden: int, dtype: torch.dtype, device: torch.device) -> "AllReduce":
         """Map the peers' memory, if there is any. Collective: every rank of the group calls it."""
         world_size = dist.get_world_size(group)
         max_rows = min(MAX_ROWS, MAX_BYTES // (hidden * dtype.itemsize))
@@ -182,45 +190,6 @@ class AllReduce:
         """TimeoutError if a rank did not come. Waits for the device; a process group raises by itself."""
         if self.exchange is not None:
             self.exchange.check()
-
-
-def _launch(
-    x_RH: Tensor | None,
-    residual_RH: Tensor,
-    weight_H: Tensor,
-    exchange: Exchange,
-    out: Tensor,
-    *,
-    eps: float,
-    pdl: bool,
-) -> None:
-    block = triton.next_power_of_2(exchange.words)
-    # Sixteen bytes per thread and access, and two accesses per row and rank: enough in flight for a CTA, no spill.
-    num_warps = min(max(block // 256, 4), 16)
-    chunk = min(block, num_warps * 128)
-    _all_reduce_kernel[(triton.cdiv(exchange.words, chunk), len(out))](
-        out if x_RH is None else x_RH.view(torch.int32),
-        residual_RH,
-        weight_H,
-        out,
-        exchange.peers.table,
-        exchange.peers.own,
-        exchange.state,
-        exchange.peers.rank,
-        exchange.max_rows,
-        exchange.words,
-        exchange.stride,
-        eps,
-        exchange.max_polls,
-        WORLD=exchange.peers.world_size,
-        PAYLOAD=PAYLOADS[exchange.dtype],
-        PUSH=x_RH is not None,
-        CHUNK=chunk,
-        BLOCK=block,
-        PDL=pdl,
-        num_warps=num_warps,
-        launch_pdl=pdl,
-    )
 
 
 def check_norm(residual_RH: Tensor, weight_H: Tensor, exchange: Exchange, *, num_rows: int) -> None:

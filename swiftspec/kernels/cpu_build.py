@@ -1,7 +1,5 @@
 """Compilation of the CPU kernels for this machine, by its own C++ compiler."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

@@ -5,8 +5,6 @@ used, wherever it lies; this is checked on open descriptors, since a name may me
 file ends with the checksum of what is before it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets

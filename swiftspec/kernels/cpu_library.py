@@ -4,8 +4,6 @@ Where there is no compiler, or `SWIFTSPEC_CPU_KERNELS` is `off`, there is no lib
 Where it is `load`, nothing is compiled or said: another process has just done so.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os
@@ -13,6 +11,7 @@ from contextlib import suppress
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from swiftspec.kernels.cpu_build import Build, CannotCompileError, this_build
 from swiftspec.kernels.cpu_cache import DamagedError, Folder, cache_folders, file_in_memory, private_folder
@@ -35,16 +34,17 @@ _SWITCH = "SWIFTSPEC_CPU_KERNELS"
 _log = logging.getLogger("swiftspec")
 
 
+def _all(kind: Any, *names: str) -> list[tuple[str, Any]]:
+    """Fields of one type."""
+    return [(name, kind) for name in names]
+
+
 class Matrix(Structure):
     """Packed weights: as in linear.hpp; the others below are as in model.hpp."""
 
     _fields_ = (
-        ("panels", c_void_p),
-        ("scales", c_void_p),
-        ("bias", c_void_p),
-        ("num_outputs", c_int32),
-        ("num_inputs", c_int32),
-        ("format", c_int32),
+        *_all(c_void_p, "panels", "scales", "bias"),
+        *_all(c_int32, "num_outputs", "num_inputs", "format"),
         ("adapter", c_void_p),
     )
 
@@ -65,15 +65,8 @@ class Layer(Structure):
     """One layer's norms and matrices."""
 
     _fields_ = (
-        ("attention_norm", c_void_p),
-        ("feed_forward_norm", c_void_p),
-        ("query_norm", c_void_p),
-        ("key_norm", c_void_p),
-        ("qkv", Matrix),
-        ("output", Matrix),
-        ("gate_up", Matrix),
-        ("down", Matrix),
-        ("router", Matrix),
+        *_all(c_void_p, "attention_norm", "feed_forward_norm", "query_norm", "key_norm"),
+        *_all(Matrix, "qkv", "output", "gate_up", "down", "router"),
         ("experts", POINTER(Expert)),
     )
 
@@ -82,23 +75,15 @@ class Model(Structure):
     """A model's shape and weights."""
 
     _fields_ = (
-        ("hidden_size", c_int32),
-        ("intermediate_size", c_int32),
-        ("num_heads", c_int32),
-        ("num_kv_heads", c_int32),
-        ("head_dim", c_int32),
-        ("vocab_size", c_int32),
-        ("num_positions", c_int32),
+        *_all(c_int32, "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim"),
+        *_all(c_int32, "vocab_size", "num_positions"),
         ("norm_eps", c_float),
         ("embedding", c_void_p),
         ("embedding_format", c_int32),
-        ("final_norm", c_void_p),
-        ("turns", c_void_p),
+        *_all(c_void_p, "final_norm", "turns"),
         ("layers", POINTER(Layer)),
         ("head", Matrix),
-        ("num_experts", c_int32),
-        ("num_active", c_int32),
-        ("is_normalised", c_int32),
+        *_all(c_int32, "num_experts", "num_active", "is_normalised"),
     )
 
 
@@ -106,15 +91,9 @@ class SequenceRows(Structure):
     """The rows of one sequence in a forward, its model, and its cache."""
 
     _fields_ = (
-        ("model", c_void_p),
-        ("cache", c_void_p),
+        *_all(c_void_p, "model", "cache"),
         ("visible", c_char_p),
-        ("num_slots", c_int32),
-        ("prefix_length", c_int32),
-        ("tree_length", c_int32),
-        ("first_row", c_int32),
-        ("num_rows", c_int32),
-        ("num_logits", c_int32),
+        *_all(c_int32, "num_slots", "prefix_length", "tree_length", "first_row", "num_rows", "num_logits"),
     )
 
 
@@ -122,22 +101,10 @@ class Step(Structure):
     """A forward of some rows, of one or several sequences."""
 
     _fields_ = (
-        ("num_rows", c_int32),
-        ("num_sequences", c_int32),
-        ("sequences", c_void_p),
-        ("tokens", c_void_p),
-        ("positions", c_void_p),
-        ("residual", c_void_p),
-        ("normed", c_void_p),
-        ("qkv", c_void_p),
-        ("attended", c_void_p),
-        ("gated", c_void_p),
-        ("shrunk", c_void_p),
+        *_all(c_int32, "num_rows", "num_sequences"),
+        *_all(c_void_p, "sequences", "tokens", "positions", "residual", "normed", "qkv", "attended", "gated", "shrunk"),
         ("widest_adapter", c_int32),
-        ("routed", c_void_p),
-        ("shares", c_void_p),
-        ("chosen", c_void_p),
-        ("rounded", c_void_p),
+        *_all(c_void_p, "routed", "shares", "chosen", "rounded"),
         ("rounded_width", c_int64),
     )
 

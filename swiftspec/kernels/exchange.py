@@ -13,8 +13,6 @@ for few rows uses the same protocol ("Lamport"); NCCL's LL protocol keeps a flag
 A missing rank is polled `max_polls` times. Then `Exchange.check` raises, and the exchange is unusable.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -42,7 +40,6 @@ __all__ = [
     "map_peers",
     "push",
     "receive",
-    "shared_buffers",
     "symmetric_buffers",
 ]
 
@@ -90,26 +87,10 @@ class PeerBuffers:
 
 
 def map_peers(buffers: Sequence[Tensor], rank: int, *, mapping: object = None) -> PeerBuffers:
-    """Rank `rank`'s view of buffers that this process has mapped; ValueError for buffers that kernels cannot use."""
-    if not 0 <= rank < len(buffers):
-        raise ValueError(f"rank is {rank}; expected 0 to {len(buffers) - 1}, for {len(buffers)} buffers")
-    device = buffers[rank].device
-    for index, buffer in enumerate(buffers):
-        if buffer.dtype != torch.int32 or buffer.dim() != 1 or not buffer.is_contiguous():
-            raise ValueError(f"buffers[{index}] is {buffer.dtype} of shape {tuple(buffer.shape)}; expected int32 words")
-        if buffer.numel() != buffers[0].numel():
-            raise ValueError(f"buffers[{index}] has {buffer.numel()} words; buffers[0] has {buffers[0].numel()}")
-        if buffer.data_ptr() % 16:
-            raise ValueError(f"buffers[{index}] starts at {buffer.data_ptr():#x}; expected a multiple of 16 bytes")
-        if buffer.device.type != device.type:
-            raise ValueError(f"buffers[{index}] is on {buffer.device}; expected {device.type}, as buffers[{rank}]")
-    table = torch.tensor([buffer.data_ptr() for buffer in buffers], dtype=torch.int64, device=device)
+    """Rank `rank`'s view of buffers that this process has mapped."""
+    addresses = [buffer.data_ptr() for buffer in buffers]
+    table = torch.tensor(addresses, dtype=torch.int64, device=buffers[rank].device)
     return PeerBuffers(rank, tuple(buffers), table, mapping)
-
-
-def shared_buffers(world_size: int, num_words: int, *, fill: int) -> list[Tensor]:
-    """Filled CPU buffers in shared memory, to be sent to `world_size` processes that `map_peers` there."""
-    return [torch.full((num_words,), fill, dtype=torch.int32).share_memory_() for _ in range(world_size)]
 
 
 def symmetric_buffers(

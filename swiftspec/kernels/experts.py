@@ -9,8 +9,6 @@ Three launches: gates and ups, of every slot; downs, of every slot; sums over a 
 result does not depend on which program ends first.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl
@@ -18,13 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from swiftspec.kernels.products import MAX_ROWS, TileConfig, load_tile, multiply, store_tile, weight_rows
-from swiftspec.kernels.runtime import (
-    FLOATS,
-    INTERPRETED,
-    check_dtype,
-    check_layout,
-    check_shape,
-)
+from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_dtype, check_layout, check_shape
 
 __all__ = ["experts", "experts_reference"]
 
@@ -50,26 +42,11 @@ def experts_reference(
 
 @triton.jit
 def _experts_kernel(
-    x,
-    weight,
-    chosen,
-    out,
-    num_rows,
-    size_n,
-    size_k,
-    ACTIVE: tl.constexpr,
-    BLOCK_ACTIVE: tl.constexpr,
-    BY_EXPERT: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    STAGES: tl.constexpr,
-    EVEN_K: tl.constexpr,
-    SWAP_AB: tl.constexpr,
-    GATED: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    x, weight, chosen, out, num_rows, size_n, size_k,
+    ACTIVE: tl.constexpr, BLOCK_ACTIVE: tl.constexpr, BY_EXPERT: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, EVEN_K: tl.constexpr,
+    SWAP_AB: tl.constexpr, GATED: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """out[slot] <- x[slot] weight[chosen[slot]]^T; GATED: of x[row], silu of the first half times the other.
 
     Program (tile of columns, y) computes the slots of one expert: of expert y if BY_EXPERT, otherwise of slot y's, if

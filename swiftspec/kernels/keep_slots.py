@@ -4,8 +4,6 @@ L layers, G key/value heads, C capacity, D head dimension, K slots at most. A pr
 [C, D]; source and destination overlap within a plane only, and a plane's slots fit in its program's registers.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl
@@ -32,18 +30,9 @@ def keep_slots_reference(cache_L2GCD: Tensor, slots_K: Tensor, lengths_2: Tensor
 
 @triton.jit
 def _keep_slots_kernel(
-    cache,
-    slots,
-    lengths,
-    num_verified,
-    arrivals,
-    num_slots,
-    capacity,
-    D: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    cache, slots, lengths, num_verified, arrivals, num_slots, capacity,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """plane[prefix + i] <- plane[prefix + slots[i]] where slots[i] >= 0, all read before any is written.
 
     The last program to arrive updates the lengths, after all others have read them.

@@ -5,8 +5,6 @@ R rows, N outputs (rows of the weight), K inputs. Every program streams BLOCK_N 
 launch, and the same bits every time.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 
@@ -15,14 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import (
-    FLOATS,
-    INTERPRETED,
-    check_dtype,
-    check_layout,
-    check_shape,
-    dot,
-)
+from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_dtype, check_layout, check_shape, dot
 
 __all__ = [
     "MAX_ROWS",
@@ -31,11 +22,11 @@ __all__ = [
     "Launch",
     "TileConfig",
     "Workspace",
-    "check_product",
     "default_config",
     "finish",
     "load_tile",
     "multiply",
+    "result_of",
     "store_tile",
     "weight_rows",
 ]
@@ -91,7 +82,7 @@ class Workspace:
     @classmethod
     def allocate(
         cls, device: torch.device | str, *, num_partials: int = NUM_PARTIALS, num_tiles: int = 1 << 14
-    ) -> Workspace:
+    ) -> "Workspace":
         """Allocate a workspace, by default large enough for every `default_config`."""
         return cls(
             torch.empty(num_partials, dtype=torch.float32, device=device),
@@ -99,7 +90,7 @@ class Workspace:
         )
 
     @classmethod
-    def of_stream(cls, device: torch.device) -> Workspace:
+    def of_stream(cls, device: torch.device) -> "Workspace":
         """The current stream's own workspace, made on first use.
 
         RuntimeError: if that is during a CUDA graph's capture: the graph would own the memory, and zero it on every
@@ -143,17 +134,26 @@ def default_config(num_rows: int, n: int, k: int, *, bits: int = 16) -> TileConf
     )
 
 
-def check_product(x_RK: Tensor, shape: tuple[int, int], out: Tensor, num_outputs: int, **weights: Tensor) -> None:
-    """ValueError unless x and `out` fit a weight of this shape, and all is contiguous on one device."""
+def result_of(x_RK: Tensor, shape: tuple[int, int], out: Tensor | None, *, gated: bool, **weights: Tensor) -> Tensor:
+    """`out`, or a new buffer for the result. ValueError unless it and x fit a weight of this shape.
+
+    All has to be contiguous on one device. gated: the weight's rows are pairs, and there is one output for each.
+    """
     check_shape("x_RK", x_RK, (None, shape[1]), why="K of weight_NK")
+    if gated and shape[0] % 2:
+        raise ValueError(f"weight_NK has shape {shape}; supported: an even N, gate rows and as many up rows")
     if x_RK.shape[0] > MAX_ROWS:
         raise ValueError(f"x_RK has shape {tuple(x_RK.shape)}; supported: at most {MAX_ROWS} rows")
     if 0 in shape:
         raise ValueError(f"weight_NK has shape {shape}; supported: N and K from 1")
+    num_outputs = shape[0] // 2 if gated else shape[0]
+    if out is None:
+        out = torch.empty(x_RK.shape[0], num_outputs, dtype=x_RK.dtype, device=x_RK.device)
     check_shape("out", out, (x_RK.shape[0], num_outputs))
     check_dtype(FLOATS, x_RK=x_RK)
     check_dtype((x_RK.dtype,), out=out)
     check_layout(x_RK=x_RK, **weights, out=out)
+    return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class Launch:
     @classmethod
     def plan(
         cls, x_RK: Tensor, n: int, config: TileConfig, *, gated: bool, pdl: bool, workspace: Workspace | None = None
-    ) -> Launch:
+    ) -> "Launch":
         """Launch parameters of a product; ValueError if the workspace is too small or on another device."""
         num_rows, num_tiles = x_RK.shape[0], triton.cdiv(n, config.block_n)
         if config.split_k > 1:
@@ -250,20 +250,10 @@ def weight_rows(tile, size, BLOCK_N: tl.constexpr, GATED: tl.constexpr):
 
 @triton.jit
 def finish(
-    total,
-    scale,
-    out,
-    partials,
-    arrivals,
-    num_rows,
-    size,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    SPLIT_K: tl.constexpr,
-    SWAP_AB: tl.constexpr,
-    GATED: tl.constexpr,
-    HAS_SCALE: tl.constexpr,
-):
+    total, scale, out, partials, arrivals, num_rows, size,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_K: tl.constexpr, SWAP_AB: tl.constexpr,
+    GATED: tl.constexpr, HAS_SCALE: tl.constexpr,
+):  # fmt: skip
     """out <- f(scale * sum over splits of total), by the last program; f = silu(gate) * up if GATED."""
     tile = tl.program_id(0)
     if SWAP_AB:

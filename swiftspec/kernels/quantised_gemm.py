@@ -8,8 +8,6 @@ is the skinny GEMM with a conversion and a scale per column. int4 has its own ke
 row, four matrix products over 64 inputs each, and two scales.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -21,14 +19,14 @@ from swiftspec.kernels.products import (
     Launch,
     TileConfig,
     Workspace,
-    check_product,
     default_config,
     finish,
     multiply,
+    result_of,
     weight_rows,
 )
 from swiftspec.kernels.runtime import FLOATS, check_dtype, check_shape
-from swiftspec.kernels.skinny_gemm import check_gated, launch_skinny_gemm
+from swiftspec.kernels.skinny_gemm import launch_skinny_gemm
 from swiftspec.kernels.tables import Product, tuned_config
 
 __all__ = ["BLOCK", "GROUP", "Fp8Weight", "Int4Weight", "quantised_gemm", "quantised_gemm_reference"]
@@ -72,7 +70,7 @@ class Int4Weight:
         return self.words.shape[0], self.words.shape[1] * 8
 
     @classmethod
-    def quantise(cls, weight_NK: Tensor) -> Int4Weight:
+    def quantise(cls, weight_NK: Tensor) -> "Int4Weight":
         """Round to nearest, the largest weight of a group to 7 or -7. ValueError unless 256 divides K."""
         n, k = _check_weight(weight_NK)
         if k % BLOCK:
@@ -84,7 +82,7 @@ class Int4Weight:
         return cls.pack(nibbles.view(n, k), scales)
 
     @classmethod
-    def pack(cls, nibbles_NK: Tensor, scales_NG: Tensor) -> Int4Weight:
+    def pack(cls, nibbles_NK: Tensor, scales_NG: Tensor) -> "Int4Weight":
         """From nibbles 0 to 15 (8 is zero) and fp16 scales of groups of 128, as checkpoints have them."""
         n, k = nibbles_NK.shape
         nibbles = nibbles_NK.view(n, k // BLOCK, *_NIBBLES)
@@ -126,7 +124,7 @@ class Fp8Weight:
         return self.values.shape[0], self.values.shape[1]
 
     @classmethod
-    def quantise(cls, weight_NK: Tensor) -> Fp8Weight:
+    def quantise(cls, weight_NK: Tensor) -> "Fp8Weight":
         """Round to nearest, the largest weight of a row to 448 or -448."""
         _check_weight(weight_NK)
         weight = weight_NK.float()
@@ -214,24 +212,10 @@ def _add_block(total, line, pair, tiles, SWAP_AB: tl.constexpr, UPCAST: tl.const
 
 @triton.jit
 def _int4_gemm_kernel(
-    x,
-    words,
-    scales,
-    out,
-    partials,
-    arrivals,
-    num_rows,
-    size_n,
-    num_blocks,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    SPLIT_K: tl.constexpr,
-    STAGES: tl.constexpr,
-    SWAP_AB: tl.constexpr,
-    GATED: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    x, words, scales, out, partials, arrivals, num_rows, size_n, num_blocks,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_K: tl.constexpr, STAGES: tl.constexpr,
+    SWAP_AB: tl.constexpr, GATED: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """out <- x (scale * (nibble - 8))^T; GATED: silu of the first half of the columns times the other."""
     blocks_each = tl.cdiv(num_blocks, SPLIT_K)
     first = tl.program_id(1) * blocks_each
@@ -290,21 +274,15 @@ def quantised_gemm(
     """
     check_shape("x_RK", x_RK, (None, None))
     n, k = weight.shape
-    num_outputs = n
-    if gated:
-        check_gated((n, k))
-        num_outputs = n // 2
-    if out is None:
-        out = torch.empty(x_RK.shape[0], num_outputs, dtype=x_RK.dtype, device=x_RK.device)
     is_int4 = isinstance(weight, Int4Weight)
     config = config or tuned_config(x_RK, Product(n, k, "int4" if is_int4 else "fp8", gated))
     config = config or default_config(x_RK.shape[0], n, k, bits=4 if is_int4 else 8)
     if isinstance(weight, Fp8Weight):
-        check_product(x_RK, (n, k), out, num_outputs, values=weight.values, scales=weight.scales)
+        out = result_of(x_RK, (n, k), out, gated=gated, values=weight.values, scales=weight.scales)
         return launch_skinny_gemm(
             x_RK, weight.values, out, config=config, gated=gated, scale_N=weight.scales, workspace=workspace, pdl=pdl
         )
-    check_product(x_RK, (n, k), out, num_outputs, words=weight.words, scales=weight.scales)
+    out = result_of(x_RK, (n, k), out, gated=gated, words=weight.words, scales=weight.scales)
     if config.block_k != BLOCK:
         raise ValueError(f"config.block_k is {config.block_k}; expected {BLOCK}, a packed block of int4")
     launch = Launch.plan(x_RK, n, config, gated=gated, workspace=workspace, pdl=pdl)

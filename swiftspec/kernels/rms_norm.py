@@ -3,8 +3,6 @@
 R rows, H hidden size. One program per row: a row is at most about 16 KB, which one block holds in registers.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl
@@ -28,16 +26,9 @@ def rms_norm_reference(
 
 @triton.jit
 def _rms_norm_kernel(
-    residual,
-    update,
-    weight,
-    out,
-    size,
-    eps,
-    HAS_UPDATE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    residual, update, weight, out, size, eps,
+    HAS_UPDATE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """residual <- s = residual + update; out <- s * rsqrt(mean(s^2) + eps) * weight, for row program_id(0)."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)

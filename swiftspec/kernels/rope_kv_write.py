@@ -5,8 +5,6 @@ D head dimension, F = D / 2 rotated pairs, B heads of one program. A pair is dim
 Face's Llama. Latency-bound: little data, so all independent loads are issued first.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -4,8 +4,6 @@ R rows, E experts, K active ones. One program per row, of one warp: a row of log
 maximum searches in registers cost less than a sort.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl
@@ -32,16 +30,10 @@ def route_reference(logits_RE: Tensor, num_active: int, *, is_normalised: bool) 
 
 @triton.jit
 def _route_kernel(
-    logits,
-    weights,
-    chosen,
-    size,
-    ACTIVE: tl.constexpr,
-    BLOCK_ACTIVE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    NORMALISED: tl.constexpr,
+    logits, weights, chosen, size,
+    ACTIVE: tl.constexpr, BLOCK_ACTIVE: tl.constexpr, BLOCK: tl.constexpr, NORMALISED: tl.constexpr,
     PDL: tl.constexpr,
-):
+):  # fmt: skip
     """chosen <- experts of the largest x, weights <- their exp(x) over the sum of all, or if NORMALISED of theirs."""
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)

@@ -7,8 +7,6 @@ its predecessor ends, on CUDA only, sm_90 and newer.
 Triton decides between compiler and interpreter when a kernel is decorated, so TRITON_INTERPRET counts at import.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

@@ -11,8 +11,6 @@ the predecessor's tail. That tile waits in registers and is added last: multiply
 the other tiles are requested.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl
@@ -24,18 +22,17 @@ from swiftspec.kernels.products import (
     Launch,
     TileConfig,
     Workspace,
-    check_product,
     default_config,
     finish,
     load_tile,
     multiply,
+    result_of,
     weight_rows,
 )
 from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 from swiftspec.kernels.tables import Product, tuned_config
 
 __all__ = [
-    "check_gated",
     "gate_up",
     "gate_up_reference",
     "launch_skinny_gemm",
@@ -58,27 +55,11 @@ def gate_up_reference(x_RK: Tensor, weight_NK: Tensor) -> Tensor:
 
 @triton.jit
 def _skinny_gemm_kernel(
-    x,
-    weight,
-    scale,
-    out,
-    partials,
-    arrivals,
-    num_rows,
-    size_n,
-    size_k,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    SPLIT_K: tl.constexpr,
-    STAGES: tl.constexpr,
-    EVEN_K: tl.constexpr,
-    SWAP_AB: tl.constexpr,
-    GATED: tl.constexpr,
-    HAS_SCALE: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    x, weight, scale, out, partials, arrivals, num_rows, size_n, size_k,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
+    STAGES: tl.constexpr, EVEN_K: tl.constexpr, SWAP_AB: tl.constexpr, GATED: tl.constexpr,
+    HAS_SCALE: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """out <- x weight^T, scaled per column; GATED: silu of the first half of the columns times the other."""
     num_tiles = tl.cdiv(size_k, BLOCK_K)
     tiles_each = tl.cdiv(num_tiles, SPLIT_K)
@@ -168,11 +149,8 @@ def skinny_gemm(
     workspace: for a split K; by default the current stream's. ValueError if it is too small.
     """
     check_shape("weight_NK", weight_NK, (None, None))
-    check_shape("x_RK", x_RK, (None, None))
     n, k = weight_NK.shape
-    if out is None:
-        out = torch.empty(x_RK.shape[0], n, dtype=x_RK.dtype, device=x_RK.device)
-    check_product(x_RK, (n, k), out, n, weight_NK=weight_NK)
+    out = result_of(x_RK, (n, k), out, gated=False, weight_NK=weight_NK)
     check_dtype((x_RK.dtype,), weight_NK=weight_NK)
     config = config or default_config(x_RK.shape[0], n, k)
     return launch_skinny_gemm(x_RK, weight_NK, out, config=config, workspace=workspace, pdl=pdl)
@@ -196,12 +174,6 @@ def linear(x_RK: Tensor, weight_NK: Tensor, *, pdl: bool = False) -> Tensor:
     return skinny_gemm(x_RK, weight_NK, config=config, pdl=pdl)
 
 
-def check_gated(shape: tuple[int, int]) -> None:
-    """ValueError unless the weight's rows are pairs."""
-    if shape[0] % 2:
-        raise ValueError(f"weight_NK has shape {shape}; supported: an even N, gate rows and as many up rows")
-
-
 def gate_up(
     x_RK: Tensor,
     weight_NK: Tensor,
@@ -217,12 +189,8 @@ def gate_up(
     GPU's tuned one, or `default_config`.
     """
     check_shape("weight_NK", weight_NK, (None, None))
-    check_shape("x_RK", x_RK, (None, None))
     n, k = weight_NK.shape
-    check_gated((n, k))
-    if out is None:
-        out = torch.empty(x_RK.shape[0], n // 2, dtype=x_RK.dtype, device=x_RK.device)
-    check_product(x_RK, (n, k), out, n // 2, weight_NK=weight_NK)
+    out = result_of(x_RK, (n, k), out, gated=True, weight_NK=weight_NK)
     check_dtype((x_RK.dtype,), weight_NK=weight_NK)
     config = config or tuned_config(x_RK, Product(n, k, gated=True)) or default_config(x_RK.shape[0], n, k)
     return launch_skinny_gemm(x_RK, weight_NK, out, config=config, gated=True, workspace=workspace, pdl=pdl)

@@ -3,31 +3,28 @@
 `tables/<gpu>.json` is written by `tools.tuning`. R rows, N outputs, K inputs.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from swiftspec.files.reading import read_json, shown
+from swiftspec.files.reading import read_json
 from swiftspec.kernels.products import TileConfig
 
-__all__ = ["WEIGHTS", "Choice", "Product", "Table", "dump_table", "load_table", "pick", "table_path", "tuned_config"]
+__all__ = ["Choice", "Product", "Table", "dump_table", "load_table", "pick", "table_path", "tuned_config"]
 
-WEIGHTS = ("bf16", "fp8", "int4")
 _TABLES = Path(__file__).with_name("tables")
 
 
 class Product(NamedTuple):
-    """A kind of product: its size, how weights are stored (fp16 counts as `bf16`), and whether it is gated.
+    """A kind of product: its size, how weights are stored, and whether it is gated.
 
-    A gated product is the first half of an MLP, silu(gate) * up.
+    weights: `bf16`, which fp16 counts as, `fp8` or `int4`. A gated product is the first half of an MLP.
     """
 
     n: int
@@ -57,10 +54,6 @@ class Choice:
     kernel_us: float | None
     rival_us: float
 
-    def __post_init__(self) -> None:
-        if self.weights not in WEIGHTS:
-            raise ValueError(f"weights is {self.weights!r}; expected one of {', '.join(WEIGHTS)}")
-
     @property
     def product(self) -> Product:
         return Product(self.n, self.k, self.weights, self.gated)
@@ -76,21 +69,10 @@ def table_path(device_name: str) -> Path:
 
 
 def load_table(path: Path) -> Table:
-    """Read a table; an empty one if there is no such file.
-
-    ValueError: naming file and row, if `dump_table` would not have written this file.
-    """
-    if not path.exists():
-        return {}
+    """Read a table that `dump_table` wrote; an empty one if there is no such file. It comes with the package."""
     table: dict[Product, list[Choice]] = {}
-    rows = read_json(path)
-    if not isinstance(rows, list):
-        raise ValueError(f"{path}: holds {shown(rows)}; expected a list")
-    for index, row in enumerate(rows):
-        try:
-            choice = _choice(row)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}: row {index}: {error}") from error
+    for row in read_json(path) if path.exists() else ():
+        choice = Choice(**row | {"config": row["config"] and TileConfig(**row["config"])})
         table.setdefault(choice.product, []).append(choice)
     return {product: tuple(sorted(choices, key=lambda choice: choice.m)) for product, choices in table.items()}
 
@@ -117,12 +99,3 @@ def _table(device: torch.device) -> Table:
     if device.type != "cuda":
         return {}
     return load_table(table_path(torch.cuda.get_device_name(device)))
-
-
-def _choice(row: Any) -> Choice:
-    if not isinstance(row, dict):
-        raise TypeError(f"expected an object, not {row!r}")
-    expected = {field.name for field in fields(Choice)}
-    if row.keys() != expected:
-        raise ValueError(f"has {', '.join(sorted(row))}; expected {', '.join(sorted(expected))}")
-    return Choice(**row | {"config": row["config"] and TileConfig(**row["config"])})

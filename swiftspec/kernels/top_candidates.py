@@ -4,8 +4,6 @@ R rows, V vocabulary, K candidates, N blocks of a row. Two launches: every block
 part of the softmax's sum; then one program per row merges. K is small: K maximum searches cost less than a sort.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl
@@ -28,16 +26,9 @@ def top_candidates_reference(logits_RV: Tensor, k: int) -> tuple[Tensor, Tensor]
 
 @triton.jit
 def _block_candidates_kernel(
-    logits,
-    values,
-    tokens,
-    peaks,
-    totals,
-    size,
-    K: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    logits, values, tokens, peaks, totals, size,
+    K: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """values, tokens <- K largest x of block program_id(1), peaks <- max x, totals <- sum of exp(x - peak)."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     cell = row * tl.num_programs(1) + block
@@ -59,18 +50,9 @@ def _block_candidates_kernel(
 
 @triton.jit
 def _merge_candidates_kernel(
-    values,
-    tokens,
-    peaks,
-    totals,
-    logprobs,
-    chosen,
-    num_blocks,
-    K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_NK: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    values, tokens, peaks, totals, logprobs, chosen, num_blocks,
+    K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_NK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """logprobs, chosen <- K largest of all blocks' x, minus log of the sum over blocks of total exp(peak)."""
     row = tl.program_id(0)
     block_N = tl.arange(0, BLOCK_N)

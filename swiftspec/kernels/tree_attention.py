@@ -8,8 +8,6 @@ Only blocks that reach beyond the prefix are masked: in those, rows see differen
 The split that arrives last merges all of them in their order, so the result does not depend on the order of arrival.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
@@ -18,14 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from swiftspec.kernels.runtime import (
-    FLOATS,
-    INTERPRETED,
-    check_dtype,
-    check_layout,
-    check_shape,
-    dot,
-)
+from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_dtype, check_layout, check_shape, dot
 
 __all__ = [
     "HEAD_DIMS",

@@ -4,8 +4,6 @@ Sources: DFlash, arXiv 2602.06036, and the checkpoints of its authors. DSpark (a
 of `speculators` can be planned for, but not run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +47,7 @@ class BlockSpec:
     gru_size: int = 0
 
     @classmethod
-    def from_directory(cls, directory: str | Path, *, runs: bool = True) -> BlockSpec:
+    def from_directory(cls, directory: str | Path, *, runs: bool = True) -> "BlockSpec":
         """Read config.json. ValueError names directory, field and value of what is missing or unsupported.
 
         runs: whether the engine has to run it, rather than a plan to count it.

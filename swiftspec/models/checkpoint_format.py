@@ -53,7 +53,10 @@ def stored_weights(directory: Path, values: Mapping[str, Any], spec: ModelSpec) 
     try:
         if not isinstance(found, dict):
             raise _error(_FIELD, found, "an object")
-        return _averaged(_scheme(found), spec)
+        method = found.get("quant_method") or ("modelopt" if found.get("quant_algo") else None)
+        if not isinstance(method, str) or method not in _READERS:
+            raise _error("quant_method", method, f"one of {', '.join(_READERS)}")
+        return _averaged(_READERS[method](found), spec)
     except ValueError as error:
         return StoredWeights(name="", objection=f"{path}: {error}")
 
@@ -151,13 +154,6 @@ def _aliased(name: str) -> str:
     return name
 
 
-def _scheme(found: Mapping[str, Any]) -> _Scheme:
-    method = found.get("quant_method") or ("modelopt" if found.get("quant_algo") else None)
-    if not isinstance(method, str) or method not in _READERS:
-        raise _error("quant_method", method, f"one of {', '.join(_READERS)}")
-    return _READERS[method](found)
-
-
 def _fp8(found: Mapping[str, Any]) -> _Scheme:
     block = found.get("weight_block_size") or [0, 0]
     if not isinstance(block, list) or len(block) != 2 or any(type(size) is not int or size < 0 for size in block):
@@ -197,13 +193,12 @@ def _compressed_tensors(found: Mapping[str, Any]) -> _Scheme:
     groups = found.get("config_groups")
     if not isinstance(groups, dict) or not groups or any(not isinstance(group, dict) for group in groups.values()):
         raise _error("config_groups", groups, "an object of groups")
-    formats = [(_format_of(group.get("weights")), _targets(group)) for group in groups.values()]
+    formats = list[tuple[Quantisation, _Names | None]]()
+    for group in groups.values():
+        targets = group.get("targets") or ["Linear"]
+        names = None if targets == ["Linear"] else _Names("targets", targets)
+        formats.append((_format_of(group.get("weights")), names))
     return _Scheme(formats=tuple(formats), kept=_Names("ignore", _list(found, "ignore")), has_head=True)
-
-
-def _targets(group: Mapping[str, Any]) -> _Names | None:
-    targets = group.get("targets") or ["Linear"]
-    return None if targets == ["Linear"] else _Names("targets", targets)
 
 
 def _format_of(weights: object) -> Quantisation:

@@ -37,16 +37,14 @@ class ConfigJson:
     def fail(self, field: str, value: object, expected: str) -> ValueError:
         return ValueError(f"{self.directory}: config.json {field} is {shown(value)}; expected {expected}")
 
-    def integer(
-        self,
-        field: str,
-        default: int | None = None,
-        *,
-        most: int = _MOST,
-        source: Mapping[str, Any] | None = None,
-    ) -> int:
+    def _value(self, field: str, default: object, source: Mapping[str, Any] | None = None) -> Any:
         value = (self.values if source is None else source).get(field)
-        value = default if value is None else value
+        return default if value is None else value
+
+    def integer(
+        self, field: str, default: int | None = None, *, most: int = _MOST, source: Mapping[str, Any] | None = None
+    ) -> int:
+        value = self._value(field, default, source)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.fail(field, value, "a positive integer")
         if value > most:
@@ -55,19 +53,17 @@ class ConfigJson:
 
     def count(self, field: str, *, source: Mapping[str, Any] | None = None) -> int:
         """An integer that may be zero, or left out, which is the same."""
-        value = (self.values if source is None else source).get(field)
-        return 0 if value is None or (type(value) is int and value == 0) else self.integer(field, source=source)
+        value = self._value(field, 0, source)
+        return 0 if type(value) is int and value == 0 else self.integer(field, source=source)
 
     def number(self, field: str, default: float | None = None, *, source: Mapping[str, Any] | None = None) -> float:
-        value = (self.values if source is None else source).get(field)
-        value = default if value is None else value
+        value = self._value(field, default, source)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= _MOST_NUMBER:
             raise self.fail(field, value, "a positive number")
         return float(value)
 
     def flag(self, field: str, default: bool) -> bool:
-        value = self.values.get(field)
-        value = default if value is None else value
+        value = self._value(field, default)
         if not isinstance(value, bool):
             raise self.fail(field, value, "true or false")
         return value

@@ -1,7 +1,5 @@
 """Layouts of a model on the devices of a group: attention in data parallel or divided, experts by width or whole."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
@@ -37,7 +35,7 @@ class DeviceLayout:
             raise FieldError("layout", self, expected)
 
     @classmethod
-    def parse(cls, text: str) -> DeviceLayout:
+    def parse(cls, text: str) -> "DeviceLayout":
         """From `dp2tp4ep8`, of which dp or tp has to be there. ValueError for anything else."""
         found = re.fullmatch(r"(?=dp|tp)(?:dp(\d{1,4}))?(?:tp(\d{1,4}))?(?:ep(\d{1,4}))?", text.strip().lower())
         if found is None:

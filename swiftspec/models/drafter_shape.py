@@ -32,8 +32,11 @@ class DrafterShape(NamedTuple):
     @classmethod
     def of(cls, directory: Path, drafter: Drafter, target: ModelSpec) -> "DrafterShape":
         """As its config.json has it. ValueError, naming field and value, if it is another target's."""
-        if drafter is Drafter.MTP:
-            return cls._of_mtp(directory, target)
+        if drafter is Drafter.MTP:  # a layer like the target's last one, by itself or in the target's checkpoint
+            own = drafter_layers(directory)
+            if own.num_layers != 1:
+                check_equal(directory, "num_hidden_layers", own.num_layers, target.num_layers, "number of layers")
+            return cls.named(HEADS[Drafter.MTP], target)
         known = (HEADS | UNNAMED_HEADS)[drafter]
         if known.kind is DraftKind.BLOCK and drafter is not Drafter.P_EAGLE:
             block = BlockSpec.from_directory(directory, runs=False)
@@ -57,14 +60,6 @@ class DrafterShape(NamedTuple):
         return cls(
             spec=head.spec(target), products=tuple(head.products(target)), feature_bytes=head.feature_bytes(target)
         )
-
-    @classmethod
-    def _of_mtp(cls, directory: Path, target: ModelSpec) -> "DrafterShape":
-        """A layer like the target's last one, in a directory of its own or in the target's checkpoint."""
-        own = drafter_layers(directory)
-        if own.num_layers != 1:
-            check_equal(directory, "num_hidden_layers", own.num_layers, target.num_layers, "number of layers")
-        return cls.named(HEADS[Drafter.MTP], target)
 
 
 def _products(known: Head, num_features: int, target: ModelSpec) -> tuple[Product, ...]:

@@ -215,23 +215,18 @@ def _llama4_network(config: LayerConfig, index: int) -> FeedForward:
     return Experts(num_experts=total, num_active=active, size=size, shared_size=size)
 
 
-def _shares_indexer(config: LayerConfig) -> bool:
-    """Whether a layer reads the tokens that the indexer of an earlier one selected, as most of GLM-5.2's do."""
-    kind = config.values.get("indexer_types")
-    if kind not in (None, "full", "shared"):
-        raise config.fail("indexer_types", kind, "full or shared for every layer")
-    return bool(kind == "shared")
-
-
 def _latent(config: LayerConfig, index: int) -> LatentAttention:
     del index
     indexer = None
     if config.count("index_topk"):
+        kind = config.values.get("indexer_types")
+        if kind not in (None, "full", "shared"):
+            raise config.fail("indexer_types", kind, "full or shared for every layer")
         indexer = Indexer(
             num_heads=config.integer("index_n_heads"),
             head_dim=config.integer("index_head_dim"),
             num_tokens=config.integer("index_topk"),
-            is_shared=_shares_indexer(config),
+            is_shared=kind == "shared",  # the tokens that an earlier layer selected, as in most of GLM-5.2
         )
     return LatentAttention(
         num_heads=config.integer("num_attention_heads"),
@@ -268,16 +263,13 @@ def _qwen_hybrid(config: LayerConfig, index: int) -> Attention:
 def _kimi_hybrid(config: LayerConfig, index: int) -> Attention:
     """Kimi delta attention, and latent attention in the layers that are listed, counted from 1."""
     linear = config.values.get("linear_attn_config")
-    listed = linear.get("full_attn_layers") if isinstance(linear, dict) else None
-    if (
-        not isinstance(linear, dict)
-        or not isinstance(listed, list)
-        or len(listed) > config.integer("num_hidden_layers")
-    ):
+    found = linear if isinstance(linear, dict) else {}
+    listed = found.get("full_attn_layers")
+    if not isinstance(listed, list) or len(listed) > config.integer("num_hidden_layers"):
         raise config.fail("linear_attn_config", linear, "an object with full_attn_layers, at most all of them")
     if index + 1 in listed:
         return _latent(config, index)
-    own = LayerConfig(config.directory, linear)
+    own = LayerConfig(config.directory, found)
     heads, head_dim = own.integer("num_heads"), own.integer("head_dim")
     return LinearAttention(
         kind="kda",
@@ -305,17 +297,14 @@ def _mixture(*sizes: str) -> Callable[[LayerConfig, int], FeedForward]:
         width = config.integer(config.present(sizes))
         active, total = (config.integer(config.present(fields)) for fields in (_ACTIVE, _EXPERTS))
         if active > total:
-            raise config.fail(
-                config.present(_ACTIVE), active, f"at most the {total} experts of {config.present(_EXPERTS)}"
-            )
-        shared = config.count(config.present(_SHARED)) * width
+            expected = f"at most the {total} experts of {config.present(_EXPERTS)}"
+            raise config.fail(config.present(_ACTIVE), active, expected)
+        shared = config.count("shared_expert_intermediate_size") + config.count("shared_intermediate_size")
         return Experts(
             num_experts=total,
             num_active=active,
             size=width,
-            shared_size=shared
-            + config.count("shared_expert_intermediate_size")
-            + config.count("shared_intermediate_size"),
+            shared_size=config.count(config.present(_SHARED)) * width + shared,
             latent_size=config.count("routed_expert_hidden_size"),
         )
 

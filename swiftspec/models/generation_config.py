@@ -1,7 +1,5 @@
 """generation_config.json of a model directory: the ends of its outputs, and how its publisher would have it sampled."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Self

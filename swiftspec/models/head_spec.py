@@ -5,8 +5,6 @@ layout (config.json of a Llama model) and in that of `speculators`; MTP, DeepSee
 2401.15077) and P-EAGLE (arXiv 2602.01469) can be planned for, but not run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,6 @@ from swiftspec.models.spec import ModelSpec
 
 __all__ = ["HeadSpec", "check_equal", "drafter_layers", "inflated_layers"]
 
-_NUM_EAGLE3_LAYERS = 3
 _RUNNABLE = (Drafter.EAGLE3, Drafter.MTP)
 _PLANNED = (*_RUNNABLE, Drafter.EAGLE, Drafter.P_EAGLE)
 # What a config.json may ask for and this version does not compute.
@@ -54,7 +51,7 @@ class HeadSpec:
     norm_before_residual: bool
 
     @classmethod
-    def from_directory(cls, directory: str | Path, *, runs: bool = True) -> HeadSpec:
+    def from_directory(cls, directory: str | Path, *, runs: bool = True) -> "HeadSpec":
         """Read config.json. ValueError names directory, field and value of what is missing or unsupported.
 
         runs: whether the engine has to run it, rather than a plan to count it.
@@ -82,11 +79,6 @@ class HeadSpec:
             draft_vocab_size=config.integer("draft_vocab_size", spec.vocab_size),
             norm_before_residual=config.flag("norm_before_residual", False),
         )
-
-    @property
-    def num_hidden_states(self) -> int:
-        """Hidden states of the target that it reads for a token."""
-        return len(self.feature_layers) or _NUM_EAGLE3_LAYERS
 
     @property
     def untied_layer(self) -> ModelSpec:

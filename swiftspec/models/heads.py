@@ -34,26 +34,24 @@ class Head:
 
     num_features: hidden states of the target that are read for each token, side by side, and its embedding if it is
         among them.
-    num_hidden_states: hidden states alone: what goes to a head with devices of its own.
+    reads_embedding: whether it is, through the same product.
     is_own_layer: whether its layer is like the target's last one, experts included, rather than a dense one of its
         width.
     is_doubled: whether the first layer reads the token's embedding beside its features.
     most_tokens: vocabulary of its answers, where it is smaller than the target's.
     markov_rank, gru_size: rank of the product that corrects each position of a block by the token before it, and width
         of the recurrence over all tokens before, which it then reads beside the hidden state; 0 without one.
-    source: where these facts are from.
     """
 
     kind: DraftKind
     num_layers: int
     num_features: int
-    num_hidden_states: int
+    reads_embedding: bool = False
     is_own_layer: bool = False
     is_doubled: bool = False
     most_tokens: int | None = None
     markov_rank: int = 0
     gru_size: int = 0
-    source: str
 
     def spec(self, target: ModelSpec) -> ModelSpec:
         """Its shape with this target."""
@@ -70,7 +68,7 @@ class Head:
 
     def feature_bytes(self, target: ModelSpec) -> int:
         """Bytes of the hidden states of one token, in bf16: what goes to a head with devices of its own."""
-        return BF16_BYTES * self.num_hidden_states * target.hidden_size
+        return BF16_BYTES * (self.num_features - self.reads_embedding) * target.hidden_size
 
     def products(self, target: ModelSpec) -> Iterator[Product]:
         """Products of its forwards beside those of its layers.
@@ -90,63 +88,21 @@ class Head:
 
 
 HEADS = {
-    "eagle3": Head(
-        kind=DraftKind.HEAD,
-        num_layers=1,
-        num_features=3,
-        num_hidden_states=3,
-        is_doubled=True,
-        most_tokens=32000,
-        source="EAGLE-3 (arXiv 2503.01840) and the configurations of its authors' heads",
-    ),
-    "mtp": Head(
-        kind=DraftKind.HEAD,
-        num_layers=1,
-        num_hidden_states=1,
-        num_features=2,  # the embedding and the last hidden state go through one product
-        is_own_layer=True,
-        source="DeepSeek-V3 (arXiv 2412.19437), section 2.2",
-    ),
-    "p-eagle": Head(
-        kind=DraftKind.BLOCK,
-        num_layers=4,
-        num_features=3,
-        num_hidden_states=3,
-        is_doubled=True,
-        source="P-EAGLE (arXiv 2602.01469)",
-    ),
-    "dflash": Head(
-        kind=DraftKind.BLOCK,
-        num_layers=5,
-        num_features=5,
-        num_hidden_states=5,
-        source="DFlash (arXiv 2602.06036)",
-    ),
-    "dspark": Head(
-        kind=DraftKind.BLOCK,
-        num_layers=5,
-        num_features=5,
-        num_hidden_states=5,
-        markov_rank=256,
-        source="DSpark (arXiv 2607.05147)",
-    ),
+    # EAGLE-3 (arXiv 2503.01840) and the configurations of its authors' heads.
+    "eagle3": Head(kind=DraftKind.HEAD, num_layers=1, num_features=3, is_doubled=True, most_tokens=32000),
+    # DeepSeek-V3 (arXiv 2412.19437), section 2.2.
+    "mtp": Head(kind=DraftKind.HEAD, num_layers=1, num_features=2, reads_embedding=True, is_own_layer=True),
+    # P-EAGLE (arXiv 2602.01469).
+    "p-eagle": Head(kind=DraftKind.BLOCK, num_layers=4, num_features=3, is_doubled=True),
+    # DFlash (arXiv 2602.06036).
+    "dflash": Head(kind=DraftKind.BLOCK, num_layers=5, num_features=5),
+    # DSpark (arXiv 2607.05147).
+    "dspark": Head(kind=DraftKind.BLOCK, num_layers=5, num_features=5, markov_rank=256),
 }
 # Heads that are planned from their own config.json only.
 UNNAMED_HEADS = {
-    "eagle": Head(
-        kind=DraftKind.HEAD,
-        num_layers=1,
-        num_features=2,  # the embedding and the last hidden state
-        num_hidden_states=1,
-        source="EAGLE (arXiv 2401.15077), section 4.1",
-    ),
-    "domino": Head(
-        kind=DraftKind.BLOCK,
-        num_layers=5,
-        num_features=5,
-        num_hidden_states=5,
-        markov_rank=256,
-        gru_size=1024,
-        source="sgl-project/SpecForge, configs/qwen3-8b-domino.json and specforge/modeling/draft/domino.py at a6b6b02",
-    ),
+    # EAGLE (arXiv 2401.15077), section 4.1.
+    "eagle": Head(kind=DraftKind.HEAD, num_layers=1, num_features=2, reads_embedding=True),
+    # sgl-project/SpecForge, configs/qwen3-8b-domino.json and specforge/modeling/draft/domino.py at a6b6b02.
+    "domino": Head(kind=DraftKind.BLOCK, num_layers=5, num_features=5, markov_rank=256, gru_size=1024),
 }

@@ -1,7 +1,5 @@
 """Shape to which a model is expanded without changing its output."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Final
@@ -58,7 +56,7 @@ class Inflation:
         return ",".join(f"{name}={value}" for name, value in given.items() if value is not None)
 
     @classmethod
-    def parse(cls, text: str) -> Inflation:
+    def parse(cls, text: str) -> "Inflation":
         """Read `layers=24,hidden=1024`. ValueError names the key and value that do not fit."""
         names = [field.name for field in dataclasses.fields(cls)]
         values: dict[str, int] = {}

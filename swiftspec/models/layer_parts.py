@@ -5,8 +5,6 @@ devices holds of it. Sources: multi-head latent attention and routed experts, De
 attention, DeepSeek-V3.2; the gated delta rule, arXiv 2412.06464; Kimi delta attention, arXiv 2510.26692.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 
@@ -88,7 +86,7 @@ class GroupedAttention(_Part):
         whole_kv_heads = self.num_kv_heads % degree == 0 or degree % self.num_kv_heads == 0
         return whole_kv_heads and not self.num_heads % degree
 
-    def divided(self, degree: int) -> GroupedAttention:
+    def divided(self, degree: int) -> "GroupedAttention":
         return dataclasses.replace(
             self, num_heads=self.num_heads // degree, num_kv_heads=max(1, self.num_kv_heads // degree)
         )
@@ -154,7 +152,7 @@ class LatentAttention(_Part):
     def fits(self, degree: int) -> bool:
         return not self.num_heads % degree
 
-    def divided(self, degree: int) -> LatentAttention:
+    def divided(self, degree: int) -> "LatentAttention":
         return dataclasses.replace(self, num_heads=self.num_heads // degree)
 
 
@@ -202,7 +200,7 @@ class LinearAttention(_Part):
     def fits(self, degree: int) -> bool:
         return not self.num_key_heads % degree and not self.num_value_heads % degree
 
-    def divided(self, degree: int) -> LinearAttention:
+    def divided(self, degree: int) -> "LinearAttention":
         return dataclasses.replace(
             self, num_key_heads=self.num_key_heads // degree, num_value_heads=self.num_value_heads // degree
         )
@@ -220,7 +218,7 @@ class DenseNetwork(_Part):
     def fits(self, degree: int) -> bool:
         return not self.size % degree
 
-    def divided(self, degree: int) -> DenseNetwork:
+    def divided(self, degree: int) -> "DenseNetwork":
         return DenseNetwork(size=padded_columns(self.size, degree))
 
 
@@ -275,7 +273,7 @@ class Experts:
     def fits(self, degree: int) -> bool:
         return not (self.num_experts if self.is_divided_whole else self.size) % degree
 
-    def divided(self, degree: int, of_rank: int) -> Experts:
+    def divided(self, degree: int, of_rank: int) -> "Experts":
         """Over so many devices. of_rank: those that divide the shared ones, as they do attention."""
         return dataclasses.replace(self, num_devices=self.num_devices * degree, num_sharing=self.num_sharing * of_rank)
 

@@ -1,7 +1,5 @@
 """Rotary position embedding as a config.json has it: its base, how it is stretched, and the context that this gives."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -41,7 +39,7 @@ class RopeScaling:
         """One of the further numbers; None if it is not stated, or 0, which stands for that, too."""
         return dict(self.others).get(name, (0.0,))[0] or None
 
-    def within(self, max_position: int) -> RopeScaling:
+    def within(self, max_position: int) -> "RopeScaling":
         """The same with its original context known: the stated one, or the model's, which dynamic scaling goes by."""
         if self.kind == "dynamic" or (self.kind == "yarn" and not self.original_max_position):
             return replace(self, original_max_position=max_position)

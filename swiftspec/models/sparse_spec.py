@@ -3,8 +3,6 @@
 It is for planning: the engine runs the layers of `ModelSpec`, dense or with experts.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -38,7 +36,7 @@ class SparseSpec(ModelSpec):
             raise ValueError(f"layers has {len(self.layers)}; expected num_layers, {self.num_layers}")
 
     @classmethod
-    def of_alike(cls, spec: ModelSpec, windows: Sequence[int] = ()) -> SparseSpec:
+    def of_alike(cls, spec: ModelSpec, windows: Sequence[int] = ()) -> "SparseSpec":
         """The same for a model of usual attention, dense or with experts, whose layers are alike but for their windows.
 
         windows: latest tokens that each layer reads; 0 for all.
@@ -55,7 +53,7 @@ class SparseSpec(ModelSpec):
         return cls.with_layers(spec, tuple(layers))
 
     @classmethod
-    def with_layers(cls, spec: ModelSpec, layers: tuple[Layer, ...]) -> SparseSpec:
+    def with_layers(cls, spec: ModelSpec, layers: tuple[Layer, ...]) -> "SparseSpec":
         """A model of these layers, and else as `spec`."""
         return cls(**{field.name: getattr(spec, field.name) for field in dataclasses.fields(ModelSpec)}, layers=layers)
 
@@ -107,7 +105,7 @@ class SparseSpec(ModelSpec):
         norms = (2 * self.num_layers + 1) * self.hidden_size
         return self.matrix_parameters + routers + embeddings + norms
 
-    def of_layers(self, first: int, last: int) -> SparseSpec:
+    def of_layers(self, first: int, last: int) -> "SparseSpec":
         chosen = self.layers[first:last]
         return dataclasses.replace(
             self, layers=chosen, experts=experts_of(chosen), num_layers=len(chosen), num_mtp_layers=0
@@ -149,7 +147,7 @@ class SparseSpec(ModelSpec):
             return f"the {part.size} neurons of an expert cannot be divided by {degree}"
         return None
 
-    def divided(self, degree: int) -> SparseSpec:
+    def divided(self, degree: int) -> "SparseSpec":
         """Shape of what one of `degree` devices holds. ValueError if they cannot divide it."""
         if (objection := self.objection(degree)) is not None:
             raise ValueError(f"degree is {degree}; {objection}")
@@ -163,7 +161,7 @@ class SparseSpec(ModelSpec):
 
     def with_parts(
         self, attention: Callable[[Attention], Attention], feed_forward: Callable[[FeedForward], FeedForward]
-    ) -> SparseSpec:
+    ) -> "SparseSpec":
         """The same with other parts in place of each."""
         changed = {  # a model has many layers of few kinds
             layer: Layer(

@@ -3,8 +3,6 @@
 Standard library, numpy and pydantic only: planning must work on a machine without torch.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -96,12 +94,12 @@ class ModelSpec:
     stored: StoredWeights | None = None
 
     @classmethod
-    def from_directory(cls, directory: str | Path) -> ModelSpec:
+    def from_directory(cls, directory: str | Path) -> "ModelSpec":
         """Read config.json. ValueError names directory, field and value of what is missing or unsupported."""
         return _Config.read(Path(directory)).spec()
 
     @classmethod
-    def from_config(cls, values: Mapping[str, Any], *, source: str, runs: bool = True) -> ModelSpec:
+    def from_config(cls, values: Mapping[str, Any], *, source: str, runs: bool = True) -> "ModelSpec":
         """The shape from the values of a config.json; `source` names their origin in errors.
 
         runs: whether the engine has to run it. A plan needs the shape only, and takes windows from the config.json.
@@ -116,15 +114,15 @@ class ModelSpec:
                 "reads hidden states"
             )
 
-    def one_layer(self) -> ModelSpec:
+    def one_layer(self) -> "ModelSpec":
         """The shape of its last layer, alone."""
         return self.of_layers(self.num_layers - 1, self.num_layers)
 
-    def of_layers(self, first: int, last: int) -> ModelSpec:
+    def of_layers(self, first: int, last: int) -> "ModelSpec":
         """The shape of its layers from `first` to before `last`, alone."""
         return dataclasses.replace(self, num_layers=last - first, num_mtp_layers=0)
 
-    def dense_layer(self) -> ModelSpec:
+    def dense_layer(self) -> "ModelSpec":
         """A dense layer as wide as this model."""
         return self.one_layer()
 
@@ -156,13 +154,8 @@ class ModelSpec:
     @property
     def matrix_parameters(self) -> int:
         """Weights of all layers' projections: attention and feed-forward, without biases and norms."""
-        return (
-            self.attention_parameters + self.num_layers * self._networks * 3 * self.hidden_size * self.intermediate_size
-        )
-
-    @property
-    def _networks(self) -> int:
-        return self.experts.num_experts if self.experts else 1
+        networks = self.num_layers * (self.experts.num_experts if self.experts else 1)
+        return self.attention_parameters + networks * 3 * self.hidden_size * self.intermediate_size
 
     @property
     def expert_parameters(self) -> int:

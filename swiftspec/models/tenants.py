@@ -3,8 +3,6 @@
 Adapters are of LoRA, as PEFT writes them: a folder with adapter_config.json and adapter_model.safetensors.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import sys
@@ -50,7 +48,7 @@ class Adapter:
     scale: float
 
     @classmethod
-    def read(cls, directory: Path) -> Adapter:
+    def read(cls, directory: Path) -> "Adapter":
         """Read adapter_config.json. ValueError names the file and the field that is missing or unsupported."""
         path = directory / _CONFIG
         values = read_foreign_json(path)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from swiftspec.policies.base import TargetOnly
-from swiftspec.policies.effects import Commit, KeepKV, Prefill, Program, Role, Row, target_forward
+from swiftspec.policies.effects import Commit, KeepKV, Prefill, Program, Role, Row, TargetForward
 from swiftspec.policies.request import Request
 
 __all__ = ["Autoregressive"]
@@ -36,5 +36,5 @@ def _decode(request: Request) -> Program:
         if finished:
             return
         position = len(request.prompt) + num_generated
-        (token,) = yield from target_forward((Row(token, position, 0),))
+        (token,) = yield from TargetForward((Row(token, position, 0),))
         yield KeepKV(Role.TARGET, (0,), 1)

@@ -1,9 +1,11 @@
 """Interface of a policy: the programs that drivers run, and the shapes that the planner searches."""
 
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol, cast
+from itertools import product
+from typing import Any, ClassVar, TypeVar, cast
 
 from swiftspec.errors import FieldError
 from swiftspec.policies.effects import Program, Role
@@ -26,6 +28,7 @@ __all__ = [
     "lacks_mask",
     "sends_features",
     "shape_of",
+    "shapes",
 ]
 
 
@@ -54,188 +57,142 @@ class DraftKind(StrEnum):
         return self in (DraftKind.HEAD, DraftKind.BLOCK)
 
 
-class Policy(Protocol):
-    """A frozen dataclass whose fields are the shape (rows, expansions, capacities); stateless between requests."""
+class Policy(ABC):
+    """A frozen dataclass whose fields are the shape (rows, expansions, capacities); stateless between requests.
 
+    Defaults are those of a policy that drafts while the target verifies. Policies override what differs.
+    """
+
+    __slots__ = ()
     name: ClassVar[str]
     layout: ClassVar[Layout]
-    drafts: ClassVar[frozenset[DraftKind]]  # kinds of draft that its programs work with; any without a draft model
-    fuzzy: ClassVar[bool]  # drafts by fuzzy forwards
-    exits: ClassVar[bool]  # verifies in two halves
-    drafts_from_text: ClassVar[bool]  # of the request, or of earlier outputs: some rounds need no draft model
+    # Kinds of draft that its programs work with; any without a draft model. A parallel draft guesses the next token as
+    # a serial one does.
+    drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.SERIAL, DraftKind.PARALLEL})
+    fuzzy: ClassVar[bool] = False  # drafts by fuzzy forwards
+    exits: ClassVar[bool] = False  # verifies in two halves
+    drafts_from_text: ClassVar[bool] = False  # of the request, or of earlier outputs: some rounds need no draft model
     # A verification may be answered for its first rows only. If co-located: the draft first reads the prompt, by
     # `read_unread`, so that a control may begin the program on a text that the draft has read (see `steered`).
-    elastic: ClassVar[bool]
-    plain: ClassVar[bool]  # drafts nothing: what speculation is compared with
+    elastic: ClassVar[bool] = False
+    plain: ClassVar[bool] = False  # drafts nothing: what speculation is compared with
     # Batches of the running requests that are verified in turn: while one is, the draft works for the others.
-    num_batches: ClassVar[int]
+    num_batches: ClassVar[int] = 1
     # The draft grows a tree over several rounds. What is verified depends on all that was drawn, so sampled output
     # follows the target's draws, whatever the acceptance method.
-    keeps_tree: ClassVar[bool]
-    searched: ClassVar[bool]  # by a plan that names no policy; not if it was never near the best, see docs/policies.md
-
-    def __hash__(self) -> int:
-        """Equal shapes are equal keys."""
+    keeps_tree: ClassVar[bool] = False
+    # By a plan that names no policy; not if it was never near the best, see docs/policies.md.
+    searched: ClassVar[bool] = True
 
     @property
+    @abstractmethod
     def target_rows(self) -> int:
         """Most rows of one verification: the tree slots that the target's cache needs."""
 
     @property
+    @abstractmethod
     def draft_rows(self) -> int:
         """Most draft tree slots in use at once; 0 without a draft."""
 
     @property
     def target_groups(self) -> int:
         """Equal device groups that run the target's program, each with a copy of the target; 1, except for DSI."""
+        return 1
 
     @property
+    @abstractmethod
     def verifies_trees(self) -> bool:
         """Whether a row of a verification may have several children. Layers that keep a state compute chains only."""
 
     @property
     def chain_tokens(self) -> int:
         """Draft tokens of the chain that a round verifies; 0 for a tree, and where their number is not of the shape."""
+        return 0
 
     @property
     def expand_rows(self) -> int:
         """Most rows of one draft forward in normal operation; 0 without a draft."""
+        return 2  # a hit after the whole chain: its last token and the bonus token
 
     @property
     def num_candidates(self) -> int:
         """Most children of a node."""
+        return 1
 
     @property
     def serial_forwards(self) -> int:
         """Draft forwards that every round waits for; 0 where drafting overlaps verification."""
+        return 0
 
     @property
     def draft_levels(self) -> int:
         """Levels below the root that a round's serial forwards reach, where it waits for any; at least 1."""
+        return max(1, self.serial_forwards, self.chain_tokens)
 
     @property
     def earlier_outputs(self) -> int:
         """Most outputs of earlier requests that it searches; 0 if none."""
+        return 0
 
     @property
     def max_tree_depth(self) -> int:
         """Most tokens of a match and its continuation in these outputs; 0 if it searches none."""
+        return 0
 
+    @abstractmethod
     def programs(self, request: Request) -> Mapping[Role, Program]:
         """The role programs of one request; a co-located policy's single program runs as the target."""
 
     @classmethod
+    @abstractmethod
     def search_space(cls) -> Iterator["Policy"]:
         """The shapes a planner tries."""
 
     def load_variants(self) -> Iterator["Policy"]:
         """This shape with what only pays where requests wait for each other."""
+        yield from ()
 
     @classmethod
     def host_shapes(cls) -> Iterator["Policy"]:
         """The shapes that a profile runs for what programs take between forwards, by the policy and its size."""
-
-
-class _Chain(Protocol):
-    @property
-    def num_draft_tokens(self) -> int: ...
-
-
-class _Tree(Protocol):
-    @property
-    def verify_rows(self) -> int: ...
-
-
-class _Policy(Protocol):
-    @property
-    def chain_tokens(self) -> int: ...
-
-    @property
-    def serial_forwards(self) -> int: ...
-
-
-class Shape:
-    """Defaults for a policy that drafts while the target verifies. Policies override what differs."""
-
-    __slots__ = ()
-    # A parallel draft guesses the next token as a serial one does.
-    drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.SERIAL, DraftKind.PARALLEL})
-    fuzzy: ClassVar[bool] = False
-    exits: ClassVar[bool] = False
-    drafts_from_text: ClassVar[bool] = False
-    elastic: ClassVar[bool] = False
-    plain: ClassVar[bool] = False
-    num_batches: ClassVar[int] = 1
-    keeps_tree: ClassVar[bool] = False
-    searched: ClassVar[bool] = True
-
-    def load_variants(self) -> Iterator[Any]:
-        yield from ()
-
-    @classmethod
-    def host_shapes(cls) -> Iterator[Any]:
         yield cls()
 
-    @property
-    def chain_tokens(self) -> int:
-        return 0
 
-    @property
-    def target_groups(self) -> int:
-        return 1
-
-    @property
-    def expand_rows(self) -> int:
-        return 2  # a hit after the whole chain: its last token and the bonus token
-
-    @property
-    def num_candidates(self) -> int:
-        return 1
-
-    @property
-    def serial_forwards(self) -> int:
-        return 0
-
-    @property
-    def draft_levels(self: "_Policy") -> int:
-        return max(1, self.serial_forwards, self.chain_tokens)
-
-    @property
-    def earlier_outputs(self) -> int:
-        return 0
-
-    @property
-    def max_tree_depth(self) -> int:
-        return 0
+Shape = Policy  # as policies of other packages call it
 
 
-class ChainShape(Shape):
+class ChainShape(Policy):
     """Defaults for a policy whose rounds verify a chain of `num_draft_tokens` tokens, a field of its shape."""
 
     __slots__ = ()
     verifies_trees: ClassVar[bool] = False
+    num_draft_tokens: int
+
+    def __post_init__(self) -> None:
+        check_shape(self, num_draft_tokens=1)
 
     @property
-    def chain_tokens(self: "_Chain") -> int:
+    def chain_tokens(self) -> int:
         return self.num_draft_tokens
 
     @property
-    def target_rows(self: "_Chain") -> int:
+    def target_rows(self) -> int:
         return self.num_draft_tokens + 1
 
 
-class TreeShape(Shape):
+class TreeShape(Policy):
     """Defaults for a policy whose rounds verify a tree of at most `verify_rows` nodes, a field of its shape."""
 
     __slots__ = ()
     verifies_trees: ClassVar[bool] = True
+    verify_rows: int
 
     @property
-    def target_rows(self: "_Tree") -> int:
+    def target_rows(self) -> int:
         return self.verify_rows
 
 
-class TargetOnly(Shape):
+class TargetOnly(Policy):
     """Defaults for a policy without a draft model."""
 
     __slots__ = ()
@@ -247,6 +204,15 @@ class TargetOnly(Shape):
     @property
     def verifies_trees(self) -> bool:
         return False
+
+
+_AnyPolicy = TypeVar("_AnyPolicy", bound=Policy)
+
+
+def shapes(cls: type[_AnyPolicy], **values: Iterable[Value]) -> Iterator[_AnyPolicy]:
+    """All shapes that have one of the values in each of these fields, which change the faster the later they come."""
+    for chosen in product(*values.values()):
+        yield cls(**dict(zip(values, chosen, strict=True)))
 
 
 def shape_of(policy: Policy) -> dict[str, Value]:

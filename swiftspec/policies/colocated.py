@@ -14,9 +14,9 @@ from swiftspec.policies.effects import (
     Role,
     Subprogram,
     Subtree,
+    TargetForward,
     prefill,
     read_unread,
-    target_forward,
 )
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
@@ -52,7 +52,7 @@ def colocated_round(request: Request, subtree: Subtree, log_probs: tuple[float, 
 
     log_probs: as of a `TargetForward`.
     """
-    choices = yield from target_forward(subtree.rows(), () if request.ratio_tested else log_probs)
+    choices = yield from TargetForward(subtree.rows(), () if request.ratio_tested else log_probs)
     path, verified = follow(subtree, choices)
     tokens, finished = request.clip(verified, num_generated=subtree.position - request.root_position)
     yield Commit(tokens)

@@ -45,8 +45,9 @@ def field_types(cls: type[Policy]) -> dict[str, Any]:
 def _of_class(name: str, cls: Any) -> Iterator[str]:
     if not isinstance(cls, type) or not is_dataclass(cls) or not cast(Any, cls).__dataclass_params__.frozen:
         yield "is not a frozen dataclass"
+    missing = getattr(cls, "__abstractmethods__", ())
     for member in (*Policy.__annotations__, *(member for member in vars(Policy) if not member.startswith("_"))):
-        if not hasattr(cls, member):
+        if member in missing or not hasattr(cls, member):
             yield f"has no {member}"
     if cls.name != name or not name.isidentifier():
         yield f"has the name {cls.name!r}; expected that of its entry point, of letters, digits and underscores"

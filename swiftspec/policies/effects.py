@@ -7,7 +7,7 @@ engine's. No torch, SimPy, socket, clock or randomness may enter this package.
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from swiftspec.policies.tree import Candidates, Row, Subtree
 
@@ -40,18 +40,10 @@ __all__ = [
     "TargetForward",
     "Verdict",
     "as_verdict",
-    "choose",
-    "clock",
-    "draft_forward",
-    "poll",
     "prefill",
     "read_unread",
-    "receive",
     "receive_subtree",
     "receive_verdict",
-    "target_exit",
-    "target_finish",
-    "target_forward",
 ]
 
 
@@ -97,6 +89,19 @@ class PeerError(RuntimeError):
     """The peer broke the protocol."""
 
 
+_Answer = TypeVar("_Answer")
+
+
+class _Asks(Generic[_Answer]):
+    """An effect whose answer has a type: `answer = yield from effect`."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Generator[Any, Any, _Answer]:
+        answer: _Answer = yield self
+        return answer
+
+
 @dataclass(frozen=True, slots=True)
 class Prefill:
     """Put tokens into a role's prefix. Answer: the target's choice after the last one; None for a draft.
@@ -120,10 +125,10 @@ class Prefill:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftForward:
+class DraftForward(_Asks[tuple[Candidates, ...]]):
     """One forward of the draft. Answer: a `Candidates` of `num_candidates` tokens per row.
 
-    `fuzzy`: layers in groups that share an input (see `easyspec`); answer and KV are approximate. `level`: which of its
+    `fuzzy`: layers in groups that share an input (see `eagle2`); answer and KV are approximate. `level`: which of its
     round's draft forwards this is, from 1, if the round can do without; the answer may then be `()`: it was not
     computed, and nothing more is to be drafted in this round. 0 if it has to be computed. `is_guess`: the candidates
     only tell what the target may choose; none of them is drafted here.
@@ -137,7 +142,7 @@ class DraftForward:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetForward:
+class TargetForward(_Asks[tuple[int, ...]]):
     """One forward of the target. Answer: the target's own next token per row (greedy, or drawn).
 
     `log_probs`: of the paths to the rows after the first one, as the draft sees them, if it is known.
@@ -148,7 +153,7 @@ class TargetForward:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetExit:
+class TargetExit(_Asks[tuple[Candidates, ...]]):
     """The first half of the target's layers. Answer: a `Candidates` of `num_candidates` per row, from that half.
 
     Only its `TargetFinish` may use the target next.
@@ -159,12 +164,12 @@ class TargetExit:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetFinish:
+class TargetFinish(_Asks[tuple[int, ...]]):
     """The second half, for the rows of the preceding `TargetExit`. Answer: as for a `TargetForward`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choose:
+class Choose(_Asks[tuple[int, ...]]):
     """The target's choices after the rows of the preceding `TargetForward` again: what was drafted after them is known.
 
     Only for a request that is `ratio_tested`. `drafted`: tokens after each row. Answer: as of the forward, whose own
@@ -192,7 +197,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Receive:
+class Receive(_Asks[Message]):
     """Wait for a peer's next message. Answer: the message; None if none comes within `within_s` seconds."""
 
     peer: int = 0
@@ -200,14 +205,14 @@ class Receive:
 
 
 @dataclass(frozen=True, slots=True)
-class Poll:
+class Poll(_Asks[Message | None]):
     """Look for a peer's next message without waiting. Answer: the message, or None."""
 
     peer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(_Asks[float]):
     """Read the driver's clock. Answer: seconds; only differences are meaningful."""
 
 
@@ -230,19 +235,15 @@ class ForwardKind(StrEnum):
 Forward = Prefill | DraftForward | TargetForward | TargetExit | TargetFinish
 Effect = Forward | Choose | KeepKV | Send | Receive | Poll | Clock | Commit
 
-_Answer = TypeVar("_Answer")
-# A program is sent values whose type depends on the effect yielded, which generator types cannot express; these
-# wrappers can.
+# A program is sent values whose type depends on the effect yielded, which generator types cannot express.
 Subprogram = Generator[Effect, Any, _Answer]
 Program = Subprogram[None]
 
 
-def prefill(role: Role, tokens: tuple[int, ...]) -> Subprogram[int | None]:
-    """Prefill, typed. An empty prompt yields no effect."""
-    if not tokens:
-        return None
-    choice: int | None = yield Prefill(role, tokens)
-    return choice
+def prefill(role: Role, tokens: tuple[int, ...]) -> Subprogram[None]:
+    """Put tokens into a role's empty prefix, if there are any."""
+    if tokens:
+        yield Prefill(role, tokens)
 
 
 def read_unread(unread: list[int], position: int) -> Subprogram[bool]:
@@ -258,56 +259,6 @@ def read_unread(unread: list[int], position: int) -> Subprogram[bool]:
     return True
 
 
-def draft_forward(
-    rows: tuple[Row, ...], num_candidates: int, *, fuzzy: bool = False, level: int = 0, is_guess: bool = False
-) -> Subprogram[tuple[Candidates, ...]]:
-    """DraftForward, typed."""
-    candidates: tuple[Candidates, ...] = yield DraftForward(rows, num_candidates, fuzzy, level, is_guess)
-    return candidates
-
-
-def target_forward(rows: tuple[Row, ...], log_probs: tuple[float, ...] = ()) -> Subprogram[tuple[int, ...]]:
-    """TargetForward, typed."""
-    choices: tuple[int, ...] = yield TargetForward(rows, log_probs)
-    return choices
-
-
-def choose(drafted: tuple[tuple[int, ...], ...]) -> Subprogram[tuple[int, ...]]:
-    """Choose, typed."""
-    choices: tuple[int, ...] = yield Choose(drafted)
-    return choices
-
-
-def target_exit(rows: tuple[Row, ...], num_candidates: int) -> Subprogram[tuple[Candidates, ...]]:
-    """TargetExit, typed."""
-    candidates: tuple[Candidates, ...] = yield TargetExit(rows, num_candidates)
-    return candidates
-
-
-def target_finish() -> Subprogram[tuple[int, ...]]:
-    """TargetFinish, typed."""
-    choices: tuple[int, ...] = yield TargetFinish()
-    return choices
-
-
-def receive(peer: int = 0) -> Subprogram[Message]:
-    """Receive, typed."""
-    message: Message = yield Receive(peer)
-    return message
-
-
-def poll(peer: int = 0) -> Subprogram[Message | None]:
-    """Poll, typed."""
-    message: Message | None = yield Poll(peer)
-    return message
-
-
-def clock() -> Subprogram[float]:
-    """Clock, typed."""
-    now_s: float = yield Clock()
-    return now_s
-
-
 def as_verdict(message: Message) -> Verdict | Stop:
     """The message, if a target may send it to a draft. PeerError for anything else."""
     if not isinstance(message, Verdict | Stop):
@@ -318,7 +269,7 @@ def as_verdict(message: Message) -> Verdict | Stop:
 def receive_verdict() -> Subprogram[Verdict | Stop]:
     """Receive a verdict that is not empty: an empty one only says that the target has finished its prefill."""
     while True:
-        verdict = as_verdict((yield from receive()))
+        verdict = as_verdict((yield from Receive()))
         if isinstance(verdict, Stop) or verdict.tokens:
             return verdict
 
@@ -328,7 +279,7 @@ def receive_subtree(root: int, position: int, *, max_rows: int) -> Subprogram[Su
 
     PeerError unless it is a connected subtree, parents first, of 1 to `max_rows` nodes under the last verified token.
     """
-    message = yield from receive()
+    message = yield from Receive()
     if not isinstance(message, Subtree) or not _is_rooted(message, root, position) or len(message.tokens) > max_rows:
         raise PeerError(f"expected up to {max_rows} nodes under token {root} at position {position}, got {message!r}")
     return message

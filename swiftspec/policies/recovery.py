@@ -18,13 +18,15 @@ decodes alone to the end of the request, and both are together again in the next
 The target's tokens are its own whatever the draft sends, so no loss changes the output.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 from swiftspec.policies.base import Policy, sends_features
 from swiftspec.policies.effects import (
     CatchUp,
+    Clock,
     Commit,
     DraftForward,
     Effect,
@@ -44,8 +46,6 @@ from swiftspec.policies.effects import (
     TargetExit,
     TargetForward,
     Verdict,
-    clock,
-    receive,
 )
 from swiftspec.policies.request import Request
 
@@ -69,60 +69,20 @@ _FIRST_ANSWER_S = 0.003
 _PATIENCE_STEPS, _PATIENT_REQUESTS = 2.0, 8
 _LEAST_PATIENCE_S = 0.005
 
-Load = Callable[[], float]
 
+class Recoverable(ABC):
+    """One role's part in one request, as a process runs it: performs a program's effects, and tracks text and cache.
 
-class Recoverable(Protocol):
-    """One role's part in one request, as a process runs it."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether this role has lost its peer and not found it again; a target may have finished all the same."""
-
-    @property
-    def num_losses(self) -> int:
-        """Number of times that this role lost its peer."""
-
-    @property
-    def alone_s(self) -> float:
-        """Seconds that a target was without its draft."""
-
-    def run(self) -> Program:
-        """The program, for a driver whose caches are empty."""
-
-
-def recoverable(
-    policy: Policy,
-    request: Request,
-    role: Role,
-    *,
-    fallback: Policy,
-    patience_s: float,
-    alone: bool = False,
-    load: Load = lambda: 1.0,
-) -> Recoverable:
-    """A role's part in a disaggregated policy.
-
-    fallback: a policy without a draft, by which the target decodes while it is alone.
-    patience_s: longest wait of the target for its draft, each time it loses it.
-    alone: target: the draft is known to be gone. Draft: this process replaces one that died.
-    load: how many times as long as alone a round takes now, beside other requests: patience is that much longer.
+    lost: whether this role has lost its peer and not found it again; a target may have finished all the same.
+    num_losses: how often it lost it. alone_s: seconds that a target was without its draft.
     """
-    if policy.target_groups > 1:
-        return GroupMember(policy, request, role, patience_s=patience_s if role is Role.TARGET else None, load=load)
-    if role is Role.DRAFT:
-        return RecoveringDraft(policy, request, restarted=alone)
-    return RecoveringTarget(policy, request, fallback=fallback, patience_s=patience_s, alone=alone, load=load)
 
-
-class _Relay:
-    """Performs a program's effects, and tracks the text and this role's cache from them."""
-
-    def __init__(self, policy: Policy, request: Request, role: Role) -> None:
+    def __init__(self, policy: Policy, request: Request, role: Role, *, lost: bool = False) -> None:
         self._policy, self._request, self._role = policy, request, role
         self._text = list(request.prompt)  # and all verified tokens known to this role
         self._num_cached = 0  # tokens of it in the prefix
         self._num_slots = 0  # of the tree in use
+        self.lost = lost
         self.num_losses = 0
         self.alone_s = 0.0
         # Effects that this side performs in its own way, and what the others mean once performed.
@@ -132,6 +92,10 @@ class _Relay:
             KeepKV: self._note_kept,
             Commit: self._note_commit,
         }
+
+    @abstractmethod
+    def run(self) -> Program:
+        """The program, for a driver whose caches are empty."""
 
     def _program(self, policy: Policy) -> Program:
         """A policy's program for the rest of the request."""
@@ -176,14 +140,12 @@ class _Relay:
         self._text += effect.tokens
 
 
-class RecoveringTarget(_Relay):
+class RecoveringTarget(Recoverable):
     """The target of a disaggregated policy, with its draft or alone.
 
+    fallback, patience_s, alone: as of `recoverable`.
     first_answer_s: longest wait for the answer to its first probe: a draft that is not busy answers at once, and then
-    reads the text during the next forward.
-
-    lost: whether it is alone now. num_losses: number of times it lost its draft. alone_s: seconds that it was without
-    one, the present time alone excluded.
+        reads the text during the next forward.
     """
 
     def __init__(
@@ -192,18 +154,12 @@ class RecoveringTarget(_Relay):
         request: Request,
         *,
         fallback: Policy,
-        patience_s: float,
+        patience_s: Callable[[], float],
         alone: bool = False,
-        load: Load = lambda: 1.0,
         first_answer_s: float = 0.0,
     ) -> None:
-        if not patience_s > 0:
-            raise ValueError(f"patience_s is {patience_s}; expected a positive number")
-        super().__init__(policy, request, Role.TARGET)
-        self._fallback = fallback
-        self._patience_s, self._load = patience_s, load
-        self._first_answer_s = first_answer_s
-        self.lost = alone
+        super().__init__(policy, request, Role.TARGET, lost=alone)
+        self._fallback, self._patience_s, self._first_answer_s = fallback, patience_s, first_answer_s
         self._lost_at_s = 0.0
         self._patient_until_s: float | None = None  # from the first wait after a forward
         self._pause_s = _FIRST_PAUSE_S
@@ -213,9 +169,8 @@ class RecoveringTarget(_Relay):
         self._ask |= {Receive: self._receive, TargetForward: self._forward}
 
     def run(self) -> Program:
-        """The program, as `Recoverable.run`."""
         if self.lost:
-            self._lost_at_s = yield from clock()
+            self._lost_at_s = yield from Clock()
         while not (yield from self._relay(self._program(self._fallback if self.lost else self._policy))):
             # The policy's program was abandoned because of the loss, or the fallback's because the draft is back.
             if self.lost:
@@ -228,13 +183,13 @@ class RecoveringTarget(_Relay):
             yield Send(Stop())
 
     def _note_time_alone(self) -> Subprogram[None]:
-        now_s = yield from clock()
+        now_s = yield from Clock()
         self.alone_s += now_s - self._lost_at_s
 
     def _note_loss(self) -> Subprogram[None]:
         """Schedule the next probe: at once for a draft that was useful; for one that was not, with growing pauses."""
         self.num_losses += 1
-        now_s = self._lost_at_s = yield from clock()
+        now_s = self._lost_at_s = yield from Clock()
         if self._num_commits >= _COMMITS_TO_TRUST:
             self._pause_s, self._probe_at_s = _FIRST_PAUSE_S, now_s
         else:
@@ -258,19 +213,19 @@ class RecoveringTarget(_Relay):
 
     def _receive(self, effect: Receive) -> Subprogram[Message]:
         """One patience covers all waits between two forwards, so that a draft cannot stretch it by small messages."""
-        now_s = yield from clock()
+        now_s = yield from Clock()
         if self._patient_until_s is None:
-            self._patient_until_s = now_s + self._patience_s * self._load()
+            self._patient_until_s = now_s + self._patience_s()
         message: Message | None = yield Receive(effect.peer, max(0.0, self._patient_until_s - now_s))
         if message is None:
-            raise PeerError(f"nothing useful came from the draft within {self._patience_s} s")
+            raise PeerError("nothing useful came from the draft in time")
         return message
 
     def _finds_draft(self) -> Subprogram[bool]:
         """Probe if it is due, and send the draft what it lacks if it asks; returns whether both start together now."""
         message: Message | None = yield Poll()
         # An answer that is there counts, though the next probe be due: that would begin again.
-        if not isinstance(message, ProbeReply) and (now_s := (yield from clock())) >= self._probe_at_s:
+        if not isinstance(message, ProbeReply) and (now_s := (yield from Clock())) >= self._probe_at_s:
             yield Send(Probe())
             self._probe_at_s = now_s + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
@@ -285,20 +240,18 @@ class RecoveringTarget(_Relay):
         return start
 
 
-class RecoveringDraft(_Relay):
+class RecoveringDraft(Recoverable):
     """The draft of a policy with one target. `restarted`: it knows only the prompt, and waits for a probe.
 
     Where it can never rejoin (see the module), it only waits for the end of the request.
     """
 
     def __init__(self, policy: Policy, request: Request, *, restarted: bool = False) -> None:
-        super().__init__(policy, request, Role.DRAFT)
-        self.lost = restarted
+        super().__init__(policy, request, Role.DRAFT, lost=restarted)
         self._heard: Message | None = None  # the message that made it abandon the policy's program
         self._note |= dict.fromkeys((Receive, Poll), self._note_heard)
 
     def run(self) -> Program:
-        """The program, as `Recoverable.run`."""
         while not self.lost or (yield from self._rejoins()):
             self.lost = False
             if (yield from self._relay(self._program(self._policy))):
@@ -318,14 +271,14 @@ class RecoveringDraft(_Relay):
         """Receive missed text and prefill it, until the target starts both; False if the target has finished."""
         message, self._heard = self._heard, None
         while not isinstance(message, Stop) and sends_features(self._policy):
-            message = yield from receive()
+            message = yield from Receive()
         while not isinstance(message, Stop):
             if isinstance(message, CatchUp) and self._learns(message) and message.start:
                 return True
             yield from self._prefill(Prefill(self._role, tuple(self._text[:-1])))
             if isinstance(message, Probe | CatchUp):
                 yield Send(ProbeReply(len(self._text)))
-            message = yield from receive()
+            message = yield from Receive()
         return False
 
     def _learns(self, text: CatchUp) -> bool:
@@ -346,13 +299,7 @@ def served_target(
     patience_s: longest wait for the draft, as of now.
     """
     return RecoveringTarget(
-        policy,
-        request,
-        fallback=fallback,
-        patience_s=1.0,
-        alone=True,
-        load=patience_s,
-        first_answer_s=_FIRST_ANSWER_S,
+        policy, request, fallback=fallback, patience_s=patience_s, alone=True, first_answer_s=_FIRST_ANSWER_S
     )
 
 
@@ -372,28 +319,45 @@ class ServedDraft(RecoveringDraft):
         self._text.clear()
 
 
-class GroupMember(_Relay):
+class GroupMember(Recoverable):
     """One of several target groups, or their draft: its program ends at an invalid message, or after `patience_s`.
 
     The draft commits, so its launcher sends out the rest of the request again.
     """
 
-    def __init__(
-        self, policy: Policy, request: Request, role: Role, *, patience_s: float | None, load: Load = lambda: 1.0
-    ) -> None:
+    def __init__(self, policy: Policy, request: Request, role: Role, *, patience_s: Callable[[], float] | None) -> None:
         super().__init__(policy, request, role)
-        self._patience_s, self._load = patience_s, load
-        self.lost = False
+        self._patience_s = patience_s
         self._ask[Receive] = self._receive
 
     def run(self) -> Program:
-        """The program, as `Recoverable.run`."""
         self.lost = not (yield from self._relay(self._program(self._policy)))
         self.num_losses += self.lost
 
     def _receive(self, effect: Receive) -> Subprogram[Message]:
-        within_s = None if self._patience_s is None else self._patience_s * self._load()
-        message: Message | None = yield Receive(effect.peer, within_s)
+        message: Message | None = yield Receive(effect.peer, self._patience_s() if self._patience_s else None)
         if message is None:
-            raise PeerError(f"nothing came from peer {effect.peer} within {within_s} s")
+            raise PeerError(f"nothing came from peer {effect.peer} in time")
         return message
+
+
+def recoverable(
+    policy: Policy,
+    request: Request,
+    role: Role,
+    *,
+    fallback: Policy,
+    patience_s: Callable[[], float],
+    alone: bool = False,
+) -> Recoverable:
+    """A role's part in a disaggregated policy.
+
+    fallback: a policy without a draft, by which the target decodes while it is alone.
+    patience_s: longest wait of the target for its draft, each time it loses it, as of now.
+    alone: target: the draft is known to be gone. Draft: this process replaces one that died.
+    """
+    if policy.target_groups > 1:
+        return GroupMember(policy, request, role, patience_s=patience_s if role is Role.TARGET else None)
+    if role is Role.DRAFT:
+        return RecoveringDraft(policy, request, restarted=alone)
+    return RecoveringTarget(policy, request, fallback=fallback, patience_s=patience_s, alone=alone)

@@ -33,8 +33,7 @@ from swiftspec.policies.conformance import faults, field_types
 from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.policies.lookup.suffix_or_draft import SuffixOrDraft
-from swiftspec.policies.trees.eagle2 import Eagle2Tree
-from swiftspec.policies.trees.easyspec import EasySpec
+from swiftspec.policies.trees.eagle2 import Eagle2Tree, EasySpec
 from swiftspec.policies.trees.heads import HeadChain, HeadTree
 from swiftspec.policies.trees.parallel_tree import ParallelTree
 from swiftspec.policies.trees.sequoia import SequoiaTree

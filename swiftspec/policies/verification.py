@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from swiftspec.policies.effects import (
+    Choose,
     Commit,
+    DraftForward,
     KeepKV,
     PeerError,
     Program,
@@ -13,18 +15,22 @@ from swiftspec.policies.effects import (
     Stop,
     Subprogram,
     Subtree,
+    TargetForward,
     Verdict,
-    choose,
-    draft_forward,
     prefill,
     receive_subtree,
-    target_forward,
 )
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.trees.masked_tree import MaskedTree
 
-__all__ = ["below", "expand", "expand_masked", "follow", "verify_drafted", "verify_rounds", "verify_windows"]
+__all__ = ["below", "expand", "expand_masked", "follow", "planted", "verify_drafted", "verify_rounds", "verify_windows"]
+
+
+def planted(request: Request, *, capacity: int, temperature: float = 1.0) -> Subprogram[TokenTree]:
+    """Prefill the draft; the tree, which is only its root."""
+    yield from prefill(Role.DRAFT, request.prompt[:-1])
+    return TokenTree(request.prompt[-1], position=request.root_position, capacity=capacity, temperature=temperature)
 
 
 def expand(tree: TokenTree | MaskedTree, num_rows: int, num_candidates: int, *, level: int = 0) -> Subprogram[bool]:
@@ -33,7 +39,7 @@ def expand(tree: TokenTree | MaskedTree, num_rows: int, num_candidates: int, *, 
     level: as in `DraftForward`. False if it was not computed.
     """
     rows = tree.pick(num_rows)
-    candidates = yield from draft_forward(rows, num_candidates, level=level)
+    candidates = yield from DraftForward(rows, num_candidates, level=level)
     if candidates:
         tree.grow(candidates)
         return True
@@ -95,7 +101,7 @@ def below(subtree: Subtree, tokens: Sequence[int]) -> Subtree:
 
 def verify_at_once(subtree: Subtree) -> Subprogram[tuple[int, ...]]:
     """One forward over a subtree; the target's choice at each node."""
-    return (yield from target_forward(subtree.rows()))
+    return (yield from TargetForward(subtree.rows()))
 
 
 def verify_rounds(
@@ -167,10 +173,10 @@ def verify_windows(request: Request, *, max_rows: int, max_pending: int) -> Prog
     yield from prefill(Role.TARGET, request.prompt[:-1])
     pending = Subtree.chain(request.root_position, request.prompt[-1:])
     while True:
-        choices = yield from target_forward(pending.rows())
+        choices = yield from TargetForward(pending.rows())
         drafted = yield from receive_subtree(pending.tokens[0], pending.position, max_rows=max_rows)
         if request.ratio_tested:
-            choices = yield from choose(_drafted_after(pending, drafted))
+            choices = yield from Choose(_drafted_after(pending, drafted))
         path, verified = follow(pending, choices)
         tokens, finished = request.clip(verified, num_generated=pending.position - request.root_position)
         yield Send(Stop() if finished else Verdict(tokens))

@@ -12,7 +12,7 @@ from scipy.optimize import least_squares
 
 from swiftspec.engine.launcher import Launcher
 from swiftspec.policies import Layout, Request
-from swiftspec.policies.effects import Commit, Prefill, Program, Role, clock
+from swiftspec.policies.effects import Clock, Commit, Prefill, Program, Role
 from swiftspec.profiler.benches import timeline_of
 from swiftspec.profiler.programs import Measuring, verify
 from swiftspec.timing.latency import Provenance
@@ -62,8 +62,8 @@ class Pauses(Measuring):
         for rows, pause_s in self.order():
             for turn in islice(turns, _BEFORE):
                 yield from verify(request, rows, turn=turn)
-            until_s = (yield from clock()) + pause_s
-            while (yield from clock()) < until_s:
+            until_s = (yield from Clock()) + pause_s
+            while (yield from Clock()) < until_s:
                 pass
             for turn in islice(turns, _AFTER):
                 yield from verify(request, rows, turn=turn)

@@ -1,14 +1,15 @@
 """Measuring programs: role programs like a policy's, so that steps are timed by the driver that will run the plan."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import cycle, repeat
 from typing import Any, ClassVar
 
-from swiftspec.policies.base import DraftKind, Layout, Shape, sends_features
+from swiftspec.policies.base import DraftKind, Layout, Policy, sends_features
 from swiftspec.policies.effects import (
     Commit,
+    DraftForward,
     KeepKV,
     Poll,
     Prefill,
@@ -19,11 +20,10 @@ from swiftspec.policies.effects import (
     Send,
     Stop,
     Subprogram,
+    TargetExit,
+    TargetFinish,
+    TargetForward,
     Verdict,
-    draft_forward,
-    target_exit,
-    target_finish,
-    target_forward,
 )
 from swiftspec.policies.request import Request
 
@@ -54,7 +54,7 @@ SIGNAL = Verdict(())
 NUM_CANDIDATES = 8  # kept per node by the policies' default shapes
 
 
-class Measuring(Shape, ABC):
+class Measuring(Policy):
     """Defaults for a measuring program, which no planner searches: one for each role, or one for both, as the target's.
 
     With a head apart from its target, programs read the prompt without its last token: as many features are due with
@@ -62,20 +62,8 @@ class Measuring(Shape, ABC):
     """
 
     __slots__ = ()
-    name: ClassVar[str]
-    layout: ClassVar[Layout]
     drafts: ClassVar[frozenset[DraftKind]] = frozenset(DraftKind)
     verifies_trees: ClassVar[bool] = False
-
-    @property
-    @abstractmethod
-    def target_rows(self) -> int:
-        """As of every policy."""
-
-    @property
-    @abstractmethod
-    def draft_rows(self) -> int:
-        """As of every policy."""
 
     @property
     def expand_rows(self) -> int:
@@ -188,8 +176,8 @@ class OverlappedSweep(_Sweep):
         for turn, rows in enumerate(self._in_order(self.target_rows_grid)):
             yield from verify(request, rows, turn=turn)
         for turn, rows in enumerate(self._in_order(self.halves_rows_grid)):
-            yield from target_exit(verified_rows(request, rows, turn=turn), NUM_CANDIDATES)
-            yield from target_finish()
+            yield from TargetExit(verified_rows(request, rows, turn=turn), NUM_CANDIDATES)
+            yield from TargetFinish()
             yield KeepKV(Role.TARGET, (), 0)
         yield Send(Stop())
         yield Commit((0,))
@@ -301,11 +289,11 @@ def _drafted_rows(request: Request, num_rows: int) -> tuple[Row, ...]:
 
 def verify(request: Request, num_rows: int, *, turn: int = 0) -> Subprogram[None]:
     """A verification of so many rows after the prompt, none of which is kept. turn: as of `verified_rows`."""
-    yield from target_forward(verified_rows(request, num_rows, turn=turn))
+    yield from TargetForward(verified_rows(request, num_rows, turn=turn))
     yield KeepKV(Role.TARGET, (), 0)
 
 
 def expand(request: Request, num_rows: int, *, fuzzy: bool = False) -> Subprogram[None]:
     """An expansion of so many rows after the prompt, none of which is kept."""
-    yield from draft_forward(_drafted_rows(request, num_rows), NUM_CANDIDATES, fuzzy=fuzzy)
+    yield from DraftForward(_drafted_rows(request, num_rows), NUM_CANDIDATES, fuzzy=fuzzy)
     yield KeepKV(Role.DRAFT, (), 0)

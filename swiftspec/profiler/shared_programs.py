@@ -11,7 +11,7 @@ from itertools import cycle
 from typing import ClassVar
 
 from swiftspec.policies.base import DraftKind, Layout
-from swiftspec.policies.effects import Commit, Poll, Prefill, Program, Role, Send, Stop, Subprogram, clock
+from swiftspec.policies.effects import Clock, Commit, Poll, Prefill, Program, Role, Send, Stop, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.profiler.programs import IN_A_ROW, SIGNAL, Measuring, expand, verify
 from swiftspec.scheduler.batching import BatchLimits
@@ -78,7 +78,7 @@ class ColocatedSharing(_Sharing):
         yield Prefill(Role.TARGET, request.prompt)
         yield Prefill(Role.DRAFT, request.prompt)
         # Others read their prompts beside forwards of the same model only.
-        while (yield from clock()) < self.begin_s:
+        while (yield from Clock()) < self.begin_s:
             yield from verify(request, 1)
             yield from expand(request, 1)
         for grid in self._stages():
@@ -100,7 +100,7 @@ class DisaggregatedSharing(_Sharing):
 
     def _target(self, request: Request) -> Program:
         yield from self._target_reads(request)
-        while (yield from clock()) < self.begin_s:
+        while (yield from Clock()) < self.begin_s:
             yield from verify(request, 1)
         for grid in self._stages():
             for rows in grid:
@@ -112,7 +112,7 @@ class DisaggregatedSharing(_Sharing):
 
     def _draft(self, request: Request) -> Program:
         yield from self._draft_reads(request)
-        while (yield from clock()) < self.begin_s:
+        while (yield from Clock()) < self.begin_s:
             yield from expand(request, 1)
         for grid in self._stages():
             yield from _expand_until_signal(request, grid)

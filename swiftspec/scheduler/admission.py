@@ -37,12 +37,10 @@ class AdmissionLimits:
     tree_rows: int = 0
 
     def __post_init__(self) -> None:
-        if self.max_running < 1:
-            raise ValueError(f"max_running is {self.max_running}; expected at least 1")
-        if self.max_waiting is not None and self.max_waiting < 0:
-            raise ValueError(f"max_waiting is {self.max_waiting}; expected at least 0")
-        if self.num_blocks is not None and self.num_blocks < 1:
-            raise ValueError(f"num_blocks is {self.num_blocks}; expected at least 1")
+        for name, least in (("max_running", 1), ("max_waiting", 0), ("num_blocks", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}; expected at least {least}")
 
 
 class AdmissionQueue:
@@ -91,16 +89,14 @@ class AdmissionQueue:
             raise ValueError(
                 f"a request of {max_tokens} tokens needs {needed} blocks of {BLOCK_TOKENS}; the cache has {limit}"
             )
-        if self._limits.max_waiting is not None and self._num_surplus() >= self._limits.max_waiting:
+        # Those that would wait even if all places were taken.
+        num_surplus = len(self._waiting) - (self._limits.max_running - len(self._held))
+        if self._limits.max_waiting is not None and num_surplus >= self._limits.max_waiting:
             self.num_refused += 1
             return False
         self._tokens[request], self._clients[request] = num_tokens, client
         self._waiting.append(request, client)
         return True
-
-    def _num_surplus(self) -> int:
-        """Requests that would wait even if all places were taken."""
-        return len(self._waiting) - (self._limits.max_running - len(self._held))
 
     def make_way(self) -> list[int]:
         """Requests that give way so that a client with fewer of them begins now: the youngest of whoever runs most.
@@ -126,8 +122,10 @@ class AdmissionQueue:
         while self._waiting and self._fits(self._waiting.head):
             request = self._waiting.popleft()
             self._held[request] = self._needed(self._tokens[request])
-            self._charge_prompt(request)
             admitted.append(request)
+            if request not in self._charged:  # once: that a request gave way is not its client's doing
+                self._charged.add(request)
+                self._waiting.charge(self._clients[request], self._tokens[request])
         return admitted
 
     def grow(self, request: int, num_tokens: int) -> list[int]:
@@ -156,12 +154,6 @@ class AdmissionQueue:
         self._clients.pop(request, None)
         self._charged.discard(request)
         self._waiting.remove(request)
-
-    def _charge_prompt(self, request: int) -> None:
-        """Count a prompt as service, once: that a request gave way is not its client's doing."""
-        if request not in self._charged:
-            self._charged.add(request)
-            self._waiting.charge(self._clients[request], self._tokens[request])
 
     def _preempt(self, request: int) -> None:
         del self._held[request]

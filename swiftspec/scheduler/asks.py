@@ -11,6 +11,7 @@ from swiftspec.policies.effects import (
     Prefill,
     Role,
     TargetExit,
+    TargetFinish,
     TargetForward,
 )
 
@@ -23,7 +24,7 @@ class Ask(NamedTuple):
     request: its number. Requests that were admitted earlier have smaller ones, until one is preempted.
     num_rows: rows of the forward; of a prefill, the tokens that are left.
     is_prefill: whether the rows join the prefix: they may be computed in pieces, in several steps.
-    is_elastic: whether an answer for the first rows will do.
+    is_elastic: whether it is a verification of which an answer for the first rows will do.
     since_s: when the program asked.
     num_overtaken: steps for other asks since then.
     log_probs: of the paths to its rows after the first one, as the draft sees them, if it is known.
@@ -64,18 +65,23 @@ class Step:
         return sum([grant.num_rows for grant in self.grants])
 
 
-def ask_of(request: int, effect: Forward, *, num_rows: int, is_elastic: bool, since_s: float) -> Ask:
-    """The ask that a forward is. num_rows: those of the exit for a `TargetFinish`."""
-    model, kind = Role.TARGET, ForwardKind.EXACT
-    if isinstance(effect, DraftForward):
-        model, kind = Role.DRAFT, ForwardKind.LAYER_PARALLEL if effect.fuzzy else ForwardKind.EXACT
-    elif isinstance(effect, Prefill):
-        return Ask(request, effect.role, kind, num_rows, is_prefill=True, since_s=since_s)
-    elif isinstance(effect, TargetForward):
-        return Ask(request, model, kind, num_rows, is_elastic=is_elastic, since_s=since_s, log_probs=effect.log_probs)
-    else:
-        kind = ForwardKind.FIRST_HALF if isinstance(effect, TargetExit) else ForwardKind.SECOND_HALF
-    return Ask(request, model, kind, num_rows, since_s=since_s)
+def ask_of(request: int, effect: Forward, *, num_halfway: int, is_elastic: bool, since_s: float) -> Ask:
+    """The ask that a forward is. num_halfway: rows of the exit before a `TargetFinish`."""
+    exact = ForwardKind.EXACT
+    match effect:
+        case Prefill():
+            return Ask(request, effect.role, exact, len(effect.tokens), is_prefill=True, since_s=since_s)
+        case DraftForward():
+            kind = ForwardKind.LAYER_PARALLEL if effect.fuzzy else exact
+            return Ask(request, Role.DRAFT, kind, len(effect.rows), since_s=since_s)
+        case TargetForward(rows, log_probs):
+            return Ask(
+                request, Role.TARGET, exact, len(rows), is_elastic=is_elastic, since_s=since_s, log_probs=log_probs
+            )
+        case TargetExit(rows):
+            return Ask(request, Role.TARGET, ForwardKind.FIRST_HALF, len(rows), since_s=since_s)
+        case TargetFinish():
+            return Ask(request, Role.TARGET, ForwardKind.SECOND_HALF, num_halfway, since_s=since_s)
 
 
 def equal_shares(wanted: Sequence[int], num_rows: int) -> list[int]:

@@ -118,10 +118,7 @@ def _prompts(prefills: Sequence[Ask], limits: BatchLimits) -> Step:
 
 def _sorted(asks: Sequence[Ask]) -> tuple[list[Ask], list[Ask], list[Ask], list[Ask]]:
     """Second halves, prompts, the draft's forwards and verifications, each in the order of `asks`."""
-    halves: list[Ask] = []
-    prefills: list[Ask] = []
-    drafts: list[Ask] = []
-    verifications: list[Ask] = []
+    halves, prefills, drafts, verifications = list[Ask](), list[Ask](), list[Ask](), list[Ask]()
     for ask in asks:
         if ask.kind is ForwardKind.SECOND_HALF:
             halves.append(ask)
@@ -176,12 +173,10 @@ def _within(asks: Sequence[Ask], max_rows: int, share: Share | None) -> list[_Gr
         if ask.num_rows <= left or not (granted or elastic):
             granted.append((ask, ask.num_rows))
             left -= ask.num_rows
-    rows = (share or _equally)(elastic, len(elastic) + max(0, left)) if elastic else ()
-    return granted + list(zip(elastic, rows, strict=True))
-
-
-def _equally(asks: Sequence[Ask], num_rows: int) -> list[int]:
-    return equal_shares([ask.num_rows for ask in asks], num_rows)
+    room = len(elastic) + max(0, left)
+    if share is None or not elastic:
+        return granted + list(zip(elastic, equal_shares([ask.num_rows for ask in elastic], room), strict=True))
+    return granted + list(zip(elastic, share(elastic, room), strict=True))
 
 
 def _whole(asks: Sequence[Ask]) -> list[_GrantedRows]:

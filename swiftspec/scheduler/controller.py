@@ -15,7 +15,7 @@ from swiftspec.policies.steered import steered_programs
 from swiftspec.scheduler.asks import Ask, equal_shares
 from swiftspec.scheduler.calibration import Calibration
 from swiftspec.scheduler.controls.control import Control, Demand
-from swiftspec.scheduler.costs import CachedCosts, GroupCosts, MeasuredCosts, RoundCosts
+from swiftspec.scheduler.costs import GroupCosts, MeasuredCosts, RoundCosts
 from swiftspec.scheduler.survival import Survival
 
 __all__ = ["Controller", "Steering"]
@@ -92,7 +92,7 @@ class Controller:
     def __init__(
         self, control: Control, costs: GroupCosts, *, max_rows: int, num_first: int = 16, explore_every: int = 200
     ) -> None:
-        self._control, self._costs, self._max_rows = control, MeasuredCosts(CachedCosts(costs)), max_rows
+        self._control, self._costs, self._max_rows = control, MeasuredCosts(costs), max_rows
         self._explore_every = explore_every
         self._num_unknown = num_first
         self._pause = self._explore_at = explore_every  # in steps

@@ -8,7 +8,7 @@ round: most of it is then taken for one of rows, so that other lengths look bett
 from functools import lru_cache
 from typing import Protocol
 
-__all__ = ["CachedCosts", "GroupCosts", "MeasuredCosts", "RoundCosts"]
+__all__ = ["GroupCosts", "MeasuredCosts", "RoundCosts"]
 
 _MEMORY = 0.99  # about the last 100 rounds of as many sequences
 _TRUST = 2.0  # rounds that weigh as much as the prediction
@@ -36,15 +36,6 @@ class GroupCosts(RoundCosts, Protocol):
         """What a verification takes longer than `verify_s` for so many tokens in all caches; less than 0 for few."""
 
 
-class CachedCosts:
-    """Costs that are computed once each: a control compares hundreds of them in every round."""
-
-    def __init__(self, costs: GroupCosts) -> None:
-        self.verify_s = lru_cache(maxsize=None)(costs.verify_s)
-        self.level_s = lru_cache(maxsize=None)(costs.level_s)
-        self.cache_s = costs.cache_s
-
-
 class _Line:
     """Regression of seconds on rows. As if some rounds had shown neither a constant error nor one per row."""
 
@@ -70,13 +61,15 @@ class MeasuredCosts:
     """Predicted costs and what rounds took beyond them: `GroupCosts`."""
 
     def __init__(self, costs: GroupCosts) -> None:
-        self._costs = costs
-        self.level_s, self.cache_s = costs.level_s, costs.cache_s
+        # Computed once each: a control compares hundreds of them in every round.
+        self._predicted_s = lru_cache(maxsize=None)(costs.verify_s)
+        self.level_s = lru_cache(maxsize=None)(costs.level_s)
+        self.cache_s = costs.cache_s
         self._lines: dict[int, _Line] = {}
 
     def verify_s(self, num_sequences: int, num_rows: int, /) -> float:
         """One verification, with what its rounds take beyond their prediction."""
-        predicted_s = self._costs.verify_s(num_sequences, num_rows)
+        predicted_s = self._predicted_s(num_sequences, num_rows)
         line = self._lines.get(num_sequences)
         if line is None:
             return predicted_s
@@ -84,6 +77,6 @@ class MeasuredCosts:
 
     def note(self, num_sequences: int, num_rows: int, *, others_s: float, seconds: float) -> None:
         """Note that a verification, and what was predicted to take `others_s` beside it, took so long together."""
-        predicted_s = others_s + self._costs.verify_s(num_sequences, num_rows)
+        predicted_s = others_s + self._predicted_s(num_sequences, num_rows)
         if seconds <= (1.0 + _MOST_OFF) * predicted_s:
             self._lines.setdefault(num_sequences, _Line()).note(num_rows, seconds - predicted_s)

@@ -113,19 +113,15 @@ class Group:
         if type(effect) is Poll or not isinstance(effect, Forward):
             return effect
         running.effect, running.num_prefilled = effect, 0
-        if isinstance(effect, Prefill):
-            num_rows = len(effect.tokens)
-        elif isinstance(effect, TargetFinish):
-            num_rows = running.num_halfway
-        else:
-            num_rows = len(effect.rows)
-        if not num_rows:
+        running.ask = ask = ask_of(
+            request, effect, num_halfway=running.num_halfway, is_elastic=running.is_elastic, since_s=now_s
+        )
+        if not ask.num_rows:
             raise ValueError(f"request {request} asks for a forward of no rows")
         if isinstance(effect, TargetExit):
-            running.num_halfway = num_rows
+            running.num_halfway = ask.num_rows
         elif isinstance(effect, TargetForward | TargetFinish):
-            self._rows_asked[request] += num_rows
-        running.ask = ask_of(request, effect, num_rows=num_rows, is_elastic=running.is_elastic, since_s=now_s)
+            self._rows_asked[request] += ask.num_rows
         self._asking[request] = running
         return None
 
@@ -178,14 +174,8 @@ class Group:
     def begin(self, step: Step, *, now_s: float) -> list[tuple[int, Forward]]:
         """The forwards of a step, by request, with the rows that were granted; the others are overtaken."""
         if self._controller and step.model is Role.TARGET:
-            asking = self._asking
-            verified = [
-                (ask, grant.num_rows)
-                for grant in step.grants
-                if (ask := asking[grant.request].ask) is not None
-                and ask.is_elastic
-                and isinstance(asking[grant.request].effect, TargetForward)
-            ]
+            asks = ((self._asking[grant.request].ask, grant.num_rows) for grant in step.grants)
+            verified = [(ask, num_rows) for ask, num_rows in asks if ask is not None and ask.is_elastic]
             if verified:
                 self._controller.note_step(verified, now_s)
         granted = {grant.request for grant in step.grants}

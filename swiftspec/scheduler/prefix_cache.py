@@ -1,7 +1,5 @@
 """Cache of prompts' beginnings that requests share: what is matched, and what gives way. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field

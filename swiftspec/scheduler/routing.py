@@ -1,67 +1,47 @@
 """Routing of requests: which of several equal targets serves the next one, and which draft drafts for it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Protocol
 
 from swiftspec.policies.base import Layout, Policy
 from swiftspec.policies.effects import Role
 
-__all__ = ["ONE_REPLICA", "ROUTERS", "LeastLoaded", "Replicas", "RoundRobin", "Router"]
+__all__ = ["ONE_REPLICA", "ROUTERS", "Replicas", "Router"]
 
 
-class Router(Protocol):
-    """A rule that sees how many requests each replica has."""
-
-    def choose(self, num_requests: Sequence[int]) -> int:
-        """Index of the replica that serves the next request.
-
-        num_requests: of each replica, those that run and those that wait.
-        """
+ROUTERS = ("round-robin", "least-loaded")
 
 
-class RoundRobin:
-    """One replica after another, whatever they have to do.
+class Router:
+    """Choice among equal replicas, round robin or of the least loaded, by a name of `ROUTERS`.
 
     Examples
     --------
-    >>> router = RoundRobin()
+    >>> router = Router("round-robin")
     >>> [router.choose([9, 0]) for _ in range(3)]
     [0, 1, 0]
-    """
-
-    def __init__(self) -> None:
-        self._num_chosen = 0
-
-    def choose(self, num_requests: Sequence[int]) -> int:
-        """The one after the last."""
-        chosen = self._num_chosen % len(num_requests)
-        self._num_chosen += 1
-        return chosen
-
-
-class LeastLoaded:
-    """The replica with the fewest requests; of equals the one after the last choice.
-
-    Examples
-    --------
-    >>> router = LeastLoaded()
+    >>> router = Router("least-loaded")
     >>> [router.choose([1, 0, 0]) for _ in range(3)]
     [1, 2, 1]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rule: str) -> None:
+        self._weighs_load = rule == "least-loaded"
         self._last = -1
 
     def choose(self, num_requests: Sequence[int]) -> int:
-        """The index of the least number."""
+        """Index of the replica that serves the next request; of equals the one after the last choice.
+
+        num_requests: of each replica, those that run and those that wait.
+        """
         many = len(num_requests)
-        self._last = min(range(many), key=lambda index: (num_requests[index], (index - self._last - 1) % many))
+
+        def rank(index: int) -> tuple[int, int]:
+            return num_requests[index] if self._weighs_load else 0, (index - self._last - 1) % many
+
+        self._last = min(range(many), key=rank)
         return self._last
-
-
-ROUTERS: Mapping[str, Callable[[], Router]] = {"round-robin": RoundRobin, "least-loaded": LeastLoaded}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Program, Role
-from swiftspec.policies.lookup.shared_outputs import SharedOutputs
+from swiftspec.policies.lookup.known_text import SharedOutputs
 from swiftspec.simulator.draft_server import has_draft_server, served_programs, usual_patience_s
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 from swiftspec.simulator.latency import LatencySampler, LatencyTable

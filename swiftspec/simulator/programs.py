@@ -6,7 +6,7 @@ from typing import Protocol
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Program, Role
-from swiftspec.policies.lookup.shared_outputs import SharedOutputs
+from swiftspec.policies.lookup.known_text import SharedOutputs
 from swiftspec.policies.scoring import PromptScoring
 from swiftspec.scheduler.controller import Steering
 from swiftspec.simulator.draft_server import served_programs

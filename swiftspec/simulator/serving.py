@@ -19,7 +19,7 @@ from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.group import Group
-from swiftspec.scheduler.routing import ONE_REPLICA, ROUTERS, LeastLoaded, Replicas
+from swiftspec.scheduler.routing import ONE_REPLICA, Replicas, Router
 from swiftspec.simulator.draft_server import has_draft_server, usual_patience_s
 from swiftspec.simulator.driver import device_groups, group_degrees, group_ranks
 from swiftspec.simulator.jobs import Job, ServedRequest, ServingRun
@@ -162,10 +162,10 @@ class _Run:
         self.env = env or simpy.Environment()
         self._serving, self._jobs = serving, jobs
         self._requests: list[ServedRequest] = []
-        self._router = ROUTERS[replicas.router]()
+        self._router = Router(replicas.router)
         self._done, self._num_done = done, 0
         numbers = count()
-        drafts = None if replicas.num_drafts is None else LeastLoaded()
+        drafts = None if replicas.num_drafts is None else Router("least-loaded")
         self._replicas = [
             Replica(
                 self.env,

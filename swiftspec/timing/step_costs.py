@@ -89,32 +89,33 @@ class StepCosts(Facts):
         text, on average.
         """
 
-        def forward(role: Role, phase: Phase) -> ForwardCost:
+        def key(role: Role, phase: Phase) -> StepKey:
             beside = policy.layout is Layout.DISAGGREGATED
-            one = StepKey(role, phase, degrees[role], 1, context, ranks=ranks.get(role, 1), peer_busy=beside)
+            return StepKey(role, phase, degrees[role], 1, context, ranks=ranks.get(role, 1), peer_busy=beside)
+
+        def further_s(one: StepKey) -> float:
+            return latencies.further_sequences(one._replace(sequences=2))[0]
+
+        def forward(one: StepKey) -> ForwardCost:
             means_s = [latencies.step(one._replace(rows=rows)).mean_s for rows in _ROWS]
-            each_s, _ = latencies.further_sequences(one._replace(sequences=2))
-            return ForwardCost(rows=_ROWS, seconds=tuple(means_s), sequence_s=each_s)
+            return ForwardCost(rows=_ROWS, seconds=tuple(means_s), sequence_s=further_s(one))
 
         def host_s(*phases: Phase) -> float:
             found = [latencies.host_latency(phase, policy=policy.name) for phase in phases]
             return sum(latency.mean_s for latency in found if latency is not None)
 
-        def token_s() -> tuple[float, float]:
-            degree, num_ranks = degrees[Role.TARGET], ranks.get(Role.TARGET, 1)
-            beside = policy.layout is Layout.DISAGGREGATED
-            here = StepKey(Role.TARGET, Phase.VERIFY, degree, 1, context, ranks=num_ranks, peer_busy=beside)
+        here = key(Role.TARGET, Phase.VERIFY)
+        token_s = 0.0, 0.0
+        if context:
             there = here._replace(context=2 * context)
-            alone_s = latencies.step(there).mean_s - latencies.step(here).mean_s
-            few_s, many_s = (latencies.further_sequences(key._replace(sequences=2))[0] for key in (here, there))
-            return max(0.0, alone_s / context), max(0.0, (many_s - few_s) / context)
-
+            added_s = latencies.step(there).mean_s - latencies.step(here).mean_s, further_s(there) - further_s(here)
+            token_s = max(0.0, added_s[0] / context), max(0.0, added_s[1] / context)
         waits = policy.serial_forwards > 0
         return cls(
             context=context,
-            token_s=token_s() if context else (0.0, 0.0),
-            verify=forward(Role.TARGET, Phase.VERIFY),
-            draft=forward(Role.DRAFT, Phase.FUZZY if policy.fuzzy else Phase.EXPAND) if waits else None,
+            token_s=token_s,
+            verify=forward(here),
+            draft=forward(key(Role.DRAFT, Phase.FUZZY if policy.fuzzy else Phase.EXPAND)) if waits else None,
             draft_rows=max(1, policy.expand_rows) if policy.num_candidates > 1 else 1,
             num_levels=policy.serial_forwards,
             verify_host_s=host_s(Phase.VERIFY, Phase.COMMIT, Phase.COMPACT),

@@ -6,8 +6,6 @@ The k-th forward after it, from 0, takes s left^k extra_s(rows) longer. Forwards
 more than they read: they are no slower for it, and count as a pause.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Self
 

@@ -26,10 +26,10 @@ from swiftspec.kernels.exchange import (
     Exchange,
     PeerBuffers,
     map_peers,
-    shared_buffers,
     symmetric_buffers,
 )
 from swiftspec.profiler.helper_processes import forkserver
+from tests.kernels.buffers import shared_buffers
 from tools.gemm_all_reduce import Workspace, gemm_all_reduce, gemm_all_reduce_reference
 
 MAX_RANKS = 4

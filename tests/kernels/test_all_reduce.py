@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from swiftspec.kernels.all_reduce import all_reduce, all_reduce_reference
-from swiftspec.kernels.exchange import SENTINEL, Exchange, map_peers, shared_buffers
+from swiftspec.kernels.exchange import SENTINEL, Exchange, map_peers
+from tests.kernels.buffers import shared_buffers
 from tests.kernels.ranks import EPS, Case, Ranks, assert_right, run_all_reduce, run_connected, starting_ranks
 from tools.compiling import MAX_SHARED_BYTES, Compiled
 

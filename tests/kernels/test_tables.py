@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 from typing import Any
 
@@ -78,22 +77,3 @@ def test_gated_and_quantised_products_take_the_tuned_tiling(
 
 def test_a_device_without_a_table_has_no_tuned_tiling() -> None:
     assert tuned_config(torch.ones(4, 256).bfloat16(), Product(64, 256)) is None
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ([], r"gpu.json: row 0: expected an object, not \[\]"),
-        ({"n": 1}, "gpu.json: row 0: has n; expected config, gated, k, kernel_us, m, n, rival_us, weights"),
-        ({"config": {"block_n": 48, "block_k": 64}}, "gpu.json: row 0: block_n is 48; expected a power of 2"),
-        ({"config": {"block": 64}}, "gpu.json: row 0: .*unexpected keyword argument 'block'"),
-        ({"config": None, "weights": "int3"}, "gpu.json: row 0: weights is 'int3'; expected one of bf16, fp8, int4"),
-    ],
-    ids=["list", "keys", "value", "name", "weights"],
-)
-def test_a_bad_table_is_named(row: Any, message: str, tmp_path: Path) -> None:
-    whole = {"n": 64, "k": 64, "m": 1, "weights": "bf16", "gated": False, "kernel_us": 1.0, "rival_us": 1.0}
-    row = whole | row if isinstance(row, dict) and "config" in row else row
-    (tmp_path / "gpu.json").write_text(json.dumps([row]))
-    with pytest.raises(ValueError, match=message):
-        load_table(tmp_path / "gpu.json")

@@ -126,7 +126,7 @@ class World:
             policy,
             request,
             fallback=fallback,
-            patience_s=faults.patience * TICK_S,
+            patience_s=lambda: faults.patience * TICK_S,
             alone=self._begins_alone,
             first_answer_s=TICK_S if faults.served else 0.0,
         )

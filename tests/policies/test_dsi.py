@@ -111,7 +111,7 @@ def test_a_chain_that_makes_no_sense_is_the_drafts_error(chain: Message) -> None
 
 def test_a_group_ends_when_it_hears_nothing_and_says_so() -> None:
     request = Request(prompt=(1, 2), max_new_tokens=9)
-    part = recoverable(Dsi(), request, Role.TARGET, fallback=Autoregressive(), patience_s=3.0)
+    part = recoverable(Dsi(), request, Role.TARGET, fallback=Autoregressive(), patience_s=lambda: 3.0)
     effects = list(run_alone(part.run(), messages=[Subtree(1, (2,), (-1,)), None], target=lambda row: row.token))
     assert [effect for effect in effects if isinstance(effect, Receive)] == [Receive(0, 3.0)] * 2
     assert effects[-1] == KeepKV(Role.TARGET, (), 0)
@@ -120,7 +120,7 @@ def test_a_group_ends_when_it_hears_nothing_and_says_so() -> None:
 
 def test_a_group_that_is_told_to_stop_is_not_lost() -> None:
     request = Request(prompt=(1, 2), max_new_tokens=9)
-    part = recoverable(Dsi(), request, Role.TARGET, fallback=Autoregressive(), patience_s=3.0)
+    part = recoverable(Dsi(), request, Role.TARGET, fallback=Autoregressive(), patience_s=lambda: 3.0)
     list(run_alone(part.run(), messages=[ProbeReply(5), Stop()]))
     assert not part.lost
 

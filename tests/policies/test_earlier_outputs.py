@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from swiftspec.policies import POLICIES, Request
 from swiftspec.policies.effects import TargetForward
 from swiftspec.policies.lookup.earlier_outputs import EarlierOutputs
-from swiftspec.policies.lookup.shared_outputs import SharedOutputs
+from swiftspec.policies.lookup.known_text import SharedOutputs
 from swiftspec.policies.lookup.speculation import Bounds, Speculation
 from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.policies.lookup.suffix_or_draft import SuffixOrDraft

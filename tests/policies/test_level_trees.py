@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import DraftForward, KeepKV, Role, TargetForward
-from swiftspec.policies.trees.eagle2 import Eagle2Tree
-from swiftspec.policies.trees.easyspec import EasySpec
+from swiftspec.policies.trees.eagle2 import Eagle2Tree, EasySpec
 from swiftspec.policies.trees.heads import HeadChain, HeadTree
 from swiftspec.policies.trees.sequoia import SequoiaTree, static_tree
 from tests.policies.fakes import FakeDraft, FakeTarget, drafts, requests

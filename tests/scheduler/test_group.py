@@ -22,7 +22,6 @@ from swiftspec.policies.effects import (
     Stop,
     TargetForward,
     prefill,
-    target_forward,
 )
 from swiftspec.policies.scoring import PromptScoring
 from swiftspec.scheduler.asks import Grant, Step, equal_shares
@@ -101,7 +100,7 @@ def test_no_control_changes_an_output(
 
 def program_of_three() -> Program:
     yield from prefill(Role.TARGET, (1, 2, 3))
-    choices = yield from target_forward((Row(4, 3, 0), Row(5, 4, 1)))
+    choices = yield from TargetForward((Row(4, 3, 0), Row(5, 4, 1)))
     yield Commit(choices)
     yield KeepKV(Role.TARGET, (), 0)
     yield Receive()

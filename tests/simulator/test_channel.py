@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from swiftspec.policies.effects import (
+    DraftForward,
     Poll,
     Prefill,
     Program,
@@ -10,8 +11,7 @@ from swiftspec.policies.effects import (
     Row,
     Send,
     Stop,
-    draft_forward,
-    target_forward,
+    TargetForward,
 )
 from swiftspec.timing.timeline import Phase
 from tests.builders import Scripted, chain_trace, constant_profile, machine_profile, simulate_one
@@ -59,13 +59,13 @@ def test_messages_make_the_forward_longer_in_which_they_come(idles: bool, delay_
     def target() -> Program:
         yield Prefill(Role.TARGET, (1, 2, 3, 4))
         if not idles:
-            yield from target_forward((Row(7, 4, 0),))
+            yield from TargetForward((Row(7, 4, 0),))
         yield Receive()
         yield Receive()
 
     def draft() -> Program:
         yield Prefill(Role.DRAFT, (1, 2, 3, 4))
-        yield from draft_forward((Row(7, 4, 0),), 1)
+        yield from DraftForward((Row(7, 4, 0),), 1)
         yield Send(Stop())
         yield Send(Stop())
 
@@ -82,7 +82,7 @@ def test_a_message_that_comes_while_another_is_taken_in_counts_too() -> None:
 
     def draft() -> Program:
         for _ in range(3):
-            yield from draft_forward((Row(7, 0, 0),), 1)
+            yield from DraftForward((Row(7, 0, 0),), 1)
             yield Send(Stop())
 
     # Two come during the prefill; while the second one is taken in, the third one comes.

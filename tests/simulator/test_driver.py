@@ -12,16 +12,7 @@ from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.chains.serial import SerialChain, SerialTree
-from swiftspec.policies.effects import (
-    Commit,
-    Prefill,
-    Program,
-    Receive,
-    Role,
-    Send,
-    Stop,
-    target_forward,
-)
+from swiftspec.policies.effects import Commit, Prefill, Program, Receive, Role, Send, Stop, TargetForward
 from swiftspec.simulator.driver import Simulator, simulate
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Phase, Timeline
@@ -160,8 +151,8 @@ def test_programs_that_wait_for_each_other_are_a_deadlock() -> None:
 
 def test_forward_is_slower_only_beside_a_peer_that_works() -> None:
     def target() -> Program:
-        yield from target_forward(())  # the draft works too
-        yield from target_forward(())  # the draft waits
+        yield from TargetForward(())  # the draft works too
+        yield from TargetForward(())  # the draft waits
         yield Send(Stop())
 
     def draft() -> Program:

@@ -22,7 +22,7 @@ def simulated(num_draft_effects: int | None) -> tuple[Timeline, RecoveringTarget
     policy = make_policy("swiftspec", verify_rows=4)
     (prompt,) = TRACE.prompts
     request = Request(prompt=tuple(prompt.prompt_tokens.tolist()), max_new_tokens=60)
-    target = RecoveringTarget(policy, request, fallback=Autoregressive(), patience_s=PATIENCE_S)
+    target = RecoveringTarget(policy, request, fallback=Autoregressive(), patience_s=lambda: PATIENCE_S)
     draft = RecoveringDraft(policy, request).run()
     if num_draft_effects is not None:
         draft = dying(draft, num_draft_effects)

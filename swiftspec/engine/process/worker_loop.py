@@ -35,7 +35,7 @@ from swiftspec.files.reading import brief
 from swiftspec.policies import Layout
 from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Candidates, Program, Role
-from swiftspec.policies.lookup.shared_outputs import SharedOutputs
+from swiftspec.policies.lookup.known_text import SharedOutputs
 from swiftspec.policies.recovery import Recoverable, recoverable
 from swiftspec.timing.timeline import Span
 
@@ -170,9 +170,8 @@ class WorkerLoop:
             request,
             self._setup.role,
             fallback=command.fallback,
-            patience_s=command.patience_s,
+            patience_s=lambda: command.patience_s * (1.0 + _PATIENCE_PER_REQUEST * (len(self._driver) - 1)),
             alone=command.alone,
-            load=lambda: 1.0 + _PATIENCE_PER_REQUEST * (len(self._driver) - 1),
         )
         return recovery.run()
 

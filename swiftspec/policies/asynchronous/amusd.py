@@ -15,24 +15,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from swiftspec.policies.base import Layout, Shape, check_shape
+from swiftspec.policies.base import Layout, Shape, check_shape, shapes
 from swiftspec.policies.effects import (
+    DraftForward,
     KeepKV,
     PeerError,
+    Poll,
     Program,
+    Receive,
     Role,
     Send,
     Stop,
     Subprogram,
     as_verdict,
-    draft_forward,
-    poll,
     prefill,
-    receive,
 )
 from swiftspec.policies.request import Request
-from swiftspec.policies.tree import Subtree, TokenTree
-from swiftspec.policies.verification import verify_drafted
+from swiftspec.policies.tree import Subtree
+from swiftspec.policies.verification import planted, verify_drafted
 
 __all__ = ["Amusd"]
 
@@ -71,9 +71,7 @@ class Amusd(Shape):
 
     @classmethod
     def search_space(cls) -> Iterator["Amusd"]:
-        for verify_rows in (8, 16, 32):
-            for lookahead in (1, 2, 4, 6):
-                yield cls(lookahead=lookahead, verify_rows=verify_rows)
+        return shapes(cls, verify_rows=(8, 16, 32), lookahead=(1, 2, 4, 6))
 
     @classmethod
     def host_shapes(cls) -> Iterator["Amusd"]:
@@ -90,7 +88,7 @@ def _waiting(shape: Amusd, root: int, position: int) -> Subprogram[Subtree]:
     tokens = [root]
     num_stale = 0
     while len(tokens) < shape.verify_rows:
-        message = yield from poll() if len(tokens) > shape.lookahead else receive()
+        message = (yield from Poll()) if len(tokens) > shape.lookahead else (yield from Receive())
         if message is None:
             break
         if not isinstance(message, Subtree) or message.parents != (-1, 0) or len(message.tokens) != 2:
@@ -106,13 +104,12 @@ def _waiting(shape: Amusd, root: int, position: int) -> Subprogram[Subtree]:
 
 
 def _draft(request: Request, shape: Amusd) -> Program:
-    yield from prefill(Role.DRAFT, request.prompt[:-1])
-    tree = TokenTree(request.prompt[-1], position=request.root_position, capacity=shape.draft_rows)
+    tree = yield from planted(request, capacity=shape.draft_rows)
     while True:
-        message = yield from poll() if tree.can_grow else receive()
+        message = (yield from Poll()) if tree.can_grow else (yield from Receive())
         if message is None:
             rows = tree.pick(1)
-            candidates = yield from draft_forward(rows, 1)
+            candidates = yield from DraftForward(rows, 1)
             tree.grow(candidates)
             yield Send(Subtree(rows[-1].position, (rows[-1].token, *candidates[-1].tokens), (-1, 0)))
             continue

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from swiftspec.policies.effects import (
+    DraftForward,
     KeepKV,
     PeerError,
     Program,
@@ -15,14 +16,13 @@ from swiftspec.policies.effects import (
     Send,
     Stop,
     Subprogram,
-    draft_forward,
     prefill,
     receive_verdict,
 )
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Row, Subtree
 
-__all__ = ["Branch", "Branches", "Outcome", "forward_window", "prepared_rounds", "receive_outcome", "roll_out"]
+__all__ = ["Branch", "Branches", "Outcome", "prepared_rounds", "receive_outcome", "roll_out"]
 
 Outcome = tuple[int, int]  # accepted tokens, and the token after them
 
@@ -85,11 +85,6 @@ def receive_outcome(chain: tuple[int, ...]) -> Subprogram[tuple[int, ...]]:
     return verdict.tokens
 
 
-def forward_window(window: Subtree, num_candidates: int) -> Subprogram[tuple[Candidates, ...]]:
-    """One forward over a chain that branches may extend; the candidates after each of its tokens."""
-    return (yield from draft_forward(window.rows(), num_candidates, is_guess=True))
-
-
 def roll_out(
     window: Subtree,
     outcomes: Iterable[Outcome],
@@ -107,7 +102,7 @@ def roll_out(
     answered: list[tuple[Candidates, ...]] = []
     slots = range(num_slots, num_slots + num_draft_tokens * len(rows))
     for depth in range(num_draft_tokens):
-        answers = yield from draft_forward(rows, num_candidates)
+        answers = yield from DraftForward(rows, num_candidates)
         answered.append(answers)
         first = num_slots + depth * len(rows)
         rows = tuple(
@@ -125,7 +120,7 @@ def _just_in_time(root: int, position: int, num_draft_tokens: int) -> Subprogram
     tokens = [root]
     for depth in range(num_draft_tokens):
         row = Row(tokens[-1], position + depth, (1 << depth) - 1)
-        (candidates,) = yield from draft_forward((row,), 1)
+        (candidates,) = yield from DraftForward((row,), 1)
         tokens.append(candidates.tokens[0])
     if num_draft_tokens:
         yield KeepKV(Role.DRAFT, (), 0)

@@ -15,24 +15,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeGuard
 
-from swiftspec.policies.base import ChainShape, Layout, check_shape
+from swiftspec.policies.base import ChainShape, Layout, check_shape, shapes
 from swiftspec.policies.effects import (
     Commit,
     KeepKV,
     Message,
     PeerError,
+    Poll,
     ProbeReply,
     Program,
+    Receive,
     Role,
     Send,
     Stop,
     Subprogram,
     Subtree,
+    TargetForward,
     Verdict,
-    poll,
     prefill,
-    receive,
-    target_forward,
 )
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
@@ -76,9 +76,7 @@ class Dsi(ChainShape):
 
     @classmethod
     def search_space(cls) -> Iterator["Dsi"]:
-        for target_groups in (2, 3, 4, 5, 6, 7):
-            for num_draft_tokens in (1, 2, 3, 4, 6, 8):
-                yield cls(num_draft_tokens=num_draft_tokens, target_groups=target_groups)
+        return shapes(cls, target_groups=(2, 3, 4, 5, 6, 7), num_draft_tokens=(1, 2, 3, 4, 6, 8))
 
 
 def _serve(request: Request, shape: Dsi) -> Program:
@@ -87,7 +85,7 @@ def _serve(request: Request, shape: Dsi) -> Program:
     first, last = request.root_position, request.root_position  # range of positions where a chain may begin
     end = request.root_position + request.max_new_tokens
     while True:
-        chain = yield from receive()
+        chain = yield from Receive()
         if isinstance(chain, Stop):
             return
         if isinstance(chain, ProbeReply):
@@ -98,7 +96,7 @@ def _serve(request: Request, shape: Dsi) -> Program:
             )
         num_kept = chain.position - first
         yield KeepKV(Role.TARGET, tuple(range(num_kept)), num_kept)
-        choices = yield from target_forward(chain.rows())
+        choices = yield from TargetForward(chain.rows())
         first, last = chain.position, chain.position + len(chain.tokens)
         yield Send(Verdict(choices))
 
@@ -183,7 +181,7 @@ class _ChainDraft:
     def _listen(self) -> Subprogram[tuple[int, tuple[int, ...]]]:
         """A group and its answers, empty if there are none; waits for the oldest if there is no room to draft."""
         for number in self._in_flight:
-            message = yield from poll(number) if self._tree.can_grow else receive(number)
+            message = (yield from Poll(number)) if self._tree.can_grow else (yield from Receive(number))
             if message is not None:
                 group = self._groups[number]
                 self._in_flight.remove(number)

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.asynchronous.swiftspec import planted
-from swiftspec.policies.base import ChainShape, Layout, check_shape
+from swiftspec.policies.base import ChainShape, Layout, shapes
 from swiftspec.policies.effects import KeepKV, Program, Role, Send, Stop, receive_verdict
 from swiftspec.policies.request import Request
-from swiftspec.policies.verification import expand, verify_rounds
+from swiftspec.policies.verification import expand, planted, verify_rounds
 
 __all__ = ["MineDraft"]
 
@@ -34,9 +33,6 @@ class MineDraft(ChainShape):
 
     num_draft_tokens: int = 4
 
-    def __post_init__(self) -> None:
-        check_shape(self, num_draft_tokens=1)
-
     @property
     def draft_rows(self) -> int:
         return self.num_draft_tokens + 2  # a chain in addition to the two rows of a miss
@@ -50,8 +46,7 @@ class MineDraft(ChainShape):
 
     @classmethod
     def search_space(cls) -> Iterator["MineDraft"]:
-        for num_draft_tokens in (1, 2, 3, 4, 5, 6, 8, 10):
-            yield cls(num_draft_tokens=num_draft_tokens)
+        return shapes(cls, num_draft_tokens=(1, 2, 3, 4, 5, 6, 8, 10))
 
     @classmethod
     def host_shapes(cls) -> Iterator["MineDraft"]:

@@ -14,18 +14,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.asynchronous.branches import Branches, Outcome, forward_window, prepared_rounds, roll_out
+from swiftspec.policies.asynchronous.branches import Branches, prepared_rounds, roll_out
 from swiftspec.policies.base import ChainShape, Layout, check_shape
 from swiftspec.policies.effects import (
+    DraftForward,
     PeerError,
     Program,
+    Receive,
     Role,
     Send,
     Subprogram,
+    TargetExit,
+    TargetFinish,
     Verdict,
-    receive,
-    target_exit,
-    target_finish,
 )
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Subtree
@@ -80,14 +81,16 @@ class Mirror(ChainShape):
         yield cls(num_draft_tokens=4, guesses=1)
 
     def _verify(self, window: Subtree) -> Subprogram[tuple[int, ...]]:
-        answers = yield from target_exit(window.rows(), self.guesses + 1)
+        answers = yield from TargetExit(window.rows(), self.guesses + 1)
         yield Send(_hypotheses(window, answers, self.guesses))
-        return (yield from target_finish())
+        return (yield from TargetFinish())
 
     def _prepare(self, window: Subtree) -> Subprogram[Branches]:
-        yield from forward_window(window, 1)  # its KV, while the target is in its first half
-        hypotheses = yield from _receive_hypotheses(window, self.expand_rows)
-        return (yield from roll_out(window, _outcomes(hypotheses, len(window.tokens)), self.num_draft_tokens))
+        yield from DraftForward(window.rows(), 1, is_guess=True)  # its KV, while the target is in its first half
+        hypotheses, length = (yield from _receive_hypotheses(window, self.expand_rows)), len(window.tokens)
+        guessed = zip(hypotheses.parents[length:], hypotheses.tokens[length:], strict=True)
+        outcomes = [(k, token) for k, token in guessed if 0 <= k < length]
+        return (yield from roll_out(window, outcomes, self.num_draft_tokens))
 
 
 def _hypotheses(window: Subtree, answers: Sequence[Candidates], guesses: int) -> Subtree:
@@ -101,9 +104,9 @@ def _hypotheses(window: Subtree, answers: Sequence[Candidates], guesses: int) ->
 
 
 def _receive_hypotheses(window: Subtree, most_guesses: int) -> Subprogram[Subtree]:
-    message = yield from receive()
+    message = yield from Receive()
     while isinstance(message, Verdict) and not message.tokens:  # the target has finished its prefill
-        message = yield from receive()
+        message = yield from Receive()
     length = len(window.tokens)
     if (
         not isinstance(message, Subtree)
@@ -113,8 +116,3 @@ def _receive_hypotheses(window: Subtree, most_guesses: int) -> Subprogram[Subtre
     ):
         raise PeerError(f"expected up to {most_guesses} guesses below {window!r}, got {message!r}")
     return message
-
-
-def _outcomes(hypotheses: Subtree, window_length: int) -> list[Outcome]:
-    guessed = zip(hypotheses.parents[window_length:], hypotheses.tokens[window_length:], strict=True)
-    return [(k, token) for k, token in guessed if 0 <= k < window_length]

@@ -15,19 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, check_shape
-from swiftspec.policies.effects import (
-    KeepKV,
-    Program,
-    Role,
-    Send,
-    Stop,
-    prefill,
-    receive_verdict,
-)
+from swiftspec.policies.base import ChainShape, Layout, shapes
+from swiftspec.policies.effects import KeepKV, Program, Role, Send, Stop, receive_verdict
 from swiftspec.policies.request import Request
-from swiftspec.policies.tree import TokenTree
-from swiftspec.policies.verification import expand, verify_windows
+from swiftspec.policies.verification import expand, planted, verify_windows
 
 __all__ = ["Pearl"]
 
@@ -40,9 +31,6 @@ class Pearl(ChainShape):
     layout: ClassVar[Layout] = Layout.DISAGGREGATED
 
     num_draft_tokens: int = 8
-
-    def __post_init__(self) -> None:
-        check_shape(self, num_draft_tokens=1)
 
     @property
     def target_rows(self) -> int:
@@ -61,8 +49,7 @@ class Pearl(ChainShape):
 
     @classmethod
     def search_space(cls) -> Iterator["Pearl"]:
-        for num_draft_tokens in (2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24):
-            yield cls(num_draft_tokens=num_draft_tokens)
+        return shapes(cls, num_draft_tokens=(2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24))
 
     @classmethod
     def host_shapes(cls) -> Iterator["Pearl"]:
@@ -70,8 +57,7 @@ class Pearl(ChainShape):
 
 
 def _draft(request: Request, shape: Pearl) -> Program:
-    yield from prefill(Role.DRAFT, request.prompt[:-1])
-    tree = TokenTree(request.prompt[-1], position=request.root_position, capacity=shape.draft_rows)
+    tree = yield from planted(request, capacity=shape.draft_rows)
     while True:
         for _ in range(shape.num_draft_tokens):
             yield from expand(tree, 1, 1)

@@ -16,22 +16,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, check_shape
+from swiftspec.policies.base import ChainShape, Layout, check_shape, shapes
 from swiftspec.policies.effects import (
     Candidates,
+    DraftForward,
     KeepKV,
     Program,
     Role,
     Send,
     Stop,
     Subprogram,
-    draft_forward,
-    prefill,
     receive_verdict,
 )
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree, TokenTree
-from swiftspec.policies.verification import verify_windows
+from swiftspec.policies.verification import planted, verify_windows
 
 __all__ = ["SpecBranch"]
 
@@ -75,10 +74,7 @@ class SpecBranch(ChainShape):
 
     @classmethod
     def search_space(cls) -> Iterator["SpecBranch"]:
-        for num_draft_tokens in (4, 8, 12, 16):
-            for branches in (2, 4, 8):
-                for least_confidence in (0.0, 0.4):
-                    yield cls(num_draft_tokens=num_draft_tokens, branches=branches, least_confidence=least_confidence)
+        return shapes(cls, num_draft_tokens=(4, 8, 12, 16), branches=(2, 4, 8), least_confidence=(0.0, 0.4))
 
     @classmethod
     def host_shapes(cls) -> Iterator["SpecBranch"]:
@@ -86,8 +82,7 @@ class SpecBranch(ChainShape):
 
 
 def _draft(request: Request, shape: SpecBranch) -> Program:
-    yield from prefill(Role.DRAFT, request.prompt[:-1])
-    tree = TokenTree(request.prompt[-1], position=request.root_position, capacity=shape.draft_rows)
+    tree = yield from planted(request, capacity=shape.draft_rows)
     forked = False  # whether the tree ends in versions of a token that no window has extended yet
     while True:
         window, forked = yield from _window(tree, shape, forked=forked)
@@ -105,7 +100,7 @@ def _window(tree: TokenTree, shape: SpecBranch, *, forked: bool) -> Subprogram[t
     everything = shape.draft_rows + shape.branches
     for _ in range(shape.num_draft_tokens):
         rows = tree.pick(shape.branches)
-        answers = yield from draft_forward(rows, shape.branches)
+        answers = yield from DraftForward(rows, shape.branches)
         best = answers[0]
         sure = math.exp(best.logprobs[0])
         if forked and sure < shape.least_confidence:

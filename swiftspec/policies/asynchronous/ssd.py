@@ -18,9 +18,9 @@ from functools import cache
 from typing import ClassVar
 
 from swiftspec.errors import FieldError
-from swiftspec.policies.asynchronous.branches import Branches, Outcome, forward_window, prepared_rounds, roll_out
+from swiftspec.policies.asynchronous.branches import Branches, Outcome, prepared_rounds, roll_out
 from swiftspec.policies.base import ChainShape, Layout, check_positive, check_shape
-from swiftspec.policies.effects import Program, Role, Subprogram
+from swiftspec.policies.effects import DraftForward, Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Subtree
 from swiftspec.policies.verification import verify_rounds
@@ -107,7 +107,7 @@ def fan_out(num_draft_tokens: int, branches: int, acceptance: float, miss_expone
 def _prepare(window: Subtree, shape: Ssd) -> Subprogram[Branches]:
     """The next chain for each outcome in the fan-out."""
     counts = shape.fan_out(len(window.tokens) - 1)
-    answers = yield from forward_window(window, max(counts) + 1)
+    answers = yield from DraftForward(window.rows(), max(counts) + 1, is_guess=True)
     outcomes = likeliest(answers, window.tokens[1:], counts)
     return (yield from roll_out(window, outcomes, shape.num_draft_tokens))
 

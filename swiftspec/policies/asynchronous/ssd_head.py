@@ -18,17 +18,17 @@ from swiftspec.policies.asynchronous.branches import Branch, receive_outcome, ro
 from swiftspec.policies.asynchronous.ssd import Ssd, likeliest
 from swiftspec.policies.base import DraftKind
 from swiftspec.policies.effects import (
+    DraftForward,
     KeepKV,
     PeerError,
     Program,
+    Receive,
     Role,
     Send,
+    Stop,
     Subprogram,
-    Verdict,
     as_verdict,
-    draft_forward,
     prefill,
-    receive,
 )
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Row, Subtree
@@ -66,8 +66,11 @@ def _draft(request: Request, shape: SsdHead) -> Program:
     num_draft_tokens = shape.num_draft_tokens
     after_miss = min(shape.miss_draft_tokens, num_draft_tokens)
     num_candidates = 1 + max(*shape.fan_out(num_draft_tokens), *shape.fan_out(after_miss))
-    if not (yield from _receive_prompts_features()):
+    verdict = as_verdict((yield from Receive()))  # with the prompt's features
+    if isinstance(verdict, Stop):
         return
+    if verdict.tokens:
+        raise PeerError(f"expected the verdict of a prompt, got {verdict!r}")
     yield from prefill(Role.DRAFT, request.prompt[:-1])
     fresh, position, num_slots = request.prompt[-1:], request.root_position, 0
     branch: Branch | None = None
@@ -91,14 +94,6 @@ def _draft(request: Request, shape: SsdHead) -> Program:
         branch = prepared.get((len(fresh) - 1, fresh[-1]))
 
 
-def _receive_prompts_features() -> Subprogram[bool]:
-    """Wait for the verdict that carries them; False if the target has finished instead."""
-    verdict = as_verdict((yield from receive()))
-    if isinstance(verdict, Verdict) and verdict.tokens:
-        raise PeerError(f"expected the verdict of a prompt, got {verdict!r}")
-    return isinstance(verdict, Verdict)
-
-
 def _read_on(
     window: Subtree, fresh: Sequence[int], branch: Branch, num_slots: int, num_candidates: int
 ) -> Subprogram[list[Candidates]]:
@@ -106,7 +101,7 @@ def _read_on(
     behind = sum(1 << slot for slot in (*range(len(fresh) - 1), *branch.slots))
     last = Row(window.tokens[-1], window.position + len(window.tokens) - 1, behind)
     rows = (*_verified_rows(fresh, window.position, num_slots), last)
-    answers = yield from draft_forward(rows, num_candidates)
+    answers = yield from DraftForward(rows, num_candidates)
     read = range(num_slots, num_slots + len(rows))
     yield KeepKV(Role.DRAFT, (*read[:-1], *branch.slots[1:], read[-1]), len(fresh))
     return [answers[-2], *branch.candidates[1:], answers[-1]]
@@ -117,16 +112,16 @@ def _just_in_time(
 ) -> Subprogram[tuple[Subtree, list[Candidates]]]:
     """Read verified tokens, draft a chain and send it; the window, and the candidates after each token of it."""
     rows = _verified_rows(fresh, position, num_slots)
-    *_, candidates = yield from draft_forward(rows, num_candidates)
+    *_, candidates = yield from DraftForward(rows, num_candidates)
     yield KeepKV(Role.DRAFT, tuple(range(num_slots, num_slots + len(rows))), len(rows))
     answers, chain = [candidates], [candidates.tokens[0]][:num_draft_tokens]
     while len(chain) < num_draft_tokens:
-        answers += yield from draft_forward((_last_row(chain, position),), num_candidates)
+        answers += yield from DraftForward((_last_row(chain, position),), num_candidates)
         chain.append(answers[-1].tokens[0])
     window = Subtree.chain(position, (fresh[-1], *chain))
     yield Send(window)
     if chain:
-        answers += yield from draft_forward((_last_row(chain, position),), num_candidates)
+        answers += yield from DraftForward((_last_row(chain, position),), num_candidates)
     return window, answers
 
 

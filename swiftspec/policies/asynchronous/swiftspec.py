@@ -20,23 +20,22 @@ from swiftspec.policies.base import Layout, TreeShape, check_positive, check_sha
 from swiftspec.policies.effects import (
     KeepKV,
     Message,
+    Poll,
     Program,
+    Receive,
     Role,
     Send,
     Stop,
     Subprogram,
     Subtree,
     as_verdict,
-    poll,
-    prefill,
-    receive,
 )
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.trees.masked_tree import MaskedTree
-from swiftspec.policies.verification import expand, verify_rounds
+from swiftspec.policies.verification import expand, planted, verify_rounds
 
-__all__ = ["SwiftSpec", "draft_rounds", "planted"]
+__all__ = ["SwiftSpec", "draft_rounds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,12 +121,6 @@ class SwiftSpec(TreeShape):
         yield cls(verify_rows=16, expand_rows=8, num_candidates=15)
 
 
-def planted(request: Request, *, capacity: int, temperature: float = 1.0) -> Subprogram[TokenTree]:
-    """Prefill the draft; the tree, which is only its root."""
-    yield from prefill(Role.DRAFT, request.prompt[:-1])
-    return TokenTree(request.prompt[-1], position=request.root_position, capacity=capacity, temperature=temperature)
-
-
 def draft_rounds(
     tree: TokenTree | MaskedTree,
     *,
@@ -168,8 +161,8 @@ def draft_rounds(
 def _grow_until_verdict(tree: TokenTree | MaskedTree, expand: Callable[[], Subprogram[bool]]) -> Subprogram[Message]:
     """Expand without pause; a verdict is noticed after the expansion in progress."""
     while tree.can_grow:
-        message = yield from poll()
+        message = yield from Poll()
         if message is not None:
             return message
         yield from expand()
-    return (yield from receive())
+    return (yield from Receive())

@@ -10,11 +10,11 @@ from functools import partial
 from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.asynchronous.swiftspec import draft_rounds, planted
+from swiftspec.policies.asynchronous.swiftspec import draft_rounds
 from swiftspec.policies.base import ChainShape, Layout, check_positive, check_shape
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
-from swiftspec.policies.verification import expand, verify_rounds
+from swiftspec.policies.verification import expand, planted, verify_rounds
 
 __all__ = ["SwiftSpecChain"]
 

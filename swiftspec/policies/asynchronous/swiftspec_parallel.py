@@ -12,11 +12,10 @@ The target's program and the messages are those of `swiftspec`: token ids only, 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import ClassVar
 
 from swiftspec.policies.asynchronous.swiftspec import draft_rounds
-from swiftspec.policies.base import DraftKind, Layout, TreeShape, check_positive, check_shape
+from swiftspec.policies.base import DraftKind, Layout, TreeShape, check_positive, check_shape, shapes
 from swiftspec.policies.effects import Program, Role, prefill
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree
@@ -28,17 +27,11 @@ __all__ = ["SwiftSpecParallel"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwiftSpecParallel(TreeShape):
-    """Parameters of the asynchronous tree.
+    """Parameters of the asynchronous tree; others as of `SwiftSpec`.
 
-    verify_rows: most rows of a verification, the root included.
-    least_probability: probability of acceptance below which a node is not worth its row; with 0 every verification has
-        `verify_rows` rows.
     expand_nodes: tokens forwarded per expansion, in addition to verified ones that the draft lacks.
     expand_leaves: leaves of these with masks below.
     num_masks: masks below a leaf.
-    num_candidates: children kept per node.
-    tree_capacity: most forwarded nodes in the draft's tree; at this limit it waits for the verdict.
-    draft_temperature: temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
     """
 
     name: ClassVar[str] = "swiftspec_parallel"
@@ -103,7 +96,5 @@ class SwiftSpecParallel(TreeShape):
 
     @classmethod
     def search_space(cls) -> Iterator["SwiftSpecParallel"]:
-        for verify_rows, expand_nodes, num_masks in product((4, 6, 8, 12, 16), (3, 6, 12), (2, 4, 7)):
-            yield cls(verify_rows=verify_rows, expand_nodes=expand_nodes, num_masks=num_masks)
-        for verify_rows, expand_nodes, least_probability in product((8, 16), (6, 12), (0.05, 0.15)):
-            yield cls(verify_rows=verify_rows, expand_nodes=expand_nodes, least_probability=least_probability)
+        yield from shapes(cls, verify_rows=(4, 6, 8, 12, 16), expand_nodes=(3, 6, 12), num_masks=(2, 4, 7))
+        yield from shapes(cls, verify_rows=(8, 16), expand_nodes=(6, 12), least_probability=(0.05, 0.15))

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, DraftKind, Layout, check_shape
+from swiftspec.policies.base import ChainShape, DraftKind, Layout, shapes
 from swiftspec.policies.colocated import colocated_round
-from swiftspec.policies.effects import KeepKV, Program, Role, Subprogram, draft_forward, prefill, read_unread
+from swiftspec.policies.effects import DraftForward, KeepKV, Program, Role, Subprogram, prefill, read_unread
 from swiftspec.policies.request import Request
-from swiftspec.policies.tree import Row, Subtree
+from swiftspec.policies.tree import Subtree
 
 __all__ = ["ParallelChain"]
 
@@ -30,9 +30,6 @@ class ParallelChain(ChainShape):
 
     num_draft_tokens: int = 6
 
-    def __post_init__(self) -> None:
-        check_shape(self, num_draft_tokens=1)
-
     @property
     def draft_rows(self) -> int:
         # All of a round accepted, with the bonus token and the masks after it.
@@ -47,8 +44,7 @@ class ParallelChain(ChainShape):
 
     @classmethod
     def search_space(cls) -> Iterator["ParallelChain"]:
-        for num_draft_tokens in (*range(1, 10), 11, 15):
-            yield cls(num_draft_tokens=num_draft_tokens)
+        return shapes(cls, num_draft_tokens=(*range(1, 10), 11, 15))
 
     @classmethod
     def host_shapes(cls) -> Iterator["ParallelChain"]:
@@ -84,7 +80,5 @@ def _draft(
     if is_read_apart and not (yield from read_unread(unread, position)):
         return ()
     tokens = (*unread, root, *[mask_token] * (num_tokens - 1))
-    first = position - len(unread)
-    rows = tuple(Row(token, first + slot, (1 << slot) - 1) for slot, token in enumerate(tokens))
-    answers = yield from draft_forward(rows, 1, level=1)
+    answers = yield from DraftForward(Subtree.chain(position - len(unread), tokens).rows(), 1, level=1)
     return tuple(answer.tokens[0] for answer in answers[len(unread) :])

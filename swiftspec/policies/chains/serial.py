@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, Layout, TreeShape, check_positive, check_shape
+from swiftspec.policies.base import ChainShape, Layout, TreeShape, check_positive, check_shape, shapes
 from swiftspec.policies.colocated import Text, tree_rounds
 from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
@@ -83,9 +83,6 @@ class SerialChain(ChainShape):
 
     num_draft_tokens: int = 4
 
-    def __post_init__(self) -> None:
-        check_shape(self, num_draft_tokens=1)
-
     @property
     def tree(self) -> SerialTree:
         """The chain as a tree of one candidate per node."""
@@ -105,8 +102,7 @@ class SerialChain(ChainShape):
 
     @classmethod
     def search_space(cls) -> Iterator["SerialChain"]:
-        for num_draft_tokens in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15):
-            yield cls(num_draft_tokens=num_draft_tokens)
+        return shapes(cls, num_draft_tokens=(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15))
 
 
 def serial_rounds(request: Request, shape: SerialTree, text: Text | None = None) -> Program:

@@ -9,6 +9,7 @@ torch, no clock, no randomness.
 
 from collections import deque
 from collections.abc import Sequence
+from operator import itemgetter
 
 from swiftspec.policies.lookup.speculation import Bounds, Speculation, best_continuation
 
@@ -127,7 +128,7 @@ class EarlierOutputs:
         for (token, child), count in zip(reversed(node.children.items()), reversed(counts), strict=True):
             if count >= least:
                 found.append((count / total, token, child + 1 if isinstance(child, int) else (child, 1)))
-        found.sort(key=_share, reverse=True)  # stable
+        found.sort(key=itemgetter(0), reverse=True)  # stable
         return found
 
     def _enter(self, position: int, length: int) -> None:
@@ -199,7 +200,3 @@ def _num_equal(text: list[int], one: int, other: int, most: int) -> int:
     while text[one + num_equal] == text[other + num_equal]:
         num_equal += 1
     return num_equal
-
-
-def _share(child: tuple[float, int, _Place]) -> float:
-    return child[0]

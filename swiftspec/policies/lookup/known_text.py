@@ -1,12 +1,15 @@
 """Text that a request may be continued from: its own, and earlier outputs (SuffixDecoding, arXiv 2411.04975)."""
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
+from swiftspec.policies.base import Policy
+from swiftspec.policies.lookup.earlier_outputs import EarlierOutputs
 from swiftspec.policies.lookup.speculation import Bounds, Speculation, best_continuation
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree
 
-__all__ = ["KnownText", "SuffixTree"]
+__all__ = ["KnownText", "SharedOutputs", "SuffixTree"]
 
 
 class _Node:
@@ -88,12 +91,8 @@ class SuffixTree:
             count = 1 if isinstance(child, int) else child.num_occurrences
             if count >= least:
                 found.append((count / total, token, child))
-        found.sort(key=_share, reverse=True)  # stable
+        found.sort(key=itemgetter(0), reverse=True)  # stable
         return found
-
-
-def _share(child: tuple[float, int, _Child]) -> float:
-    return child[0]
 
 
 class KnownText:
@@ -117,16 +116,33 @@ class KnownText:
             self._earlier.add(self._own.text[self._before_output :])
 
     def subtree(self) -> Subtree:
-        """The continuation of best score, under the text's last token; that token alone if none is worth a round."""
-        found, text = self._speculate(), self._own.text
+        """The continuation of best score, under the text's last token; that token alone if none is worth a round.
+
+        Of equals that of the request's own text.
+        """
+        text, found = self._own.text, self._own.speculate(self._bounds)
+        if self._earlier is not None:
+            earlier = self._earlier.speculate(text, self._bounds)
+            found = earlier if earlier.score > found.score else found
         if found.score < self._least_score:
             found = Speculation()
         return Subtree(len(text) - 1, (text[-1], *found.tokens), (-1, *(parent + 1 for parent in found.parents)))
 
-    def _speculate(self) -> Speculation:
-        """The continuation of best score; of equals, that of the request's own text."""
-        own = self._own.speculate(self._bounds)
-        if self._earlier is None:
-            return own
-        earlier = self._earlier.speculate(self._own.text, self._bounds)
-        return earlier if earlier.score > own.score else own
+
+class SharedOutputs:
+    """Earlier outputs that a server keeps: apart for every tenant, and for every policy that searches them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int, int], EarlierOutputs] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def known_to(self, policy: Policy, tenant: int = 0) -> EarlierOutputs | None:
+        """The outputs that a tenant's request may be continued from; None if its policy searches none."""
+        if not policy.earlier_outputs:
+            return None
+        key = (tenant, policy.earlier_outputs, policy.max_tree_depth)
+        if key not in self._kept:
+            self._kept[key] = EarlierOutputs(policy.earlier_outputs, policy.max_tree_depth)
+        return self._kept[key]

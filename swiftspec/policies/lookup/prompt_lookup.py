@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import TargetOnly, check_shape
+from swiftspec.policies.base import TargetOnly, check_shape, shapes
 from swiftspec.policies.colocated import text_rounds
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
@@ -51,9 +51,7 @@ class PromptLookup(TargetOnly):
 
     @classmethod
     def search_space(cls) -> Iterator["PromptLookup"]:
-        for num_draft_tokens in (2, 3, 4, 5, 7, 9, 11, 15):
-            for longest_match in (2, 3, 4):
-                yield cls(num_draft_tokens=num_draft_tokens, longest_match=longest_match)
+        return shapes(cls, num_draft_tokens=(2, 3, 4, 5, 7, 9, 11, 15), longest_match=(2, 3, 4))
 
     @classmethod
     def host_shapes(cls) -> Iterator["PromptLookup"]:

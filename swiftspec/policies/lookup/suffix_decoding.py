@@ -8,10 +8,9 @@ requests are in a second tree, if they are wanted: that of the better score prop
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.base import TargetOnly, check_positive, check_shape
+from swiftspec.policies.base import TargetOnly, check_positive, check_shape, shapes
 from swiftspec.policies.colocated import text_rounds
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.lookup.known_text import KnownText
@@ -73,8 +72,7 @@ class SuffixDecoding(TargetOnly):
 
     @classmethod
     def search_space(cls) -> Iterator["SuffixDecoding"]:
-        for verify_rows, max_spec_factor, branches in product((4, 6, 8, 12, 16), (1.0, 2.0, 4.0), (1, 3)):
-            yield cls(verify_rows=verify_rows, max_spec_factor=max_spec_factor, branches=branches)
+        return shapes(cls, verify_rows=(4, 6, 8, 12, 16), max_spec_factor=(1.0, 2.0, 4.0), branches=(1, 3))
 
     @classmethod
     def host_shapes(cls) -> Iterator["SuffixDecoding"]:

@@ -6,6 +6,13 @@ proposed are verified; they are connected, because value falls along a path. The
 
 EAGLE's draft is a head on the target's hidden states, see `heads`. Here it is a model of its own; the tree is the same.
 `serial_tree` differs: it expands the best leaves of any level, and keeps what survives a round.
+
+EasySpec (NeurIPS 2025, arXiv 2502.02493) grows the same tree faster, by running groups of layers on the same input. A
+round begins with one exact forward over the last verified tokens: their approximate KV was discarded, and its
+candidates are the tree's first level. The other levels are fuzzy: layers run in groups whose attention blocks get the
+input of the group's first layer, so each could run on its own device. The cost in acceptance is measured when a trace
+is recorded. This engine computes the blocks of a group one after another, on CPUs and GPUs, so that nothing is saved,
+and plans promise nothing.
 """
 
 from collections.abc import Iterator
@@ -18,7 +25,7 @@ from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, at_temperature
 from swiftspec.policies.trees.level_trees import Layers, layered_rounds
 
-__all__ = ["Eagle2Tree"]
+__all__ = ["Eagle2Tree", "EasySpec"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +74,9 @@ class Eagle2Tree(TreeShape):
         return 1 + self.depth
 
     def programs(self, request: Request) -> dict[Role, Program]:
-        return {Role.TARGET: self._rounds(request)}
-
-    def _rounds(self, request: Request) -> Program:
         fuzzy, is_exact = self.fuzzy, self.is_exact
-        return layered_rounds(request, self._draft, fuzzy=fuzzy, is_exact=is_exact, are_log_probs=True)
+        rounds = layered_rounds(request, self._draft, fuzzy=fuzzy, is_exact=is_exact, are_log_probs=True)
+        return {Role.TARGET: rounds}
 
     @classmethod
     def search_space(cls) -> Iterator["Eagle2Tree"]:
@@ -111,6 +116,16 @@ class Eagle2Tree(TreeShape):
             layers.add(parent, token, above + logprob)
             for token, logprob in zip(candidates.tokens, logprobs, strict=True)
         ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EasySpec(Eagle2Tree):
+    """Parameters of the fuzzily drafted tree: those of `Eagle2Tree`."""
+
+    name: ClassVar[str] = "easyspec"
+    elastic: ClassVar[bool] = True
+    fuzzy: ClassVar[bool] = True
+    is_exact: ClassVar[bool] = False
 
 
 def _best(layers: Layers, nodes: list[int], count: int) -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.policies.base import ChainShape, DraftKind, Layout, check_shape
+from swiftspec.policies.base import ChainShape, DraftKind, Layout, shapes
 from swiftspec.policies.effects import Program, Role, Subprogram
 from swiftspec.policies.request import Request
 from swiftspec.policies.trees.eagle2 import Eagle2Tree
@@ -30,9 +30,6 @@ class HeadChain(ChainShape):
 
     num_draft_tokens: int = 4
 
-    def __post_init__(self) -> None:
-        check_shape(self, num_draft_tokens=1)
-
     @property
     def draft_rows(self) -> int:
         return 2 * self.num_draft_tokens  # a whole chain accepted and the bonus token, and all but the last of the next
@@ -50,8 +47,7 @@ class HeadChain(ChainShape):
 
     @classmethod
     def search_space(cls) -> Iterator["HeadChain"]:
-        for num_draft_tokens in (1, 2, 3, 4, 5, 6, 7, 8, 10):
-            yield cls(num_draft_tokens=num_draft_tokens)
+        return shapes(cls, num_draft_tokens=(1, 2, 3, 4, 5, 6, 7, 8, 10))
 
     def _draft(self, layers: Layers) -> Subprogram[list[int]]:
         chain: list[int] = []

@@ -1,9 +1,10 @@
 """Trees drafted level by level on the target's devices, a new one each round: EAGLE-2, Sequoia, EasySpec, heads."""
 
 from collections.abc import Callable, Sequence
+from itertools import count
 
 from swiftspec.policies.colocated import colocated_round
-from swiftspec.policies.effects import KeepKV, Program, Role, Subprogram, draft_forward, prefill, read_unread
+from swiftspec.policies.effects import DraftForward, KeepKV, Program, Role, Subprogram, prefill, read_unread
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Row, Subtree
 
@@ -22,34 +23,27 @@ class Layers:
     """
 
     def __init__(self, fresh: Sequence[int], *, position: int, fuzzy: bool, is_exact: bool) -> None:
-        self._fresh = tuple(fresh)
-        self._position = position
-        self._fuzzy = fuzzy
-        self._is_exact = is_exact
-        self._tokens = [fresh[-1]]
-        self._parents = [-1]
-        self._rows: list[Row | None] = [None]
-        self._slots = [-1]
-        self._num_slots = 0
+        self._fresh, self._position = tuple(fresh), position
+        self._fuzzy, self._is_exact = fuzzy, is_exact
+        self._tokens, self._parents = [fresh[-1]], [-1]
+        self._rows: dict[int, Row] = {}  # of nodes that were forwarded
+        self._slots: dict[int, int] = {}
         self.scores = [0.0]
 
     def add(self, parent: int, token: int, score: float) -> int:
         """Add a node; returns its number."""
         self._tokens.append(token)
         self._parents.append(parent)
-        self._rows.append(None)
-        self._slots.append(-1)
         self.scores.append(score)
         return len(self._tokens) - 1
 
     def start(self, num_candidates: int) -> Subprogram[Candidates | None]:
         """Forward the fresh tokens; returns the root's candidates, or None if it was not computed."""
-        first = self._position - len(self._fresh) + 1
-        rows = tuple(Row(token, first + i, (1 << i) - 1) for i, token in enumerate(self._fresh))
-        answers = yield from draft_forward(rows, num_candidates, level=1)
+        rows = Subtree.chain(self._position - len(self._fresh) + 1, self._fresh).rows()
+        answers = yield from DraftForward(rows, num_candidates, level=1)
         if not answers:
             return None
-        self._rows[0], self._slots[0], self._num_slots = rows[-1], len(rows) - 1, len(rows)
+        self._rows[0], self._slots[0] = rows[-1], len(rows) - 1
         return answers[-1]
 
     def forward(self, nodes: Sequence[int], num_candidates: int, *, level: int) -> Subprogram[tuple[Candidates, ...]]:
@@ -57,20 +51,17 @@ class Layers:
 
         level: of the forward in its round, from 1.
         """
-        rows = []
-        for node in nodes:
-            above, slot = self._rows[self._parents[node]], self._slots[self._parents[node]]
-            assert above is not None, "a parent is forwarded before its children"
-            row = Row(self._tokens[node], above.position + 1, above.ancestors | 1 << slot)
-            self._rows[node], self._slots[node] = row, self._num_slots
-            self._num_slots += 1
-            rows.append(row)
-        answers = yield from draft_forward(tuple(rows), num_candidates, fuzzy=self._fuzzy, level=level)
-        if not answers:
-            self._num_slots -= len(rows)
-            for node in nodes:
-                self._rows[node], self._slots[node] = None, -1
+        rows = tuple(map(self._row, nodes))
+        answers = yield from DraftForward(rows, num_candidates, fuzzy=self._fuzzy, level=level)
+        if answers:
+            self._rows.update(zip(nodes, rows, strict=True))
+            self._slots.update(zip(nodes, count(self._slots[0] + len(self._slots))))
         return answers
+
+    def _row(self, node: int) -> Row:
+        parent = self._parents[node]
+        above = self._rows[parent]
+        return Row(self._tokens[node], above.position + 1, above.ancestors | 1 << self._slots[parent])
 
     def subtree(self, nodes: Sequence[int]) -> Subtree:
         """The root and `nodes`: every node's parent is the root or one of those before it."""
@@ -80,10 +71,10 @@ class Layers:
 
     def kept(self, nodes: Sequence[int]) -> tuple[int, ...]:
         """Draft slots of the fresh tokens and of those nodes that have one with exact KV."""
-        if not self._num_slots:
+        if not self._slots:
             return ()
-        slots = (self._slots[node] for node in nodes) if self._is_exact else ()
-        return (*range(len(self._fresh)), *(slot for slot in slots if slot >= 0))
+        exact = [self._slots[node] for node in nodes if node in self._slots] if self._is_exact else []
+        return (*range(len(self._fresh)), *exact)
 
 
 def layered_rounds(

@@ -12,10 +12,9 @@ more than its time multiplied by the tokens per second that are reached otherwis
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import ClassVar
 
-from swiftspec.policies.base import DraftKind, Layout, TreeShape, check_positive, check_shape
+from swiftspec.policies.base import DraftKind, Layout, TreeShape, check_positive, check_shape, shapes
 from swiftspec.policies.colocated import tree_rounds
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
@@ -29,12 +28,9 @@ __all__ = ["ParallelTree"]
 class ParallelTree(TreeShape):
     """Grow a tree by one draft forward, verify its best `verify_rows` nodes.
 
-    verify_rows: most rows of a verification, the root included.
-    least_probability: probability of acceptance below which a path is not worth its row; with 0 every verification has
-        `verify_rows` rows.
     num_masks: positions after the next one for which candidates are drafted.
     num_candidates: candidates per position.
-    draft_temperature: temperature of the draft's probabilities that order the tree; a planner fits it to the trace.
+    verify_rows, least_probability, draft_temperature: as of `SwiftSpec`.
     """
 
     name: ClassVar[str] = "parallel_tree"
@@ -85,11 +81,8 @@ class ParallelTree(TreeShape):
 
     @classmethod
     def search_space(cls) -> Iterator["ParallelTree"]:
-        for verify_rows in (4, 8, 12, 16, 24, 32):
-            for num_masks in (2, 3, 5, 7):
-                yield cls(verify_rows=verify_rows, num_masks=num_masks)
-        for verify_rows, num_masks, least_probability in product((8, 16), (3, 7), (0.1, 0.25)):
-            yield cls(verify_rows=verify_rows, num_masks=num_masks, least_probability=least_probability)
+        yield from shapes(cls, verify_rows=(4, 8, 12, 16, 24, 32), num_masks=(2, 3, 5, 7))
+        yield from shapes(cls, verify_rows=(8, 16), num_masks=(3, 7), least_probability=(0.1, 0.25))
 
     @classmethod
     def host_shapes(cls) -> Iterator["ParallelTree"]:

@@ -26,11 +26,15 @@ class Control(Protocol):
     weighs_drafts: whether it goes by the draft's own probabilities of this round's rows, where they are known.
     """
 
-    @property
-    def learns(self) -> bool: ...
+    __slots__ = ()
 
     @property
-    def weighs_drafts(self) -> bool: ...
+    def learns(self) -> bool:
+        return True
+
+    @property
+    def weighs_drafts(self) -> bool:
+        return False
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows of each request's verification, the root included: from 1 to 1 + len(survival).

@@ -8,9 +8,9 @@ one before; costs are no smooth curve, so all lengths are compared here.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from swiftspec.scheduler.controls.control import Demand
+from swiftspec.scheduler.controls.control import Control, Demand
 from swiftspec.scheduler.costs import RoundCosts
 
 __all__ = ["Goodput", "GoodputPerRequest", "RoundGoodput", "goodput_by_length"]
@@ -45,11 +45,8 @@ def _best_length(demands: Sequence[Demand], costs: RoundCosts, max_rows: int) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Goodput:
+class Goodput(Control):
     """One draft length for all requests."""
-
-    learns: ClassVar[bool] = True
-    weighs_drafts: ClassVar[bool] = False
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows of each request."""
@@ -58,11 +55,8 @@ class Goodput:
 
 
 @dataclass(frozen=True, slots=True)
-class GoodputPerRequest:
+class GoodputPerRequest(Control):
     """The best common length, given to the requests in proportion to the acceptance of their first draft tokens."""
-
-    learns: ClassVar[bool] = True
-    weighs_drafts: ClassVar[bool] = False
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:
         """Rows of each request."""

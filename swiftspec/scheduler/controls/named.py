@@ -25,11 +25,10 @@ NO_CONTROL = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
+class Fixed(Control):
     """At most `num_draft_rows` rows after the root; 0 is decoding without a draft."""
 
     learns: ClassVar[bool] = False
-    weighs_drafts: ClassVar[bool] = False
 
     num_draft_rows: int
 

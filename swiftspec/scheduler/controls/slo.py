@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.scheduler.controls.control import Demand
+from swiftspec.scheduler.controls.control import Control, Demand
 from swiftspec.scheduler.controls.draft_round import DraftRound
 from swiftspec.scheduler.controls.worth import add_likeliest
 from swiftspec.scheduler.costs import RoundCosts
@@ -19,10 +19,9 @@ __all__ = ["Slo", "add_due"]
 
 
 @dataclass(frozen=True, slots=True)
-class Slo:
+class Slo(Control):
     """Rows by what requests are due."""
 
-    learns: ClassVar[bool] = True
     weighs_drafts: ClassVar[bool] = True
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:

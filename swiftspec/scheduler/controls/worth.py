@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from swiftspec.scheduler.controls.control import Demand
+from swiftspec.scheduler.controls.control import Control, Demand
 from swiftspec.scheduler.controls.draft_round import DraftRound
 from swiftspec.scheduler.costs import RoundCosts
 
@@ -16,10 +16,9 @@ __all__ = ["Worth", "add_likeliest"]
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class Worth(Control):
     """The rows with the most expected tokens per second."""
 
-    learns: ClassVar[bool] = True
     weighs_drafts: ClassVar[bool] = True
 
     def rows(self, demands: Sequence[Demand], *, costs: RoundCosts, max_rows: int) -> list[int]:

@@ -69,7 +69,7 @@ def serve(connection: Connection, checkpoint: str, address: str) -> None:
             make_policy("swiftspec" if name == "autoregressive" else name),
             REQUEST,
             fallback=PromptLookup(),
-            patience_s=PATIENCE_S,
+            patience_s=lambda: PATIENCE_S,
             alone=alone,
         )
         program = Autoregressive().programs(REQUEST)[Role.TARGET] if name == "autoregressive" else recovery.run()

@@ -14,7 +14,7 @@ from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.chains.serial import SerialChain, SerialTree
 from swiftspec.policies.effects import Role
-from swiftspec.policies.trees.easyspec import EasySpec
+from swiftspec.policies.trees.eagle2 import EasySpec
 from tests.engine.conftest import start_engine, two_cores
 from tests.engine.pairs import references, write_pair
 

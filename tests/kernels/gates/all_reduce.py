@@ -1,7 +1,8 @@
 import torch
 
 from swiftspec.kernels.all_reduce import all_reduce
-from swiftspec.kernels.exchange import SENTINEL, Exchange, map_peers, shared_buffers
+from swiftspec.kernels.exchange import SENTINEL, Exchange, map_peers
+from tests.kernels.buffers import shared_buffers
 
 for world_size, hidden, dtype in ((2, 4096, torch.bfloat16), (8, 8192, torch.bfloat16)):
     words = Exchange.words_needed(world_size=world_size, hidden=hidden, dtype=dtype, max_rows=8)

@@ -1,6 +1,7 @@
 import torch
 
-from swiftspec.kernels.exchange import SENTINEL, Exchange, map_peers, shared_buffers
+from swiftspec.kernels.exchange import SENTINEL, Exchange, map_peers
+from tests.kernels.buffers import shared_buffers
 from tools.gemm_all_reduce import Workspace, gemm_all_reduce
 
 DTYPE = torch.bfloat16
