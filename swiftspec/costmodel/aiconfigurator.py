@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from swiftspec.costmodel.importing import Measurements, Record, select
+from swiftspec.costmodel.importing import Record, select
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import named_device
 from swiftspec.errors import FieldError
@@ -36,24 +36,23 @@ def from_package(*, device: str) -> OpTables:
     system = _data() / _SYSTEMS.get(device, device.replace("-", "_"))
     if not system.is_dir():
         raise FieldError("device", repr(device), f"{_DISTRIBUTION} {version(_DISTRIBUTION)} has no measurements of it")
+    readers = {
+        "gemm.csv": _gemms,
+        "attention.csv": _attentions,
+        "all_reduce.csv": _collectives,
+        "elementwise.csv": _quantisations,
+        "experts.csv": _experts,
+        "latent_attention.csv": _latent,
+        "linear_attention.csv": _linear,
+    }
     return select(
-        Measurements(
-            device=device,
-            rows={
-                "gemm.csv": list(_gemms(system)),
-                "attention.csv": list(_attentions(system)),
-                "all_reduce.csv": list(_collectives(system)),
-                "elementwise.csv": list(_quantisations(system)),
-                "experts.csv": list(_experts(system)),
-                "latent_attention.csv": list(_latent(system)),
-                "linear_attention.csv": list(_linear(system)),
-            },
-            licence="Apache-2.0",
-            attribution=(
-                "Copyright (c) NVIDIA CORPORATION & AFFILIATES. Measured by NVIDIA; selected and converted from "
-                f"{_DISTRIBUTION} {version(_DISTRIBUTION)} (github.com/ai-dynamo/aiconfigurator)"
-            ),
-        )
+        {name: list(read(system)) for name, read in readers.items()},
+        device=device,
+        licence="Apache-2.0",
+        attribution=(
+            "Copyright (c) NVIDIA CORPORATION & AFFILIATES. Measured by NVIDIA; selected and converted from "
+            f"{_DISTRIBUTION} {version(_DISTRIBUTION)} (github.com/ai-dynamo/aiconfigurator)"
+        ),
     )
 
 

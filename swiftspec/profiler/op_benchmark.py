@@ -11,11 +11,10 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from swiftspec.costmodel.op_tables import COLUMNS, OpTables, Source
+from swiftspec.costmodel.op_tables import COLUMNS, OpTables, Source, columns_of
 from swiftspec.engine.model.gpu.ops import Ops, ops_for
 from swiftspec.engine.model.gpu.weights import FORMATS, WeightFormat, build_weight
 from swiftspec.files.document import Origin
@@ -319,12 +318,5 @@ def op_tables(rows: Sequence[OpRow], *, device: str, origin: Origin) -> OpTables
         ),
         licence="none: measured here",
         attribution="measured on this machine",
-        tables={name: _columns(name, entries) for name, entries in tables.items()},
+        tables={name: columns_of(name, entries) for name, entries in tables.items()},
     )
-
-
-def _columns(table: str, entries: Sequence[Mapping[str, object]]) -> dict[str, np.ndarray]:
-    kinds = {"text": np.str_, "count": np.int64, "seconds": np.float64}
-    return {
-        name: np.array([entry[name] for entry in entries], dtype=kinds[kind]) for name, kind in COLUMNS[table].items()
-    }
