@@ -18,17 +18,7 @@ from swiftspec.acceptance.texts import TextClass, class_of, of_text
 from swiftspec.policies import DraftKind
 from swiftspec.timing.latency import Provenance
 
-__all__ = [
-    "DRAFT_MODEL",
-    "PositionRates",
-    "UsualRates",
-    "family_of",
-    "given_rates",
-    "mean_rates",
-    "published_rates",
-    "records_without",
-    "usual_rates",
-]
+__all__ = ["UsualRates", "family_of", "given_rates", "published_rates", "records_without", "usual_rates"]
 
 DRAFT_MODEL: Final = "draft model"
 _STAND_INS: Final = {"suffix": "ngram"}  # of which nobody publishes tokens per round, and what is nearest

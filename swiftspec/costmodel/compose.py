@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from swiftspec.artifacts.profile import Collective, HostPoint, Profile, StepPoint
 from swiftspec.costmodel.constants import CONSTANTS
@@ -212,9 +212,11 @@ class _ModelGroup:
         """Prefills, and forwards that read at most `most_cached` tokens of their context."""
         for rows in sorted({*PROMPTS, max_context}):
             # A prompt is not a verification: the fastest collective for its size, and logits of its last row only.
-            parts = self._parts(self.spec, rows, context=0, collective=None, answers=1)
+            parts = self._parts(self.spec, rows, context=0, answers=1)
             yield self._point(Phase.PREFILL, rows, 0, parts)
-        for context in sorted({*_contexts(max_context), most_cached}):
+        # Denser where they are short: attention grows in proportion, and is linear between them.
+        contexts = {min(64, max_context), max(1, max_context // 16), max(1, max_context // 4), max_context}
+        for context in sorted({*contexts, most_cached}):
             for rows in ROWS:
                 for phase, parts in self._forwards(rows, min(context, most_cached)):
                     yield self._point(phase, rows, context, parts)
@@ -248,7 +250,7 @@ class _ModelGroup:
         apart_s, together_s = (
             sum(
                 part.seconds
-                for part in self._parts(self.spec, _MANY, context=1, sequences=number, collective=None)
+                for part in self._parts(self.spec, _MANY, context=1, sequences=number)
                 if part.name == EXPERTS
             )
             for number in (_MANY, 1)
@@ -271,18 +273,10 @@ class _ModelGroup:
             return self.published.parts(spec, degree=self.degree, rows=rows, context=context)
         return self._parts(spec, rows, context=context, collective=self.collective)
 
-    def _parts(
-        self,
-        spec: ModelSpec,
-        rows: int,
-        *,
-        context: int,
-        collective: str | None,
-        answers: int | None = None,
-        sequences: int = 1,
-    ) -> tuple[Part, ...]:
+    def _parts(self, spec: ModelSpec, rows: int, **forward: Any) -> tuple[Part, ...]:
+        """Parts of a forward. forward: as of `forward_parts`."""
         host = self.model.host
-        if self.model.round_s and rows > 1 and answers is None:
+        if self.model.round_s and rows > 1 and "answers" not in forward:
             host = replace(host, step_s=host.step_s + self.model.round_s)
         return forward_parts(
             spec,
@@ -290,14 +284,11 @@ class _ModelGroup:
             quant=self.model.quant,
             degree=self.degree,
             rows=rows,
-            context=context,
-            collective=collective,
-            answers=answers,
-            sequences=sequences,
             host=host,
             kv_dtype=self.model.kv_dtype,
             products=self.model.model.products,
             routing=self.routing,
+            **forward,
         )
 
     def _point(self, phase: Phase, rows: int, context: int, parts: Sequence[Part]) -> StepPoint:
@@ -314,11 +305,6 @@ class _ModelGroup:
             provenance=weakest(part.provenance for part in parts),
             parts=tuple(parts),
         )
-
-
-def _contexts(longest: int) -> list[int]:
-    """A few contexts, denser where they are short: attention grows in proportion, and is linear between them."""
-    return sorted({min(64, longest), max(1, longest // 16), max(1, longest // 4), longest})
 
 
 def _host_points(feature_s: float, *, beside_device: bool) -> Iterable[HostPoint]:

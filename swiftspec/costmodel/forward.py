@@ -1,6 +1,7 @@
 """A forward of a model on a group of devices, composed of its operations, layer by layer."""
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
 
@@ -100,11 +101,19 @@ def forward_parts(
         routing=routing,
         group=Group(ranks, rows, sequences),
     )
-    return _summed(
+    timed: list[OpTime] = [
         *forward.layers(),
         *forward.products(products),
         *forward.ends(-(-(answers or rows) // ranks)),
-        *_host_time(host, spec, quant, degree),
+    ]
+    if host is not None:
+        seconds = host.seconds(spec, quant=quant, degree=degree)
+        timed.append(("host", KernelTime(seconds, Provenance.INTERPOLATED), 1))
+    sums: dict[tuple[str, Provenance], float] = defaultdict(float)
+    for name, (seconds, provenance), count in timed:
+        sums[name, provenance] += seconds * count
+    return tuple(
+        Part(name=name, seconds=seconds, provenance=provenance) for (name, provenance), seconds in sums.items()
     )
 
 
@@ -113,19 +122,3 @@ def num_sparse_layers(spec: ModelSpec) -> int:
     if isinstance(spec, SparseSpec):
         return sum(count for part, count in spec.feed_forwards.items() if isinstance(part, Experts))
     return spec.num_layers if spec.experts else 0
-
-
-def _host_time(host: Host | None, spec: ModelSpec, quant: str, degree: int) -> Iterable[OpTime]:
-    if host is not None:
-        seconds = host.seconds(spec, quant=quant, degree=degree)
-        yield "host", KernelTime(seconds, Provenance.INTERPOLATED), 1
-
-
-def _summed(*timed: OpTime) -> tuple[Part, ...]:
-    sums: dict[tuple[str, Provenance], float] = {}
-    for name, (seconds, provenance), count in timed:
-        key = (name, provenance)
-        sums[key] = sums.get(key, 0.0) + seconds * count
-    return tuple(
-        Part(name=name, seconds=seconds, provenance=provenance) for (name, provenance), seconds in sums.items()
-    )

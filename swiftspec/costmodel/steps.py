@@ -97,8 +97,7 @@ class ComposedSteps:
             products=self.products,
         )
         self._linear = cache(self._linear_s)
-        self._reading = cache(self._reading_s)
-        self._chunk = cache(self._chunk_s)
+        self._attending = cache(self._attending_s)
 
     def seconds(self, work: StepWork) -> float:
         """Seconds of a step; 0 if it has nothing to compute. Ranks wait for the one with most work."""
@@ -113,15 +112,16 @@ class ComposedSteps:
         if fullest.sequences:
             total += self.reading_s(fullest.sequences, fullest.cache_tokens / fullest.sequences, work.rows_each)
         for tokens, before in fullest.chunks:
-            total += self._chunk(_up(tokens, _CHUNK), _up(before, _BEFORE))
+            total += self._attending(_up(tokens, _CHUNK), _up(before, _BEFORE), 1)
         return total
 
     def reading_s(self, sequences: int, mean_context: float, rows_each: int = 1) -> float:
         """Attention of sequences that decode, over caches of this mean length."""
         padded = composed_rows(sequences)
+        of_all = padded * self._ranks  # of which each rank reads as many
         octave = floor(2 * log2(max(1.0, mean_context))) / 2
         below, above = int(2**octave), ceil(2 ** (octave + 0.5))
-        least, most = self._reading(padded, below, rows_each), self._reading(padded, above, rows_each)
+        least, most = (self._attending(of_all * rows_each, context, of_all) for context in (below, above))
         # Those that pad a batch read nothing.
         return (least + (most - least) * (mean_context - below) / (above - below)) * sequences / padded
 
@@ -129,13 +129,8 @@ class ComposedSteps:
         parts = self._parts(rows=rows, context=0, sequences=min(rows, sequences), answers=answers, of_rank=of_rank)
         return sum(part.seconds for part in parts if part.name not in _OF_SEQUENCES)
 
-    def _reading_s(self, sequences: int, context: int, rows_each: int) -> float:
-        sequences *= self._ranks  # of which each rank reads as many
-        parts = self._parts(rows=sequences * rows_each, context=context, sequences=sequences, answers=1)
-        return sum(part.seconds for part in parts if part.name in _OF_SEQUENCES)
-
-    def _chunk_s(self, tokens: int, before: int) -> float:
-        parts = self._parts(rows=tokens, context=before, sequences=1, answers=1)
+    def _attending_s(self, rows: int, context: int, sequences: int) -> float:
+        parts = self._parts(rows=rows, context=context, sequences=sequences, answers=1)
         return sum(part.seconds for part in parts if part.name in _OF_SEQUENCES)
 
 

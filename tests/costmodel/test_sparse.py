@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from swiftspec.costmodel.constants import CONSTANTS
+from swiftspec.costmodel.expert_shapes import ExpertCurve
 from swiftspec.costmodel.forward import forward_parts
 from swiftspec.costmodel.importing import select_experts
 from swiftspec.costmodel.kernel_latency import Kernels, UnknownShapeError
-from swiftspec.costmodel.measured_sparse import ExpertCurve
 from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing, independent
 from swiftspec.costmodel.shipped import kernels_of, tables_of
 from swiftspec.devices import named_device
