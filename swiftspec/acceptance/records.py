@@ -219,20 +219,15 @@ def published_records() -> tuple[AcceptanceRecord, ...]:
 
 
 def _of_chain(published: PublishedAcceptance) -> AcceptanceRecord:
+    same = published.model_dump(include={"target", "dataset", "values", "hardware", "source", "note", "verified"})
     return AcceptanceRecord(
-        target=published.target,
+        **same,
         drafter=published.draft,
         kind=DraftKind.HEAD if "eagle" in published.draft.lower() else DraftKind.SERIAL,
-        verified=published.verified,
-        dataset=published.dataset,
         temperature=0.0,
         quantity=Form.RATES,
         bonus=False,
         num_draft_tokens=len(published.values),
-        values=published.values,
-        hardware=published.hardware,
-        source=published.source,
-        note=published.note,
     )
 
 

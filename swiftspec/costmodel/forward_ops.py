@@ -59,12 +59,10 @@ class ForwardOps:
 
     @property
     def shard(self) -> ModelSpec:
-        """The shard that one device computes with."""
         return sharded(self.spec, self.degree * self.group.ranks)
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of the hidden states of all rows."""
         return self.rows * self.spec.hidden_size * BF16_BYTES
 
     def layers(self) -> Iterable[OpTime]:
@@ -154,8 +152,7 @@ class ForwardOps:
         return self.kernels.gemm(rows=rows or self.rows, n=n, k=k, quant=dense_format(self.quant, self.spec))
 
     def norm(self) -> KernelTime:
-        """A norm with its residual."""
-        # Reads the hidden states and the residual, writes both.
+        """A norm that reads the hidden states and the residual, and writes both."""
         return self.kernels.elementwise(num_bytes=4 * self.activation_bytes)
 
 

@@ -288,7 +288,7 @@ class TableKernels(Kernels):
 
     def _longer_wire_s(self, op: str, implementation: str, degree: int, num_bytes: int) -> float:
         """Extra time of an exchange over slower links than those of the tables' device."""
-        slower = 1 / self._device.link_bandwidth_Bps - 1 / self._of_tables.link_bandwidth_Bps
+        slower = 1 / self.device.link_bandwidth_Bps - 1 / self._of_tables.link_bandwidth_Bps
         two_shot_bytes = _TWO_SHOT_BYTES_FEW if degree <= 4 else _TWO_SHOT_BYTES
         if op == "all_gather":
             sent = num_bytes / degree

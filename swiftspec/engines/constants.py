@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 __all__ = ["Constants", "Fitted", "constants_of", "fitted_sets"]
 
@@ -78,7 +78,18 @@ def fitted_sets(left_out: str | None = None) -> Mapping[str, tuple[Fitted, ...]]
     rounds = content["rounds"].get(left_out, content["rounds"]["all"])
     found: dict[str, list[Fitted]] = {}
     for entry in chosen:
-        found.setdefault(entry["engine"], []).append(_fitted(entry, rounds))
+        constants = entry["constants"] | {
+            "round_s": rounds["round_s"][entry["engine"]],
+            "gain_spread": rounds["gain_spread"],
+        }
+        fitted = Fitted(
+            engine=entry["engine"],
+            since=tuple(entry["since"]),
+            constants=Constants(**constants),
+            fitted_on=entry["fitted_on"],
+            assumed=tuple(entry["assumed"]),
+        )
+        found.setdefault(fitted.engine, []).append(fitted)
     return MappingProxyType({name: tuple(sorted(sets, key=lambda one: one.since)) for name, sets in found.items()})
 
 
@@ -90,15 +101,3 @@ def constants_of(engine: str, release: tuple[int, ...], *, left_out: str | None 
     every = fitted_sets(left_out)
     sets = every.get(engine, every[_MEDIANS])
     return next((one for one in reversed(sets) if one.since <= release), sets[0]).constants
-
-
-def _fitted(entry: Mapping[str, Any], rounds: Mapping[str, Any]) -> Fitted:
-    return Fitted(
-        engine=entry["engine"],
-        since=tuple(entry["since"]),
-        constants=Constants(
-            **entry["constants"], round_s=rounds["round_s"][entry["engine"]], gain_spread=rounds["gain_spread"]
-        ),
-        fitted_on=entry["fitted_on"],
-        assumed=tuple(entry["assumed"]),
-    )

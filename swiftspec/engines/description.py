@@ -24,6 +24,7 @@ _GIB: Final = 2**30
 # vLLM's default (gpu_memory_utilization; 0.9 before it counted captured graphs, as is done here). The rest is for the
 # driver's context, collectives' buffers and fragments, none of which is measured here.
 USABLE_SHARE: Final = 0.92
+_LEAST: Final = {"step_tokens": 1, "requests": 1, "prefix_block": 0, "captured_tokens": 0, "prompt_wait": 0}
 _KV_DTYPES: Final[Mapping[Literal["", "bf16", "fp8"], tuple[str, ...]]] = {
     "": ("auto",),
     "bf16": ("bf16", "bfloat16"),
@@ -56,13 +57,7 @@ class StepLimits:
     memory_share: float = USABLE_SHARE
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("step_tokens", 1),
-            ("requests", 1),
-            ("prefix_block", 0),
-            ("captured_tokens", 0),
-            ("prompt_wait", 0),
-        ):
+        for name, least in _LEAST.items():
             if (value := getattr(self, name)) < least:
                 raise ValueError(f"{name} is {value}; expected at least {least}")
 
@@ -163,8 +158,11 @@ class Engine:
         return name if self.host_s is None else f"{name} (host time of {1e3 * self.host_s:g} ms a step, given)"
 
     def at(self, release: str) -> Engine:
-        """The same at another release. ValueError if it is none."""
-        return replace(self, release=parse_release(self.name, release))
+        """The same at another release, as `0.15.1` or `v0.15.1rc2`. ValueError if it is none."""
+        numbers = re.match(r"v?(\d+(?:\.\d+)*)", release.strip())
+        if numbers is None:
+            raise ValueError(f"engine {self.name}@{release} names no release; expected one such as {self.name}@0.15")
+        return replace(self, release=tuple(map(int, numbers[1].split("."))))
 
     def as_of(self, day: str) -> Engine:
         """The same at the release of a day, `YYYY-MM-DD`, or month; at its oldest one before all that are known."""
@@ -286,27 +284,16 @@ class Engine:
         if name == "memory_share":
             return replace(limits, memory_share=_share(word, value))
         number = _number(word, value)
-        if name == "no_prefix_cache":
-            return replace(limits, prefix_block=0) if number else limits
-        if name == "prefix_cache":
-            return limits if number else replace(limits, prefix_block=0)
-        if name == "runs_ahead":
-            return replace(limits, runs_ahead=bool(number))
-        if name == "runs_step_by_step":
-            return replace(limits, runs_ahead=not number)
+        flags: dict[str, dict[str, Any]] = {
+            "no_prefix_cache": {"prefix_block": 0} if number else {},
+            "prefix_cache": {} if number else {"prefix_block": 0},
+            "runs_ahead": {"runs_ahead": bool(number)},
+            "runs_step_by_step": {"runs_ahead": not number},
+        }
         try:
-            changed: dict[str, Any] = {name: number}
-            return replace(limits, **changed)
+            return replace(limits, **flags.get(name, {name: number}))
         except ValueError:
             raise ValueError(f"set {word} is {number}; expected at least 1") from None
-
-
-def parse_release(engine: str, text: str) -> Release:
-    """`0.15.1` or `v0.15.1rc2` as numbers. ValueError if there are none."""
-    found = re.match(r"v?(\d+(?:\.\d+)*)", text.strip())
-    if found is None:
-        raise ValueError(f"engine {engine}@{text} names no release; expected one such as {engine}@0.15")
-    return tuple(int(part) for part in found[1].split("."))
 
 
 def _kv_dtype(word: str, value: str) -> Literal["", "bf16", "fp8"]:

@@ -93,7 +93,8 @@ class CollectiveCosts:
             return [seconds for each in samples for seconds in getattr(each[count], field)]
 
         def grid(field: str) -> HostGrid:
-            return HostGrid([_Point(count, _quantiles_s(together(field, count))) for count in rows])
+            latencies = {count: Latency.of_samples(together(field, count), Provenance.MEASURED) for count in rows}
+            return HostGrid([_Point(count, latency.quantiles_s) for count, latency in latencies.items()])
 
         return cls(
             all_reduce=grid("sums"),
@@ -163,8 +164,8 @@ class _Imitation:
         )
         num_bytes = sum(width * depth for width, depth in sizes) * dtype.itemsize
         copies = min(spec.num_layers, num_copies(num_bytes, cache_bytes(torch.device("cpu"))))
-        self._layers = [[_Product(*size, dtype=dtype) for size in sizes] for _ in range(copies)]
-        self._head = _Product(held.vocab_size, spec.hidden_size, dtype=dtype)
+        self._layers = [[_product(*size, dtype=dtype) for size in sizes] for _ in range(copies)]
+        self._head = _product(held.vocab_size, spec.hidden_size, dtype=dtype)
 
     def samples(self, rows: int, num_samples: int) -> Samples:
         """Time every kind of forward in turn, so that a slow spell of the machine affects all of them."""
@@ -226,21 +227,12 @@ class _Imitation:
         return (time.perf_counter() - start_s) / _IN_A_ROW
 
 
-class _Product:
+def _product(width: int, depth: int, *, dtype: torch.dtype) -> Callable[[int], Tensor]:
     """A linear layer with its input, of any number of rows; the values do not matter."""
-
-    def __init__(self, width: int, depth: int, *, dtype: torch.dtype) -> None:
-        self._linear = Linear(torch.randn(width, depth), None, dtype=dtype)
-        self._input = torch.zeros(max(ROWS), depth, dtype=dtype)
-
-    def __call__(self, rows: int) -> Tensor:
-        return self._linear(self._input[:rows])
+    linear, inputs = Linear(torch.randn(width, depth), None, dtype=dtype), torch.zeros(max(ROWS), depth, dtype=dtype)
+    return lambda rows: linear(inputs[:rows])
 
 
 def _above(seconds: float) -> float:
     """Clip to a positive value: noise makes the difference of tiny costs negative."""
     return max(seconds, _LEAST_S)
-
-
-def _quantiles_s(samples_s: Sequence[float]) -> tuple[float, ...]:
-    return Latency.of_samples(samples_s, Provenance.MEASURED).quantiles_s

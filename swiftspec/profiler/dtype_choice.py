@@ -31,14 +31,9 @@ def choose_dtype(reference: ModelRef) -> str:
     """
     if draft_facts(reference.model).kind.reads_target:
         return "float32"
-    exact_s, rounded_s = (
-        _forward_s(reference.model_copy(update={"dtype": dtype})) for dtype in ("float32", "bfloat16")
-    )
+    timed = (forward_seconds(reference.model_copy(update={"dtype": dtype}), _ROWS) for dtype in ("float32", "bfloat16"))
+    exact_s, rounded_s = (sum(min(seconds) for seconds in of_dtype.values()) for of_dtype in timed)
     return "bfloat16" if rounded_s * _WORTH_ROUNDING < exact_s else "float32"
-
-
-def _forward_s(reference: ModelRef) -> float:
-    return sum(min(seconds) for seconds in forward_seconds(reference, _ROWS).values())
 
 
 @torch.inference_mode()

@@ -158,6 +158,11 @@ class Bench:
             )
         return measured
 
+    def attentions(self, spec: ModelSpec, dtype: torch.dtype, grid: BenchmarkGrid) -> list[OpRow]:
+        """Those of all rows and contexts."""
+        sizes = ((rows, context) for context in grid.contexts for rows in grid.rows if rows <= context)
+        return [self.attention(spec, dtype, rows=rows, context=context) for rows, context in sizes]
+
     def attention(self, spec: ModelSpec, dtype: torch.dtype, *, rows: int, context: int) -> OpRow:
         """A chain of rows, the last of `context` slots, over a layer's cache."""
         heads, groups, size = spec.num_heads, spec.num_kv_heads, spec.head_dim
@@ -231,21 +236,12 @@ def _jobs(
             gated = partial(bench.products, 2 * inner, hidden, weight_format, gated=True, rows=grid.rows)
             yield f"gate and up, {2 * inner} x {hidden} {_name(weight_format)}", gated
             heads = f"{shard.num_heads}/{shard.num_kv_heads} heads of {shard.head_dim}, {_NAMES[weight_format.dtype]}"
-            yield f"attention, {heads}", partial(_attentions, bench, shard, weight_format.dtype, grid)
+            yield f"attention, {heads}", partial(bench.attentions, shard, weight_format.dtype, grid)
             yield f"rotation, {heads}", partial(_each, bench.rope, shard, weight_format.dtype, grid)
             yield (
                 f"norm, {hidden} {_NAMES[weight_format.dtype]}",
                 partial(_each, bench.norm, spec, weight_format.dtype, grid),
             )
-
-
-def _attentions(bench: Bench, spec: ModelSpec, dtype: torch.dtype, grid: BenchmarkGrid) -> list[OpRow]:
-    return [
-        bench.attention(spec, dtype, rows=rows, context=context)
-        for context in grid.contexts
-        for rows in grid.rows
-        if rows <= context
-    ]
 
 
 def _each(time: Callable[..., OpRow], spec: ModelSpec, dtype: torch.dtype, grid: BenchmarkGrid) -> list[OpRow]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -104,14 +105,8 @@ class OpTimer:
 
     def eager(self, call: Callable[..., object], arguments: Arguments = ((),)) -> Timing:
         """Seconds of one call, launched on its own; on a GPU this includes host time beyond the kernel's."""
-        turn = 0
-
-        def once() -> None:
-            nonlocal turn
-            call(*arguments[turn % len(arguments)])
-            turn += 1
-
-        return self._measure(once, calls=1)
+        in_turn = cycle(arguments)
+        return self._measure(lambda: call(*next(in_turn)), calls=1)
 
     def graphed(
         self, call: Callable[..., object], arguments: Arguments = ((),), *, in_a_row: int | None = None

@@ -13,7 +13,7 @@ from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.running import RequestEvent
 from swiftspec.errors import FieldError
 from swiftspec.models.spec import ModelSpec
-from swiftspec.policies import Layout, Request
+from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench
 from swiftspec.profiler.prompts import Prompts
@@ -49,14 +49,20 @@ def measure_sharing(
     """
     num_requests = stages(max_sequences)[0]
     possible = [context for context in contexts if context + MOST_ROWS <= spec.max_position]
-    requests, samples = _Requests(engine, bench, prompt), Samples(bench)
+    apart = HeadSharing if engine.draft_facts.kind.reads_target else DisaggregatedSharing
+    program = apart if bench.layout is Layout.DISAGGREGATED else ColocatedSharing
+    samples = Samples(bench)
     token_s = 0.0  # until requests have read the prompts of all, for each token of one
     for context in sorted({*possible[:1], *possible[-1:]}):
         # The first time, requests do not wait for each other: it compiles shapes, and tells how fast prompts are read.
         repeats = [1, *[_REPEATS] * _PASSES] if not token_s else [_REPEATS] * _PASSES
         for number in repeats:
             begin_s = time.perf_counter() + _GATHERING_FACTOR * token_s * context + _GATHERING_S * bool(token_s)
-            timelines = requests.run(num_requests, context, begin_s=begin_s, repeats=number)
+            requests = [
+                program(index=index, num_requests=num_requests, begin_s=begin_s, repeats=number)
+                for index in range(num_requests)
+            ]
+            timelines = _timelines(engine, [(policy, prompt(context)) for policy in requests])
             if token_s:
                 samples.add(context, shared_steps(timelines, since_s=begin_s))
             token_s = _prefill_s(timelines) / context
@@ -89,34 +95,20 @@ def _prefill_s(timelines: Sequence[Timeline]) -> float:
     return max(span.end_s for span in prefills) - begun_s
 
 
-class _Requests:
-    """Requests that are begun together on an engine."""
-
-    def __init__(self, engine: Launcher, bench: Bench, prompt: Prompts) -> None:
-        self._engine = engine
-        apart = HeadSharing if engine.draft_facts.kind.reads_target else DisaggregatedSharing
-        self._policy = apart if bench.layout is Layout.DISAGGREGATED else ColocatedSharing
-        self._prompt = prompt
-
-    def run(self, num_requests: int, context: int, *, begin_s: float, repeats: int) -> list[Timeline]:
-        """Timelines of requests that share steps from `begin_s` on, a time of `time.perf_counter`.
-
-        context: length of their prompts.
-        """
-        queues = [SimpleQueue[RequestEvent]() for _ in range(num_requests)]
-        for index, queue in enumerate(queues):
-            policy = self._policy(index=index, num_requests=num_requests, begin_s=begin_s, repeats=repeats)
-            request = Request(prompt=self._prompt(context), max_new_tokens=1)
-            self._engine.submit(policy, request, request_id=str(context), sampler=Sampler(), deliver=queue.put)
-        return [_timeline(queue) for queue in queues]
-
-
-def _timeline(queue: SimpleQueue[RequestEvent]) -> Timeline:
-    while isinstance(event := queue.get(), tuple):
-        pass  # committed tokens
-    if isinstance(event, Exception):
-        raise event
-    return event.timeline
+def _timelines(engine: Launcher, requests: Sequence[tuple[Policy, tuple[int, ...]]]) -> list[Timeline]:
+    """Timelines of programs with their prompts, begun together; each is named by its prompt's length."""
+    queues = [SimpleQueue[RequestEvent]() for _ in requests]
+    for (policy, prompt), queue in zip(requests, queues, strict=True):
+        request = Request(prompt=prompt, max_new_tokens=1)
+        engine.submit(policy, request, request_id=str(len(prompt)), sampler=Sampler(), deliver=queue.put)
+    timelines = []
+    for queue in queues:
+        while isinstance(event := queue.get(), tuple):
+            pass  # committed tokens
+        if isinstance(event, Exception):
+            raise event
+        timelines.append(event.timeline)
+    return timelines
 
 
 class _Gap(NamedTuple):

@@ -111,11 +111,7 @@ def _mean_work(works: Sequence[Work]) -> Work:
 
 def _knots(sizes: Sequence[float]) -> list[int]:
     """Powers of two up to the largest step, where a step lies near each."""
-    knots = [1]
-    for knot in _KNOTS[1:]:
-        if any(knot / 1.5 <= size < knot * 1.5 for size in sizes):
-            knots.append(knot)
-    return knots
+    return [1, *(knot for knot in _KNOTS[1:] if any(knot / 1.5 <= size < knot * 1.5 for size in sizes))]
 
 
 def _hats(rows: float, knots: Sequence[int]) -> npt.NDArray[np.float64]:

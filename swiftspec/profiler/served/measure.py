@@ -131,7 +131,7 @@ def measure_servers(
                         found = read[0]
                         times.append(read[1])
                     if found is not None:
-                        timed.append((found, pace.seconds(sent_s, time.perf_counter())))
+                        timed.append((found, pace(sent_s, time.perf_counter())))
                     done += 1
                     progress(done, total, f"{server.drafting}, pass {number + 1} of {_PASSES}")
             spent_s = time.perf_counter() - began_s
@@ -173,7 +173,6 @@ def profile_of(
     tables = [(Role.TARGET, Phase.VERIFY, verify), (Role.TARGET, Phase.PREFILL, prefill)]
     if Drafting.DRAFT in policies:
         tables += [(Role.DRAFT, Phase.EXPAND, draft_forward), (Role.DRAFT, Phase.PREFILL, draft_forward)]
-        sizes_of[Phase.PREFILL] = steps.rows
     points = [
         StepPoint(
             role=role,
