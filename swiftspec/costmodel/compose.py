@@ -1,19 +1,18 @@
-"""Composed profile of a pair on hardware that is not installed here: every forward, at every TP degree."""
+"""Forwards of a role's model on hardware that is not installed here: every size, at every TP degree."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from swiftspec.artifacts.profile import Collective, HostPoint, Profile, StepPoint
+from swiftspec.artifacts.profile import Collective, HostPoint, StepPoint
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.forward import Host, all_reduce_times, fastest, forward_parts
 from swiftspec.costmodel.kernel_latency import Kernels, UnknownShapeError
 from swiftspec.costmodel.published import PublishedForwards
-from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
+from swiftspec.costmodel.routing import Routing
 from swiftspec.costmodel.sparse_forward import EXPERTS
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.errors import FieldError
-from swiftspec.files.document import ModelRef, Origin
 from swiftspec.models import sharded
 from swiftspec.models.heads import Product
 from swiftspec.models.layers import halves
@@ -21,11 +20,11 @@ from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import NUM_QUANTILES, Part, Provenance, weakest
-from swiftspec.timing.sharing import Sharing, SharingCost
+from swiftspec.timing.sharing import SharingCost
 from swiftspec.timing.steps import hop_rows
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["Named", "RoleModel", "compose_profile"]
+__all__ = ["ModelGroup", "Named", "RoleModel", "chosen_collective", "host_points", "priced_degrees"]
 
 # A request's verification has at most 64 rows; more are those of many requests, which follow no straight line.
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64, 96, 128, 192, 256, 384, 512)
@@ -73,81 +72,6 @@ class RoleModel:
     kv_dtype: str = "bf16"
 
 
-def compose_profile(
-    target: RoleModel,
-    draft: RoleModel,
-    *,
-    kernels: Kernels,
-    num_devices: int,
-    max_context: int,
-    published: PublishedForwards | None = None,
-    collective: str | None = None,
-    routing: Routing = ASSUMED_ROUTING,
-) -> Profile:
-    """Steps of both roles at every degree that fits a node, whether the weights fit or not.
-
-    Sparse models have steps at those degrees only that divide them, and whose experts are in the tables.
-
-    Parameters
-    ----------
-    kernels : Kernels
-        Kernel latencies of the device.
-    num_devices : int
-    max_context : int
-        The longest prefix, in tokens; beyond it a step costs what it costs there.
-    published : PublishedForwards, optional
-        Source of whole forwards that replace the composed ones of models in int4, prefills excepted.
-    collective : str, optional
-        The all-reduce of composed forwards; the fastest known one if not given.
-    routing : Routing, optional
-        Agreement between the experts of a sequence's rows.
-
-    Composed steps have no spread: all their quantiles are the same. Steps of several sequences have composed sharing
-    costs, those of published forwards too.
-    """
-    if num_devices < 1:
-        raise FieldError("num_devices", num_devices, "expected at least 1")
-    if max_context < 1:
-        raise ValueError(f"max_context is {max_context}; expected at least 1")
-    device = kernels.device
-    steps: list[StepPoint] = []
-    collectives: list[Collective] = []
-    costs: list[SharingCost] = []
-    for role, model in ((Role.TARGET, target), (Role.DRAFT, draft)):
-        spec = model.model.spec
-        has_published = model.quant == "int4" and not model.model.products and not isinstance(spec, SparseSpec)
-        forwards = published if has_published else None
-        degrees = range(1, min(num_devices, device.devices_per_node) + 1)
-        for degree in priced_degrees(role, model.model, kernels=kernels, quant=model.quant, degrees=degrees):
-            choice = _collective(role, spec, kernels=kernels, degree=degree, published=forwards, named=collective)
-            collectives += [choice] if choice else []
-            group = _ModelGroup(
-                role=role,
-                model=model,
-                kernels=kernels,
-                degree=degree,
-                collective=choice.implementation if choice else None,
-                published=forwards,
-                routing=routing,
-            )
-            steps += group.steps(max_context, most_cached=min(max_context, model.kv_budget or max_context))
-            costs.append(group.further_sequence())
-    feature_s = draft.feature_bytes / device.link_bandwidth_Bps
-    return Profile(
-        origin=Origin.here(),
-        device=device.name,
-        num_devices=num_devices,
-        target=ModelRef(model=target.model.name, dtype=target.quant),
-        draft=ModelRef(model=draft.model.name, dtype=draft.quant),
-        steps=tuple(steps),
-        host=tuple(_host_points(feature_s, beside_device=target.host.beside_device)),
-        feature_bytes=draft.feature_bytes,
-        peers_interfere=False,
-        collectives=tuple(collectives),
-        sharing=Sharing(costs=tuple(costs)),
-    )
-
-
 def priced_degrees(role: Role, model: Named, *, kernels: Kernels, quant: str, degrees: Iterable[int]) -> Sequence[int]:
     """Degrees that can hold a model and whose forwards can be priced. ValueError, one sentence, if there are none."""
     if not isinstance(model.spec, SparseSpec):
@@ -169,7 +93,7 @@ def priced_degrees(role: Role, model: Named, *, kernels: Kernels, quant: str, de
     return priced
 
 
-def _collective(
+def chosen_collective(
     role: Role,
     spec: ModelSpec,
     *,
@@ -193,7 +117,7 @@ def _collective(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ModelGroup:
+class ModelGroup:
     """A role's model on a number of devices."""
 
     role: Role
@@ -307,7 +231,7 @@ class _ModelGroup:
         )
 
 
-def _host_points(feature_s: float, *, beside_device: bool) -> Iterable[HostPoint]:
+def host_points(feature_s: float, *, beside_device: bool) -> Iterable[HostPoint]:
     """Host time around effects, none of which counts where it runs beside the device.
 
     feature_s: seconds that a hop takes longer for each token whose features go with it.
