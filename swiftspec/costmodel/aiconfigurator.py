@@ -94,8 +94,11 @@ def _gemms(system: Path) -> Iterator[Record]:
     rows = [*range(1, _DENSE_ROWS + 1), *(2**power for power in range(8, 16))]
     wanted = {"gemm_dtype": _GEMM_DTYPES, "m": rows}
     for row in _read(system, "gemm/*/*/gemm_perf.parquet", ("n", "k"), wanted):
-        dtype = str(row["gemm_dtype"])
-        yield {**row, "framework": row["library"], "dtype": _DTYPES.get(dtype, dtype)}
+        yield {**row, "framework": row["library"], "dtype": _dtype(row["gemm_dtype"])}
+
+
+def _dtype(theirs: str | int | float) -> str:
+    return _DTYPES.get(str(theirs), str(theirs))
 
 
 def _attentions(system: Path) -> Iterator[Record]:
@@ -107,7 +110,7 @@ def _attentions(system: Path) -> Iterator[Record]:
             **row,
             "framework": row["library"],
             "kind": "generation",
-            "kv_dtype": _DTYPES.get(str(row["kv_cache_dtype"]), str(row["kv_cache_dtype"])),
+            "kv_dtype": _dtype(row["kv_cache_dtype"]),
             "batch": row["batch_size"],
             "kv_len": int(row["step"]) + int(row["isl"]),
             "heads": row["num_heads"],
@@ -140,9 +143,8 @@ def _message(row: Record, dtype: str) -> Record:
 
 
 def _quantisations(system: Path) -> Iterator[Record]:
-    rows = list(range(1, _DENSE_ROWS + 1))
+    wanted = {"quant_dtype": ("fp8",), "m": range(1, _DENSE_ROWS + 1)}
     for file, op in (("scale_matrix", "fp8_quant_static"), ("computescale", "fp8_quant_dynamic_minus_static")):
-        wanted = {"quant_dtype": ("fp8",), "m": rows}
         for row in _read(system, f"quantize/*/*/{file}_perf.parquet", ("k",), wanted):
             if row["library"] != "sglang":  # timed unfused, 5 to 10 us, unlike the quantisation that its GEMMs include
                 yield {**row, "framework": row["library"], "op": op}
@@ -203,7 +205,7 @@ def _latent(system: Path) -> Iterator[Record]:
     for row in _read(system, "mla/*/*/generation_mla_perf.parquet", columns, {"batch_size": _SPARSE_SEQUENCES}):
         found: Record = {
             **_source(row),
-            "kv_dtype": _DTYPES.get(str(row["kv_cache_dtype"]), str(row["kv_cache_dtype"])),
+            "kv_dtype": _dtype(row["kv_cache_dtype"]),
             "sequences": row["batch_size"],
             "context": int(row["step"]) + int(row["isl"]),
             "heads": row["num_heads"],

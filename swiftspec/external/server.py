@@ -59,12 +59,11 @@ class ServerCommand:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunningServer:
-    """A server that serves, unless `check` says otherwise. start_s: seconds from its start until it was ready."""
+    """A server that serves, unless `check` says otherwise."""
 
     command: ServerCommand
     group: ProcessGroup
     log: Path
-    start_s: float
 
     @property
     def url(self) -> str:
@@ -106,8 +105,8 @@ def started(
         log.open("wb") as output,
         process_group(command.arguments, environment=environment, output=output, ends_within_s=ends_within_s) as group,
     ):
-        start_s = _wait_until_ready(command, group, log, timeout_s, progress)
-        yield RunningServer(command=command, group=group, log=log, start_s=start_s)
+        _wait_until_ready(command, group, log, timeout_s, progress)
+        yield RunningServer(command=command, group=group, log=log)
 
 
 @contextmanager
@@ -128,15 +127,14 @@ def draft_server(words: Sequence[str], *, log: Path) -> Iterator[Callable[[], No
 
 def _wait_until_ready(
     command: ServerCommand, group: ProcessGroup, log: Path, timeout_s: float, progress: Progress
-) -> float:
-    """Seconds until the server was ready."""
+) -> None:
     begin_s = time.monotonic()
     while (waited_s := time.monotonic() - begin_s) < timeout_s:
         progress(int(waited_s), math.ceil(timeout_s), f"seconds of {command.name}'s start")
         is_ready = _is_ready(command, within_s=min(_ANSWERS_WITHIN_S, timeout_s - waited_s))
         _check(group, f"{command.name} ended before it was ready", log)
         if is_ready:
-            return time.monotonic() - begin_s
+            return
         time.sleep(_ASK_EVERY_S)
     raise ServerError(f"{command.name} is not ready after {timeout_s:g} s; its log is {log}")
 

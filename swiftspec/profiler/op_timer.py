@@ -91,13 +91,10 @@ class OpTimer:
         in_a_row: int = 20,
         cached_bytes: int | None = None,
     ) -> None:
-        self.device = device = torch.device(device)
-        self._repeats = repeats
-        self._warm_up_s = warm_up_s
-        self._budget_s = budget_s
-        self._in_a_row = in_a_row
-        self.cached_bytes = cache_bytes(device) if cached_bytes is None else cached_bytes
-        self._asleep = device.type == "cuda"
+        self.device = torch.device(device)
+        self.cached_bytes = cache_bytes(self.device) if cached_bytes is None else cached_bytes
+        self._repeats, self._warm_up_s, self._budget_s, self._in_a_row = repeats, warm_up_s, budget_s, in_a_row
+        self._asleep = self.device.type == "cuda"
 
     def copies(self, num_bytes: int) -> int:
         """Number of arguments of `num_bytes` to take in turn, so that none is cached."""
