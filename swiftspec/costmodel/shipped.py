@@ -63,6 +63,7 @@ class ScaledKernels(Kernels):
 
 _PROFILES = Path(__file__).parents[1] / "profiles"
 _USUAL = "vllm"
+_loaded = cache(OpTables.load)
 
 
 def shipped_tables(device: str) -> Path | None:
@@ -124,8 +125,3 @@ def source_of(device: str, path: Path | None = None) -> str:
 
 def _stands_on(device: str) -> str:
     return DEVICES[device].op_tables if device in DEVICES else ""
-
-
-@cache
-def _loaded(path: Path) -> OpTables:
-    return OpTables.load(path)

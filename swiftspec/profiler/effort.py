@@ -118,14 +118,10 @@ def _bench_seconds(effort: Effort, pace: Pace, layout: Layout, contexts: Sequenc
         context_s += (REPEATS * len(DRAFT_ROWS) + _INTERRUPTED) * target.at(_RESUMED_ROWS)
         prompts = 3 + effort.discards
     read_s = prompts * sum(contexts) * pace.prompt_token_s
-    return pace.start_s + len(contexts) * context_s + read_s + _host_seconds(effort, pace)
-
-
-def _host_seconds(effort: Effort, pace: Pace) -> float:
-    """Seconds of the policies that run to measure a round's costs other than forwards."""
-    round_s = pace.target.at(_ROUND_ROWS) + _ROUND_DRAFTS * pace.draft.at(_ROUND_ROWS)
-    rounds = effort.host_tokens / _ROUND_TOKENS
-    return most_host_shapes(all_shapes=effort.all_shapes) * (rounds * round_s + CONTEXTS[1] * pace.prompt_token_s)
+    # Policies that run to measure a round's costs other than forwards.
+    rounds_s = effort.host_tokens / _ROUND_TOKENS * (target.at(_ROUND_ROWS) + _ROUND_DRAFTS * draft.at(_ROUND_ROWS))
+    host_s = most_host_shapes(all_shapes=effort.all_shapes) * (rounds_s + CONTEXTS[1] * pace.prompt_token_s)
+    return pace.start_s + len(contexts) * context_s + read_s + host_s
 
 
 class Schedule:

@@ -99,6 +99,10 @@ def measure_profile(
         prompts = list(map(prompts_for(target, passes.spec), passes.contexts))
         touched = experts_touched(target, passes.spec.experts, prompts, TARGET_ROWS)
     passes.tell("done")
+    origin = Origin.here()
+    if device == "cuda":  # as the GPUs call themselves
+        name = f"{torch.cuda.get_device_name()}, {num_devices_here(device)} of them"
+        origin = origin.model_copy(update={"device": name})
     arrival, host = arrival_point(passes.interrupted), list(host_points(passes.rounds))
     num_bytes = feature_bytes(draft, target) if kind is DraftKind.HEAD else 0
     # If ranks divide a group of a bench, only the steps of that group.
@@ -109,7 +113,7 @@ def measure_profile(
         if step.ranks > 1 or not bench.ranks
     ]
     return Profile(
-        origin=_origin_on(device),
+        origin=origin,
         device=device,
         num_devices=num_devices,
         target=target,
@@ -134,14 +138,6 @@ def measure_profile(
         experts_touched=touched,
         passes=passes.num_passes if device == "cpu" else None,
     )
-
-
-def _origin_on(device: str) -> Origin:
-    """Origin of this command, with the name that the processor or the GPUs give themselves."""
-    origin = Origin.here()
-    if device != "cuda":
-        return origin
-    return origin.model_copy(update={"device": f"{torch.cuda.get_device_name()}, {num_devices_here(device)} of them"})
 
 
 def step_points(

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from swiftspec.loadtest.client import ServerClient
-from swiftspec.loadtest.readings import Reading
 from swiftspec.loadtest.streams import StreamedCompletion
 
 __all__ = ["Drafting", "Measured", "Probe", "ProbedServer", "PromptProbe", "PromptTime", "Work"]
@@ -109,7 +108,8 @@ class ProbedServer:
             return None
         steps = sum((len(window) - 1) * (one.num_rounds - 1) / (len(one.chunks_s) - 1) for one, window in seen)
         seconds = sum(window[-1] - window[0] for _, window in seen) / steps
-        levels = self._levels(counted, answers) if length else 0.0
+        rounds = max(1, sum(one.num_rounds - 1 for one in answers))
+        levels = counted.count("spec_decode_num_draft_tokens") / rounds if length else 0.0
         sent = fmean(one.num_tokens * _share_before(one, began, ended) for one in answers)
         return Measured(
             probe,
@@ -156,10 +156,6 @@ class ProbedServer:
         if answer.error:
             raise ValueError(f"--url {self.client.url}: a request failed: {answer.error}")
         return answer
-
-    def _levels(self, counted: Reading, answers: Sequence[StreamedCompletion]) -> float:
-        """Draft tokens of a request's step, in the mean."""
-        return counted.count("spec_decode_num_draft_tokens") / max(1, sum(one.num_rounds - 1 for one in answers))
 
 
 def _share_before(answer: StreamedCompletion, began: float, ended: float) -> float:
