@@ -48,10 +48,7 @@ class GivenAcceptance:
 
     @classmethod
     def parse(cls, text: str, *, field: str = "acceptance") -> "GivenAcceptance":
-        """From `0.75`, of single tokens, `0.44@5`, `0.8,0.7,0.6`, `2.9@5`, `3.4@3-4-8` or a file that `load` reads.
-
-        ValueError naming the field or the file.
-        """
+        """From `0.75`, `0.44@5`, `0.8,0.7,0.6`, `2.9@5`, `3.4@3-4-8` or a file. ValueError naming field or file."""
         if text.endswith(".json"):
             return cls.load(Path(text))
         match = _FORM.fullmatch(text.strip())
@@ -108,10 +105,7 @@ class GivenAcceptance:
         return chain.survival([chain.rate(1 + self.rates[0] * chain.steps)] * chain.steps)
 
     def acceptance_model(self, *, field: str = "acceptance") -> AcceptanceModel:
-        """The acceptance model that gives serial chains of this length these rates; other fields are the prior's.
-
-        ValueError: if no draft model has such rates by position.
-        """
+        """The prior, but with these rates in serial chains. ValueError if no draft model has such rates by position."""
         mean = sum(self.rates) / len(self.rates)
         if len(self.rates) == 1 or not any(self.rates):
             return _at_rate(mean, self.num_draft_tokens)

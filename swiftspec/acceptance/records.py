@@ -154,10 +154,7 @@ class AcceptanceRecord(Facts):
         return conditional_rates(self.rates)
 
     def length(self, num_draft_tokens: int) -> float:
-        """Mean tokens per verification of chains of this length, the bonus token included.
-
-        ValueError for a longer chain than was recorded.
-        """
+        """Mean tokens per verification of such chains, with the bonus token. ValueError for longer ones than known."""
         if not 0 <= num_draft_tokens <= self.num_draft_tokens:
             raise ValueError(f"num_draft_tokens is {num_draft_tokens}; expected 0 to {self.num_draft_tokens}")
         return 1.0 + sum(self.rates[:num_draft_tokens])

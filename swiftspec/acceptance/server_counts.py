@@ -53,10 +53,7 @@ def numbered(count: int, noun: str) -> str:
 
 
 def total(parts: Sequence[Counts], *, target: str, path: Path) -> Counts:
-    """Sums over all parts of one model; by position if every part has positions.
-
-    ValueError naming the models, if there are several and `target` is none of them.
-    """
+    """Sums over one model's parts. ValueError naming the models, if there are several and `target` is none of them."""
     models = sorted({part.model for part in parts})
     own = [part for part in parts if part.model == target] or [part for part in parts if _is_name(part.model, target)]
     if len(models) > 1 and not own:

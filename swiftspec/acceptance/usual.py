@@ -61,7 +61,6 @@ def usual_rates(
 
     family: as of `family_of`.
     text: a data set, of which there need be no record, or a class of text. Without, every class counts alike.
-    length: positions.
     records: all published ones if not given.
 
     ValueError: if nothing is published of such drafters.

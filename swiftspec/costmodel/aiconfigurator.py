@@ -27,11 +27,7 @@ _IF_THERE = ("window_size",)  # older tables have attention without a window onl
 
 
 def from_package(*, device: str) -> OpTables:
-    """Tables of one device.
-
-    ValueError: one sentence, if the package or pyarrow is not installed, or the package has no measurements of the
-    device.
-    """
+    """Tables of one device. ValueError, one sentence, if a package is missing, or has no measurements of the device."""
     named_device(device)
     system = _data() / _SYSTEMS.get(device, device.replace("-", "_"))
     if not system.is_dir():

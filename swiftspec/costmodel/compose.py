@@ -232,10 +232,7 @@ class ModelGroup:
 
 
 def host_points(feature_s: float, *, beside_device: bool) -> Iterable[HostPoint]:
-    """Host time around effects, none of which counts where it runs beside the device.
-
-    feature_s: seconds that a hop takes longer for each token whose features go with it.
-    """
+    """Host time around effects; next to none beside the device. feature_s: what a token's features add to a hop."""
     many = PROMPTS[-1]
     usual = {Phase(name): seconds for name, seconds in SWIFTSPEC.effects_s.items()}
     own = dict.fromkeys(usual, _BESIDE_S) if beside_device else usual

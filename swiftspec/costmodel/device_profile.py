@@ -1,7 +1,4 @@
-"""Profile of a pair on devices by name: the one composer, for plans and for backtests.
-
-A backtest therefore tests the very profiles that plans are made from.
-"""
+"""Profile of a pair on devices by name: the one composer, so that backtests test the very profiles of plans."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

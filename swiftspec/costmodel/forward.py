@@ -70,15 +70,12 @@ def forward_parts(
     Where attention is in data parallel these are the parts of the fullest rank, for which the others wait.
 
     quant: format of the layers' matrices; head and embeddings are in bf16.
-    degree: devices of the group.
     rows: rows of all sequences together.
     context: tokens of KV of every sequence before this forward. Several rows of a sequence are a short query over them.
     collective: one of `all_reduce_times`; the fastest if not given.
     kv_dtype: bf16 or fp8.
     answers: rows with logits; all if not given.
     host: without one, the parts are the devices' only.
-    products: of a head, beside those of its layers.
-    routing: agreement between the experts of a sequence's rows; an assumed one if not given.
     of_rank: rows of the fullest rank; those of its share of the sequences if not given.
     """
     kind = SparseForwardOps if isinstance(spec, SparseSpec) else ForwardOps

@@ -31,10 +31,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardOps:
-    """The operations of one forward, with their counts.
-
-    `degree` is of a rank's devices; `rows` and `sequences` are those of the group's fullest rank.
-    """
+    """Operations of one forward, with their counts. degree: devices of a rank. rows, sequences: of the fullest rank."""
 
     spec: ModelSpec
     kernels: Kernels

@@ -15,10 +15,7 @@ _SPIKE = 1.4  # times both of its neighbours
 
 
 class GridValue(NamedTuple):
-    """A value, and whether it is a grid point's own.
-
-    borrowed: the grid has no value around the point, so this is the nearest one it has.
-    """
+    """A value; whether it is a grid point's own; whether it is the nearest one, as there is none around the point."""
 
     value: float
     exact: bool

@@ -64,11 +64,7 @@ _GIVEN_SCALES, _FINDING_SCALES = "fp8_quant_static", "fp8_quant_dynamic_minus_st
 
 
 def from_directory(directory: Path, *, device: str) -> OpTables:
-    """Tables of one device from a folder of CSV files.
-
-    ValueError: one sentence naming file and line of a row that cannot be read; or if the folder has no rows of the
-    device.
-    """
+    """Tables of one device from a folder of CSV files. ValueError naming a line that cannot be read, or the device."""
     named_device(device)
     system = device.replace("-", "_")
     present = {name: kinds for name, kinds in _SPARSE_FILES.items() if (directory / name).exists()}
@@ -84,11 +80,9 @@ def from_directory(directory: Path, *, device: str) -> OpTables:
 
 
 def read_rows(path: Path, kinds: Mapping[str, type]) -> Iterator[Record]:
-    """Typed rows of a CSV file: texts, positive integers, positive numbers.
+    """Typed rows of a CSV file: texts, positive integers and numbers. ValueError naming file, line, column and value.
 
     kinds: column name to str, int or float; other columns are ignored.
-
-    ValueError: naming file and line, column and value.
     """
     for where, cells in read_cells(path, [*kinds]):
         yield {name: _READ[kind](cells[name], name, where) for name, kind in kinds.items()}

@@ -1,7 +1,4 @@
-"""Operations from a device's tables: between measured points by utilisation, elsewhere by roofline.
-
-Mixtures lie between numbers of rows by the experts that these touch.
-"""
+"""Operations from a device's tables: between measured points by utilisation, elsewhere by roofline."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -42,10 +39,7 @@ _MOST_PADDED = 128  # rows: a larger forward is a prompt, and is not padded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCurve:
-    """Cost of a GEMM against its number of rows.
-
-    rows: knots, ascending. times: at the knots; seconds never fall.
-    """
+    """Cost of a GEMM by rows. rows: knots, ascending. times: at the knots; seconds never fall."""
 
     rows: tuple[int, ...]
     times: tuple[KernelTime, ...]
@@ -81,7 +75,7 @@ class RowCurve:
 class TableKernels(Kernels):
     """Kernels of one library's tables; of sparse layers those of another one where it has no entry.
 
-    A GEMM never costs more than the same one with more rows (see `row_curve`). Those in fp8 and nvfp4 are priced
+    A GEMM never costs more than the same one with more rows (see `RowCurve`). Those in fp8 and nvfp4 are priced
     without the quantisation of their input, which engines fuse into the preceding kernel; that to nvfp4 was not timed,
     and takes what one to fp8 by given scales takes. Attention is the tables' time above their harness floor, but at
     least the time to read the cache at the GEMMs' bandwidth, since it was measured with a warm cache. Weights in a

@@ -52,10 +52,7 @@ class MeasuredRouting:
 
 
 def measured_routing(trace: AcceptanceTrace, *, file: str) -> MeasuredRouting | None:
-    """Routing of a trace's target; None if it has no routes, or they cannot tell: all experts active, single tokens.
-
-    file: the trace's name, for the source.
-    """
+    """Routing of a trace's target, from `file`; None if routes are missing or cannot tell: all active, or one token."""
     routes = [prompt.routes for prompt in trace.prompts if prompt.routes is not None]
     if not routes:
         return None

@@ -60,7 +60,6 @@ class Source(Facts):
 class OpTables:
     """Tables of one kind of device.
 
-    origin: origin of the file.
     device: a registered device name.
     licence, attribution: of the measurements.
     left_out: measurements that were implausible, a line for each kernel.

@@ -46,10 +46,7 @@ class ExpertFit:
 
 
 def expert_fits(profile: Profile, *, context: int) -> list[ExpertFit]:
-    """A fit for every table of verifications that were measured after a context, for the sizes whose experts are known.
-
-    None of a profile without experts touched.
-    """
+    """A fit for every table of verifications after a context, for the sizes whose experts the profile knows."""
     if profile.experts_touched is None:
         return []
     touched = profile.experts_touched.by_rows()

@@ -30,9 +30,7 @@ def _scaled(operation: str) -> Callable[..., KernelTime]:
 
 
 class ScaledKernels(Kernels):
-    """Every operation reaches the share of its roofline that it reaches on the tables' device.
-
-    Only collectives are as measured, over the own links.
+    """Every operation reaches its roofline's share as on the tables' device; only collectives are as measured.
 
     device: the device without tables. experts: as of `TableKernels`.
     """
@@ -73,10 +71,7 @@ def shipped_tables(device: str) -> Path | None:
 
 
 def tables_of(device: str, path: Path | None = None) -> OpTables | None:
-    """Op tables from a file, or the packaged ones; None if there are none.
-
-    ValueError: for an unregistered device, or a file of another device.
-    """
+    """Op tables from a file, or the packaged ones; None if there are none. ValueError for a file of another device."""
     named_device(device)
     found = path or shipped_tables(device)
     if found is None:

@@ -109,10 +109,7 @@ def named_device(name: str) -> DeviceSpec:
 
 
 def registered_device(name: str, *, field: str = "device") -> str:
-    """Registered name of a device from an informal one, such as `h100`.
-
-    ValueError: with the closest names if there is none, or the choices if there are several.
-    """
+    """Registered name for an informal one, as `h100`. ValueError with the closest names, or those that it may mean."""
     found = resolve(field, name, {known: device.aliases for known, device in DEVICES.items()})
     if found is None:
         if _WITHOUT_BF16 & set(re.split(r"[^a-z0-9]", name.lower())):

@@ -40,8 +40,7 @@ class StepLimits:
     requests: requests that run at once.
     prefix_block: tokens of a block of the prefix cache; 0 without one.
     runs_ahead: whether the next step is formed while one runs. A request that arrives meanwhile joins the one after.
-    captured_tokens: largest step that runs as a recorded graph; larger ones are launched kernel by kernel. 0: none
-        does.
+    captured_tokens: largest step that runs as a recorded graph; larger ones are launched kernel by kernel.
     prompt_wait: steps that prompts wait, at most, until there is one for every rank of attention in data parallel.
     kv_dtype: format of keys and values, bf16 or fp8; the engine's own choice if empty.
     memory_share: share of a device's memory that weights, cache and workspace may take.
@@ -179,10 +178,7 @@ class Engine:
         return self._changed(replace(limits, runs_ahead=self._is_ahead), settings or {})
 
     def limits_here(self, device: str, options: Sequence[str]) -> StepLimits:
-        """Its limits on this machine's `cpu` or `cuda`, with those of its command's options.
-
-        FieldError if it does not run there.
-        """
+        """Limits on this machine's `cpu` or `cuda`, with its command's options. FieldError where it does not run."""
         if device != "cpu":
             limits = replace(self.large_limits, runs_ahead=self._is_ahead)
         elif self.cpu_limits is None:

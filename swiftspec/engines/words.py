@@ -118,8 +118,8 @@ class MethodWords:
     """A method of drafting.
 
     words: of the speculation. options, settings: what else the server is told, on its command line and in its file of
-    settings. remark: a sentence. ahead_since: first release
-    that forms a step while one runs with this method, too; () for all that do so without a draft, None for none.
+    settings. remark: a sentence. ahead_since: first release that forms a step while one runs with this method, too; ()
+    for all that do so without a draft, None for none.
     """
 
     words: Words

@@ -63,10 +63,7 @@ class Bench:
 
 
 def timeline_of(engine: Launcher, policy: Policy, prompt: tuple[int, ...], *, max_new_tokens: int = 1) -> Timeline:
-    """One run of a measuring program or a policy; the request is named by its prompt's length.
-
-    KeyboardInterrupt if it was cut short.
-    """
+    """One run of a program; the request is named by its prompt's length. KeyboardInterrupt if it was cut short."""
     request = Request(prompt=prompt, max_new_tokens=max_new_tokens)
     generation = engine.generate(policy, request, request_id=str(len(prompt)), sampler=Sampler())
     if generation.interrupted:

@@ -107,10 +107,7 @@ class CollectiveCosts:
 def collective_samples(
     spec: ModelSpec, dtype: str, *, devices: Sequence[int], ranks: int, rows: Sequence[int] = ROWS
 ) -> Mapping[int, Samples]:
-    """Samples by rows, from processes that divide these cores and a model of this shape.
-
-    RuntimeError: if a process fails.
-    """
+    """Samples by rows, of processes that divide these cores and a model of this shape. RuntimeError if one fails."""
     available = sorted(os.sched_getaffinity(0))
     share = len(devices) // ranks
     own = [available[number] for number in devices]

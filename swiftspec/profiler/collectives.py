@@ -22,10 +22,7 @@ _IN_A_ROW = 10
 
 
 def all_reduce_times(device: str, degree: int, message_bytes: Sequence[int]) -> dict[int, Timing]:
-    """Seconds of one all-reduce among `degree` devices, by bytes: those of the slowest rank.
-
-    RuntimeError: if a process fails.
-    """
+    """Seconds of one all-reduce among `degree` devices, by bytes: the slowest rank's. RuntimeError if one fails."""
     with run_folder() as folder:
         arguments = (degree, device, str(folder / "rendezvous"), tuple(message_bytes))
         what = f"all-reduce among {degree} of {device}"

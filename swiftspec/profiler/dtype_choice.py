@@ -1,7 +1,4 @@
-"""Choice of `--dtype auto` by the seconds of single forwards, measured in this process before a profile.
-
-The faster dtype depends on the CPU and on the model, so it is measured for each.
-"""
+"""Choice of `--dtype auto`, which depends on CPU and model, by the seconds of single forwards before a profile."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -25,10 +22,7 @@ _REPEATS = 7
 
 
 def choose_dtype(reference: ModelRef) -> str:
-    """float32, or bfloat16 if its forwards take clearly less time on one core. Never a quantisation.
-
-    A head, whose forwards need a target, gets float32.
-    """
+    """float32, or bfloat16 if its forwards take clearly less on one core. A head, which needs a target, has float32."""
     if draft_facts(reference.model).kind.reads_target:
         return "float32"
     timed = (forward_seconds(reference.model_copy(update={"dtype": dtype}), _ROWS) for dtype in ("float32", "bfloat16"))

@@ -1,7 +1,4 @@
-"""Guesses of a draft some tokens ahead of those it knows, for every output position and distance.
-
-A parallel draft guesses at masks; a head on hidden states of its own.
-"""
+"""Guesses some tokens ahead of those that a draft knows: of a parallel one at masks, of a head on states of its own."""
 
 from collections.abc import Callable, Sequence
 

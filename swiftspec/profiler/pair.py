@@ -35,10 +35,7 @@ class MeasuredPair(NamedTuple):
 
 
 def resolve(*, target: str, draft: str, inflate: str | None, dtype: str, device: str = "cpu") -> Pair:
-    """Both models, checked to be readable and to fit each other; `auto` is each one's faster dtype, measured on a CPU.
-
-    ValueError: one sentence naming field and value.
-    """
+    """Both models, which fit each other; `auto` is each one's faster dtype, measured on a CPU. ValueError if not."""
     dtypes = dtypes_of_roles(dtype)
     known = ",".join("bfloat16" if each == "auto" else each for each in dtypes)
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=known, device=device)
@@ -69,10 +66,7 @@ def measure_pair(
     stages: Stages = silent,
     minutes: float | None = None,
 ) -> MeasuredPair:
-    """Measure as `swiftspec.profile` does and, if `with_ops`, also the operations that forwards consist of.
-
-    `minutes` is passed to `measure_profile`.
-    """
+    """Measure as `swiftspec.profile` does and, if `with_ops`, also the operations that forwards consist of."""
     num_devices = _checked_devices(device, num_devices, ranks)
     if max_sequences != 1:
         from swiftspec.profiler.shared_steps import check_max_sequences

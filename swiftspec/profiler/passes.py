@@ -51,9 +51,8 @@ _log = logging.getLogger("swiftspec")
 class Passes:
     """Passes over all benches, as many and as thorough as time allows.
 
-    num_further: stages after them, for progress.
-
-    sweeps: timelines of each bench. rounds: names of policies and their timelines.
+    num_further: stages after them, for progress. sweeps: timelines of each bench. rounds: names of policies and their
+    timelines.
     """
 
     def __init__(

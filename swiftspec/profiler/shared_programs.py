@@ -28,10 +28,7 @@ def stages(num_requests: int) -> list[int]:
 
 
 def rows_each(sharing: int, num_requests: int) -> list[int]:
-    """Rows of each request's forwards in a stage of `sharing` requests, most first.
-
-    One request alone has as many rows as all requests of the other stages had together.
-    """
+    """Rows of each request's forwards in a stage, most first. One alone has as many as all had in other stages."""
     if sharing > 1:
         return [rows for rows in _ROWS_EACH if rows * sharing <= MOST_ROWS]
     others = stages(num_requests)[:-1]

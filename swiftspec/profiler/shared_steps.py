@@ -43,7 +43,6 @@ def measure_sharing(
 
     engine: of the bench, for at least `max_sequences` requests at once.
     spec: the target's, for its longest context.
-    prompt: makes a prompt of so many tokens.
     max_sequences: at least 2.
     contexts: in ascending order. Those that leave no room for the largest step are left out.
     """
@@ -72,9 +71,7 @@ def measure_sharing(
 def shared_steps(timelines: Iterable[Timeline], *, since_s: float) -> Iterator[tuple[int, Span]]:
     """Steps since a time whose requests had equally many rows each: number of requests, and the span of one of them.
 
-    Of each process in order of time.
-
-    Requests that shared a step have spans with exactly the same times, each with its own rows.
+    In order of time for each process. Requests that shared a step have spans with exactly the same times.
     """
     steps: dict[tuple[Role, int, float, float], list[Span]] = defaultdict(list)
     for timeline in timelines:

@@ -41,10 +41,7 @@ class Coefficients(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedSteps:
-    """Seconds of steps.
-
-    rows, rows_s: g.
-    """
+    """Seconds of steps. rows, rows_s: g."""
 
     rows: Sequence[int]
     rows_s: Sequence[float]

@@ -90,10 +90,7 @@ class ProbedServer:
     cores: Set[int] = frozenset()
 
     def decoding(self, probe: Probe, *, seed: int) -> Measured | None:
-        """A step of requests that all decode; None if there were too few of them.
-
-        The same seed sends the same prompts, which the server's prefix cache then has.
-        """
+        """A step of requests that all decode; None of too few. A seed sends the same prompts, which are then cached."""
         length = self.lengths(probe.sequences)
         num_tokens = probe.steps * (1 + (length + 1) // 2) if length else probe.steps + 1
         prompts = [self._prompt(probe.prompt_tokens, seed, number) for number in range(probe.sequences)]
