@@ -50,25 +50,19 @@ class Quantity(StrEnum):
 
 
 class PublishedAcceptance(Facts):
-    """One published vector or figure; greedy decoding throughout.
-
-    shape: drafted shape: a chain, a tree.
-    bonus: whether a length counts the bonus token; None if the source does not say.
-    hardware: empty if the source does not say.
-    verified: when the values were compared with the source again, and what was read then; empty if never.
-    """
+    """One published vector or figure; greedy decoding throughout."""
 
     target: str
     draft: str
-    shape: str
+    shape: str  # drafted shape: a chain, a tree
     dataset: str
     quantity: Quantity
-    bonus: bool | None
+    bonus: bool | None  # whether a length counts the bonus token; None if the source does not say
     values: tuple[float, ...]
-    hardware: str
+    hardware: str  # empty if the source does not say
     source: str
     note: str
-    verified: str = ""
+    verified: str = ""  # when the values were compared with the source again, and what was read then; empty if never
 
 
 @cache
@@ -95,37 +89,27 @@ class Form(StrEnum):
 
 
 class AcceptanceRecord(Facts):
-    """Acceptance of a drafter's chains, or of its trees, as its source gives it.
+    """Acceptance of a drafter's chains, or of its trees, as its source gives it."""
 
-    target, drafter: registered names where there is one, otherwise the source's.
-    kind: None where drafts are looked up in the text.
-    dataset: empty if unknown, as are `hardware` and `note`.
-    temperature: None if unknown, as are `thinking` and `context`.
-    context: prompt tokens.
-    bonus: whether the source's lengths count the bonus token.
-    num_draft_tokens: tokens of the longest chain; levels of a tree.
-    top_k, rows: of a tree, whose length is known: as of `Drafted`.
-    values: as in the source.
-    verified: when the values were compared with the source again, and what was read then; empty if never.
-    """
-
+    # target, drafter: registered names where there is one, otherwise the source's
     target: str
     drafter: str
-    kind: DraftKind | None = None
-    dataset: str = ""
-    temperature: float | None = Field(default=None, ge=0)
+    kind: DraftKind | None = None  # None where drafts are looked up in the text
+    dataset: str = ""  # empty if unknown, as are `hardware` and `note`
+    temperature: float | None = Field(default=None, ge=0)  # None if unknown, as are `thinking` and `context`
     thinking: bool | None = None
-    context: int | None = Field(default=None, ge=1)
+    context: int | None = Field(default=None, ge=1)  # prompt tokens
     quantity: Form
-    bonus: bool
-    num_draft_tokens: int = Field(ge=1, le=LONGEST)
+    bonus: bool  # whether the source's lengths count the bonus token
+    num_draft_tokens: int = Field(ge=1, le=LONGEST)  # tokens of the longest chain; levels of a tree
+    # top_k, rows: of a tree, whose length is known: as of `Drafted`
     top_k: int = Field(default=1, ge=1)
     rows: int | None = Field(default=None, ge=2)
-    values: tuple[float, ...]
+    values: tuple[float, ...]  # as in the source
     hardware: str = ""
     source: str
     note: str = ""
-    verified: str = ""
+    verified: str = ""  # when the values were compared with the source again, and what was read then; empty if never
 
     @model_validator(mode="after")
     def _check(self) -> Self:

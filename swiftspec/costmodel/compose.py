@@ -51,25 +51,19 @@ class Named(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleModel:
-    """The model of a role, as its forwards are composed.
-
-    quant: format of its weights.
-    host: time that the engine adds to every forward; that of the leanest engine with known figures if not given.
-    kv_budget: tokens that its cache keeps, so that a forward behind more costs what one behind these does; all of them
-        if not given. Its prefill reads the whole prompt.
-    feature_bytes: bytes of a token's features, if a draft reads any. With devices of its own it gets them over a
-        device's links.
-    round_s: what a forward that verifies drafted rows takes longer, by the engine.
-    kv_dtype: format of its keys and values, bf16 or fp8.
-    """
+    """The model of a role, as its forwards are composed."""
 
     model: Named
-    quant: str
+    quant: str  # format of its weights
+    # Time that the engine adds to every forward; that of the leanest engine with known figures if not given
     host: Host = field(default_factory=lambda: Host.of("trtllm"))
+    # Tokens that its cache keeps, so that a forward behind more costs what one behind these does; all of them if not
+    # given. Its prefill reads the whole prompt
     kv_budget: int | None = None
+    # Bytes of a token's features, if a draft reads any. With devices of its own it gets them over a device's links
     feature_bytes: int = 0
-    round_s: float = 0.0
-    kv_dtype: str = "bf16"
+    round_s: float = 0.0  # what a forward that verifies drafted rows takes longer, by the engine
+    kv_dtype: str = "bf16"  # format of its keys and values, bf16 or fp8
 
 
 def priced_degrees(role: Role, model: Named, *, kernels: Kernels, quant: str, degrees: Iterable[int]) -> Sequence[int]:

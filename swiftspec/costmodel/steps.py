@@ -23,20 +23,13 @@ _CHUNK, _BEFORE = 64, 512  # tokens to which a chunk and what it follows are rou
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """Work of one step.
+    """Work of one step."""
 
-    sequences: requests that decode.
-    rows_each: rows of each of them: 1, or 1 + K where K draft tokens are verified.
-    cache_tokens: tokens in the caches of all of them together.
-    chunks: sequence of (int, int). Tokens that are read of each prompt, and those of it that were read before.
-    sampled: rows that get logits.
-    """
-
-    sequences: int = 0
-    rows_each: int = 1
-    cache_tokens: int = 0
-    chunks: Sequence[tuple[int, int]] = ()
-    sampled: int = 0
+    sequences: int = 0  # requests that decode
+    rows_each: int = 1  # rows of each of them: 1, or 1 + K where K draft tokens are verified
+    cache_tokens: int = 0  # tokens in the caches of all of them together
+    chunks: Sequence[tuple[int, int]] = ()  # tokens that are read of each prompt, and those of it that were read before
+    sampled: int = 0  # rows that get logits
 
     @property
     def rows(self) -> int:
@@ -66,21 +59,15 @@ class ComposedSteps:
 
     Rows are composed at single sizes up to 8, then at multiples of 8, and from 512 at multiples of 64; caches at powers
     of the square root of 2, with a straight line between them, on which attention lies.
-
-    quant: format of the weights.
-    degree: devices of the group.
-    kv_dtype: bf16 or fp8.
-    collective: the engine's own all-reduce; the fastest known one if not given.
-    products: of a head, beside those of its layers.
     """
 
     spec: ModelSpec
     kernels: Kernels
-    quant: str
-    degree: int
-    kv_dtype: str = "bf16"
-    collective: str | None = None
-    products: Sequence[Product] = field(default_factory=tuple)
+    quant: str  # format of the weights
+    degree: int  # devices of the group
+    kv_dtype: str = "bf16"  # bf16 or fp8
+    collective: str | None = None  # the engine's own all-reduce; the fastest known one if not given
+    products: Sequence[Product] = field(default_factory=tuple)  # of a head, beside those of its layers
 
     def __post_init__(self) -> None:
         self._ranks = self.spec.attention_ranks

@@ -31,22 +31,14 @@ _Context = TypeVar("_Context")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """Amount of a profile's measurements.
+    """Amount of a profile's measurements."""
 
-    passes: times that everything is measured, each on new processes.
-    contexts: lengths of the text before a forward, of those of the grid; all of them if None.
-    repeats: forwards of every size, per pass and context.
-    discards: whether every size first runs once and is not counted: its first forward may take longer.
-    host_tokens: output tokens of every policy that runs to measure the host's costs.
-    all_shapes: whether every policy runs in several shapes for that, or in one.
-    """
-
-    passes: int = PASSES
-    contexts: int | None = None
-    repeats: int = SWEEP_REPEATS
-    discards: bool = True
-    host_tokens: int = HOST_TOKENS
-    all_shapes: bool = True
+    passes: int = PASSES  # times that everything is measured, each on new processes
+    contexts: int | None = None  # lengths of the text before a forward, of those of the grid; all of them if None
+    repeats: int = SWEEP_REPEATS  # forwards of every size, per pass and context
+    discards: bool = True  # whether every size first runs once and is not counted: its first forward may take longer
+    host_tokens: int = HOST_TOKENS  # output tokens of every policy that runs to measure the host's costs
+    all_shapes: bool = True  # whether every policy runs in several shapes for that, or in one
 
     def of(self, contexts: Sequence[_Context]) -> list[_Context]:
         """So many of the contexts, evenly spread, the longest among them."""
