@@ -35,15 +35,12 @@ _FORM = re.compile(r"(?P<values>[^@]+)(@(?P<tokens>\d{1,3})(-(?P<top_k>\d{1,3})-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenAcceptance:
-    """Acceptance of serial chains, as measured elsewhere.
+    """Acceptance of serial chains, as measured elsewhere."""
 
-    rates: by position, the share of chains accepted up to it; or a single one, the share of all drafted tokens.
-    num_draft_tokens: tokens of a chain. source: pair, conditions and origin of what was read from a file, or the tokens
-    per round that were given; otherwise empty.
-    """
-
+    # By position, the share of chains accepted up to it; or a single one, the share of all drafted tokens
     rates: tuple[float, ...]
-    num_draft_tokens: int
+    num_draft_tokens: int  # tokens of a chain
+    # Pair, conditions and origin of what was read from a file, or the tokens per round that were given; otherwise empty
     source: str = ""
 
     @classmethod

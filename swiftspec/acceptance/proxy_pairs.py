@@ -56,19 +56,15 @@ class Model(Protocol):
 
 
 class FittedPair(Facts):
-    """One line of fitted.json: an acceptance model fitted to a pair's published figures on one data set.
-
-    fitted: fields that the figures determined; the others are the prior's. to: the figures. residual: root mean square
-    of the residuals: acceptance as a share, lengths relative.
-    """
+    """One line of fitted.json: an acceptance model fitted to a pair's published figures on one data set."""
 
     target: str
     draft: str
     dataset: str
     acceptance_model: AcceptanceModel
-    fitted: tuple[str, ...]
-    to: str
-    residual: float
+    fitted: tuple[str, ...]  # fields that the figures determined; the others are the prior's
+    to: str  # the figures
+    residual: float  # root mean square of the residuals: acceptance as a share, lengths relative
 
 
 class Acceptance(NamedTuple):

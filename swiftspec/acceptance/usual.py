@@ -28,16 +28,12 @@ _CHAIN: Final = 8  # tokens of the chains that tell how much drafters differ in 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualRates:
-    """What drafters of a kind have on a text.
+    """What drafters of a kind have on a text."""
 
-    rates: by position, the share of rounds that accept the token there, of those that accepted all before it. spread:
-    standard deviation of a further drafter's tokens per round, relative. text: data set or class of text that the
-    records are of; empty if they are of all texts.
-    """
-
+    # By position, the share of rounds that accept the token there, of those that accepted all before it
     rates: tuple[float, ...]
-    spread: float
-    text: str
+    spread: float  # standard deviation of a further drafter's tokens per round, relative
+    text: str  # data set or class of text that the records are of; empty if they are of all texts
     records: tuple[AcceptanceRecord, ...]
 
     @property

@@ -106,16 +106,13 @@ def interpolated(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertCurve:
-    """Seconds of one layer's routed experts by rows: a start, and a time for each expert that the rows touch.
-
-    rows: measured, ascending. seconds: at these; more rows never take less, since a forward can be padded.
-    """
+    """Seconds of one layer's routed experts by rows: a start, and a time for each expert that the rows touch."""
 
     kernel: str
     num_experts: int
     num_active: int
-    rows: tuple[int, ...]
-    seconds: tuple[float, ...]
+    rows: tuple[int, ...]  # measured, ascending
+    seconds: tuple[float, ...]  # at these; more rows never take less, since a forward can be padded
 
     @classmethod
     def of(cls, kernel: str, seconds: Mapping[int, float], *, num_experts: int, num_active: int) -> ExpertCurve:

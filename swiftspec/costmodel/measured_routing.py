@@ -16,16 +16,13 @@ LONGEST_WINDOW = 16  # tokens: most verifications have fewer rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRouting:
-    """Experts that windows of 1, 2, 3 .. consecutive tokens touched in a layer.
+    """Experts that windows of 1, 2, 3 .. consecutive tokens touched in a layer."""
 
-    num_experts, num_active: E and k: routed experts of each layer, and those of one token. touched: mean over layers
-    and positions, by the window's tokens; the first is k. source: one clause about the trace that it was counted in.
-    """
-
+    # num_experts, num_active: E and k: routed experts of each layer, and those of one token
     num_experts: int
     num_active: int
-    touched: tuple[float, ...]
-    source: str
+    touched: tuple[float, ...]  # mean over layers and positions, by the window's tokens; the first is k
+    source: str  # one clause about the trace that it was counted in
 
     @property
     def correlation(self) -> float:

@@ -58,22 +58,18 @@ class Source(Facts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpTables:
-    """Tables of one kind of device.
-
-    device: a registered device name.
-    licence, attribution: of the measurements.
-    left_out: measurements that were implausible, a line for each kernel.
-    tables: columns of every table in `COLUMNS`, all of one length. A table may be empty; only those of sparse layers
-        may be missing, and are then empty.
-    """
+    """Tables of one kind of device."""
 
     origin: Origin
-    device: str
+    device: str  # a registered device name
     sources: tuple[Source, ...]
+    # licence, attribution: of the measurements
     licence: str
     attribution: str
+    # Columns of every table in `COLUMNS`, all of one length. A table may be empty; only those of sparse layers may be
+    # missing, and are then empty
     tables: Mapping[str, Columns]
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # measurements that were implausible, a line for each kernel
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", {name: columns_of(name, ()) for name in _SPARSE} | dict(self.tables))

@@ -38,17 +38,13 @@ class ServerError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerCommand:
-    """How a server is started, and where it is found then.
+    """How a server is started, and where it is found then."""
 
-    name: the engine's, as sentences have it. arguments: the program and its arguments. url: http://127.0.0.1:PORT.
-    environment: variables besides those of this process. ready: path that is answered with status 200 once it serves.
-    """
-
-    name: str
-    arguments: Sequence[str]
-    url: str
-    environment: Mapping[str, str]
-    ready: str = "/health"
+    name: str  # the engine's, as sentences have it
+    arguments: Sequence[str]  # the program and its arguments
+    url: str  # http://127.0.0.1:PORT
+    environment: Mapping[str, str]  # variables besides those of this process
+    ready: str = "/health"  # path that is answered with status 200 once it serves
 
     @property
     def address(self) -> tuple[str, int]:

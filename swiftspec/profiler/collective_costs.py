@@ -42,15 +42,12 @@ _NOTE = bytes(200)
 
 
 class Samples(NamedTuple):
-    """Seconds at one number of rows.
+    """Seconds at one number of rows."""
 
-    sums: of one all-reduce, the mean over those of a forward; in_a_row: the same with nothing between them.
-    """
-
-    sums: list[float]
+    sums: list[float]  # of one all-reduce, the mean over those of a forward
     gathers: list[float]
     notes: list[float]
-    in_a_row: list[float]
+    in_a_row: list[float]  # the same with nothing between them
 
 
 class _Times(NamedTuple):
@@ -72,17 +69,14 @@ class _Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCosts:
-    """Time that a role's TP group adds to the computation of its shards.
+    """Time that a role's TP group adds to the computation of its shards."""
 
-    all_reduce, gather, note: seconds of one, by rows. A note (step command) costs what it adds to a forward that it
-    starts: followers start later, and their transport threads still run. in_a_row_s: median seconds of an all-reduce
-    right after another one, by rows, for comparison.
-    """
-
+    # all_reduce, gather, note: seconds of one, by rows. A note (step command) costs what it adds to a forward that it
+    # starts: followers start later, and their transport threads still run
     all_reduce: HostGrid
     gather: HostGrid
     note: HostGrid
-    in_a_row_s: Mapping[int, float]
+    in_a_row_s: Mapping[int, float]  # median seconds of an all-reduce right after another one, by rows, for comparison
 
     @classmethod
     def of(cls, samples: Sequence[Mapping[int, Samples]]) -> CollectiveCosts:

@@ -51,19 +51,15 @@ _NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpRow:
-    """One operation at one size.
-
-    sizes: of one device's shard, by name. num_bytes: least number of bytes moved from and to memory; 0 if the data is
-    in the cache or none is moved. devices: number that take part. implementation: if there are several.
-    """
+    """One operation at one size."""
 
     op: str
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int]  # of one device's shard, by name
     dtype: str
     timing: Timing
-    num_bytes: int = 0
-    devices: int = 1
-    implementation: str = FRAMEWORK
+    num_bytes: int = 0  # least number of bytes moved from and to memory; 0 if the data is in the cache or none is moved
+    devices: int = 1  # number that take part
+    implementation: str = FRAMEWORK  # if there are several
 
     @property
     def bytes_per_s(self) -> float | None:

@@ -37,17 +37,12 @@ def rows_each(sharing: int, num_requests: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sharing(Measuring):
-    """One of the requests that share steps.
+    """One of the requests that share steps."""
 
-    index: place among them; the later half ends after each stage. num_requests: of the first stage. begin_s: time of
-    the driver's clock when all have read their prompts; until then they compute single rows. repeats: forwards of every
-    row count.
-    """
-
-    index: int
-    num_requests: int
-    begin_s: float
-    repeats: int
+    index: int  # place among them; the later half ends after each stage
+    num_requests: int  # of the first stage
+    begin_s: float  # time of the driver's clock when all have read their prompts; until then they compute single rows
+    repeats: int  # forwards of every row count
 
     @property
     def target_rows(self) -> int:

@@ -27,17 +27,14 @@ class Drafting(StrEnum):
 
 
 class Work(NamedTuple):
-    """Work of a step, in the mean.
-
-    sequences: requests that decode. rows: of all of them. cache_tokens: in their caches together. levels: draft tokens
-    of each. read, read_before: tokens of a prompt that are read, and those of it that were read before.
-    """
+    """Work of a step, in the mean."""
 
     drafting: Drafting
-    sequences: int = 0
-    rows: float = 0.0
-    cache_tokens: float = 0.0
-    levels: float = 0.0
+    sequences: int = 0  # requests that decode
+    rows: float = 0.0  # of all of them
+    cache_tokens: float = 0.0  # in their caches together
+    levels: float = 0.0  # draft tokens of each
+    # read, read_before: tokens of a prompt that are read, and those of it that were read before
     read: int = 0
     read_before: int = 0
 
@@ -76,18 +73,14 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedServer:
-    """A server, and how it drafts.
-
-    vocabulary: token ids that prompts are made of. lengths: draft tokens of a round by requests at once.
-    cores: of this machine, that it computes on.
-    """
+    """A server, and how it drafts."""
 
     client: ServerClient
     model: str
     drafting: Drafting
-    vocabulary: Sequence[int]
-    lengths: Callable[[int], int]
-    cores: Set[int] = frozenset()
+    vocabulary: Sequence[int]  # token ids that prompts are made of
+    lengths: Callable[[int], int]  # draft tokens of a round by requests at once
+    cores: Set[int] = frozenset()  # of this machine, that it computes on
 
     def decoding(self, probe: Probe, *, seed: int) -> Measured | None:
         """A step of requests that all decode; None of too few. A seed sends the same prompts, which are then cached."""
