@@ -215,27 +215,22 @@ def _linear(system: Path) -> Iterator[Record]:
     """Convolution and recurrence together: of one token, of several that are verified, or of a prompt in chunks."""
     columns = ("kernel_source", "phase", "seq_len", "num_k_heads", "num_v_heads", "batch_size")
     wanted = {"batch_size": _SPARSE_SEQUENCES}
-    times: dict[tuple[str | int, ...], dict[str, float]] = defaultdict(dict)
+    times: dict[tuple[tuple[str | int, ...], str], dict[str, float]] = defaultdict(dict)
     for kind, pattern in (("gdn", "linear_attention/*/*/gdn_perf.parquet"), ("kda", "kda/*/*/kda_perf.parquet")):
         for row in _read(system, pattern, columns, wanted):
             rows, phase = int(row["seq_len"]), str(row["phase"])
             if (rows == 1) != (phase == "generation"):
                 continue
-            key = (str(row["library"]), str(row["folder"]), kind, phase)
-            place = (int(row["batch_size"]), rows, int(row["num_k_heads"]), int(row["num_v_heads"]))
+            sizes = (int(row["batch_size"]), rows, int(row["num_k_heads"]), int(row["num_v_heads"]))
+            known = times[(str(row["library"]), str(row["folder"]), kind, *sizes), phase]
             part = "convolution" if "conv1d" in str(row["kernel_source"]) else "recurrence"
-            known = times[*key, *place]
             known[part] = min(known.get(part, float("inf")), float(row["latency_us"]))
-    yield from _fastest(times)
-
-
-def _fastest(times: Mapping[tuple[str | int, ...], Mapping[str, float]]) -> Iterator[Record]:
-    """Recurrence and convolution together; of verified rows where they were timed as such, else as a prompt's chunk."""
     best: dict[tuple[str | int, ...], float] = {}
-    for (library, folder, kind, _, *place), parts in sorted(times.items(), key=lambda item: item[0][3] == "verify"):
-        recurrence_us, convolution_us = parts.get("recurrence"), parts.get("convolution", 0.0)
-        if recurrence_us is not None:
+    # Of verified rows where they were timed as such, else as a prompt's chunk.
+    for (place, _), parts in sorted(times.items(), key=lambda item: item[0][1] == "verify"):
+        if (recurrence_us := parts.get("recurrence")) is not None:
+            convolution_us = parts.get("convolution", 0.0)
             is_sound = convolution_us <= _MOST_CONVOLVING * recurrence_us
-            best[library, folder, kind, *place] = recurrence_us + convolution_us * is_sound
-    for key, latency_us in best.items():
-        yield {**dict(zip(_LINEAR, key, strict=True)), "latency_us": latency_us}
+            best[place] = recurrence_us + convolution_us * is_sound
+    for place, latency_us in best.items():
+        yield {**dict(zip(_LINEAR, place, strict=True)), "latency_us": latency_us}

@@ -16,7 +16,7 @@ from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.latency import Part, Provenance
 
-__all__ = ["FUSED", "Host", "all_reduce_times", "fastest", "forward_parts", "num_sparse_layers"]
+__all__ = ["FUSED", "Host", "all_reduce_times", "fastest", "forward_parts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,10 @@ class Host:
 
     def seconds(self, spec: ModelSpec, *, quant: str, degree: int) -> float:
         """Seconds that are added to a forward of these layers."""
-        layers = spec.num_layers * self.layer_s + num_sparse_layers(spec) * self.sparse_layer_s
+        sparse_layers = spec.num_layers if spec.experts else 0
+        if isinstance(spec, SparseSpec):
+            sparse_layers = sum(count for part, count in spec.feed_forwards.items() if isinstance(part, Experts))
+        layers = spec.num_layers * self.layer_s + sparse_layers * self.sparse_layer_s
         in_fp8 = spec.num_layers * self.fp8_layer_s if quant == "fp8" else 0.0
         return self.step_s + self.group_s * log2(degree) + max(0.0, layers + in_fp8)
 
@@ -112,10 +115,3 @@ def forward_parts(
     return tuple(
         Part(name=name, seconds=seconds, provenance=provenance) for (name, provenance), seconds in sums.items()
     )
-
-
-def num_sparse_layers(spec: ModelSpec) -> int:
-    """Layers with routed experts."""
-    if isinstance(spec, SparseSpec):
-        return sum(count for part, count in spec.feed_forwards.items() if isinstance(part, Experts))
-    return spec.num_layers if spec.experts else 0

@@ -50,7 +50,9 @@ class Grid:
         if smooth_axis is not None:
             _smooth(self._values, self._measured, smooth_axis)
         if rising_axis is not None:
-            self._values = _rising(self._values, rising_axis)
+            flipped = np.flip(self._values, rising_axis)
+            least = np.flip(np.fmin.accumulate(flipped, rising_axis), rising_axis)
+            self._values = np.where(np.isnan(self._values), np.nan, least)  # gaps stay
 
     def at(self, *point: float) -> GridValue:
         """The value at a point; beyond an axis' ends, the value at the end; at gaps, from the remaining knots."""
@@ -83,12 +85,6 @@ def _bracket(axis: Sequence[float], coordinate: float) -> tuple[tuple[int, float
         return ((right, 1.0),)
     share = log(coordinate / axis[right - 1]) / log(axis[right] / axis[right - 1])
     return (right - 1, 1.0 - share), (right, share)
-
-
-def _rising(values: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
-    """Minimum of each value and the later ones along an axis; gaps stay."""
-    least = np.flip(np.fmin.accumulate(np.flip(values, axis), axis), axis)
-    return np.where(np.isnan(values), np.nan, least)
 
 
 def _smooth(values: npt.NDArray[np.float64], measured: npt.NDArray[np.bool_], axis: int) -> None:

@@ -225,11 +225,9 @@ class TableKernels(Kernels):
         if quant == "bf16":
             return KernelTime(seconds, Provenance.MEASURED if found.exact else Provenance.INTERPOLATED)
         least_s = CONSTANTS["small_kernel_s"] + float(self._bound_s(rows, n, k, quant))
-        return KernelTime(max(seconds - self._quantising_s(rows, k, quant), least_s), Provenance.INTERPOLATED)
-
-    def _quantising_s(self, rows: int, k: int, quant: str) -> float:
-        grid = self._quantisations(_SCALES[quant])
-        return grid.at(rows, k).value if grid is not None else 0.0
+        quantisations = self._quantisations(_SCALES[quant])
+        quantising_s = quantisations.at(rows, k).value if quantisations is not None else 0.0
+        return KernelTime(max(seconds - quantising_s, least_s), Provenance.INTERPOLATED)
 
     def _bound_s(self, rows: _Sizes, n: _Sizes, k: _Sizes, quant: str) -> _Sizes:
         """Minimum seconds of GEMMs at the peaks of the tables' device; utilisation is this over the measured time."""

@@ -77,7 +77,9 @@ def typical(measured: Iterable[Measured]) -> list[Measured]:
 def fit_steps(measured: Sequence[Measured]) -> FittedSteps:
     """The steps of least relative squares."""
     works, seconds = [one.work for one in measured], np.array([one.seconds for one in measured])
-    knots = _knots([work.rows + work.read for work in works])
+    sizes = [work.rows + work.read for work in works]
+    # Powers of two up to the largest step, where a step lies near each.
+    knots = [1, *(knot for knot in _KNOTS[1:] if any(knot / 1.5 <= size < knot * 1.5 for size in sizes))]
     columns = np.array([_columns(work, knots) for work in works]) / seconds[:, None]
     found, _ = nnls(columns, np.ones(len(works)))
     return FittedSteps(
@@ -104,11 +106,6 @@ def _mean_work(works: Sequence[Work]) -> Work:
         return float(np.mean([getattr(work, name) for work in works]))
 
     return works[0]._replace(rows=mean("rows"), cache_tokens=mean("cache_tokens"), levels=mean("levels"))
-
-
-def _knots(sizes: Sequence[float]) -> list[int]:
-    """Powers of two up to the largest step, where a step lies near each."""
-    return [1, *(knot for knot in _KNOTS[1:] if any(knot / 1.5 <= size < knot * 1.5 for size in sizes))]
 
 
 def _hats(rows: float, knots: Sequence[int]) -> npt.NDArray[np.float64]:
