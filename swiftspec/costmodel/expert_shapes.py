@@ -4,8 +4,6 @@ Experts that were not measured take the time of their roofline, divided by the s
 ones reach with as many rows. With few rows that is a share of the bandwidth, with many one of the FLOP/s.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import dist, exp, log
@@ -39,7 +37,7 @@ class ExpertShape(NamedTuple):
     holders: int
 
     @classmethod
-    def of(cls, part: Experts, hidden_size: int, quant: str) -> ExpertShape:
+    def of(cls, part: Experts, hidden_size: int, quant: str) -> "ExpertShape":
         """Shape of a shard's experts."""
         parts, holders = (1, part.num_devices) if part.is_divided_whole else (part.num_devices, 1)
         hidden = part.latent_size or hidden_size
@@ -56,7 +54,7 @@ class ExpertShape(NamedTuple):
             num_devices=self.parts * self.holders,
         )
 
-    def distance(self, other: ExpertShape) -> float:
+    def distance(self, other: "ExpertShape") -> float:
         """Distance of the logarithms of sizes."""
         return dist(self._sizes, other._sizes)
 
@@ -115,7 +113,7 @@ class ExpertCurve:
     seconds: tuple[float, ...]  # at these; more rows never take less, since a forward can be padded
 
     @classmethod
-    def of(cls, kernel: str, seconds: Mapping[int, float], *, num_experts: int, num_active: int) -> ExpertCurve:
+    def of(cls, kernel: str, seconds: Mapping[int, float], *, num_experts: int, num_active: int) -> "ExpertCurve":
         rows = tuple(sorted(seconds))
         least = np.minimum.accumulate([seconds[count] for count in reversed(rows)])[::-1]
         return cls(

@@ -1,7 +1,5 @@
 """Steps of any size on a group of devices, composed of the op tables: prompts' chunks beside requests that decode."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -36,7 +34,7 @@ class StepWork:
         """Rows of all sequences and prompts."""
         return self.sequences * self.rows_each + sum(tokens for tokens, _ in self.chunks)
 
-    def of_fullest(self, ranks: int) -> StepWork:
+    def of_fullest(self, ranks: int) -> "StepWork":
         """The work of the fullest of so many ranks: requests are spread evenly, prompts go to whoever reads least."""
         if ranks == 1:
             return self

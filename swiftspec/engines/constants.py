@@ -3,8 +3,6 @@
 `tools/fit_engines.py` writes constants.json, and with it sets that were fitted without each model and each source.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -45,7 +43,7 @@ class Constants:
     gain_spread: float
     step_s: float = 0.0  # of every step, where a user has measured it: then no layer adds anything
 
-    def with_host(self, step_s: float) -> Constants:
+    def with_host(self, step_s: float) -> "Constants":
         """The same with a user's own host time of a step."""
         return replace(self, step_s=step_s, layer_s=0.0, sparse_layer_s=0.0, fp8_layer_s=0.0)
 

@@ -1,7 +1,5 @@
 """Description of an engine that serves: everything about it that a prediction, a plan or an export reads."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -122,14 +120,14 @@ class Engine:
         name = f"{self.full_name} {self.release_name}" if self.release else self.full_name
         return name if self.host_s is None else f"{name} (host time of {1e3 * self.host_s:g} ms a step, given)"
 
-    def at(self, release: str) -> Engine:
+    def at(self, release: str) -> "Engine":
         """The same at another release, as `0.15.1` or `v0.15.1rc2`. ValueError if it is none."""
         numbers = re.match(r"v?(\d+(?:\.\d+)*)", release.strip())
         if numbers is None:
             raise ValueError(f"engine {self.name}@{release} names no release; expected one such as {self.name}@0.15")
         return replace(self, release=tuple(map(int, numbers[1].split("."))))
 
-    def as_of(self, day: str) -> Engine:
+    def as_of(self, day: str) -> "Engine":
         """The same at the release of a day, `YYYY-MM-DD`, or month; at its oldest one before all that are known."""
         known = [release for release, since in self.published.items() if since[: len(day)] <= day]
         return self.at(known[-1] if known else next(iter(self.published), self.release_name))

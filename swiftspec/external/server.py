@@ -1,7 +1,5 @@
 """The server of another engine, from its start until nothing of it runs any more."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

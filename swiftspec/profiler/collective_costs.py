@@ -5,8 +5,6 @@ imitated, with products of a shard's sizes and the TP group's own collectives be
 and without collectives, started in step and by a step command. The differences are the costs.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import time
@@ -57,7 +55,7 @@ class _Times(NamedTuple):
     gather_s: float
 
     @classmethod
-    def medians(cls, times: Sequence[_Times]) -> _Times:
+    def medians(cls, times: "Sequence[_Times]") -> "_Times":
         return cls(*map(median, zip(*times, strict=True)))
 
 
@@ -79,7 +77,7 @@ class CollectiveCosts:
     in_a_row_s: Mapping[int, float]  # median seconds of an all-reduce right after another one, by rows, for comparison
 
     @classmethod
-    def of(cls, samples: Sequence[Mapping[int, Samples]]) -> CollectiveCosts:
+    def of(cls, samples: Sequence[Mapping[int, Samples]]) -> "CollectiveCosts":
         """Costs from the samples by rows of several processes, one process after another."""
         rows = sorted(samples[0])
 

@@ -1,7 +1,5 @@
 """Times all-reduces between processes, one for each device: NCCL's on GPUs, gloo's on a CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

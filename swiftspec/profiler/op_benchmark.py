@@ -3,8 +3,6 @@
 R rows, N x K a weight, H query heads, G key/value heads, D head dimension, C slots of a cache.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -120,7 +118,7 @@ class Bench:
     generator: torch.Generator
 
     @classmethod
-    def on(cls, watch: OpTimer) -> Bench:
+    def on(cls, watch: OpTimer) -> "Bench":
         """A bench with the operations that the engine uses on that device."""
         generator = torch.Generator(watch.device).manual_seed(0)
         return cls(watch=watch, ops=ops_for(watch.device), generator=generator)

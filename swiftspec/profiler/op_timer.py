@@ -1,7 +1,5 @@
 """Timer of calls whose arguments come from memory, as weights do, rather than from a cache."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -38,7 +36,7 @@ class Timing:
     num_samples: int
 
     @classmethod
-    def of(cls, samples_s: Iterable[float]) -> Timing:
+    def of(cls, samples_s: Iterable[float]) -> "Timing":
         """ValueError without samples."""
         samples = np.fromiter(samples_s, float)
         if not samples.size:

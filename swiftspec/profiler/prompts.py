@@ -1,7 +1,5 @@
 """Prompts of a profile: pieces of the bundled texts, since what a mixture's forward reads depends on its tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

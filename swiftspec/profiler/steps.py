@@ -3,8 +3,6 @@
 Groups that several ranks divide are measured as shards, and composed (see `tensor_parallel`).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean

@@ -1,7 +1,5 @@
 """Forwards of several ranks, composed of a shard's computation and the collectives between ranks."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce

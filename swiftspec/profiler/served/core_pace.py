@@ -7,8 +7,6 @@ one process to the next, with the pages that it was given. docs/log/2026-11-27-v
 server follow it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Profile of an engine on this machine: its servers started, probed together and ended."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set

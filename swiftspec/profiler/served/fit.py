@@ -5,8 +5,6 @@ every token in the caches, and for every pair of tokens that a prompt attends to
 drafting one for each forward, each of its rows and each token of its cache. No coefficient is below 0.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

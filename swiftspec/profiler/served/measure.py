@@ -1,7 +1,5 @@
 """Measurement of servers by probes, in turn and several times, and the profile that is made of it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,7 +66,7 @@ class Measurements(NamedTuple):
     prompts: tuple[PromptTime, ...] = ()
     pace_s: float | None = None
 
-    def also(self, other: Measurements) -> Measurements:
+    def also(self, other: "Measurements") -> "Measurements":
         """Both together, of servers on devices that keep their pace."""
         return Measurements(self.steps + other.steps, self.prompts + other.prompts, self.pace_s or other.pace_s)
 
@@ -82,7 +80,7 @@ class ServerTimes:
     measured: tuple[MeasuredStep, ...]
 
     @classmethod
-    def of(cls, measured: Measurements) -> ServerTimes:
+    def of(cls, measured: Measurements) -> "ServerTimes":
         """The fit of measurements. ValueError if no request was seen to decode."""
         if not any(isinstance(one.probe, Probe) for one in measured.steps):
             raise ValueError("no step could be measured: the server's answers come in too few chunks")
