@@ -291,14 +291,6 @@ def verified_rows(request: Request, num_rows: int, *, turn: int = 0) -> tuple[Ro
     return tuple(Row(prompt[(first + i) % length], length + i, (1 << i) - 1) for i in range(num_rows))
 
 
-def _drafted_rows(request: Request, num_rows: int) -> tuple[Row, ...]:
-    """The same for a draft. With a mask token all rows but the first are masks: a block drafter computes no others."""
-    root, *others = verified_rows(request, num_rows)
-    if request.mask_token >= 0:
-        others = [row._replace(token=request.mask_token) for row in others]
-    return (root, *others)
-
-
 def verify(request: Request, num_rows: int, *, turn: int = 0) -> Subprogram[None]:
     """A verification of so many rows after the prompt, none of which is kept. turn: as of `verified_rows`."""
     yield from target_forward(verified_rows(request, num_rows, turn=turn))
@@ -306,6 +298,12 @@ def verify(request: Request, num_rows: int, *, turn: int = 0) -> Subprogram[None
 
 
 def expand(request: Request, num_rows: int, *, fuzzy: bool = False) -> Subprogram[None]:
-    """An expansion of so many rows after the prompt, none of which is kept."""
-    yield from draft_forward(_drafted_rows(request, num_rows), NUM_CANDIDATES, fuzzy=fuzzy)
+    """An expansion of so many rows after the prompt, none of which is kept.
+
+    With a mask token all rows but the first are masks: a block drafter computes no others.
+    """
+    root, *others = verified_rows(request, num_rows)
+    if request.mask_token >= 0:
+        others = [row._replace(token=request.mask_token) for row in others]
+    yield from draft_forward((root, *others), NUM_CANDIDATES, fuzzy=fuzzy)
     yield KeepKV(Role.DRAFT, (), 0)

@@ -4,7 +4,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from queue import SimpleQueue
-from typing import NamedTuple
 
 import numpy as np
 
@@ -108,22 +107,16 @@ def _timelines(engine: Launcher, requests: Sequence[tuple[Policy, tuple[int, ...
     return timelines
 
 
-class _Gap(NamedTuple):
-    """The host's time between two steps of a process. rows: of each request."""
-
-    role: Role
-    before: Phase
-    after: Phase
-    rows: int
-
-
 class Samples:
     """Seconds of a bench's steps, and of the host between them."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._seconds: dict[tuple[SharingTable, int, int, int], list[float]] = defaultdict(list)
-        self._gaps_s: dict[_Gap, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))  # by sequences
+        # The host's time between two steps of a process, by the forwards before and after, and rows of each request;
+        # then by sequences.
+        self._gaps_s: dict[tuple[Role, Phase, Phase, int], dict[int, list[float]]]
+        self._gaps_s = defaultdict(lambda: defaultdict(list))
 
     def add(self, context: int, steps: Iterable[tuple[int, Span]]) -> None:
         """Take steps of one context; if ranks divide a group, only the steps of that group."""
@@ -136,8 +129,8 @@ class Samples:
             if before is not None:
                 was_of, last = before
                 if (was_of, last.role, last.group, last.rows) == (sequences, span.role, span.group, span.rows):
-                    gap = _Gap(span.role, last.phase, span.phase, span.rows)
-                    self._gaps_s[gap][sequences].append(span.start_s - last.end_s)
+                    gap_s = span.start_s - last.end_s
+                    self._gaps_s[span.role, last.phase, span.phase, span.rows][sequences].append(gap_s)
             before = (sequences, span)
 
     def host_shares(self) -> Iterator[float]:

@@ -167,10 +167,10 @@ def profile_of(
         cached_s = coefficients.draft_cached_s * context
         return max(1e-9, coefficients.draft_s + coefficients.draft_row_s * rows + cached_s)
 
-    sizes_of = {Phase.VERIFY: steps.rows, Phase.PREFILL: steps.rows, Phase.EXPAND: (1, 2)}
-    tables = [(Role.TARGET, Phase.VERIFY, verify), (Role.TARGET, Phase.PREFILL, prefill)]
+    tables = [(Role.TARGET, Phase.VERIFY, verify, steps.rows), (Role.TARGET, Phase.PREFILL, prefill, steps.rows)]
     if Drafting.DRAFT in policies:
-        tables += [(Role.DRAFT, Phase.EXPAND, draft_forward), (Role.DRAFT, Phase.PREFILL, draft_forward)]
+        tables.append((Role.DRAFT, Phase.EXPAND, draft_forward, (1, 2)))
+        tables.append((Role.DRAFT, Phase.PREFILL, draft_forward, steps.rows))
     points = [
         StepPoint(
             role=role,
@@ -183,15 +183,12 @@ def profile_of(
             num_samples=len(times.measured),
             provenance=Provenance.INTERPOLATED,
         )
-        for role, phase, seconds in tables
-        for rows in sizes_of[phase]
+        for role, phase, seconds, sizes_of_phase in tables
+        for rows in sizes_of_phase
         for context in (0, last)
     ]
     rounds = {Drafting.LOOKUP: coefficients.lookup_s, Drafting.DRAFT: coefficients.round_s}
-    costs = {
-        Role.TARGET: (coefficients.sequence_s, coefficients.cached_s),
-        Role.DRAFT: (0.0, coefficients.draft_cached_s),
-    }
+    target_costs = (Role.TARGET, coefficients.sequence_s, coefficients.cached_s)
     return Profile(
         origin=Origin.here(),
         device=device,
@@ -223,7 +220,7 @@ def profile_of(
                     slot_s=slot_s,
                     provenance=Provenance.INTERPOLATED,
                 )
-                for role, (sequence_s, slot_s) in costs.items()
+                for role, sequence_s, slot_s in (target_costs, (Role.DRAFT, 0.0, coefficients.draft_cached_s))
             ),
             host_share=1.0,
         ),
