@@ -136,24 +136,20 @@ def _check_room(num_prompts: int, max_new_tokens: int, num_candidates: int, num_
         )
 
 
-class _NotANumberError(Exception):
-    """Logits that are NaN, or so large that their log-probs are NaN."""
-
-
 @contextmanager
 def _blamed(model: ModelRef, prompt_id: str) -> Iterator[None]:
     try:
         yield
-    except _NotANumberError:
+    except FloatingPointError:
         raise ValueError(
             f"{model.model}: its logits are not finite for prompt {prompt_id}; is its checkpoint damaged?"
         ) from None
 
 
 def _numbers(logits: torch.Tensor) -> torch.Tensor:
-    # The largest is NaN if any logit is; if it is infinite, so are the log-probs.
+    # The largest is NaN if any logit is; if it is infinite, the log-probs are NaN.
     if not logits.max().isfinite():
-        raise _NotANumberError
+        raise FloatingPointError
     return logits
 
 
