@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from queue import SimpleQueue
 
 import numpy as np
@@ -120,18 +121,16 @@ class Samples:
 
     def add(self, context: int, steps: Iterable[tuple[int, Span]]) -> None:
         """Take steps of one context; if ranks divide a group, only the steps of that group."""
-        before: tuple[int, Span] | None = None
-        for sequences, span in steps:
+        of_context = list(steps)
+        for sequences, span in of_context:
             table = self._table(span.model)
             if table.ranks > 1 or not self._bench.ranks:
                 key = (table, sequences, sequences * span.rows, context)
                 self._seconds[key].append(span.end_s - span.start_s)
-            if before is not None:
-                was_of, last = before
-                if (was_of, last.role, last.group, last.rows) == (sequences, span.role, span.group, span.rows):
-                    gap_s = span.start_s - last.end_s
-                    self._gaps_s[span.role, last.phase, span.phase, span.rows][sequences].append(gap_s)
-            before = (sequences, span)
+        for (was_of, last), (sequences, span) in pairwise(of_context):
+            if (was_of, last.role, last.group, last.rows) == (sequences, span.role, span.group, span.rows):
+                gap_s = span.start_s - last.end_s
+                self._gaps_s[span.role, last.phase, span.phase, span.rows][sequences].append(gap_s)
 
     def host_shares(self) -> Iterator[float]:
         """Shares of a request's host time that each further request of a step adds, 0 to 1; one of each kind of gap."""
