@@ -39,10 +39,10 @@ class AcceptanceModel(Facts):
     persistence: float = Field(ge=0, le=1)
     correlation_length: float = Field(gt=0)  # tokens after which the correlation of that share falls to 1/e
     # Probability that the second candidate is right when the first is wrong. When r were wrong, the next is right with
-    # runner_up / sqrt(r), and no candidate is more likely than the one before it
+    # runner_up / sqrt(r), and no candidate is more likely than the one before it.
     runner_up: float = Field(gt=0, lt=1)
     # Logit lost per token that a head drafts from its own features; 0 for a draft model. A trace has no depth, so such
-    # a head's acceptance can be computed for fixed shapes, but not synthesised
+    # a head's acceptance can be computed for fixed shapes, but not synthesised.
     depth_loss: float = 0.0
 
 

@@ -58,9 +58,9 @@ class RoleModel:
     # Time that the engine adds to every forward; that of the leanest engine with known figures if not given
     host: Host = field(default_factory=lambda: Host.of("trtllm"))
     # Tokens that its cache keeps, so that a forward behind more costs what one behind these does; all of them if not
-    # given. Its prefill reads the whole prompt
+    # given. Its prefill reads the whole prompt.
     kv_budget: int | None = None
-    # Bytes of a token's features, if a draft reads any. With devices of its own it gets them over a device's links
+    # Bytes of a token's features, if a draft reads any. With devices of its own it gets them over a device's links.
     feature_bytes: int = 0
     round_s: float = 0.0  # what a forward that verifies drafted rows takes longer, by the engine
     kv_dtype: str = "bf16"  # format of its keys and values, bf16 or fp8

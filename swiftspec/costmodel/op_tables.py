@@ -67,7 +67,7 @@ class OpTables:
     licence: str
     attribution: str
     # Columns of every table in `COLUMNS`, all of one length. A table may be empty; only those of sparse layers may be
-    # missing, and are then empty
+    # missing, and are then empty.
     tables: Mapping[str, Columns]
     left_out: tuple[str, ...] = ()  # measurements that were implausible, a line for each kernel
 

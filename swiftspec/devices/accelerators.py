@@ -21,7 +21,7 @@ class DeviceSpec:
 
     name: str
     # As the driver reports it (`nvidia-smi`): up to 7 % more than the decimal gigabytes that a device is sold by. A
-    # process can allocate 0.4 to 1.3 % less, which is covered by the share that a plan leaves free
+    # process can allocate 0.4 to 1.3 % less, which is covered by the share that a plan leaves free.
     memory_bytes: int
     memory_bandwidth_Bps: float
     peak_flops: Mapping[str, float]  # FLOP/s (or integer operations/s) of dense matrix products, by dtype

@@ -37,7 +37,7 @@ class StepLimits:
     step_tokens: int  # tokens of a step: prompts and decoded ones have one budget
     requests: int  # requests that run at once
     prefix_block: int = 16  # tokens of a block of the prefix cache; 0 without one
-    # Whether the next step is formed while one runs. A request that arrives meanwhile joins the one after
+    # Whether the next step is formed while one runs. A request that arrives meanwhile joins the one after.
     runs_ahead: bool = True
     captured_tokens: int = 512  # largest step that runs as a recorded graph; larger ones are launched kernel by kernel
     # Steps that prompts wait, at most, until there is one for every rank of attention in data parallel
@@ -77,7 +77,7 @@ class Engine:
     covers_requests: bool = False  # whether it refuses more requests at once than tokens in a step
     ahead_since: Release | None = None  # first release that forms the next step while one runs; never if None
     # Seconds that a step takes longer if it is formed after the one before: scheduling, sampling and launches, which
-    # run beside the device otherwise. 0 where that is not known
+    # run beside the device otherwise. 0 where that is not known.
     late_s: float = 0.0
     late_round_s: float = 0.0  # the same of a step that drafts and verifies
     graphs_prompts: bool = False  # whether steps with prompts are recorded graphs, too, up to the same size

@@ -70,7 +70,7 @@ class CollectiveCosts:
     """Time that a role's TP group adds to the computation of its shards."""
 
     # all_reduce, gather, note: seconds of one, by rows. A note (step command) costs what it adds to a forward that it
-    # starts: followers start later, and their transport threads still run
+    # starts: followers start later, and their transport threads still run.
     all_reduce: HostGrid
     gather: HostGrid
     note: HostGrid
