@@ -13,12 +13,13 @@ Letters: N texts, T positions of each, K candidates.
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from swiftspec.acceptance.numerics import logistic, normal_quantiles
+from swiftspec.acceptance.numerics import logistic
 from swiftspec.files.document import Facts
 
 __all__ = ["PRIOR", "AcceptanceModel", "candidate_shares", "logits", "rank_acceptance", "tree_acceptance"]
@@ -138,7 +139,8 @@ def _noise(correlation_length: float, num_texts: int, num_tokens: int, seed: int
     num_pairs = -(-num_texts // 2)
     kept = np.exp(-1 / correlation_length)
     steps = np.sqrt(1 - kept**2) * rng.standard_normal((num_tokens, num_pairs))
-    steps[0] = rng.permutation(normal_quantiles((np.arange(num_pairs) + 0.5) / (2 * num_pairs)))
+    evenly = (np.arange(num_pairs) + 0.5) / (2 * num_pairs)
+    steps[0] = rng.permutation([NormalDist().inv_cdf(probability) for probability in evenly.tolist()])
     for before, step in pairwise(steps):
         step += kept * before
     shared = np.stack([steps.T, -steps.T], axis=1).reshape(2 * num_pairs, num_tokens)[:num_texts]

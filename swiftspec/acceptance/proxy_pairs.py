@@ -68,14 +68,12 @@ class FittedPair(Facts):
 
 
 class Acceptance(NamedTuple):
-    """An acceptance model, one sentence about its source, and its provenance.
-
-    `warning`: that it is known for one narrow kind of text only; empty otherwise, or if that text was requested.
-    """
+    """An acceptance model, one sentence about its source, and its provenance."""
 
     acceptance_model: AcceptanceModel
     basis: str
     provenance: Provenance
+    # That it is known for one narrow kind of text only; empty otherwise, or if that text was requested
     warning: str = ""
 
 
@@ -134,13 +132,10 @@ def acceptance_for(target: str | Model, draft: str | Model, dataset: str | None 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reference:
-    """Published pairs of one target that all have figures on the same data sets.
-
-    `drafts` are sorted by size; there is at least one.
-    """
+    """Published pairs of one target that all have figures on the same data sets."""
 
     target: str
-    drafts: tuple[str, ...]
+    drafts: tuple[str, ...]  # at least one, sorted by size
     datasets: tuple[str, ...]
 
     @classmethod

@@ -21,19 +21,14 @@ __all__ = ["FUSED", "Host", "all_reduce_times", "fastest", "forward_parts"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Time that an engine adds to a forward's kernels: scheduling, launch, sampling; and keeping a group in step.
+    """Time that an engine adds to a forward's kernels."""
 
-    The latter per doubling of the group, which waits for its slowest device. Or time that it adds to every layer, more
-    to one with experts or with weights in fp8; and whether the effects around forwards take host time, too, or run
-    beside the device.
-    """
-
-    step_s: float = 0.0
-    group_s: float = 0.0
-    layer_s: float = 0.0
-    sparse_layer_s: float = 0.0
-    fp8_layer_s: float = 0.0
-    beside_device: bool = False
+    step_s: float = 0.0  # of every forward: scheduling, launch, sampling
+    group_s: float = 0.0  # of every doubling of the group, which waits for its slowest device
+    layer_s: float = 0.0  # of every layer
+    sparse_layer_s: float = 0.0  # of every layer with experts, in addition
+    fp8_layer_s: float = 0.0  # of every layer with weights in fp8, in addition
+    beside_device: bool = False  # whether the effects around forwards run beside the device, and add nothing
 
     @classmethod
     def of(cls, engine: str) -> "Host":

@@ -47,12 +47,10 @@ class ClusterSpec:
 
     A forward is divided within a node. Between nodes roles send only token ids, so the bandwidth there does not matter;
     roles that exchange hidden states are in one node.
-
-    num_devices: in total; nodes are filled one after another.
     """
 
     device: DeviceSpec
-    num_devices: int
+    num_devices: int  # in total; nodes are filled one after another
 
     def __post_init__(self) -> None:
         if self.num_devices < 1:

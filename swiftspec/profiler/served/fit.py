@@ -23,18 +23,16 @@ _KNOTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 class Coefficients(NamedTuple):
-    """Seconds: of a sequence, of a token in the caches, of a pair of tokens that a prompt attends to, of a step that
-    verifies looked-up or drafted tokens; and of draft forwards: of each, of a row and of a token in the caches.
-    """
+    """Seconds of what a step has."""
 
     sequence_s: float
-    cached_s: float
-    pair_s: float
-    lookup_s: float
-    round_s: float
-    draft_s: float
+    cached_s: float  # of a token in the caches
+    pair_s: float  # of a pair of tokens that a prompt attends to
+    lookup_s: float  # of a step that verifies looked-up tokens
+    round_s: float  # of a step that verifies drafted ones
+    draft_s: float  # of a draft forward
     draft_row_s: float
-    draft_cached_s: float
+    draft_cached_s: float  # of a token in the draft's caches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
