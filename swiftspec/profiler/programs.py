@@ -139,7 +139,6 @@ class _Sweep(Measuring):
             yield from repeat(rows, self.repeats)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AlternatingSweep(_Sweep):
     """Both models on one group, in turn, as a co-located policy uses them."""
 
@@ -161,7 +160,6 @@ class AlternatingSweep(_Sweep):
         yield Commit((0,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSweep(_Sweep):
     """The target alone, as policies without a draft use it: none evicts its weights."""
 
@@ -176,7 +174,6 @@ class TargetSweep(_Sweep):
         yield Commit((0,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OverlappedSweep(_Sweep):
     """Each model on its own group; the draft runs for as long as the target does, so that both see a busy peer."""
 
@@ -203,7 +200,6 @@ class OverlappedSweep(_Sweep):
                 yield from expand(request, rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Resumptions(_Sweep):
     """The draft waits for a verification, then runs one forward: every row count in turn, cold."""
 
@@ -226,7 +222,6 @@ class Resumptions(_Sweep):
             yield from expand(request, rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Interruptions(_Sweep):
     """The draft is always busy: it sends nothing during one verification, and a message per forward during the next."""
 
@@ -257,26 +252,18 @@ class Interruptions(_Sweep):
                 yield Send(SIGNAL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# The same with a head apart from its target.
 class HeadSweep(OverlappedSweep):
-    """As `OverlappedSweep`, with a head apart from its target."""
-
     name: ClassVar[str] = "head_sweep"
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.HEAD})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadResumptions(Resumptions):
-    """As `Resumptions`, with a head apart from its target."""
-
     name: ClassVar[str] = "head_resumptions"
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.HEAD})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadInterruptions(Interruptions):
-    """As `Interruptions`, with a head apart from its target."""
-
     name: ClassVar[str] = "head_interruptions"
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.HEAD})
 

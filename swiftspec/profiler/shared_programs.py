@@ -59,7 +59,6 @@ class _Sharing(Measuring):
                 yield rows_each(sharing, self.num_requests)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ColocatedSharing(_Sharing):
     """Both models on one group, in turn."""
 
@@ -83,7 +82,6 @@ class ColocatedSharing(_Sharing):
         yield Commit((0,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DisaggregatedSharing(_Sharing):
     """Each model on its own group; drafts run for as long as their targets do, so that both see a busy peer."""
 
@@ -112,7 +110,6 @@ class DisaggregatedSharing(_Sharing):
             yield from expand(request, 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadSharing(DisaggregatedSharing):
     """As `DisaggregatedSharing`, with a head apart from its target."""
 
