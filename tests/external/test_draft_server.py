@@ -1,6 +1,7 @@
 """A draft server that is started for another engine's, and ended after it."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ def until_says(log: Path, sentence: str) -> None:
     until_s = time.monotonic() + 120
     while sentence not in (log.read_text() if log.exists() else ""):
         assert time.monotonic() < until_s
+        time.sleep(0.1)
+
+
+def check_for_a_while(check: Callable[[], None]) -> None:
+    for _ in range(300):
+        check()
         time.sleep(0.1)
 
 
@@ -31,9 +38,7 @@ def test_one_that_ends_at_once_says_why(tmp_path: Path) -> None:
     with draft_server(WORDS, log=log) as check:
         until_says(log, "--address")
         with pytest.raises(ServerError, match=r"the draft server has ended .*Missing option '--address'"):
-            for _ in range(300):  # it has said so, and ends a little later
-                check()
-                time.sleep(0.1)
+            check_for_a_while(check)  # it has said so, and ends a little later
 
 
 def test_without_words_there_is_none(tmp_path: Path) -> None:
