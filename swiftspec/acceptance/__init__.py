@@ -1,25 +1,22 @@
 """Acceptance model of pairs that cannot be run, fitted to published figures."""
 
-from swiftspec.acceptance.fitting import Chain, Fit, Length, Observation, Ranks, fit_acceptance_model
+from swiftspec.acceptance.fitting import Chain, Fit, Length, Ranks, fit_acceptance_model
 from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.acceptance.model import PRIOR, AcceptanceModel, rank_acceptance, tree_acceptance
-from swiftspec.acceptance.proxy_pairs import Acceptance, acceptance_for, dataset_names
-from swiftspec.acceptance.records import AcceptanceRecord, AcceptanceRecords, published_records
+from swiftspec.acceptance.proxy_pairs import acceptance_for, dataset_names
+from swiftspec.acceptance.records import AcceptanceRecord, published_records
 from swiftspec.acceptance.synthesis import synthesise, synthesise_positions
 from swiftspec.acceptance.texts import TextClass
 from swiftspec.acceptance.usual import usual_rates
 
 __all__ = [
     "PRIOR",
-    "Acceptance",
     "AcceptanceModel",
     "AcceptanceRecord",
-    "AcceptanceRecords",
     "Chain",
     "Fit",
     "GivenAcceptance",
     "Length",
-    "Observation",
     "Ranks",
     "TextClass",
     "acceptance_for",

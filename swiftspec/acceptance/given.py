@@ -35,23 +35,17 @@ _FORM = re.compile(r"(?P<values>[^@]+)(@(?P<tokens>\d{1,3})(-(?P<top_k>\d{1,3})-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenAcceptance:
-    """Acceptance of serial chains, as measured elsewhere.
+    """Acceptance of serial chains, as measured elsewhere."""
 
-    rates: by position, the share of chains accepted up to it; or a single one, the share of all drafted tokens.
-    num_draft_tokens: tokens of a chain. source: pair, conditions and origin of what was read from a file, or the tokens
-    per round that were given; otherwise empty.
-    """
-
+    # By position, the share of chains accepted up to it; or a single one, the share of all drafted tokens
     rates: tuple[float, ...]
-    num_draft_tokens: int
+    num_draft_tokens: int  # tokens of a chain
+    # Pair, conditions and origin of what was read from a file, or the tokens per round that were given; otherwise empty
     source: str = ""
 
     @classmethod
     def parse(cls, text: str, *, field: str = "acceptance") -> "GivenAcceptance":
-        """From `0.75`, of single tokens, `0.44@5`, `0.8,0.7,0.6`, `2.9@5`, `3.4@3-4-8` or a file that `load` reads.
-
-        ValueError naming the field or the file.
-        """
+        """From `0.75`, `0.44@5`, `0.8,0.7,0.6`, `2.9@5`, `3.4@3-4-8` or a file. ValueError naming field or file."""
         if text.endswith(".json"):
             return cls.load(Path(text))
         match = _FORM.fullmatch(text.strip())
@@ -108,10 +102,7 @@ class GivenAcceptance:
         return chain.survival([chain.rate(1 + self.rates[0] * chain.steps)] * chain.steps)
 
     def acceptance_model(self, *, field: str = "acceptance") -> AcceptanceModel:
-        """The acceptance model that gives serial chains of this length these rates; other fields are the prior's.
-
-        ValueError: if no draft model has such rates by position.
-        """
+        """The prior, but with these rates in serial chains. ValueError if no draft model has such rates by position."""
         mean = sum(self.rates) / len(self.rates)
         if len(self.rates) == 1 or not any(self.rates):
             return _at_rate(mean, self.num_draft_tokens)

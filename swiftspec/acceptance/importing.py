@@ -118,10 +118,7 @@ def _of_length(
 
 
 def from_trace(trace: AcceptanceTrace, *, num_draft_tokens: int) -> MeasuredAcceptance:
-    """Rates by position of serial chains over a trace's outputs, rounds cut off by an output's end not counted.
-
-    ValueError if no output is as long as a chain.
-    """
+    """Rates by position of serial chains over a trace's outputs, as of `chain_rates`."""
     rates, num_rounds = chain_rates(trace, num_draft_tokens)
     note = f"{num_rounds} rounds of chains on a trace"
     return MeasuredAcceptance(Form.RATES, False, num_draft_tokens, rates, note, "trace")

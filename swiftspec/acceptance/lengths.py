@@ -25,15 +25,11 @@ _RUNNER_UP = 0.35
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafted:
-    """What a round drafts.
+    """What a round drafts."""
 
-    steps: draft tokens of a chain; levels of a tree. top_k: children of a node; 1 is a chain. rows: of a verification,
-    the last token's included; those of a chain if not given.
-    """
-
-    steps: int
-    top_k: int = 1
-    rows: int | None = None
+    steps: int  # draft tokens of a chain; levels of a tree
+    top_k: int = 1  # children of a node; 1 is a chain
+    rows: int | None = None  # of a verification, the last token's included; those of a chain if not given
 
     def __str__(self) -> str:
         if self.top_k == 1:

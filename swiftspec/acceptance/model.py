@@ -13,12 +13,13 @@ Letters: N texts, T positions of each, K candidates.
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from swiftspec.acceptance.numerics import logistic, normal_quantiles
+from swiftspec.acceptance.numerics import logistic
 from swiftspec.files.document import Facts
 
 __all__ = ["PRIOR", "AcceptanceModel", "candidate_shares", "logits", "rank_acceptance", "tree_acceptance"]
@@ -31,23 +32,18 @@ _LEAST_SHARE = 1e-12  # log-probs are finite
 
 
 class AcceptanceModel(Facts):
-    """A draft's behaviour relative to its target, on one kind of text.
+    """A draft's behaviour relative to its target, on one kind of text."""
 
-    mean_logit: of the probability of the draft's first candidate; nats.
-    spread: standard deviation of that logit over positions; nats.
-    persistence: share of the logit's variance that belongs to the stretch of text rather than the token.
-    correlation_length: tokens after which the correlation of that share falls to 1/e.
-    runner_up: probability that the second candidate is right when the first is wrong. When r were wrong, the next is
-        right with runner_up / sqrt(r), and no candidate is more likely than the one before it.
-    depth_loss: logit lost per token that a head drafts from its own features; 0 for a draft model. A trace has no
-        depth, so such a head's acceptance can be computed for fixed shapes, but not synthesised.
-    """
-
-    mean_logit: float
-    spread: float = Field(ge=0)
+    mean_logit: float  # of the probability of the draft's first candidate; nats
+    spread: float = Field(ge=0)  # standard deviation of that logit over positions; nats
+    # Share of the logit's variance that belongs to the stretch of text rather than the token
     persistence: float = Field(ge=0, le=1)
-    correlation_length: float = Field(gt=0)
+    correlation_length: float = Field(gt=0)  # tokens after which the correlation of that share falls to 1/e
+    # Probability that the second candidate is right when the first is wrong. When r were wrong, the next is right with
+    # runner_up / sqrt(r), and no candidate is more likely than the one before it.
     runner_up: float = Field(gt=0, lt=1)
+    # Logit lost per token that a head drafts from its own features; 0 for a draft model. A trace has no depth, so such
+    # a head's acceptance can be computed for fixed shapes, but not synthesised.
     depth_loss: float = 0.0
 
 
@@ -143,7 +139,8 @@ def _noise(correlation_length: float, num_texts: int, num_tokens: int, seed: int
     num_pairs = -(-num_texts // 2)
     kept = np.exp(-1 / correlation_length)
     steps = np.sqrt(1 - kept**2) * rng.standard_normal((num_tokens, num_pairs))
-    steps[0] = rng.permutation(normal_quantiles((np.arange(num_pairs) + 0.5) / (2 * num_pairs)))
+    evenly = (np.arange(num_pairs) + 0.5) / (2 * num_pairs)
+    steps[0] = rng.permutation([NormalDist().inv_cdf(probability) for probability in evenly.tolist()])
     for before, step in pairwise(steps):
         step += kept * before
     shared = np.stack([steps.T, -steps.T], axis=1).reshape(2 * num_pairs, num_tokens)[:num_texts]

@@ -1,12 +1,11 @@
 """A few functions that scipy has, too: it takes a third of a second to load, which every plan would wait for."""
 
 from collections.abc import Callable
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["log_sum_exp", "logistic", "normal_quantiles", "root"]
+__all__ = ["log_sum_exp", "logistic", "root"]
 
 _Floats = npt.NDArray[np.float64]
 
@@ -31,8 +30,3 @@ def log_sum_exp(values: _Floats) -> _Floats:
     """Logarithms of the sums of exponentials along the last axis."""
     top = values.max(axis=-1, keepdims=True)
     return np.asarray(top[..., 0] + np.log(np.exp(values - top).sum(axis=-1)))
-
-
-def normal_quantiles(probabilities: _Floats) -> _Floats:
-    """Standard normal numbers that are exceeded with the probability 1 - p. Array (N,)."""
-    return np.array([NormalDist().inv_cdf(probability) for probability in probabilities.tolist()])

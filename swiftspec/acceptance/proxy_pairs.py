@@ -56,30 +56,24 @@ class Model(Protocol):
 
 
 class FittedPair(Facts):
-    """One line of fitted.json: an acceptance model fitted to a pair's published figures on one data set.
-
-    fitted: fields that the figures determined; the others are the prior's. to: the figures. residual: root mean square
-    of the residuals: acceptance as a share, lengths relative.
-    """
+    """One line of fitted.json: an acceptance model fitted to a pair's published figures on one data set."""
 
     target: str
     draft: str
     dataset: str
     acceptance_model: AcceptanceModel
-    fitted: tuple[str, ...]
-    to: str
-    residual: float
+    fitted: tuple[str, ...]  # fields that the figures determined; the others are the prior's
+    to: str  # the figures
+    residual: float  # root mean square of the residuals: acceptance as a share, lengths relative
 
 
 class Acceptance(NamedTuple):
-    """An acceptance model, one sentence about its source, and its provenance.
-
-    `warning`: that it is known for one narrow kind of text only; empty otherwise, or if that text was requested.
-    """
+    """An acceptance model, one sentence about its source, and its provenance."""
 
     acceptance_model: AcceptanceModel
     basis: str
     provenance: Provenance
+    # That it is known for one narrow kind of text only; empty otherwise, or if that text was requested
     warning: str = ""
 
 
@@ -125,19 +119,23 @@ def acceptance_for(target: str | Model, draft: str | Model, dataset: str | None 
     published = [fit.dataset for fit in fitted_pairs() if (fit.target, fit.draft) == (theirs.name, ours.name)]
     if published:
         where += f" on {', '.join(reference.datasets)} (but on {', '.join(published)})"
-    basis = f"no acceptance of {theirs.name} with {ours.name} is published{where}; {reference.ranked_in(ours.spec)}"
-    return Acceptance(reference.at_size(ours.spec.num_parameters), basis, Provenance.ASSUMED, warning)
+    size = ours.spec.num_parameters
+    nearest = min(reference.drafts, key=lambda name: abs(log(_num_parameters(name) / size)))
+    model = reference.at_size(size)
+    moved = model.mean_logit - reference.fitted(nearest).mean_logit
+    basis = (
+        f"no acceptance of {theirs.name} with {ours.name} is published{where}; {reference.target} with {nearest} "
+        f"stands in, fitted to {reference.described}, its logit moved by {moved:+.2f} for the draft's size"
+    )
+    return Acceptance(model, basis, Provenance.ASSUMED, warning)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reference:
-    """Published pairs of one target that all have figures on the same data sets.
-
-    `drafts` are sorted by size; there is at least one.
-    """
+    """Published pairs of one target that all have figures on the same data sets."""
 
     target: str
-    drafts: tuple[str, ...]
+    drafts: tuple[str, ...]  # at least one, sorted by size
     datasets: tuple[str, ...]
 
     @classmethod
@@ -175,15 +173,6 @@ class _Reference:
     def described(self) -> str:
         """The figures and their data sets."""
         return f"{' and '.join(dict.fromkeys(fit.to for fit in self._fits))} on {', '.join(self.datasets)}"
-
-    def ranked_in(self, draft: ModelSpec) -> str:
-        """Clause that names the proxy of a pair with another draft, and the effect of the draft's size."""
-        nearest = min(self.drafts, key=lambda name: abs(log(_num_parameters(name) / draft.num_parameters)))
-        moved = self.at_size(draft.num_parameters).mean_logit - self.fitted(nearest).mean_logit
-        return (
-            f"{self.target} with {nearest} stands in, fitted to {self.described}, "
-            f"its logit moved by {moved:+.2f} for the draft's size"
-        )
 
     @property
     def warning(self) -> str:

@@ -50,25 +50,19 @@ class Quantity(StrEnum):
 
 
 class PublishedAcceptance(Facts):
-    """One published vector or figure; greedy decoding throughout.
-
-    shape: drafted shape: a chain, a tree.
-    bonus: whether a length counts the bonus token; None if the source does not say.
-    hardware: empty if the source does not say.
-    verified: when the values were compared with the source again, and what was read then; empty if never.
-    """
+    """One published vector or figure; greedy decoding throughout."""
 
     target: str
     draft: str
-    shape: str
+    shape: str  # drafted shape: a chain, a tree
     dataset: str
     quantity: Quantity
-    bonus: bool | None
+    bonus: bool | None  # whether a length counts the bonus token; None if the source does not say
     values: tuple[float, ...]
-    hardware: str
+    hardware: str  # empty if the source does not say
     source: str
     note: str
-    verified: str = ""
+    verified: str = ""  # when the values were compared with the source again, and what was read then; empty if never
 
 
 @cache
@@ -95,37 +89,27 @@ class Form(StrEnum):
 
 
 class AcceptanceRecord(Facts):
-    """Acceptance of a drafter's chains, or of its trees, as its source gives it.
+    """Acceptance of a drafter's chains, or of its trees, as its source gives it."""
 
-    target, drafter: registered names where there is one, otherwise the source's.
-    kind: None where drafts are looked up in the text.
-    dataset: empty if unknown, as are `hardware` and `note`.
-    temperature: None if unknown, as are `thinking` and `context`.
-    context: prompt tokens.
-    bonus: whether the source's lengths count the bonus token.
-    num_draft_tokens: tokens of the longest chain; levels of a tree.
-    top_k, rows: of a tree, whose length is known: as of `Drafted`.
-    values: as in the source.
-    verified: when the values were compared with the source again, and what was read then; empty if never.
-    """
-
+    # target, drafter: registered names where there is one, otherwise the source's
     target: str
     drafter: str
-    kind: DraftKind | None = None
-    dataset: str = ""
-    temperature: float | None = Field(default=None, ge=0)
+    kind: DraftKind | None = None  # None where drafts are looked up in the text
+    dataset: str = ""  # empty if unknown, as are `hardware` and `note`
+    temperature: float | None = Field(default=None, ge=0)  # None if unknown, as are `thinking` and `context`
     thinking: bool | None = None
-    context: int | None = Field(default=None, ge=1)
+    context: int | None = Field(default=None, ge=1)  # prompt tokens
     quantity: Form
-    bonus: bool
-    num_draft_tokens: int = Field(ge=1, le=LONGEST)
+    bonus: bool  # whether the source's lengths count the bonus token
+    num_draft_tokens: int = Field(ge=1, le=LONGEST)  # tokens of the longest chain; levels of a tree
+    # top_k, rows: of a tree, whose length is known: as of `Drafted`
     top_k: int = Field(default=1, ge=1)
     rows: int | None = Field(default=None, ge=2)
-    values: tuple[float, ...]
+    values: tuple[float, ...]  # as in the source
     hardware: str = ""
     source: str
     note: str = ""
-    verified: str = ""
+    verified: str = ""  # when the values were compared with the source again, and what was read then; empty if never
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -154,10 +138,7 @@ class AcceptanceRecord(Facts):
         return conditional_rates(self.rates)
 
     def length(self, num_draft_tokens: int) -> float:
-        """Mean tokens per verification of chains of this length, the bonus token included.
-
-        ValueError for a longer chain than was recorded.
-        """
+        """Mean tokens per verification of such chains, with the bonus token. ValueError for longer ones than known."""
         if not 0 <= num_draft_tokens <= self.num_draft_tokens:
             raise ValueError(f"num_draft_tokens is {num_draft_tokens}; expected 0 to {self.num_draft_tokens}")
         return 1.0 + sum(self.rates[:num_draft_tokens])
@@ -219,20 +200,15 @@ def published_records() -> tuple[AcceptanceRecord, ...]:
 
 
 def _of_chain(published: PublishedAcceptance) -> AcceptanceRecord:
+    same = published.model_dump(include={"target", "dataset", "values", "hardware", "source", "note", "verified"})
     return AcceptanceRecord(
-        target=published.target,
+        **same,
         drafter=published.draft,
         kind=DraftKind.HEAD if "eagle" in published.draft.lower() else DraftKind.SERIAL,
-        verified=published.verified,
-        dataset=published.dataset,
         temperature=0.0,
         quantity=Form.RATES,
         bonus=False,
         num_draft_tokens=len(published.values),
-        values=published.values,
-        hardware=published.hardware,
-        source=published.source,
-        note=published.note,
     )
 
 

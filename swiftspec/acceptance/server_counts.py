@@ -27,21 +27,18 @@ _NAMES: Final = {"vllm": "vLLM", "llamacpp": "llama.cpp", "swiftspec": "swiftspe
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was counted. Zero or empty is what the source does not say.
+    """What was counted. Zero or empty is what the source does not say."""
 
-    source: what the file is, such as `vllm-metrics`. note: a clause. drafts, drafted, accepted: drafts, their tokens,
-    and accepted ones, also by position. model: the target's name. length: where no drafts are counted, mean tokens of a
-    round, the bonus token included. steps, rows, top_k: of a draft, as the server states them; rows are verified.
-    """
-
-    source: str
-    note: str
+    source: str  # what the file is, such as `vllm-metrics`
+    note: str  # a clause
+    # drafts, drafted, accepted: drafts, their tokens, and accepted ones, also by position
     drafts: float = 0.0
     drafted: float = 0.0
     accepted: float = 0.0
     by_position: Sequence[float] = ()
-    model: str = ""
-    length: float = 0.0
+    model: str = ""  # the target's name
+    length: float = 0.0  # where no drafts are counted, mean tokens of a round, the bonus token included
+    # steps, rows, top_k: of a draft, as the server states them; rows are verified
     steps: int = 0
     rows: int = 0
     top_k: int = 0
@@ -53,10 +50,7 @@ def numbered(count: int, noun: str) -> str:
 
 
 def total(parts: Sequence[Counts], *, target: str, path: Path) -> Counts:
-    """Sums over all parts of one model; by position if every part has positions.
-
-    ValueError naming the models, if there are several and `target` is none of them.
-    """
+    """Sums over one model's parts. ValueError naming the models, if there are several and `target` is none of them."""
     models = sorted({part.model for part in parts})
     own = [part for part in parts if part.model == target] or [part for part in parts if _is_name(part.model, target)]
     if len(models) > 1 and not own:

@@ -124,11 +124,14 @@ class _Texts(NamedTuple):
     luck_of_exit: _Floats
 
     def guesses(self, first: _Floats, num_candidates: int, *, exits: bool = False) -> _GuessArrays:
-        """Guesses whose first candidate has these probabilities."""
+        """Guesses whose first candidate has these probabilities; all are consecutive ids, the target's at its rank."""
         if num_candidates < 1:
             raise ValueError(f"num_candidates is {num_candidates}; expected at least 1")
         shares = candidate_shares(first, self.acceptance_model.runner_up, num_candidates)
-        return _guesses(shares, self.tokens, self.luck_of_exit if exits else self.luck)
+        luck = self.luck_of_exit if exits else self.luck
+        ranks = (np.cumsum(shares, axis=-1) <= luck[..., None]).sum(axis=-1, dtype=np.int32)
+        ids = (self.tokens - ranks)[..., None] + np.arange(num_candidates, dtype=np.int32)
+        return _GuessArrays(ranks, ids, np.log(shares).astype(np.float32))
 
 
 def _texts(acceptance_model: AcceptanceModel, *, num_prompts: int, num_tokens: int, seed: int) -> _Texts:
@@ -186,11 +189,3 @@ def _of_mean(from_logits: _Floats, mean: float) -> _Floats:
     most = float(np.abs(from_logits).max()) + 20
     shifted: _Floats = logistic(from_logits + root(lambda by: logistic(from_logits + by).mean() - mean, -most, most))
     return shifted
-
-
-def _guesses(shares: _Floats, tokens: npt.NDArray[np.int32], luck: _Floats) -> _GuessArrays:
-    """Guesses of these shares, array (N, T, K). The candidates are consecutive ids: the target's is at its rank."""
-    num_candidates = shares.shape[-1]
-    ranks = (np.cumsum(shares, axis=-1) <= luck[..., None]).sum(axis=-1, dtype=np.int32)
-    ids = (tokens - ranks)[..., None] + np.arange(num_candidates, dtype=np.int32)
-    return _GuessArrays(ranks, ids, np.log(shares).astype(np.float32))

@@ -4,7 +4,7 @@ What is usual for a kind of draft on a class of text is from the published recor
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import hypot, sqrt
@@ -18,17 +18,7 @@ from swiftspec.acceptance.texts import TextClass, class_of, of_text
 from swiftspec.policies import DraftKind
 from swiftspec.timing.latency import Provenance
 
-__all__ = [
-    "DRAFT_MODEL",
-    "PositionRates",
-    "UsualRates",
-    "family_of",
-    "given_rates",
-    "mean_rates",
-    "published_rates",
-    "records_without",
-    "usual_rates",
-]
+__all__ = ["UsualRates", "family_of", "given_rates", "published_rates", "records_without", "usual_rates"]
 
 DRAFT_MODEL: Final = "draft model"
 _STAND_INS: Final = {"suffix": "ngram"}  # of which nobody publishes tokens per round, and what is nearest
@@ -38,16 +28,12 @@ _CHAIN: Final = 8  # tokens of the chains that tell how much drafters differ in 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualRates:
-    """What drafters of a kind have on a text.
+    """What drafters of a kind have on a text."""
 
-    rates: by position, the share of rounds that accept the token there, of those that accepted all before it. spread:
-    standard deviation of a further drafter's tokens per round, relative. text: data set or class of text that the
-    records are of; empty if they are of all texts.
-    """
-
+    # By position, the share of rounds that accept the token there, of those that accepted all before it
     rates: tuple[float, ...]
-    spread: float
-    text: str
+    spread: float  # standard deviation of a further drafter's tokens per round, relative
+    text: str  # data set or class of text that the records are of; empty if they are of all texts
     records: tuple[AcceptanceRecord, ...]
 
     @property
@@ -71,7 +57,6 @@ def usual_rates(
 
     family: as of `family_of`.
     text: a data set, of which there need be no record, or a class of text. Without, every class counts alike.
-    length: positions.
     records: all published ones if not given.
 
     ValueError: if nothing is published of such drafters.
@@ -82,7 +67,7 @@ def usual_rates(
     if not same:
         raise ValueError(f"acceptance of {family} is not published anywhere")
     found, on = _of_text(same, text)
-    classes = [found] if on else _by_class(found)
+    classes = [found] if on else _grouped(found, lambda one: class_of(one.dataset))
     columns = [mean_rates(some, length) for some in classes]
     rates = tuple(mean(column) for column in zip(*columns, strict=True))
     return UsualRates(rates=rates, spread=_spread(found, length), text=on, records=tuple(found))
@@ -90,7 +75,7 @@ def usual_rates(
 
 def mean_rates(records: Sequence[AcceptanceRecord], length: int) -> tuple[float, ...]:
     """Mean conditional rate at each position, of those drafters that get so far; beyond all, the last one holds."""
-    drafters = [[_conditional(one) for one in some] for some in _by_drafter(records).values()]
+    drafters = [[_conditional(one) for one in some] for some in _by_drafter(records)]
     rates: list[float] = []
     for position in range(length):
         reached = [[known[position] for known in some if len(known) > position] for some in drafters]
@@ -127,23 +112,22 @@ def _of_text(records: Sequence[AcceptanceRecord], text: str | None) -> tuple[lis
     return (of_class, str(wanted or text)) if of_class else (known, "")
 
 
-def _by_class(records: Sequence[AcceptanceRecord]) -> list[list[AcceptanceRecord]]:
-    classes: dict[TextClass | None, list[AcceptanceRecord]] = {}
-    for one in records:
-        classes.setdefault(class_of(one.dataset), []).append(one)
-    return list(classes.values())
+def _by_drafter(records: Sequence[AcceptanceRecord]) -> list[list[AcceptanceRecord]]:
+    return _grouped(records, lambda one: (one.target, one.drafter))
 
 
-def _by_drafter(records: Sequence[AcceptanceRecord]) -> dict[tuple[str, str], list[AcceptanceRecord]]:
-    drafters: dict[tuple[str, str], list[AcceptanceRecord]] = {}
+def _grouped(
+    records: Sequence[AcceptanceRecord], by: Callable[[AcceptanceRecord], Hashable]
+) -> list[list[AcceptanceRecord]]:
+    groups: dict[Hashable, list[AcceptanceRecord]] = {}
     for one in records:
-        drafters.setdefault((one.target, one.drafter), []).append(one)
-    return drafters
+        groups.setdefault(by(one), []).append(one)
+    return list(groups.values())
 
 
 def _spread(records: Sequence[AcceptanceRecord], length: int) -> float:
     """Of a further drafter: as the known ones differ, and as little as their mean is known."""
-    tokens = [1 + sum(unconditional_rates(mean_rates(some, length))) for some in _by_drafter(records).values()]
+    tokens = _tokens(records, length)
     relative = stdev(tokens) / mean(tokens) if len(tokens) >= _ENOUGH else _usual_spread()
     return hypot(relative, relative / sqrt(len(tokens)))
 
@@ -151,15 +135,14 @@ def _spread(records: Sequence[AcceptanceRecord], length: int) -> float:
 @cache
 def _usual_spread() -> float:
     """Root mean square, over kinds and classes of text with enough drafters, of how their tokens per round differ."""
-    groups: dict[tuple[str, TextClass | None], list[AcceptanceRecord]] = {}
-    for one in published_records():
-        groups.setdefault((_family(one), class_of(one.dataset)), []).append(one)
-    squares = []
-    for records in groups.values():
-        tokens = [1 + sum(unconditional_rates(mean_rates(some, _CHAIN))) for some in _by_drafter(records).values()]
-        if len(tokens) >= _ENOUGH:
-            squares.append((stdev(tokens) / mean(tokens)) ** 2)
-    return sqrt(mean(squares))
+    groups = _grouped(published_records(), lambda one: (_family(one), class_of(one.dataset)))
+    known = [tokens for tokens in (_tokens(records, _CHAIN) for records in groups) if len(tokens) >= _ENOUGH]
+    return sqrt(mean((stdev(tokens) / mean(tokens)) ** 2 for tokens in known))
+
+
+def _tokens(records: Sequence[AcceptanceRecord], length: int) -> list[float]:
+    """Tokens per round of each drafter's chains."""
+    return [1 + sum(unconditional_rates(mean_rates(some, length))) for some in _by_drafter(records)]
 
 
 @cache

@@ -153,7 +153,7 @@ def compared(
     with watched(server.cores) as pace:
         began_s = time.perf_counter()
         _, sent = send(server.client.url, run.workload, prompts, api_key="", seed=run.seed, limit=limit, stages=stages)
-        pace_s = pace.seconds(began_s, time.perf_counter())
+        pace_s = pace(began_s, time.perf_counter())
     counted = server.client.reading().since(before)
     factors.append(pace_s / usual_s if usual_s else _time_factor(engine, server, sequences))
     accepted = counted.count("spec_decode_num_accepted_tokens")

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from swiftspec.costmodel.importing import Measurements, Record, select
+from swiftspec.costmodel.importing import Record, select
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import named_device
 from swiftspec.errors import FieldError
@@ -27,33 +27,28 @@ _IF_THERE = ("window_size",)  # older tables have attention without a window onl
 
 
 def from_package(*, device: str) -> OpTables:
-    """Tables of one device.
-
-    ValueError: one sentence, if the package or pyarrow is not installed, or the package has no measurements of the
-    device.
-    """
+    """Tables of one device. ValueError, one sentence, if a package is missing, or has no measurements of the device."""
     named_device(device)
     system = _data() / _SYSTEMS.get(device, device.replace("-", "_"))
     if not system.is_dir():
         raise FieldError("device", repr(device), f"{_DISTRIBUTION} {version(_DISTRIBUTION)} has no measurements of it")
+    readers = {
+        "gemm.csv": _gemms,
+        "attention.csv": _attentions,
+        "all_reduce.csv": _collectives,
+        "elementwise.csv": _quantisations,
+        "experts.csv": _experts,
+        "latent_attention.csv": _latent,
+        "linear_attention.csv": _linear,
+    }
     return select(
-        Measurements(
-            device=device,
-            rows={
-                "gemm.csv": list(_gemms(system)),
-                "attention.csv": list(_attentions(system)),
-                "all_reduce.csv": list(_collectives(system)),
-                "elementwise.csv": list(_quantisations(system)),
-                "experts.csv": list(_experts(system)),
-                "latent_attention.csv": list(_latent(system)),
-                "linear_attention.csv": list(_linear(system)),
-            },
-            licence="Apache-2.0",
-            attribution=(
-                "Copyright (c) NVIDIA CORPORATION & AFFILIATES. Measured by NVIDIA; selected and converted from "
-                f"{_DISTRIBUTION} {version(_DISTRIBUTION)} (github.com/ai-dynamo/aiconfigurator)"
-            ),
-        )
+        {name: list(read(system)) for name, read in readers.items()},
+        device=device,
+        licence="Apache-2.0",
+        attribution=(
+            "Copyright (c) NVIDIA CORPORATION & AFFILIATES. Measured by NVIDIA; selected and converted from "
+            f"{_DISTRIBUTION} {version(_DISTRIBUTION)} (github.com/ai-dynamo/aiconfigurator)"
+        ),
     )
 
 
@@ -95,8 +90,11 @@ def _gemms(system: Path) -> Iterator[Record]:
     rows = [*range(1, _DENSE_ROWS + 1), *(2**power for power in range(8, 16))]
     wanted = {"gemm_dtype": _GEMM_DTYPES, "m": rows}
     for row in _read(system, "gemm/*/*/gemm_perf.parquet", ("n", "k"), wanted):
-        dtype = str(row["gemm_dtype"])
-        yield {**row, "framework": row["library"], "dtype": _DTYPES.get(dtype, dtype)}
+        yield {**row, "framework": row["library"], "dtype": _dtype(row["gemm_dtype"])}
+
+
+def _dtype(theirs: str | int | float) -> str:
+    return _DTYPES.get(str(theirs), str(theirs))
 
 
 def _attentions(system: Path) -> Iterator[Record]:
@@ -108,7 +106,7 @@ def _attentions(system: Path) -> Iterator[Record]:
             **row,
             "framework": row["library"],
             "kind": "generation",
-            "kv_dtype": _DTYPES.get(str(row["kv_cache_dtype"]), str(row["kv_cache_dtype"])),
+            "kv_dtype": _dtype(row["kv_cache_dtype"]),
             "batch": row["batch_size"],
             "kv_len": int(row["step"]) + int(row["isl"]),
             "heads": row["num_heads"],
@@ -141,9 +139,8 @@ def _message(row: Record, dtype: str) -> Record:
 
 
 def _quantisations(system: Path) -> Iterator[Record]:
-    rows = list(range(1, _DENSE_ROWS + 1))
+    wanted = {"quant_dtype": ("fp8",), "m": range(1, _DENSE_ROWS + 1)}
     for file, op in (("scale_matrix", "fp8_quant_static"), ("computescale", "fp8_quant_dynamic_minus_static")):
-        wanted = {"quant_dtype": ("fp8",), "m": rows}
         for row in _read(system, f"quantize/*/*/{file}_perf.parquet", ("k",), wanted):
             if row["library"] != "sglang":  # timed unfused, 5 to 10 us, unlike the quantisation that its GEMMs include
                 yield {**row, "framework": row["library"], "op": op}
@@ -204,7 +201,7 @@ def _latent(system: Path) -> Iterator[Record]:
     for row in _read(system, "mla/*/*/generation_mla_perf.parquet", columns, {"batch_size": _SPARSE_SEQUENCES}):
         found: Record = {
             **_source(row),
-            "kv_dtype": _DTYPES.get(str(row["kv_cache_dtype"]), str(row["kv_cache_dtype"])),
+            "kv_dtype": _dtype(row["kv_cache_dtype"]),
             "sequences": row["batch_size"],
             "context": int(row["step"]) + int(row["isl"]),
             "heads": row["num_heads"],
@@ -218,27 +215,22 @@ def _linear(system: Path) -> Iterator[Record]:
     """Convolution and recurrence together: of one token, of several that are verified, or of a prompt in chunks."""
     columns = ("kernel_source", "phase", "seq_len", "num_k_heads", "num_v_heads", "batch_size")
     wanted = {"batch_size": _SPARSE_SEQUENCES}
-    times: dict[tuple[str | int, ...], dict[str, float]] = defaultdict(dict)
+    times: dict[tuple[tuple[str | int, ...], str], dict[str, float]] = defaultdict(dict)
     for kind, pattern in (("gdn", "linear_attention/*/*/gdn_perf.parquet"), ("kda", "kda/*/*/kda_perf.parquet")):
         for row in _read(system, pattern, columns, wanted):
             rows, phase = int(row["seq_len"]), str(row["phase"])
             if (rows == 1) != (phase == "generation"):
                 continue
-            key = (str(row["library"]), str(row["folder"]), kind, phase)
-            place = (int(row["batch_size"]), rows, int(row["num_k_heads"]), int(row["num_v_heads"]))
+            sizes = (int(row["batch_size"]), rows, int(row["num_k_heads"]), int(row["num_v_heads"]))
+            known = times[(str(row["library"]), str(row["folder"]), kind, *sizes), phase]
             part = "convolution" if "conv1d" in str(row["kernel_source"]) else "recurrence"
-            known = times[*key, *place]
             known[part] = min(known.get(part, float("inf")), float(row["latency_us"]))
-    yield from _fastest(times)
-
-
-def _fastest(times: Mapping[tuple[str | int, ...], Mapping[str, float]]) -> Iterator[Record]:
-    """Recurrence and convolution together; of verified rows where they were timed as such, else as a prompt's chunk."""
     best: dict[tuple[str | int, ...], float] = {}
-    for (library, folder, kind, _, *place), parts in sorted(times.items(), key=lambda item: item[0][3] == "verify"):
-        recurrence_us, convolution_us = parts.get("recurrence"), parts.get("convolution", 0.0)
-        if recurrence_us is not None:
+    # Of verified rows where they were timed as such, else as a prompt's chunk.
+    for (place, _), parts in sorted(times.items(), key=lambda item: item[0][1] == "verify"):
+        if (recurrence_us := parts.get("recurrence")) is not None:
+            convolution_us = parts.get("convolution", 0.0)
             is_sound = convolution_us <= _MOST_CONVOLVING * recurrence_us
-            best[library, folder, kind, *place] = recurrence_us + convolution_us * is_sound
-    for key, latency_us in best.items():
-        yield {**dict(zip(_LINEAR, key, strict=True)), "latency_us": latency_us}
+            best[place] = recurrence_us + convolution_us * is_sound
+    for place, latency_us in best.items():
+        yield {**dict(zip(_LINEAR, place, strict=True)), "latency_us": latency_us}

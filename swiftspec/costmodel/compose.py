@@ -1,19 +1,18 @@
-"""Composed profile of a pair on hardware that is not installed here: every forward, at every TP degree."""
+"""Forwards of a role's model on hardware that is not installed here: every size, at every TP degree."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
-from swiftspec.artifacts.profile import Collective, HostPoint, Profile, StepPoint
+from swiftspec.artifacts.profile import Collective, HostPoint, StepPoint
 from swiftspec.costmodel.constants import CONSTANTS
 from swiftspec.costmodel.forward import Host, all_reduce_times, fastest, forward_parts
 from swiftspec.costmodel.kernel_latency import Kernels, UnknownShapeError
 from swiftspec.costmodel.published import PublishedForwards
-from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
+from swiftspec.costmodel.routing import Routing
 from swiftspec.costmodel.sparse_forward import EXPERTS
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.errors import FieldError
-from swiftspec.files.document import ModelRef, Origin
 from swiftspec.models import sharded
 from swiftspec.models.heads import Product
 from swiftspec.models.layers import halves
@@ -21,11 +20,11 @@ from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import NUM_QUANTILES, Part, Provenance, weakest
-from swiftspec.timing.sharing import Sharing, SharingCost
+from swiftspec.timing.sharing import SharingCost
 from swiftspec.timing.steps import hop_rows
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["Named", "RoleModel", "compose_profile"]
+__all__ = ["ModelGroup", "Named", "RoleModel", "chosen_collective", "host_points", "priced_degrees"]
 
 # A request's verification has at most 64 rows; more are those of many requests, which follow no straight line.
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64, 96, 128, 192, 256, 384, 512)
@@ -52,100 +51,19 @@ class Named(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleModel:
-    """The model of a role, as its forwards are composed.
-
-    quant: format of its weights.
-    host: time that the engine adds to every forward; that of the leanest engine with known figures if not given.
-    kv_budget: tokens that its cache keeps, so that a forward behind more costs what one behind these does; all of them
-        if not given. Its prefill reads the whole prompt.
-    feature_bytes: bytes of a token's features, if a draft reads any. With devices of its own it gets them over a
-        device's links.
-    round_s: what a forward that verifies drafted rows takes longer, by the engine.
-    kv_dtype: format of its keys and values, bf16 or fp8.
-    """
+    """The model of a role, as its forwards are composed."""
 
     model: Named
-    quant: str
+    quant: str  # format of its weights
+    # Time that the engine adds to every forward; that of the leanest engine with known figures if not given
     host: Host = field(default_factory=lambda: Host.of("trtllm"))
+    # Tokens that its cache keeps, so that a forward behind more costs what one behind these does; all of them if not
+    # given. Its prefill reads the whole prompt.
     kv_budget: int | None = None
+    # Bytes of a token's features, if a draft reads any. With devices of its own it gets them over a device's links.
     feature_bytes: int = 0
-    round_s: float = 0.0
-    kv_dtype: str = "bf16"
-
-
-def compose_profile(
-    target: RoleModel,
-    draft: RoleModel,
-    *,
-    kernels: Kernels,
-    num_devices: int,
-    max_context: int,
-    published: PublishedForwards | None = None,
-    collective: str | None = None,
-    routing: Routing = ASSUMED_ROUTING,
-) -> Profile:
-    """Steps of both roles at every degree that fits a node, whether the weights fit or not.
-
-    Sparse models have steps at those degrees only that divide them, and whose experts are in the tables.
-
-    Parameters
-    ----------
-    kernels : Kernels
-        Kernel latencies of the device.
-    num_devices : int
-    max_context : int
-        The longest prefix, in tokens; beyond it a step costs what it costs there.
-    published : PublishedForwards, optional
-        Source of whole forwards that replace the composed ones of models in int4, prefills excepted.
-    collective : str, optional
-        The all-reduce of composed forwards; the fastest known one if not given.
-    routing : Routing, optional
-        Agreement between the experts of a sequence's rows.
-
-    Composed steps have no spread: all their quantiles are the same. Steps of several sequences have composed sharing
-    costs, those of published forwards too.
-    """
-    if num_devices < 1:
-        raise FieldError("num_devices", num_devices, "expected at least 1")
-    if max_context < 1:
-        raise ValueError(f"max_context is {max_context}; expected at least 1")
-    device = kernels.device
-    steps: list[StepPoint] = []
-    collectives: list[Collective] = []
-    costs: list[SharingCost] = []
-    for role, model in ((Role.TARGET, target), (Role.DRAFT, draft)):
-        spec = model.model.spec
-        has_published = model.quant == "int4" and not model.model.products and not isinstance(spec, SparseSpec)
-        forwards = published if has_published else None
-        degrees = range(1, min(num_devices, device.devices_per_node) + 1)
-        for degree in priced_degrees(role, model.model, kernels=kernels, quant=model.quant, degrees=degrees):
-            choice = _collective(role, spec, kernels=kernels, degree=degree, published=forwards, named=collective)
-            collectives += [choice] if choice else []
-            group = _ModelGroup(
-                role=role,
-                model=model,
-                kernels=kernels,
-                degree=degree,
-                collective=choice.implementation if choice else None,
-                published=forwards,
-                routing=routing,
-            )
-            steps += group.steps(max_context, most_cached=min(max_context, model.kv_budget or max_context))
-            costs.append(group.further_sequence())
-    feature_s = draft.feature_bytes / device.link_bandwidth_Bps
-    return Profile(
-        origin=Origin.here(),
-        device=device.name,
-        num_devices=num_devices,
-        target=ModelRef(model=target.model.name, dtype=target.quant),
-        draft=ModelRef(model=draft.model.name, dtype=draft.quant),
-        steps=tuple(steps),
-        host=tuple(_host_points(feature_s, beside_device=target.host.beside_device)),
-        feature_bytes=draft.feature_bytes,
-        peers_interfere=False,
-        collectives=tuple(collectives),
-        sharing=Sharing(costs=tuple(costs)),
-    )
+    round_s: float = 0.0  # what a forward that verifies drafted rows takes longer, by the engine
+    kv_dtype: str = "bf16"  # format of its keys and values, bf16 or fp8
 
 
 def priced_degrees(role: Role, model: Named, *, kernels: Kernels, quant: str, degrees: Iterable[int]) -> Sequence[int]:
@@ -169,7 +87,7 @@ def priced_degrees(role: Role, model: Named, *, kernels: Kernels, quant: str, de
     return priced
 
 
-def _collective(
+def chosen_collective(
     role: Role,
     spec: ModelSpec,
     *,
@@ -193,7 +111,7 @@ def _collective(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ModelGroup:
+class ModelGroup:
     """A role's model on a number of devices."""
 
     role: Role
@@ -212,9 +130,11 @@ class _ModelGroup:
         """Prefills, and forwards that read at most `most_cached` tokens of their context."""
         for rows in sorted({*PROMPTS, max_context}):
             # A prompt is not a verification: the fastest collective for its size, and logits of its last row only.
-            parts = self._parts(self.spec, rows, context=0, collective=None, answers=1)
+            parts = self._parts(self.spec, rows, context=0, answers=1)
             yield self._point(Phase.PREFILL, rows, 0, parts)
-        for context in sorted({*_contexts(max_context), most_cached}):
+        # Denser where they are short: attention grows in proportion, and is linear between them.
+        contexts = {min(64, max_context), max(1, max_context // 16), max(1, max_context // 4), max_context}
+        for context in sorted({*contexts, most_cached}):
             for rows in ROWS:
                 for phase, parts in self._forwards(rows, min(context, most_cached)):
                     yield self._point(phase, rows, context, parts)
@@ -248,7 +168,7 @@ class _ModelGroup:
         apart_s, together_s = (
             sum(
                 part.seconds
-                for part in self._parts(self.spec, _MANY, context=1, sequences=number, collective=None)
+                for part in self._parts(self.spec, _MANY, context=1, sequences=number)
                 if part.name == EXPERTS
             )
             for number in (_MANY, 1)
@@ -271,18 +191,10 @@ class _ModelGroup:
             return self.published.parts(spec, degree=self.degree, rows=rows, context=context)
         return self._parts(spec, rows, context=context, collective=self.collective)
 
-    def _parts(
-        self,
-        spec: ModelSpec,
-        rows: int,
-        *,
-        context: int,
-        collective: str | None,
-        answers: int | None = None,
-        sequences: int = 1,
-    ) -> tuple[Part, ...]:
+    def _parts(self, spec: ModelSpec, rows: int, **forward: Any) -> tuple[Part, ...]:
+        """Parts of a forward. forward: as of `forward_parts`."""
         host = self.model.host
-        if self.model.round_s and rows > 1 and answers is None:
+        if self.model.round_s and rows > 1 and "answers" not in forward:
             host = replace(host, step_s=host.step_s + self.model.round_s)
         return forward_parts(
             spec,
@@ -290,14 +202,11 @@ class _ModelGroup:
             quant=self.model.quant,
             degree=self.degree,
             rows=rows,
-            context=context,
-            collective=collective,
-            answers=answers,
-            sequences=sequences,
             host=host,
             kv_dtype=self.model.kv_dtype,
             products=self.model.model.products,
             routing=self.routing,
+            **forward,
         )
 
     def _point(self, phase: Phase, rows: int, context: int, parts: Sequence[Part]) -> StepPoint:
@@ -316,16 +225,8 @@ class _ModelGroup:
         )
 
 
-def _contexts(longest: int) -> list[int]:
-    """A few contexts, denser where they are short: attention grows in proportion, and is linear between them."""
-    return sorted({min(64, longest), max(1, longest // 16), max(1, longest // 4), longest})
-
-
-def _host_points(feature_s: float, *, beside_device: bool) -> Iterable[HostPoint]:
-    """Host time around effects, none of which counts where it runs beside the device.
-
-    feature_s: seconds that a hop takes longer for each token whose features go with it.
-    """
+def host_points(feature_s: float, *, beside_device: bool) -> Iterable[HostPoint]:
+    """Host time around effects; next to none beside the device. feature_s: what a token's features add to a hop."""
     many = PROMPTS[-1]
     usual = {Phase(name): seconds for name, seconds in SWIFTSPEC.effects_s.items()}
     own = dict.fromkeys(usual, _BESIDE_S) if beside_device else usual

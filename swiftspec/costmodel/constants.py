@@ -2,30 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["CONSTANTS", "FittedConstant", "fitted_constants"]
+__all__ = ["CONSTANTS", "FITTED"]
 
 _FILE = Path(__file__).with_name("constants.json")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedConstant:
-    """One constant: `value` in `unit`, and the data it was fitted on."""
-
-    name: str
-    value: float
-    unit: str
-    fitted_on: str
-
-
-def fitted_constants() -> tuple[FittedConstant, ...]:
-    """All constants, as in the file."""
-    content = json.loads(_FILE.read_text(encoding="utf-8"))
-    return tuple(FittedConstant(name=name, **entry) for name, entry in content.items())
-
-
-CONSTANTS: Final[Mapping[str, float]] = MappingProxyType({fact.name: fact.value for fact in fitted_constants()})
+# Value, unit, and the data it was fitted on, by name.
+FITTED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(json.loads(_FILE.read_text(encoding="utf-8")))
+CONSTANTS: Final[Mapping[str, float]] = MappingProxyType({name: fact["value"] for name, fact in FITTED.items()})

@@ -1,26 +1,28 @@
-"""Shapes of routed experts in op tables, and shapes that lie between them.
+"""Shapes of routed experts in op tables, shapes that lie between them, and their times by rows.
 
 Experts that were not measured take the time of their roofline, divided by the share of it that the nearest measured
 ones reach with as many rows. With few rows that is a share of the bandwidth, with many one of the FLOP/s.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import dist, exp, log
 from typing import NamedTuple
+
+import numpy as np
 
 from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.routing import independent
 from swiftspec.models.layer_parts import Experts
 
-__all__ = ["ExpertShape", "interpolated", "nearest"]
+__all__ = ["ExpertCurve", "ExpertShape", "interpolated", "nearest"]
 
 _NEAREST = 4
 # Of the logarithms of sizes, from the nearest measured shape: three times as wide, or twice in two sizes. Beyond it the
 # shares of other kernels say little.
 _FARTHEST = 1.1
+_SATURATED = 0.01  # of the experts: row counts that differ by less are interpolated by rows
 
 
 class ExpertShape(NamedTuple):
@@ -35,7 +37,7 @@ class ExpertShape(NamedTuple):
     holders: int
 
     @classmethod
-    def of(cls, part: Experts, hidden_size: int, quant: str) -> ExpertShape:
+    def of(cls, part: Experts, hidden_size: int, quant: str) -> "ExpertShape":
         """Shape of a shard's experts."""
         parts, holders = (1, part.num_devices) if part.is_divided_whole else (part.num_devices, 1)
         hidden = part.latent_size or hidden_size
@@ -52,7 +54,7 @@ class ExpertShape(NamedTuple):
             num_devices=self.parts * self.holders,
         )
 
-    def distance(self, other: ExpertShape) -> float:
+    def distance(self, other: "ExpertShape") -> float:
         """Distance of the logarithms of sizes."""
         return dist(self._sizes, other._sizes)
 
@@ -98,3 +100,51 @@ def interpolated(
         mean = sum(weight * value for weight, value in zip(weights, slower, strict=True)) / sum(weights)
         found[rows] = wanted.roofline_s(roofline, rows) * exp(mean)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertCurve:
+    """Seconds of one layer's routed experts by rows: a start, and a time for each expert that the rows touch."""
+
+    kernel: str
+    num_experts: int
+    num_active: int
+    rows: tuple[int, ...]  # measured, ascending
+    seconds: tuple[float, ...]  # at these; more rows never take less, since a forward can be padded
+
+    @classmethod
+    def of(cls, kernel: str, seconds: Mapping[int, float], *, num_experts: int, num_active: int) -> "ExpertCurve":
+        rows = tuple(sorted(seconds))
+        least = np.minimum.accumulate([seconds[count] for count in reversed(rows)])[::-1]
+        return cls(
+            kernel=kernel,
+            num_experts=num_experts,
+            num_active=num_active,
+            rows=rows,
+            seconds=tuple(float(value) for value in least),
+        )
+
+    def at(self, rows: float) -> float:
+        """Seconds of this many rows with independent routing, which need not be whole: linear in experts touched."""
+        if rows <= self.rows[0]:
+            return self.seconds[0]
+        if rows >= self.rows[-1]:
+            return self.seconds[-1] * rows / self.rows[-1]
+        right = int(np.searchsorted(self.rows, rows))
+        touched = [self._touched(count) for count in (self.rows[right - 1], rows, self.rows[right])]
+        if touched[2] - touched[0] > _SATURATED * self.num_experts:
+            share = (touched[1] - touched[0]) / (touched[2] - touched[0])
+        else:
+            share = (rows - self.rows[right - 1]) / (self.rows[right] - self.rows[right - 1])
+        before, after = self.seconds[right - 1], self.seconds[right]
+        return before + share * (after - before)
+
+    def touching(self, experts: float) -> float:
+        """Seconds of the rows that touch this many experts."""
+        free = max(1e-12, 1 - experts / self.num_experts)
+        if self.num_active == self.num_experts:
+            return self.at(1)
+        return self.at(log(free) / log(1 - self.num_active / self.num_experts))
+
+    def _touched(self, rows: float) -> float:
+        return independent(rows, num_experts=self.num_experts, num_active=self.num_active)

@@ -1,6 +1,7 @@
 """A forward of a model on a group of devices, composed of its operations, layer by layer."""
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
 
@@ -15,24 +16,19 @@ from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.latency import Part, Provenance
 
-__all__ = ["FUSED", "Host", "all_reduce_times", "fastest", "forward_parts", "num_sparse_layers"]
+__all__ = ["FUSED", "Host", "all_reduce_times", "fastest", "forward_parts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Time that an engine adds to a forward's kernels: scheduling, launch, sampling; and keeping a group in step.
+    """Time that an engine adds to a forward's kernels."""
 
-    The latter per doubling of the group, which waits for its slowest device. Or time that it adds to every layer, more
-    to one with experts or with weights in fp8; and whether the effects around forwards take host time, too, or run
-    beside the device.
-    """
-
-    step_s: float = 0.0
-    group_s: float = 0.0
-    layer_s: float = 0.0
-    sparse_layer_s: float = 0.0
-    fp8_layer_s: float = 0.0
-    beside_device: bool = False
+    step_s: float = 0.0  # of every forward: scheduling, launch, sampling
+    group_s: float = 0.0  # of every doubling of the group, which waits for its slowest device
+    layer_s: float = 0.0  # of every layer
+    sparse_layer_s: float = 0.0  # of every layer with experts, in addition
+    fp8_layer_s: float = 0.0  # of every layer with weights in fp8, in addition
+    beside_device: bool = False  # whether the effects around forwards run beside the device, and add nothing
 
     @classmethod
     def of(cls, engine: str) -> "Host":
@@ -42,7 +38,10 @@ class Host:
 
     def seconds(self, spec: ModelSpec, *, quant: str, degree: int) -> float:
         """Seconds that are added to a forward of these layers."""
-        layers = spec.num_layers * self.layer_s + num_sparse_layers(spec) * self.sparse_layer_s
+        sparse_layers = spec.num_layers if spec.experts else 0
+        if isinstance(spec, SparseSpec):
+            sparse_layers = sum(count for part, count in spec.feed_forwards.items() if isinstance(part, Experts))
+        layers = spec.num_layers * self.layer_s + sparse_layers * self.sparse_layer_s
         in_fp8 = spec.num_layers * self.fp8_layer_s if quant == "fp8" else 0.0
         return self.step_s + self.group_s * log2(degree) + max(0.0, layers + in_fp8)
 
@@ -69,15 +68,12 @@ def forward_parts(
     Where attention is in data parallel these are the parts of the fullest rank, for which the others wait.
 
     quant: format of the layers' matrices; head and embeddings are in bf16.
-    degree: devices of the group.
     rows: rows of all sequences together.
     context: tokens of KV of every sequence before this forward. Several rows of a sequence are a short query over them.
     collective: one of `all_reduce_times`; the fastest if not given.
     kv_dtype: bf16 or fp8.
     answers: rows with logits; all if not given.
     host: without one, the parts are the devices' only.
-    products: of a head, beside those of its layers.
-    routing: agreement between the experts of a sequence's rows; an assumed one if not given.
     of_rank: rows of the fullest rank; those of its share of the sequences if not given.
     """
     kind = SparseForwardOps if isinstance(spec, SparseSpec) else ForwardOps
@@ -100,32 +96,17 @@ def forward_parts(
         routing=routing,
         group=Group(ranks, rows, sequences),
     )
-    return _summed(
+    timed: list[OpTime] = [
         *forward.layers(),
         *forward.products(products),
         *forward.ends(-(-(answers or rows) // ranks)),
-        *_host_time(host, spec, quant, degree),
-    )
-
-
-def num_sparse_layers(spec: ModelSpec) -> int:
-    """Layers with routed experts."""
-    if isinstance(spec, SparseSpec):
-        return sum(count for part, count in spec.feed_forwards.items() if isinstance(part, Experts))
-    return spec.num_layers if spec.experts else 0
-
-
-def _host_time(host: Host | None, spec: ModelSpec, quant: str, degree: int) -> Iterable[OpTime]:
+    ]
     if host is not None:
         seconds = host.seconds(spec, quant=quant, degree=degree)
-        yield "host", KernelTime(seconds, Provenance.INTERPOLATED), 1
-
-
-def _summed(*timed: OpTime) -> tuple[Part, ...]:
-    sums: dict[tuple[str, Provenance], float] = {}
+        timed.append(("host", KernelTime(seconds, Provenance.INTERPOLATED), 1))
+    sums: dict[tuple[str, Provenance], float] = defaultdict(float)
     for name, (seconds, provenance), count in timed:
-        key = (name, provenance)
-        sums[key] = sums.get(key, 0.0) + seconds * count
+        sums[name, provenance] += seconds * count
     return tuple(
         Part(name=name, seconds=seconds, provenance=provenance) for (name, provenance), seconds in sums.items()
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime
-from swiftspec.costmodel.routing import ASSUMED_ROUTING, Routing
+from swiftspec.costmodel.routing import Routing
 from swiftspec.errors import FieldError
 from swiftspec.models import QUANTISATIONS, sharded
 from swiftspec.models.heads import Product
@@ -31,10 +31,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardOps:
-    """The operations of one forward, with their counts.
-
-    With a group, `degree` is of a rank's devices, and `rows` and `sequences` are those of its fullest rank.
-    """
+    """Operations of one forward, with their counts. degree: devices of a rank. rows, sequences: of the fullest rank."""
 
     spec: ModelSpec
     kernels: Kernels
@@ -45,8 +42,8 @@ class ForwardOps:
     sequences: int
     collective: str | None
     kv_dtype: str
-    routing: Routing = ASSUMED_ROUTING
-    group: Group | None = None
+    routing: Routing
+    group: Group
 
     def __post_init__(self) -> None:
         if self.quant not in QUANTISATIONS:
@@ -59,32 +56,21 @@ class ForwardOps:
 
     @property
     def shard(self) -> ModelSpec:
-        """The shard that one device computes with."""
-        return sharded(self.spec, self.degree * self.together.ranks)
-
-    @property
-    def together(self) -> Group:
-        """All that run this forward."""
-        return self.group or Group(1, self.rows, self.sequences)
+        return sharded(self.spec, self.degree * self.group.ranks)
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of the hidden states of all rows."""
         return self.rows * self.spec.hidden_size * BF16_BYTES
 
     def layers(self) -> Iterable[OpTime]:
         """All layers, with the all-reduces between them."""
-        count = self.spec.num_layers
-        yield from self.attention_block(count)
-        yield from self.feed_forward(count)
-        yield from self.exchanges(2 * count)
-
-    def attention_block(self, count: float) -> Iterable[OpTime]:
-        """Attention of `count` layers with its projections and norm; the all-reduce after it is an `exchange`."""
-        shard = self.shard
-        return self.grouped_attention(
+        count, shard = self.spec.num_layers, self.shard
+        yield from self.grouped_attention(
             count, heads=shard.num_heads, kv_heads=shard.num_kv_heads, head_dim=shard.head_dim
         )
+        yield "norm", self.norm(), count
+        yield from self.network(count, shard.intermediate_size)
+        yield from self.exchanges(2 * count)
 
     def grouped_attention(
         self,
@@ -97,7 +83,10 @@ class ForwardOps:
         gated: bool = False,
         takes_keys: bool = False,
     ) -> Iterable[OpTime]:
-        """The same of any heads. context: if it is not this forward's. gated, takes_keys: as `GroupedAttention` has."""
+        """Attention of `count` layers with its projections and norm; the all-reduce after it is an `exchange`.
+
+        context: if it is not this forward's. gated, takes_keys: as `GroupedAttention` has.
+        """
         spec, kernels, rows = self.spec, self.kernels, self.rows
         width, kv_width = heads * head_dim, 2 * kv_heads * head_dim
         yield "norm", self.norm(), count
@@ -116,11 +105,6 @@ class ForwardOps:
         if gated:
             yield "gate", kernels.elementwise(num_bytes=3 * rows * width * BF16_BYTES), count
         yield "o", self.gemm(spec.hidden_size, width), count
-
-    def feed_forward(self, count: float) -> Iterable[OpTime]:
-        """Gated products of `count` layers with their norm; the all-reduce after them is an `exchange`."""
-        yield "norm", self.norm(), count
-        yield from self.network(count, self.shard.intermediate_size)
 
     def network(self, count: float, size: int) -> Iterable[OpTime]:
         """Gated products of this width."""
@@ -165,8 +149,7 @@ class ForwardOps:
         return self.kernels.gemm(rows=rows or self.rows, n=n, k=k, quant=dense_format(self.quant, self.spec))
 
     def norm(self) -> KernelTime:
-        """A norm with its residual."""
-        # Reads the hidden states and the residual, writes both.
+        """A norm that reads the hidden states and the residual, and writes both."""
         return self.kernels.elementwise(num_bytes=4 * self.activation_bytes)
 
 

@@ -22,7 +22,7 @@ from statistics import median
 import numpy as np
 
 from swiftspec.costmodel.expert_shapes import ExpertShape
-from swiftspec.costmodel.op_tables import COLUMNS, Columns, OpTables, Source
+from swiftspec.costmodel.op_tables import COLUMNS, OpTables, Source, columns_of
 from swiftspec.costmodel.routing import independent
 from swiftspec.devices import named_device
 from swiftspec.files.csv_rows import read_cells
@@ -30,7 +30,7 @@ from swiftspec.files.document import Origin
 from swiftspec.files.reading import shown
 from swiftspec.models import QUANTISATIONS
 
-__all__ = ["Entry", "Measurements", "Record", "from_directory", "read_rows", "select", "select_experts"]
+__all__ = ["Entry", "Record", "from_directory", "read_rows", "select", "select_experts"]
 
 _US = 1e-6
 _MOST_DIGITS = 18  # in 64 bits
@@ -63,44 +63,26 @@ _WEIGHTS = ("bf16", "fp8", "nvfp4")
 _GIVEN_SCALES, _FINDING_SCALES = "fp8_quant_static", "fp8_quant_dynamic_minus_static"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurements:
-    """Rows of the four files for one device, by file name, with their licence and attribution."""
-
-    device: str
-    rows: Mapping[str, Sequence[Record]]
-    licence: str
-    attribution: str
-
-
 def from_directory(directory: Path, *, device: str) -> OpTables:
-    """Tables of one device from a folder of CSV files.
-
-    ValueError: one sentence naming file and line of a row that cannot be read; or if the folder has no rows of the
-    device.
-    """
+    """Tables of one device from a folder of CSV files. ValueError naming a line that cannot be read, or the device."""
     named_device(device)
     system = device.replace("-", "_")
     present = {name: kinds for name, kinds in _SPARSE_FILES.items() if (directory / name).exists()}
-    files = {name: _of_system(directory / name, kinds, system) for name, kinds in ({**_FILES, **present}).items()}
+    files = {}
+    for name, kinds in {**_FILES, **present}.items():
+        rows = read_rows(directory / name, {"system": str, **kinds, "latency_us": float})
+        files[name] = [row for row in rows if row["system"] == system]
     if not files["gemm.csv"]:
         raise ValueError(f"{directory / 'gemm.csv'}: no row has system {system!r}")
     about = directory / "README.md"
     attribution = f"see {about.name} next to the tables" if about.exists() else "not stated"
-    return select(Measurements(device=device, rows=files, licence="as its source states", attribution=attribution))
-
-
-def _of_system(path: Path, kinds: Mapping[str, type], system: str) -> list[Record]:
-    rows = read_rows(path, {"system": str, **kinds, "latency_us": float})
-    return [row for row in rows if row["system"] == system]
+    return select(files, device=device, licence="as its source states", attribution=attribution)
 
 
 def read_rows(path: Path, kinds: Mapping[str, type]) -> Iterator[Record]:
-    """Typed rows of a CSV file: texts, positive integers, positive numbers.
+    """Typed rows of a CSV file: texts, positive integers and numbers. ValueError naming file, line, column and value.
 
     kinds: column name to str, int or float; other columns are ignored.
-
-    ValueError: naming file and line, column and value.
     """
     for where, cells in read_cells(path, [*kinds]):
         yield {name: _READ[kind](cells[name], name, where) for name, kind in kinds.items()}
@@ -131,29 +113,28 @@ def _text(text: str, name: str, where: str) -> str:
 _READ: Mapping[type, Callable[[str, str, str], str | int | float]] = {str: _text, int: _integer, float: _number}
 
 
-def select(measurements: Measurements) -> OpTables:
-    """Selection of the measurements that composition uses."""
-    rows = measurements.rows
+def select(rows: Mapping[str, Sequence[Record]], *, device: str, licence: str, attribution: str) -> OpTables:
+    """What composition uses of the rows of a device's files, by file name."""
     gemms = [row for row in rows["gemm.csv"] if row["dtype"] in _WEIGHTS]
     decoding = [row for row in rows["attention.csv"] if row["kind"] == "generation"]
-    experts = select_experts(rows.get("experts.csv", ()), device=measurements.device)
+    experts, left_out = select_experts(rows.get("experts.csv", ()), device=device)
     kept: dict[str, Sequence[Record]] = {
         "gemm": _newest(gemms, "framework", "dtype"),
         "attention": _newest(decoding, "framework", "kv_dtype"),
         "collective": _newest(_medians(rows["all_reduce.csv"]), "op", "implementation"),
         "quantisation": _newest(_quantising(rows["elementwise.csv"]), "framework"),
-        "experts": experts.rows,
+        "experts": experts,
         "latent_attention": _newest(rows.get("latent_attention.csv", ()), "framework", "kv_dtype"),
         "linear_attention": _newest(rows.get("linear_attention.csv", ()), "framework", "kind"),
     }
     return OpTables(
         origin=Origin.here(),
-        device=measurements.device,
+        device=device,
         sources=_sources(kept),
-        licence=measurements.licence,
-        attribution=measurements.attribution,
-        tables={name: _columns(name, rows) for name, rows in kept.items()},
-        left_out=experts.left_out,
+        licence=licence,
+        attribution=attribution,
+        tables={name: columns_of(name, [_renamed(row) for row in rows]) for name, rows in kept.items()},
+        left_out=left_out,
     )
 
 
@@ -188,16 +169,10 @@ def _medians(rows: Sequence[Record]) -> list[Record]:
     return [{**same[0], "latency_us": median(float(row["latency_us"]) for row in same)} for same in runs.values()]
 
 
-def _columns(table: str, rows: Sequence[Record]) -> Columns:
-    columns = {}
-    for name, kind in COLUMNS[table].items():
-        if kind == "seconds":
-            columns[name] = (np.array([row["latency_us"] for row in rows], float) * _US).astype(np.float32)
-        else:
-            dtype = np.int64 if kind == "count" else np.str_
-            own = _RENAMED.get(name, name)
-            columns[name] = np.array([row[own] if own in row else row[name] for row in rows], dtype=dtype)
-    return columns
+def _renamed(row: Record) -> dict[str, object]:
+    """A row with our names of its columns."""
+    ours = {name: row[theirs] for name, theirs in _RENAMED.items() if theirs in row}
+    return {**row, **ours, "latency_s": np.float32(float(row["latency_us"]) * _US)}
 
 
 def _sources(kept: Mapping[str, Sequence[Record]]) -> tuple[Source, ...]:
@@ -211,14 +186,6 @@ def _sources(kept: Mapping[str, Sequence[Record]]) -> tuple[Source, ...]:
 
 _LEAST_SHARE = 0.2  # of the peak bandwidth
 _DECODING_ROWS = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Kept rows, and a line for each kernel with entries that were left out."""
-
-    rows: list[Record]
-    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,8 +225,8 @@ class Entry:
         return max(min(growing, 1.0), float(read_bytes[-1] / seconds[-1]) / bandwidth_Bps)
 
 
-def select_experts(rows: Iterable[Record], *, device: str) -> Selection:
-    """Rows of the fastest plausible kernel of every library and shape."""
+def select_experts(rows: Iterable[Record], *, device: str) -> tuple[list[Record], tuple[str, ...]]:
+    """Rows of the fastest plausible kernel of every library and shape; a line for each kernel that was left out."""
     bandwidth_Bps = named_device(device).memory_bandwidth_Bps
     kept: dict[tuple[object, ...], list[Entry]] = defaultdict(list)
     implausible: dict[str, list[float]] = defaultdict(list)
@@ -274,13 +241,11 @@ def select_experts(rows: Iterable[Record], *, device: str) -> Selection:
         for entries in kept.values()
         for newest in [max((entry.version for entry in entries), key=release_key)]
     ]
-    return Selection(
-        rows=[row for entry in chosen for row in entry.rows()],
-        left_out=tuple(
-            f"{kernel}: {len(shares)} shapes at {min(shares):.0%} to {max(shares):.0%} of the bandwidth"
-            for kernel, shares in sorted(implausible.items())
-        ),
+    left_out = tuple(
+        f"{kernel}: {len(shares)} shapes at {min(shares):.0%} to {max(shares):.0%} of the bandwidth"
+        for kernel, shares in sorted(implausible.items())
     )
+    return [row for entry in chosen for row in entry.rows()], left_out
 
 
 def _entries(rows: Iterable[Record]) -> Iterable[Entry]:

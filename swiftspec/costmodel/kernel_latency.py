@@ -46,13 +46,8 @@ class Kernels:
     """
 
     def __init__(self, device: DeviceSpec) -> None:
-        self._device = device
+        self.device = device
         self._bandwidth_Bps = device.memory_bandwidth_Bps * CONSTANTS["bandwidth_share"]
-
-    @property
-    def device(self) -> DeviceSpec:
-        """The device that runs the operations."""
-        return self._device
 
     def gemm(self, *, rows: int, n: int, k: int, quant: str) -> KernelTime:
         """y[rows, n] = x[rows, k] W[n, k]^T with weights in `quant`, activations in bf16 on either side."""
@@ -144,7 +139,7 @@ class Kernels:
         return self._roofline(max(moving_s, 6.0 * updating / self._flops("bf16")))
 
     def _exchange(self, received_bytes: float) -> KernelTime:
-        wire_s = received_bytes / (self._device.link_bandwidth_Bps * CONSTANTS["link_share"])
+        wire_s = received_bytes / (self.device.link_bandwidth_Bps * CONSTANTS["link_share"])
         return KernelTime(CONSTANTS["exchange_floor_s"] + wire_s, Provenance.ROOFLINE)
 
     def _roofline(self, seconds: float) -> KernelTime:
@@ -152,6 +147,6 @@ class Kernels:
 
     def _flops(self, quant: str) -> float:
         """Peak FLOP/s of a format; other weights of 4 bits and int8 are multiplied in bf16, so they have bf16's."""
-        peaks = self._device.peak_flops
+        peaks = self.device.peak_flops
         name = "fp8" if quant == "fp8" else QUANTISATIONS[quant].peak
         return peaks.get(name, peaks["bf16"]) * CONSTANTS["flops_share"]

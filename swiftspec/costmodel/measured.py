@@ -1,7 +1,8 @@
 """Operations from a device's tables: between measured points by utilisation, elsewhere by roofline."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import log
@@ -10,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from swiftspec.costmodel.constants import CONSTANTS
+from swiftspec.costmodel.expert_shapes import ExpertCurve, ExpertShape, interpolated
 from swiftspec.costmodel.grid import Grid, GridValue
-from swiftspec.costmodel.kernel_latency import NCCL, KernelTime
-from swiftspec.costmodel.measured_sparse import HARNESS_CONTEXT, SparseTableKernels
+from swiftspec.costmodel.kernel_latency import NCCL, Kernels, KernelTime, UnknownShapeError
 from swiftspec.costmodel.op_tables import OpTables
+from swiftspec.costmodel.routing import independent
 from swiftspec.devices import DeviceSpec, named_device
 from swiftspec.models import QUANTISATIONS
+from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
 from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.timing.latency import Provenance, weakest
 
@@ -29,17 +32,14 @@ _SCALES = {"fp8": "found", "nvfp4": "given"}
 _ROWS_LIBRARY, _MOST_PACKED = "sglang", 128
 # Bytes from which vLLM's all-reduce sends every peer parts, not all, of a tensor: for up to 4 devices; for more.
 _TWO_SHOT_BYTES_FEW, _TWO_SHOT_BYTES = 512 * 1024, 256 * 1024
-
-
+_HARNESS_CONTEXT = 2  # the shortest cache that attention was timed on, leaving only kernel start and replay
+_UNGATED = "nongated"  # in the name of a kernel
 _MOST_PADDED = 128  # rows: a larger forward is a prompt, and is not padded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCurve:
-    """Cost of a GEMM against its number of rows.
-
-    rows: knots, ascending. times: at the knots; seconds never fall.
-    """
+    """Cost of a GEMM by rows. rows: knots, ascending. times: at the knots; seconds never fall."""
 
     rows: tuple[int, ...]
     times: tuple[KernelTime, ...]
@@ -72,10 +72,10 @@ class RowCurve:
         return KernelTime(seconds, weakest((before.provenance, after.provenance, Provenance.INTERPOLATED)))
 
 
-class TableKernels(SparseTableKernels):
-    """Kernels of one library's tables.
+class TableKernels(Kernels):
+    """Kernels of one library's tables; of sparse layers those of another one where it has no entry.
 
-    A GEMM never costs more than the same one with more rows (see `row_curve`). Those in fp8 and nvfp4 are priced
+    A GEMM never costs more than the same one with more rows (see `RowCurve`). Those in fp8 and nvfp4 are priced
     without the quantisation of their input, which engines fuse into the preceding kernel; that to nvfp4 was not timed,
     and takes what one to fp8 by given scales takes. Attention is the tables' time above their harness floor, but at
     least the time to read the cache at the GEMMs' bandwidth, since it was measured with a warm cache. Weights in a
@@ -97,7 +97,8 @@ class TableKernels(SparseTableKernels):
         if framework not in known:
             raise ValueError(f"framework is {framework!r}; the tables of {tables.device} hold {', '.join(known)}")
         self._of_tables = named_device(tables.device)
-        super().__init__(tables, framework=framework, device=device or self._of_tables, experts=experts)
+        super().__init__(device or self._of_tables)
+        self._tables, self._framework, self._experts = tables, framework, experts or framework
         self._implementations = tuple(tables.values("collective", "implementation"))
         # Composing a profile requests every operation dozens of times.
         self._gemm = cache(self._find_gemm)
@@ -108,6 +109,10 @@ class TableKernels(SparseTableKernels):
         self._quantisations = cache(self._quantisation_grid)
         self._attentions = cache(self._attention_grid)
         self._collectives = cache(self._collective_grid)
+        self._curves = cache(self._expert_curves)
+        self._between = cache(self._curves_between)
+        self._latents = cache(self._latent_grid)
+        self._linears = cache(self._linear_grid)
 
     def gemm(self, *, rows: int, n: int, k: int, quant: str) -> KernelTime:
         return self._gemm(rows, n, k, quant)
@@ -136,6 +141,54 @@ class TableKernels(SparseTableKernels):
     def elementwise(self, *, num_bytes: float) -> KernelTime:
         seconds, _ = super().elementwise(num_bytes=num_bytes)
         return KernelTime(seconds, Provenance.INTERPOLATED)
+
+    def experts(self, part: Experts, *, rows: int, touched: float, hidden_size: int, quant: str) -> KernelTime:
+        """Routed experts of one layer. UnknownShapeError if no library's table has their shape, or some near it."""
+        shape = ExpertShape.of(part, hidden_size, quant)
+        found = self._curves().get(shape) or self._between(shape)
+        if not found:
+            raise UnknownShapeError(self._missing(shape, whole=part.is_divided_whole))
+        own = self._experts in found
+        curve = found[self._experts] if own else min(found.values(), key=lambda one: one.at(8))
+        seconds = curve.touching(touched)
+        if touched >= independent(rows, num_experts=part.num_experts, num_active=part.num_active) - 1e-9:
+            seconds = curve.at(rows)
+        computing_s = self.experts_computing_s(part, rows=rows, hidden_size=hidden_size, quant=quant)
+        known = Provenance.INTERPOLATED if own else Provenance.COMPOSED
+        measured = own and shape in self._curves() and rows in curve.rows and seconds == curve.at(rows)
+        return KernelTime(max(seconds, computing_s), Provenance.MEASURED if measured else known)
+
+    def latent_attention(
+        self, part: LatentAttention, *, rows: int, context: int, sequences: int, kv_dtype: str = "bf16"
+    ) -> KernelTime:
+        """As dense attention: above the harness floor, at least the roofline; prompts expanded."""
+        roofline = super().latent_attention(part, rows=rows, context=context, sequences=sequences, kv_dtype=kv_dtype)
+        grid = self._latents(kv_dtype)
+        if grid is None:
+            return roofline
+        short_s = grid.at(sequences, _HARNESS_CONTEXT, part.num_heads).value
+        growing_s = grid.at(sequences, context + 1, part.num_heads).value - short_s + CONSTANTS["gemm_floor_s"]
+        # Rows of one sequence read one cache: what more of them cost is what more sequences cost without any.
+        more_s = max(0.0, grid.at(rows, _HARNESS_CONTEXT, part.num_heads).value - short_s)
+        seconds = growing_s + more_s
+        expanded = self.expanded_attention(part, rows=rows, context=context, sequences=sequences)
+        if expanded and expanded.seconds < seconds:
+            return KernelTime(expanded.seconds, Provenance.COMPOSED)
+        if seconds < roofline.seconds:
+            return KernelTime(roofline.seconds, Provenance.COMPOSED)
+        return KernelTime(seconds, Provenance.INTERPOLATED if rows == sequences else Provenance.COMPOSED)
+
+    def linear_attention(self, part: LinearAttention, *, rows: int, sequences: int) -> KernelTime:
+        """Convolution and recurrence: several rows in a chunk, or one after another if that takes less."""
+        grid = self._linears(part.kind)
+        if grid is None:
+            return super().linear_attention(part, rows=rows, sequences=sequences)
+        each = -(-rows // sequences)
+        together = grid.at(sequences, each, part.num_value_heads)
+        alone_s = grid.at(sequences, 1, part.num_value_heads).value * each
+        seconds = min(together.value, alone_s)
+        measured = together.exact and seconds == together.value
+        return KernelTime(seconds, Provenance.MEASURED if measured else Provenance.INTERPOLATED)
 
     def _find_gemm(self, rows: int, n: int, k: int, quant: str) -> KernelTime:
         curve = self._curve(n, k, quant)
@@ -172,11 +225,9 @@ class TableKernels(SparseTableKernels):
         if quant == "bf16":
             return KernelTime(seconds, Provenance.MEASURED if found.exact else Provenance.INTERPOLATED)
         least_s = CONSTANTS["small_kernel_s"] + float(self._bound_s(rows, n, k, quant))
-        return KernelTime(max(seconds - self._quantising_s(rows, k, quant), least_s), Provenance.INTERPOLATED)
-
-    def _quantising_s(self, rows: int, k: int, quant: str) -> float:
-        grid = self._quantisations(_SCALES[quant])
-        return grid.at(rows, k).value if grid is not None else 0.0
+        quantisations = self._quantisations(_SCALES[quant])
+        quantising_s = quantisations.at(rows, k).value if quantisations is not None else 0.0
+        return KernelTime(max(seconds - quantising_s, least_s), Provenance.INTERPOLATED)
 
     def _bound_s(self, rows: _Sizes, n: _Sizes, k: _Sizes, quant: str) -> _Sizes:
         """Minimum seconds of GEMMs at the peaks of the tables' device; utilisation is this over the measured time."""
@@ -201,7 +252,7 @@ class TableKernels(SparseTableKernels):
         if grid is None:
             return KernelTime(reading_s, Provenance.ROOFLINE)
         found = grid.at(sequences, context + 1, heads, kv_heads)
-        harness_s = grid.at(sequences, HARNESS_CONTEXT, heads, kv_heads).value
+        harness_s = grid.at(sequences, _HARNESS_CONTEXT, heads, kv_heads).value
         growing_s = found.value - harness_s + CONSTANTS["gemm_floor_s"]
         seconds = max(growing_s, reading_s) + self._packing_s(context + 1, per_sequence, heads // kv_heads)
         provenance = Provenance.INTERPOLATED if growing_s >= reading_s else Provenance.COMPOSED
@@ -229,7 +280,7 @@ class TableKernels(SparseTableKernels):
 
     def _longer_wire_s(self, op: str, implementation: str, degree: int, num_bytes: int) -> float:
         """Extra time of an exchange over slower links than those of the tables' device."""
-        slower = 1 / self._device.link_bandwidth_Bps - 1 / self._of_tables.link_bandwidth_Bps
+        slower = 1 / self.device.link_bandwidth_Bps - 1 / self._of_tables.link_bandwidth_Bps
         two_shot_bytes = _TWO_SHOT_BYTES_FEW if degree <= 4 else _TWO_SHOT_BYTES
         if op == "all_gather":
             sent = num_bytes / degree
@@ -273,3 +324,61 @@ class TableKernels(SparseTableKernels):
         columns = self._tables.rows("collective", op=op, implementation=implementation)
         points = np.stack([columns["devices"], columns["num_bytes"]], axis=1)
         return Grid(points, columns["latency_s"], smooth_axis=1, rising_axis=1)
+
+    def _missing(self, wanted: ExpertShape, *, whole: bool) -> str:
+        dtype, hidden, size, active, experts, parts, holders = wanted
+        how = f"whole ones on each of {holders} devices" if whole else f"divided by {parts}"
+        known = sorted({shape.dtype for shape in self._curves() if shape[1:5] == wanted[1:5]})
+        other = f"; it has them in {', '.join(known)}" if known and dtype not in known else ""
+        return (
+            f"the op tables of {self._tables.device} do not have {experts} experts of width {size}, {active} of them "
+            f"active over {hidden} values, in {dtype}, {how}{other}"
+        )
+
+    def _expert_curves(self) -> Mapping[ExpertShape, Mapping[str, ExpertCurve]]:
+        columns = self._tables.tables["experts"]
+        times: dict[tuple[ExpertShape, str, str], dict[int, float]] = defaultdict(dict)
+        lists = [columns[name].tolist() for name in (*ExpertShape._fields, "framework", "kernel", "rows", "latency_s")]
+        for *shape, framework, kernel, rows, seconds in zip(*lists, strict=True):
+            times[ExpertShape(*shape), framework, kernel][rows] = seconds
+        curves: dict[ExpertShape, dict[str, ExpertCurve]] = defaultdict(dict)
+        for (key, framework, kernel), seconds in times.items():
+            curves[key][framework] = ExpertCurve.of(kernel, seconds, num_experts=key.experts, num_active=key.active)
+        return dict(curves)
+
+    def _curves_between(self, wanted: ExpertShape) -> Mapping[str, ExpertCurve]:
+        """Curves of a shape that was not measured, from the nearest measured ones of each library."""
+        known = self._curves()
+        # Experts of two matrices read and compute less than the others.
+        ungated = {shape[1:5] for shape, found in known.items() for one in found.values() if _UNGATED in one.kernel}
+        curves = {}
+        for framework in self._tables.values("experts", "framework"):
+            measured = {
+                shape: dict(zip(found[framework].rows, found[framework].seconds, strict=True))
+                for shape, found in known.items()
+                if framework in found and shape[1:5] not in ungated
+            }
+            if seconds := interpolated(wanted, measured, Kernels(self.device)):
+                curves[framework] = ExpertCurve.of(
+                    "interpolated", seconds, num_experts=wanted.experts, num_active=wanted.active
+                )
+        return curves
+
+    def _latent_grid(self, kv_dtype: str) -> Grid | None:
+        axes = ("sequences", "context", "heads")
+        # Of an engine without rows of its own. SGLang's kernel for fp8 on Hopper converts the cache as it reads it, and
+        # takes up to seven times as long as TensorRT-LLM's.
+        return self._grid("latent_attention", axes, {"kv_dtype": kv_dtype}, otherwise="trtllm" * (kv_dtype == "fp8"))
+
+    def _linear_grid(self, kind: str) -> Grid | None:
+        return self._grid("linear_attention", ("sequences", "rows", "value_heads"), {"kind": kind})
+
+    def _grid(self, table: str, axes: Sequence[str], wanted: Mapping[str, str], *, otherwise: str = "") -> Grid | None:
+        columns = self._tables.rows(table, **wanted)
+        libraries = sorted(set(columns["framework"].tolist()))
+        if not libraries:
+            return None
+        library = next(name for name in (self._framework, otherwise, libraries[0]) if name in libraries)
+        chosen = columns["framework"] == library
+        points = np.stack([columns[name][chosen] for name in axes], axis=1)
+        return Grid(points, columns["latency_s"][chosen], smooth_axis=0)

@@ -16,16 +16,13 @@ LONGEST_WINDOW = 16  # tokens: most verifications have fewer rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRouting:
-    """Experts that windows of 1, 2, 3 .. consecutive tokens touched in a layer.
+    """Experts that windows of 1, 2, 3 .. consecutive tokens touched in a layer."""
 
-    num_experts, num_active: E and k: routed experts of each layer, and those of one token. touched: mean over layers
-    and positions, by the window's tokens; the first is k. source: one clause about the trace that it was counted in.
-    """
-
+    # num_experts, num_active: E and k: routed experts of each layer, and those of one token
     num_experts: int
     num_active: int
-    touched: tuple[float, ...]
-    source: str
+    touched: tuple[float, ...]  # mean over layers and positions, by the window's tokens; the first is k
+    source: str  # one clause about the trace that it was counted in
 
     @property
     def correlation(self) -> float:
@@ -52,10 +49,7 @@ class MeasuredRouting:
 
 
 def measured_routing(trace: AcceptanceTrace, *, file: str) -> MeasuredRouting | None:
-    """Routing of a trace's target; None if it has no routes, or they cannot tell: all experts active, single tokens.
-
-    file: the trace's name, for the source.
-    """
+    """Routing of a trace's target, from `file`; None if routes are missing or cannot tell: all active, or one token."""
     routes = [prompt.routes for prompt in trace.prompts if prompt.routes is not None]
     if not routes:
         return None

@@ -1,6 +1,6 @@
 """OpTables: measured latencies of single operations on one kind of device. Published by others, or one's own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,73 +12,39 @@ from swiftspec.files.document import Document, Facts, Origin
 from swiftspec.files.reading import parse_json, shown
 from swiftspec.files.writing import write_output
 
-__all__ = ["COLUMNS", "Columns", "OpTables", "Source", "empty"]
+__all__ = ["COLUMNS", "Columns", "OpTables", "Source", "columns_of"]
 
 Columns = Mapping[str, np.ndarray]
 
 _TEXT, _COUNT, _SECONDS = "text", "count", "seconds"
+
+
+def _kinds(texts: str, counts: str) -> Mapping[str, str]:
+    """Kinds of a table's columns, whose last one is the latency."""
+    return {**dict.fromkeys(texts.split(), _TEXT), **dict.fromkeys(counts.split(), _COUNT), "latency_s": _SECONDS}
+
+
 # Columns of every table; a row per measurement. Sizes are those of one device's shard.
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     # y[rows, n] = x[rows, k] W[n, k]^T, quantising x included
-    "gemm": {"framework": _TEXT, "dtype": _TEXT, "rows": _COUNT, "n": _COUNT, "k": _COUNT, "latency_s": _SECONDS},
+    "gemm": _kinds("framework dtype", "rows n k"),
     # one new token in each of `sequences` over a cache of `context` tokens, the new one included
-    "attention": {
-        "framework": _TEXT,
-        "kv_dtype": _TEXT,
-        "head_dim": _COUNT,
-        "sequences": _COUNT,
-        "context": _COUNT,
-        "heads": _COUNT,
-        "kv_heads": _COUNT,
-        "latency_s": _SECONDS,
-    },
+    "attention": _kinds("framework kv_dtype", "head_dim sequences context heads kv_heads"),
     # all_reduce: the tensor that every device holds; all_gather: the gathered whole
-    "collective": {
-        "op": _TEXT,
-        "implementation": _TEXT,
-        "devices": _COUNT,
-        "num_bytes": _COUNT,
-        "latency_s": _SECONDS,
-    },
+    "collective": _kinds("op implementation", "devices num_bytes"),
     # x[rows, k] to fp8 with a given or a computed scale, as the library's fp8 GEMMs include it
-    "quantisation": {"framework": _TEXT, "scale": _TEXT, "rows": _COUNT, "k": _COUNT, "latency_s": _SECONDS},
+    "quantisation": _kinds("framework scale", "rows k"),
     # routed experts of one layer on one device, `active` of them for each row: `size` wide before they are divided,
     # into `parts` of their width or over `holders` of whole ones
-    "experts": {
-        "framework": _TEXT,
-        "kernel": _TEXT,
-        "dtype": _TEXT,
-        "rows": _COUNT,
-        "hidden": _COUNT,
-        "size": _COUNT,
-        "active": _COUNT,
-        "experts": _COUNT,
-        "parts": _COUNT,
-        "holders": _COUNT,
-        "latency_s": _SECONDS,
-    },
+    "experts": _kinds("framework kernel dtype", "rows hidden size active experts parts holders"),
     # multi-head latent attention of one new token in each of `sequences`, without its projections
-    "latent_attention": {
-        "framework": _TEXT,
-        "kv_dtype": _TEXT,
-        "sequences": _COUNT,
-        "context": _COUNT,
-        "heads": _COUNT,
-        "latency_s": _SECONDS,
-    },
+    "latent_attention": _kinds("framework kv_dtype", "sequences context heads"),
     # convolution and recurrence of `rows` tokens in each of `sequences`
-    "linear_attention": {
-        "framework": _TEXT,
-        "kind": _TEXT,
-        "sequences": _COUNT,
-        "rows": _COUNT,
-        "key_heads": _COUNT,
-        "value_heads": _COUNT,
-        "latency_s": _SECONDS,
-    },
+    "linear_attention": _kinds("framework kind", "sequences rows key_heads value_heads"),
 }
 _SPARSE = ("experts", "latent_attention", "linear_attention")  # which files written before them lack
 _KINDS = {_TEXT: "U", _COUNT: "iu", _SECONDS: "f"}
+_DTYPES: Mapping[str, Any] = {_TEXT: np.str_, _COUNT: np.int64, _SECONDS: None}  # seconds are as precise as given
 _NAMES = {"about", *(f"{table}.{name}" for table, kinds in COLUMNS.items() for name in kinds)}
 
 
@@ -92,30 +58,23 @@ class Source(Facts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpTables:
-    """Tables of one kind of device.
-
-    origin: origin of the file.
-    device: a registered device name.
-    licence, attribution: of the measurements.
-    left_out: measurements that were implausible, a line for each kernel.
-    tables: columns of every table in `COLUMNS`, all of one length. A table may be empty; only those of sparse layers
-        may be missing, and are then empty.
-    """
+    """Tables of one kind of device."""
 
     origin: Origin
-    device: str
+    device: str  # a registered device name
     sources: tuple[Source, ...]
+    # licence, attribution: of the measurements
     licence: str
     attribution: str
+    # Columns of every table in `COLUMNS`, all of one length. A table may be empty; only those of sparse layers may be
+    # missing, and are then empty.
     tables: Mapping[str, Columns]
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # measurements that were implausible, a line for each kernel
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tables", {name: empty(name) for name in _SPARSE} | dict(self.tables))
+        object.__setattr__(self, "tables", {name: columns_of(name, ()) for name in _SPARSE} | dict(self.tables))
         for name, kinds in COLUMNS.items():
-            if name not in self.tables:
-                raise ValueError(f"{name} is missing")
-            _check(name, self.tables[name], kinds)
+            _check(name, self.tables.get(name, {}), kinds)
         if not len(self.tables["gemm"]["rows"]):
             raise ValueError("gemm is empty; a forward cannot be composed without it")
 
@@ -137,14 +96,7 @@ class OpTables:
 
     def save(self, path: Path) -> None:
         """An .npz archive, written whole or not at all."""
-        about = _About(
-            origin=self.origin,
-            device=self.device,
-            sources=self.sources,
-            licence=self.licence,
-            attribution=self.attribution,
-            left_out=self.left_out,
-        )
+        about = _About(**{name: getattr(self, name) for name in _About.model_fields})
         arrays: dict[str, Any] = {
             f"{table}.{name}": column for table, columns in self.tables.items() for name, column in columns.items()
         }
@@ -163,17 +115,12 @@ class OpTables:
         about = _About.parse(content, source=str(path))
         try:
             return cls(
-                origin=about.origin,
-                device=about.device,
-                sources=about.sources,
-                licence=about.licence,
-                attribution=about.attribution,
+                **{name: getattr(about, name) for name in _About.model_fields},
                 tables={
-                    table: {name: _column(arrays, f"{table}.{name}") for name in kinds}
+                    table: {name: arrays[array] for name in kinds if (array := f"{table}.{name}") in arrays}
                     for table, kinds in COLUMNS.items()
                     if table not in _SPARSE or any(name.startswith(f"{table}.") for name in arrays)
                 },
-                left_out=about.left_out,
             )
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
@@ -192,22 +139,15 @@ class _About(Document):
     left_out: tuple[str, ...] = ()
 
 
-def empty(table: str) -> Columns:
-    """Columns of a table without rows."""
-    dtypes = {_TEXT: np.str_, _COUNT: np.int64, _SECONDS: np.float32}
-    return {name: np.array([], dtypes[kind]) for name, kind in COLUMNS[table].items()}
-
-
-def _column(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    if name not in arrays:
-        raise ValueError(f"{name} is missing")
-    return arrays[name]
+def columns_of(table: str, rows: Sequence[Mapping[str, object]]) -> Columns:
+    """Columns of a table from rows that have a value for each."""
+    return {name: np.array([row[name] for row in rows], _DTYPES[kind]) for name, kind in COLUMNS[table].items()}
 
 
 def _check(table: str, columns: Columns, kinds: Mapping[str, str]) -> None:
+    if missing := [name for name in kinds if name not in columns]:
+        raise ValueError(f"{table}.{missing[0]} is missing")
     for name, kind in kinds.items():
-        if name not in columns:
-            raise ValueError(f"{table}.{name} is missing")
         column, length = columns[name], len(columns["latency_s"])
         if column.dtype.kind not in _KINDS[kind] or column.shape != (length,):
             raise ValueError(

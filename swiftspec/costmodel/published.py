@@ -7,7 +7,7 @@ take as long as its memory and links imply.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -113,11 +113,8 @@ class SwiftSpecKernels:
         seconds["lm_head"] = _head_s(spec, degree, self.device)
         # QKV is in none of the tables: it costs as much per byte as the kernel for gate and up.
         known = {"qkv": Provenance.COMPOSED, "lm_head": Provenance.ROOFLINE}
-        return tuple(
-            Part(name=name, seconds=value, provenance=_known(known.get(name, Provenance.INTERPOLATED), self.device))
-            for name, value in seconds.items()
-            if value
-        )
+        parts = ((name, value, known.get(name, Provenance.INTERPOLATED)) for name, value in seconds.items())
+        return _parts_on(self.device, parts)
 
     def kernel_s(
         self, operation: str, spec: ModelSpec, degree: int, *, rows: int = _TILE_ROWS, context: int = 0
@@ -167,11 +164,7 @@ class StandardInt4Kernels:
             ("all_reduce", amounts["waits"] * cost["waits"], Provenance.INTERPOLATED),
             ("lm_head", _head_s(spec, degree, self.device), Provenance.ROOFLINE),
         ]
-        return tuple(
-            Part(name=name, seconds=seconds, provenance=_known(provenance, self.device))
-            for name, seconds, provenance in parts
-            if seconds
-        )
+        return _parts_on(self.device, parts)
 
     def _of_other_runtime_s(self, spec: ModelSpec, degree: int, *, rows: int, context: int) -> float:
         """Seconds that a layer takes longer in the ablation's runtime: less than none."""
@@ -196,11 +189,12 @@ def standard_observations() -> list[Observation]:
     return [
         Observation(
             name=f"{model} on {degree} devices, {table['rows']} rows",
-            amounts=_standard_amounts(known_model(model).spec, degree),
+            amounts=_standard_amounts(spec, degree),
             seconds=milliseconds * 1e-3,
-            fixed_s=_head_s(known_model(model).spec, degree, _MEASURED_ON),
+            fixed_s=_head_s(spec, degree, _MEASURED_ON),
         )
         for model, forwards in table["milliseconds"].items()
+        for spec in [known_model(model).spec]
         for degree, milliseconds in zip(table["degrees"], forwards, strict=True)
     ]
 
@@ -212,17 +206,11 @@ def kernel_observations() -> list[Observation]:
     return [
         Observation(
             name=f"{operation}{f' after {context}' if context else ''}, {model} on {degree}",
-            amounts=_amounts(
-                operation,
-                known_model(model).spec,
-                degree,
-                rows=tables["rows"],
-                context=context,
-                device=_MEASURED_ON,
-            ),
+            amounts=_amounts(operation, spec, degree, rows=tables["rows"], context=context, device=_MEASURED_ON),
             seconds=microseconds * 1e-6,
         )
         for model, degree, *row in tables["microseconds"]
+        for spec in [known_model(model).spec]
         for (operation, context), microseconds in zip(columns, row, strict=True)
     ]
 
@@ -253,10 +241,14 @@ def _standard_amounts(spec: ModelSpec, degree: int) -> dict[str, float]:
     }
 
 
-def _known(provenance: Provenance, device: DeviceSpec) -> Provenance:
-    """Provenance on a device: H800 measurements hold for the same memory; else they are a roofline on bytes."""
+def _parts_on(device: DeviceSpec, parts: Iterable[tuple[str, float, Provenance]]) -> tuple[Part, ...]:
+    """Parts by name, seconds and provenance, which holds for H800's memory; else it is a roofline on bytes."""
     same = device.memory_bandwidth_Bps == _MEASURED_ON.memory_bandwidth_Bps
-    return provenance if same else weakest((provenance, Provenance.ROOFLINE))
+    return tuple(
+        Part(name=name, seconds=seconds, provenance=known if same else weakest((known, Provenance.ROOFLINE)))
+        for name, seconds, known in parts
+        if seconds
+    )
 
 
 def _num_tiles(rows: int) -> int:

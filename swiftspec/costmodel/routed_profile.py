@@ -27,29 +27,20 @@ _LEAST_SIZES = 4  # three costs go through any three sizes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertFit:
-    """Seconds of a verification as three costs, by relative least squares.
+    """Seconds of a verification as three costs, by relative least squares."""
 
-    table: the devices, and whether the draft was busy.
-    seconds: measured medians by rows.
-    fixed_s, expert_s, row_s: of any verification, of reading an expert of all layers, and of computing a row.
-    largest_error: largest share of a measured time by which the fit misses it.
-    largest_error_by_rows: the same without a cost of experts.
-    """
-
-    table: StepTable
-    seconds: Mapping[int, float]
+    table: StepTable  # the devices, and whether the draft was busy
+    seconds: Mapping[int, float]  # measured medians by rows
+    # fixed_s, expert_s, row_s: of any verification, of reading an expert of all layers, and of computing a row
     fixed_s: float
     expert_s: float
     row_s: float
-    largest_error: float
-    largest_error_by_rows: float
+    largest_error: float  # largest share of a measured time by which the fit misses it
+    largest_error_by_rows: float  # the same without a cost of experts
 
 
 def expert_fits(profile: Profile, *, context: int) -> list[ExpertFit]:
-    """A fit for every table of verifications that were measured after a context, for the sizes whose experts are known.
-
-    None of a profile without experts touched.
-    """
+    """A fit for every table of verifications after a context, for the sizes whose experts the profile knows."""
     if profile.experts_touched is None:
         return []
     touched = profile.experts_touched.by_rows()

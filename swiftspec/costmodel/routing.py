@@ -16,14 +16,11 @@ __all__ = ["ASSUMED_ROUTING", "Routing", "independent", "on_fullest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Agreement between the experts of consecutive tokens.
+    """Agreement between the experts of consecutive tokens."""
 
-    correlation: c: 1 if each token's experts are drawn independently, 0 if all rows of a sequence have the same ones.
-    source: one clause about where it is from.
-    """
-
+    # c: 1 if each token's experts are drawn independently, 0 if all rows of a sequence have the same ones
     correlation: float
-    source: str
+    source: str  # one clause about where it is from
     provenance: Provenance = Provenance.ASSUMED
 
     def __post_init__(self) -> None:

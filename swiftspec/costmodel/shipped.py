@@ -4,22 +4,33 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from swiftspec.costmodel.kernel_latency import Kernels, KernelTime
 from swiftspec.costmodel.measured import TableKernels
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import DEVICES, DeviceSpec, named_device
 from swiftspec.files.document import file_sha256
-from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttention
 from swiftspec.timing.latency import Provenance
 
 __all__ = ["ScaledKernels", "described_kernels", "kernels_of", "shipped_tables", "source_of", "tables_of"]
 
 
-class ScaledKernels(Kernels):
-    """Every operation reaches the share of its roofline that it reaches on the tables' device.
+def _scaled(operation: str) -> Callable[..., KernelTime]:
+    """An operation of `Kernels`, as `ScaledKernels` has it."""
 
-    Only collectives are as measured, over the own links.
+    def scaled(self: "ScaledKernels", *part: Any, **sizes: Any) -> KernelTime:
+        before_s, after_s, measured_s = (
+            getattr(kernels, operation)(*part, **sizes).seconds
+            for kernels in (self._before, self._after, self._measured)
+        )
+        return KernelTime(measured_s * (after_s / before_s), Provenance.ROOFLINE)
+
+    return scaled
+
+
+class ScaledKernels(Kernels):
+    """Every operation reaches its roofline's share as on the tables' device; only collectives are as measured.
 
     device: the device without tables. experts: as of `TableKernels`.
     """
@@ -31,60 +42,26 @@ class ScaledKernels(Kernels):
         self._measured = TableKernels(tables, framework=framework, device=linked, experts=experts)
         self._before, self._after = Kernels(known), Kernels(device)
 
-    def gemm(self, *, rows: int, n: int, k: int, quant: str) -> KernelTime:
-        return self._scaled(lambda kernels: kernels.gemm(rows=rows, n=n, k=k, quant=quant))
-
-    def attention(
-        self, *, rows: int, context: int, sequences: int, heads: int, kv_heads: int, head_dim: int, kv_dtype: str
-    ) -> KernelTime:
-        return self._scaled(
-            lambda kernels: kernels.attention(
-                rows=rows,
-                context=context,
-                sequences=sequences,
-                heads=heads,
-                kv_heads=kv_heads,
-                head_dim=head_dim,
-                kv_dtype=kv_dtype,
-            )
-        )
+    gemm = _scaled("gemm")
+    attention = _scaled("attention")
+    elementwise = _scaled("elementwise")
+    experts = _scaled("experts")
+    latent_attention = _scaled("latent_attention")
+    linear_attention = _scaled("linear_attention")
 
     def collectives(self, degree: int) -> tuple[str, ...]:
         return self._measured.collectives(degree)
 
-    def all_reduce(self, *, num_bytes: int, degree: int, implementation: str) -> KernelTime:
-        return self._measured.all_reduce(num_bytes=num_bytes, degree=degree, implementation=implementation)
+    def all_reduce(self, **exchange: Any) -> KernelTime:
+        return self._measured.all_reduce(**exchange)
 
-    def all_gather(self, *, num_bytes: int, degree: int) -> KernelTime:
-        return self._measured.all_gather(num_bytes=num_bytes, degree=degree)
-
-    def elementwise(self, *, num_bytes: float) -> KernelTime:
-        return self._scaled(lambda kernels: kernels.elementwise(num_bytes=num_bytes))
-
-    def experts(self, part: Experts, *, rows: int, touched: float, hidden_size: int, quant: str) -> KernelTime:
-        return self._scaled(
-            lambda kernels: kernels.experts(part, rows=rows, touched=touched, hidden_size=hidden_size, quant=quant)
-        )
-
-    def latent_attention(
-        self, part: LatentAttention, *, rows: int, context: int, sequences: int, kv_dtype: str = "bf16"
-    ) -> KernelTime:
-        return self._scaled(
-            lambda kernels: kernels.latent_attention(
-                part, rows=rows, context=context, sequences=sequences, kv_dtype=kv_dtype
-            )
-        )
-
-    def linear_attention(self, part: LinearAttention, *, rows: int, sequences: int) -> KernelTime:
-        return self._scaled(lambda kernels: kernels.linear_attention(part, rows=rows, sequences=sequences))
-
-    def _scaled(self, operation: Callable[[Kernels], KernelTime]) -> KernelTime:
-        slower = operation(self._after).seconds / operation(self._before).seconds
-        return KernelTime(operation(self._measured).seconds * slower, Provenance.ROOFLINE)
+    def all_gather(self, **exchange: Any) -> KernelTime:
+        return self._measured.all_gather(**exchange)
 
 
 _PROFILES = Path(__file__).parents[1] / "profiles"
 _USUAL = "vllm"
+_loaded = cache(OpTables.load)
 
 
 def shipped_tables(device: str) -> Path | None:
@@ -94,10 +71,7 @@ def shipped_tables(device: str) -> Path | None:
 
 
 def tables_of(device: str, path: Path | None = None) -> OpTables | None:
-    """Op tables from a file, or the packaged ones; None if there are none.
-
-    ValueError: for an unregistered device, or a file of another device.
-    """
+    """Op tables from a file, or the packaged ones; None if there are none. ValueError for a file of another device."""
     named_device(device)
     found = path or shipped_tables(device)
     if found is None:
@@ -146,8 +120,3 @@ def source_of(device: str, path: Path | None = None) -> str:
 
 def _stands_on(device: str) -> str:
     return DEVICES[device].op_tables if device in DEVICES else ""
-
-
-@cache
-def _loaded(path: Path) -> OpTables:
-    return OpTables.load(path)

@@ -152,7 +152,7 @@ class SparseForwardOps(ForwardOps):
         saves little; engines gather by default (vLLM: all2all backend allgather_reducescatter). No table has a
         reduce-scatter: as many bytes are on the wire as in the gather.
         """
-        ranks, rows, _ = self.together
+        ranks, rows, _ = self.group
         if ranks > 1:
             num_bytes = rows * self.spec.hidden_size * BF16_BYTES
             gather = self.kernels.all_gather(num_bytes=num_bytes, degree=ranks)
@@ -164,7 +164,7 @@ class SparseForwardOps(ForwardOps):
 
         Tables of whole experts are of the device with the most rows.
         """
-        _, rows, sequences = self.together
+        _, rows, sequences = self.group
         sequences = sequences if rows / sequences <= _MOST_CORRELATED else rows
         touched = self.routing.touched(
             rows, sequences=sequences, num_experts=part.num_experts, num_active=part.num_active

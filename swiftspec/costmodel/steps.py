@@ -1,7 +1,5 @@
 """Steps of any size on a group of devices, composed of the op tables: prompts' chunks beside requests that decode."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -23,27 +21,20 @@ _CHUNK, _BEFORE = 64, 512  # tokens to which a chunk and what it follows are rou
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """Work of one step.
+    """Work of one step."""
 
-    sequences: requests that decode.
-    rows_each: rows of each of them: 1, or 1 + K where K draft tokens are verified.
-    cache_tokens: tokens in the caches of all of them together.
-    chunks: sequence of (int, int). Tokens that are read of each prompt, and those of it that were read before.
-    sampled: rows that get logits.
-    """
-
-    sequences: int = 0
-    rows_each: int = 1
-    cache_tokens: int = 0
-    chunks: Sequence[tuple[int, int]] = ()
-    sampled: int = 0
+    sequences: int = 0  # requests that decode
+    rows_each: int = 1  # rows of each of them: 1, or 1 + K where K draft tokens are verified
+    cache_tokens: int = 0  # tokens in the caches of all of them together
+    chunks: Sequence[tuple[int, int]] = ()  # tokens that are read of each prompt, and those of it that were read before
+    sampled: int = 0  # rows that get logits
 
     @property
     def rows(self) -> int:
         """Rows of all sequences and prompts."""
         return self.sequences * self.rows_each + sum(tokens for tokens, _ in self.chunks)
 
-    def of_fullest(self, ranks: int) -> StepWork:
+    def of_fullest(self, ranks: int) -> "StepWork":
         """The work of the fullest of so many ranks: requests are spread evenly, prompts go to whoever reads least."""
         if ranks == 1:
             return self
@@ -66,21 +57,15 @@ class ComposedSteps:
 
     Rows are composed at single sizes up to 8, then at multiples of 8, and from 512 at multiples of 64; caches at powers
     of the square root of 2, with a straight line between them, on which attention lies.
-
-    quant: format of the weights.
-    degree: devices of the group.
-    kv_dtype: bf16 or fp8.
-    collective: the engine's own all-reduce; the fastest known one if not given.
-    products: of a head, beside those of its layers.
     """
 
     spec: ModelSpec
     kernels: Kernels
-    quant: str
-    degree: int
-    kv_dtype: str = "bf16"
-    collective: str | None = None
-    products: Sequence[Product] = field(default_factory=tuple)
+    quant: str  # format of the weights
+    degree: int  # devices of the group
+    kv_dtype: str = "bf16"  # bf16 or fp8
+    collective: str | None = None  # the engine's own all-reduce; the fastest known one if not given
+    products: Sequence[Product] = field(default_factory=tuple)  # of a head, beside those of its layers
 
     def __post_init__(self) -> None:
         self._ranks = self.spec.attention_ranks
@@ -97,8 +82,7 @@ class ComposedSteps:
             products=self.products,
         )
         self._linear = cache(self._linear_s)
-        self._reading = cache(self._reading_s)
-        self._chunk = cache(self._chunk_s)
+        self._attending = cache(self._attending_s)
 
     def seconds(self, work: StepWork) -> float:
         """Seconds of a step; 0 if it has nothing to compute. Ranks wait for the one with most work."""
@@ -113,15 +97,16 @@ class ComposedSteps:
         if fullest.sequences:
             total += self.reading_s(fullest.sequences, fullest.cache_tokens / fullest.sequences, work.rows_each)
         for tokens, before in fullest.chunks:
-            total += self._chunk(_up(tokens, _CHUNK), _up(before, _BEFORE))
+            total += self._attending(_up(tokens, _CHUNK), _up(before, _BEFORE), 1)
         return total
 
     def reading_s(self, sequences: int, mean_context: float, rows_each: int = 1) -> float:
         """Attention of sequences that decode, over caches of this mean length."""
         padded = composed_rows(sequences)
+        of_all = padded * self._ranks  # of which each rank reads as many
         octave = floor(2 * log2(max(1.0, mean_context))) / 2
         below, above = int(2**octave), ceil(2 ** (octave + 0.5))
-        least, most = self._reading(padded, below, rows_each), self._reading(padded, above, rows_each)
+        least, most = (self._attending(of_all * rows_each, context, of_all) for context in (below, above))
         # Those that pad a batch read nothing.
         return (least + (most - least) * (mean_context - below) / (above - below)) * sequences / padded
 
@@ -129,13 +114,8 @@ class ComposedSteps:
         parts = self._parts(rows=rows, context=0, sequences=min(rows, sequences), answers=answers, of_rank=of_rank)
         return sum(part.seconds for part in parts if part.name not in _OF_SEQUENCES)
 
-    def _reading_s(self, sequences: int, context: int, rows_each: int) -> float:
-        sequences *= self._ranks  # of which each rank reads as many
-        parts = self._parts(rows=sequences * rows_each, context=context, sequences=sequences, answers=1)
-        return sum(part.seconds for part in parts if part.name in _OF_SEQUENCES)
-
-    def _chunk_s(self, tokens: int, before: int) -> float:
-        parts = self._parts(rows=tokens, context=before, sequences=1, answers=1)
+    def _attending_s(self, rows: int, context: int, sequences: int) -> float:
+        parts = self._parts(rows=rows, context=context, sequences=sequences, answers=1)
         return sum(part.seconds for part in parts if part.name in _OF_SEQUENCES)
 
 

@@ -17,34 +17,24 @@ _MiB = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
-    """One accelerator.
-
-    memory_bytes: as the driver reports it (`nvidia-smi`): up to 7 % more than the decimal gigabytes that a device is
-        sold by. A process can allocate 0.4 to 1.3 % less, which is covered by the share that a plan leaves free.
-    peak_flops: FLOP/s (or integer operations/s) of dense matrix products, by dtype.
-    link_bandwidth_Bps: to its peers in a node, all links together, one direction.
-    devices_per_node: in the usual node.
-    source: of all but the memory's size.
-    memory_source: a public output of `nvidia-smi` on such a device.
-    op_tables: device whose op tables it stands on, scaled to its own bandwidth and compute; empty for one with its own,
-        or with rooflines only.
-    engines: those that run on it; empty if all do.
-    cores: of a CPU, all of a machine together; 0 of an accelerator.
-    aliases: shorter names that mean this one of several, such as `h100`.
-    """
+    """One accelerator."""
 
     name: str
+    # As the driver reports it (`nvidia-smi`): up to 7 % more than the decimal gigabytes that a device is sold by. A
+    # process can allocate 0.4 to 1.3 % less, which is covered by the share that a plan leaves free.
     memory_bytes: int
     memory_bandwidth_Bps: float
-    peak_flops: Mapping[str, float]
-    link_bandwidth_Bps: float
-    devices_per_node: int
-    source: str
-    memory_source: str
+    peak_flops: Mapping[str, float]  # FLOP/s (or integer operations/s) of dense matrix products, by dtype
+    link_bandwidth_Bps: float  # to its peers in a node, all links together, one direction
+    devices_per_node: int  # in the usual node
+    source: str  # of all but the memory's size
+    memory_source: str  # a public output of `nvidia-smi` on such a device
+    # Device whose op tables it stands on, scaled to its own bandwidth and compute; empty for one with its own, or with
+    # rooflines only
     op_tables: str = ""
-    engines: tuple[str, ...] = ()
-    cores: int = 0
-    aliases: tuple[str, ...] = ()
+    engines: tuple[str, ...] = ()  # those that run on it; empty if all do
+    cores: int = 0  # of a CPU, all of a machine together; 0 of an accelerator
+    aliases: tuple[str, ...] = ()  # shorter names that mean this one of several, such as `h100`
 
     def is_as_fast_as(self, other: "DeviceSpec") -> bool:
         """Whether it computes and reads as fast, whatever its links."""
@@ -57,12 +47,10 @@ class ClusterSpec:
 
     A forward is divided within a node. Between nodes roles send only token ids, so the bandwidth there does not matter;
     roles that exchange hidden states are in one node.
-
-    num_devices: in total; nodes are filled one after another.
     """
 
     device: DeviceSpec
-    num_devices: int
+    num_devices: int  # in total; nodes are filled one after another
 
     def __post_init__(self) -> None:
         if self.num_devices < 1:
@@ -109,10 +97,7 @@ def named_device(name: str) -> DeviceSpec:
 
 
 def registered_device(name: str, *, field: str = "device") -> str:
-    """Registered name of a device from an informal one, such as `h100`.
-
-    ValueError: with the closest names if there is none, or the choices if there are several.
-    """
+    """Registered name for an informal one, as `h100`. ValueError with the closest names, or those that it may mean."""
     found = resolve(field, name, {known: device.aliases for known, device in DEVICES.items()})
     if found is None:
         if _WITHOUT_BF16 & set(re.split(r"[^a-z0-9]", name.lower())):

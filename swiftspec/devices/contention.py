@@ -21,15 +21,11 @@ _PARENT, _TIMES = 1, slice(11, 15)  # of /proc/PID/stat after the name: parent; 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTimes:
-    """Seconds of CPU time since boot, over the cores that this process may use.
+    """Seconds of CPU time since boot, over the cores that this process may use."""
 
-    wall_s: of the clock, from any origin. used_s: by all processes, and by other guests of the same host. own_s: by
-    this process and its descendants, including those that have ended.
-    """
-
-    wall_s: float
-    used_s: float
-    own_s: float
+    wall_s: float  # of the clock, from any origin
+    used_s: float  # by all processes, and by other guests of the same host
+    own_s: float  # by this process and its descendants, including those that have ended
 
 
 @dataclass(slots=True)

@@ -3,15 +3,13 @@
 `tools/fit_engines.py` writes constants.json, and with it sets that were fitted without each model and each source.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 __all__ = ["Constants", "Fitted", "constants_of", "fitted_sets"]
 
@@ -21,40 +19,31 @@ _MEDIANS: Final = "swiftspec"  # which no public load has measured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """What an engine adds to its kernels, in seconds.
+    """What an engine adds to its kernels, in seconds."""
 
-    layer_s: of every layer of a forward: gaps between its kernels, and host's work that does not run beside them.
-    sparse_layer_s: of every layer with experts, in addition; negative where the tables' experts were timed with more
-        around them.
-    fp8_layer_s: of every layer with weights in fp8, in addition: its inputs are quantised by kernels that no table has.
-    draft_layer_s: the same of every layer of a draft's forward, which is launched inside a step.
-    round_s: of every step that drafts and verifies, in addition: comparing, and preparing both models' inputs.
-    launch_s: least time of a layer in a step that is no recorded graph: its kernels are launched one by one.
-    request_s: from a request to the engine's queue and from its first token to the client: HTTP and process borders.
-    prompt_token_s: of every prompt token on the same way: reading, tokenising.
-    token_s: of every token that a step writes, until its client has it: a step's tokens go out one after the other.
-    spread, ttft_spread: standard deviations of the relative error of a predicted latency, and of one until the first
-        token, on models that were not fitted.
-    gain_spread: the same of a gain over plain decoding by a draft whose acceptance is known, of sources that were not
-        fitted.
-    step_s: of every step, where a user has measured it: then no layer adds anything.
-    """
-
+    # Of every layer of a forward: gaps between its kernels, and host's work that does not run beside them
     layer_s: float
+    # Of every layer with experts, in addition; negative where the tables' experts were timed with more around them
     sparse_layer_s: float
+    # Of every layer with weights in fp8, in addition: its inputs are quantised by kernels that no table has
     fp8_layer_s: float
-    draft_layer_s: float
-    round_s: float
-    launch_s: float
+    draft_layer_s: float  # the same of every layer of a draft's forward, which is launched inside a step
+    round_s: float  # of every step that drafts and verifies, in addition: comparing, and preparing both models' inputs
+    launch_s: float  # least time of a layer in a step that is no recorded graph: its kernels are launched one by one
+    # From a request to the engine's queue and from its first token to the client: HTTP and process borders
     request_s: float
-    prompt_token_s: float
+    prompt_token_s: float  # of every prompt token on the same way: reading, tokenising
+    # Of every token that a step writes, until its client has it: a step's tokens go out one after the other
     token_s: float
+    # spread, ttft_spread: standard deviations of the relative error of a predicted latency, and of one until the first
+    # token, on models that were not fitted
     spread: float
     ttft_spread: float
+    # The same of a gain over plain decoding by a draft whose acceptance is known, of sources that were not fitted
     gain_spread: float
-    step_s: float = 0.0
+    step_s: float = 0.0  # of every step, where a user has measured it: then no layer adds anything
 
-    def with_host(self, step_s: float) -> Constants:
+    def with_host(self, step_s: float) -> "Constants":
         """The same with a user's own host time of a step."""
         return replace(self, step_s=step_s, layer_s=0.0, sparse_layer_s=0.0, fp8_layer_s=0.0)
 
@@ -78,7 +67,18 @@ def fitted_sets(left_out: str | None = None) -> Mapping[str, tuple[Fitted, ...]]
     rounds = content["rounds"].get(left_out, content["rounds"]["all"])
     found: dict[str, list[Fitted]] = {}
     for entry in chosen:
-        found.setdefault(entry["engine"], []).append(_fitted(entry, rounds))
+        constants = entry["constants"] | {
+            "round_s": rounds["round_s"][entry["engine"]],
+            "gain_spread": rounds["gain_spread"],
+        }
+        fitted = Fitted(
+            engine=entry["engine"],
+            since=tuple(entry["since"]),
+            constants=Constants(**constants),
+            fitted_on=entry["fitted_on"],
+            assumed=tuple(entry["assumed"]),
+        )
+        found.setdefault(fitted.engine, []).append(fitted)
     return MappingProxyType({name: tuple(sorted(sets, key=lambda one: one.since)) for name, sets in found.items()})
 
 
@@ -90,15 +90,3 @@ def constants_of(engine: str, release: tuple[int, ...], *, left_out: str | None 
     every = fitted_sets(left_out)
     sets = every.get(engine, every[_MEDIANS])
     return next((one for one in reversed(sets) if one.since <= release), sets[0]).constants
-
-
-def _fitted(entry: Mapping[str, Any], rounds: Mapping[str, Any]) -> Fitted:
-    return Fitted(
-        engine=entry["engine"],
-        since=tuple(entry["since"]),
-        constants=Constants(
-            **entry["constants"], round_s=rounds["round_s"][entry["engine"]], gain_spread=rounds["gain_spread"]
-        ),
-        fitted_on=entry["fitted_on"],
-        assumed=tuple(entry["assumed"]),
-    )

@@ -1,7 +1,5 @@
 """Description of an engine that serves: everything about it that a prediction, a plan or an export reads."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +22,7 @@ _GIB: Final = 2**30
 # vLLM's default (gpu_memory_utilization; 0.9 before it counted captured graphs, as is done here). The rest is for the
 # driver's context, collectives' buffers and fragments, none of which is measured here.
 USABLE_SHARE: Final = 0.92
+_LEAST: Final = {"step_tokens": 1, "requests": 1, "prefix_block": 0, "captured_tokens": 0, "prompt_wait": 0}
 _KV_DTYPES: Final[Mapping[Literal["", "bf16", "fp8"], tuple[str, ...]]] = {
     "": ("auto",),
     "bf16": ("bf16", "bfloat16"),
@@ -33,124 +32,83 @@ _KV_DTYPES: Final[Mapping[Literal["", "bf16", "fp8"], tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLimits:
-    """Limits under which an engine forms its steps.
+    """Limits under which an engine forms its steps."""
 
-    step_tokens: tokens of a step: prompts and decoded ones have one budget.
-    requests: requests that run at once.
-    prefix_block: tokens of a block of the prefix cache; 0 without one.
-    runs_ahead: whether the next step is formed while one runs. A request that arrives meanwhile joins the one after.
-    captured_tokens: largest step that runs as a recorded graph; larger ones are launched kernel by kernel. 0: none
-        does.
-    prompt_wait: steps that prompts wait, at most, until there is one for every rank of attention in data parallel.
-    kv_dtype: format of keys and values, bf16 or fp8; the engine's own choice if empty.
-    memory_share: share of a device's memory that weights, cache and workspace may take.
-    """
-
-    step_tokens: int
-    requests: int
-    prefix_block: int = 16
+    step_tokens: int  # tokens of a step: prompts and decoded ones have one budget
+    requests: int  # requests that run at once
+    prefix_block: int = 16  # tokens of a block of the prefix cache; 0 without one
+    # Whether the next step is formed while one runs. A request that arrives meanwhile joins the one after.
     runs_ahead: bool = True
-    captured_tokens: int = 512
+    captured_tokens: int = 512  # largest step that runs as a recorded graph; larger ones are launched kernel by kernel
+    # Steps that prompts wait, at most, until there is one for every rank of attention in data parallel
     prompt_wait: int = 0
+    # Format of keys and values, bf16 or fp8; the engine's own choice if empty
     kv_dtype: Literal["", "bf16", "fp8"] = ""
-    memory_share: float = USABLE_SHARE
+    memory_share: float = USABLE_SHARE  # share of a device's memory that weights, cache and workspace may take
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("step_tokens", 1),
-            ("requests", 1),
-            ("prefix_block", 0),
-            ("captured_tokens", 0),
-            ("prompt_wait", 0),
-        ):
+        for name, least in _LEAST.items():
             if (value := getattr(self, name)) < least:
                 raise ValueError(f"{name} is {value}; expected at least {least}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """An engine at one release.
+    """An engine at one release."""
 
-    name, full_name: as in `--engine`, and in sentences.
-    release: the release that is meant; the one described here if the user names none.
-    published: day on which releases came out, `YYYY-MM-DD`, oldest first: enough of them to tell which one a date
-        means.
-    op_tables: library of the op tables that its forwards are composed of; None for the usual one.
-    large_limits: on devices of at least `large_bytes` of memory other than those of `never_large`.
-    small_limits: on all others; the same if None.
-    cpu_limits: on CPUs, if it runs there.
-    words: the engine's own names of the limits that a user can set, and the fields of `StepLimits`; or `prefix_cache`,
-        `no_prefix_cache` and `runs_step_by_step` of flags that switch one.
-    blocks_given_up: blocks of a matched prefix that are read again for a draft that needs the target's hidden states of
-        its text.
-    covers_requests: whether it refuses more requests at once than tokens in a step.
-    ahead_since: first release that forms the next step while one runs; never if None.
-    late_s: seconds that a step takes longer if it is formed after the one before: scheduling, sampling and launches,
-        which run beside the device otherwise. 0 where that is not known.
-    late_round_s: the same of a step that drafts and verifies.
-    graphs_prompts: whether steps with prompts are recorded graphs, too, up to the same size.
-    fp8_cache: weight formats with which keys and values are in fp8; `DEVICE:FORMAT` of one device.
-    collective: its all-reduce in the op tables.
-    kernels: words for kernels and host time of its forwards, where these are not its own.
-    own_experts: library whose kernels it has for routed experts, by `DEVICE:FORMAT`, where it is another one.
-    fitted_as: engine whose fitted constants it has; its own if empty.
-    host_s: the user's own host time of a step in seconds, in place of what was fitted for layers.
-    effects_s: host seconds around the effects of a round, by phase; empty where they run beside the device.
-    host_share: share of one request's host time that each further request of a step adds, where it was not measured.
-    divides_heads: whether it divides a model only by a number that divides its heads and neurons.
-    leaves_draft_whole: whether it can divide the target and not the draft, which is divided alike otherwise.
-    attention_dp: `whole` if it has attention in data parallel, whole on each device; `divided` if a rank may have
-        several devices, too; empty if it has none.
-    whole_experts: whether it can put whole experts on each device.
-    limits_of_all_ranks: whether its limits are those of all ranks of attention in data parallel together; else they are
-        of each.
-    eagle2_trees: whether it verifies trees of EAGLE-2's shapes; it verifies chains only otherwise.
-    tree_remark: what to know of its trees, a sentence.
-    methods: its methods of drafting.
-    schedule: draft tokens by batch size; it drafts always as many if None.
-    imitation: imitated acceptance, if it has that.
-    command: the command that starts it; None where a plan itself does.
-    source: where these facts are from.
-    """
-
+    # name, full_name: as in `--engine`, and in sentences
     name: str
     full_name: str
-    release: Release
+    release: Release  # the release that is meant; the one described here if the user names none
+    # Day on which releases came out, `YYYY-MM-DD`, oldest first: enough of them to tell which one a date means
     published: Mapping[str, str] = field(default_factory=dict)
     rule: StepRule
-    op_tables: str | None
-    large_limits: StepLimits
-    small_limits: StepLimits | None = None
-    cpu_limits: StepLimits | None = None
+    op_tables: str | None  # library of the op tables that its forwards are composed of; None for the usual one
+    large_limits: StepLimits  # on devices of at least `large_bytes` of memory other than those of `never_large`
+    small_limits: StepLimits | None = None  # on all others; the same if None
+    cpu_limits: StepLimits | None = None  # on CPUs, if it runs there
     large_bytes: int = 70 * _GIB
     never_large: frozenset[str] = frozenset({"a100-sxm", "a100-pcie-80gb"})
+    # The engine's own names of the limits that a user can set, and the fields of `StepLimits`; or `prefix_cache`,
+    # `no_prefix_cache` and `runs_step_by_step` of flags that switch one
     words: Mapping[str, str] = field(default_factory=dict)
+    # Blocks of a matched prefix that are read again for a draft that needs the target's hidden states of its text
     blocks_given_up: int = 0
-    covers_requests: bool = False
-    ahead_since: Release | None = None
+    covers_requests: bool = False  # whether it refuses more requests at once than tokens in a step
+    ahead_since: Release | None = None  # first release that forms the next step while one runs; never if None
+    # Seconds that a step takes longer if it is formed after the one before: scheduling, sampling and launches, which
+    # run beside the device otherwise. 0 where that is not known.
     late_s: float = 0.0
-    late_round_s: float = 0.0
-    graphs_prompts: bool = False
+    late_round_s: float = 0.0  # the same of a step that drafts and verifies
+    graphs_prompts: bool = False  # whether steps with prompts are recorded graphs, too, up to the same size
+    # Weight formats with which keys and values are in fp8; `DEVICE:FORMAT` of one device
     fp8_cache: frozenset[str] = frozenset()
-    collective: str | None = None
-    kernels: str = ""
+    collective: str | None = None  # its all-reduce in the op tables
+    kernels: str = ""  # words for kernels and host time of its forwards, where these are not its own
+    # Library whose kernels it has for routed experts, by `DEVICE:FORMAT`, where it is another one
     own_experts: Mapping[str, str] = field(default_factory=dict)
-    fitted_as: str = ""
-    host_s: float | None = None
+    fitted_as: str = ""  # engine whose fitted constants it has; its own if empty
+    host_s: float | None = None  # the user's own host time of a step in seconds, in place of what was fitted for layers
+    # Host seconds around the effects of a round, by phase; empty where they run beside the device
     effects_s: Mapping[str, float] = field(default_factory=dict)
+    # Share of one request's host time that each further request of a step adds, where it was not measured
     host_share: float = 0.0
-    divides_heads: bool = True
+    divides_heads: bool = True  # whether it divides a model only by a number that divides its heads and neurons
+    # Whether it can divide the target and not the draft, which is divided alike otherwise
     leaves_draft_whole: bool = False
+    # `whole` if it has attention in data parallel, whole on each device; `divided` if a rank may have several devices,
+    # too; empty if it has none
     attention_dp: Literal["", "whole", "divided"] = ""
-    whole_experts: bool = True
+    whole_experts: bool = True  # whether it can put whole experts on each device
+    # Whether its limits are those of all ranks of attention in data parallel together; else they are of each
     limits_of_all_ranks: bool = False
-    eagle2_trees: bool = False
-    tree_remark: str = ""
-    methods: Mapping[Method, MethodWords] = field(default_factory=dict)
-    schedule: ScheduleWords | None = None
-    imitation: ImitationWords | None = None
-    command: CommandWords | None = None
-    source: str = ""
+    eagle2_trees: bool = False  # whether it verifies trees of EAGLE-2's shapes; it verifies chains only otherwise
+    tree_remark: str = ""  # what to know of its trees, a sentence
+    methods: Mapping[Method, MethodWords] = field(default_factory=dict)  # its methods of drafting
+    schedule: ScheduleWords | None = None  # draft tokens by batch size; it drafts always as many if None
+    imitation: ImitationWords | None = None  # imitated acceptance, if it has that
+    command: CommandWords | None = None  # the command that starts it; None where a plan itself does
+    source: str = ""  # where these facts are from
 
     @property
     def release_name(self) -> str:
@@ -162,11 +120,14 @@ class Engine:
         name = f"{self.full_name} {self.release_name}" if self.release else self.full_name
         return name if self.host_s is None else f"{name} (host time of {1e3 * self.host_s:g} ms a step, given)"
 
-    def at(self, release: str) -> Engine:
-        """The same at another release. ValueError if it is none."""
-        return replace(self, release=parse_release(self.name, release))
+    def at(self, release: str) -> "Engine":
+        """The same at another release, as `0.15.1` or `v0.15.1rc2`. ValueError if it is none."""
+        numbers = re.match(r"v?(\d+(?:\.\d+)*)", release.strip())
+        if numbers is None:
+            raise ValueError(f"engine {self.name}@{release} names no release; expected one such as {self.name}@0.15")
+        return replace(self, release=tuple(map(int, numbers[1].split("."))))
 
-    def as_of(self, day: str) -> Engine:
+    def as_of(self, day: str) -> "Engine":
         """The same at the release of a day, `YYYY-MM-DD`, or month; at its oldest one before all that are known."""
         known = [release for release, since in self.published.items() if since[: len(day)] <= day]
         return self.at(known[-1] if known else next(iter(self.published), self.release_name))
@@ -181,10 +142,7 @@ class Engine:
         return self._changed(replace(limits, runs_ahead=self._is_ahead), settings or {})
 
     def limits_here(self, device: str, options: Sequence[str]) -> StepLimits:
-        """Its limits on this machine's `cpu` or `cuda`, with those of its command's options.
-
-        FieldError if it does not run there.
-        """
+        """Limits on this machine's `cpu` or `cuda`, with its command's options. FieldError where it does not run."""
         if device != "cpu":
             limits = replace(self.large_limits, runs_ahead=self._is_ahead)
         elif self.cpu_limits is None:
@@ -286,27 +244,16 @@ class Engine:
         if name == "memory_share":
             return replace(limits, memory_share=_share(word, value))
         number = _number(word, value)
-        if name == "no_prefix_cache":
-            return replace(limits, prefix_block=0) if number else limits
-        if name == "prefix_cache":
-            return limits if number else replace(limits, prefix_block=0)
-        if name == "runs_ahead":
-            return replace(limits, runs_ahead=bool(number))
-        if name == "runs_step_by_step":
-            return replace(limits, runs_ahead=not number)
+        flags: dict[str, dict[str, Any]] = {
+            "no_prefix_cache": {"prefix_block": 0} if number else {},
+            "prefix_cache": {} if number else {"prefix_block": 0},
+            "runs_ahead": {"runs_ahead": bool(number)},
+            "runs_step_by_step": {"runs_ahead": not number},
+        }
         try:
-            changed: dict[str, Any] = {name: number}
-            return replace(limits, **changed)
+            return replace(limits, **flags.get(name, {name: number}))
         except ValueError:
             raise ValueError(f"set {word} is {number}; expected at least 1") from None
-
-
-def parse_release(engine: str, text: str) -> Release:
-    """`0.15.1` or `v0.15.1rc2` as numbers. ValueError if there are none."""
-    found = re.match(r"v?(\d+(?:\.\d+)*)", text.strip())
-    if found is None:
-        raise ValueError(f"engine {engine}@{text} names no release; expected one such as {engine}@0.15")
-    return tuple(int(part) for part in found[1].split("."))
 
 
 def _kv_dtype(word: str, value: str) -> Literal["", "bf16", "fp8"]:

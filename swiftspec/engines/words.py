@@ -115,77 +115,60 @@ class LengthRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodWords:
-    """A method of drafting.
+    """A method of drafting."""
 
-    words: of the speculation. options, settings: what else the server is told, on its command line and in its file of
-    settings. remark: a sentence. ahead_since: first release
-    that forms a step while one runs with this method, too; () for all that do so without a draft, None for none.
-    """
-
-    words: Words
+    words: Words  # of the speculation
+    # options, settings: what else the server is told, on its command line and in its file of settings
     options: Words = field(default_factory=dict)
     settings: Words = field(default_factory=dict)
-    remark: str = ""
+    remark: str = ""  # a sentence
+    # First release that forms a step while one runs with this method, too; () for all that do so without a draft, None
+    # for none
     ahead_since: tuple[int, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleWords:
-    """Draft tokens by batch size.
+    """Draft tokens by batch size."""
 
-    words: of the speculation. write: from the ranges to the value of `Value.SCHEDULE`, or to the text of `file`,
-    whose name is then the value. methods: those that have a schedule. only_others: a sentence about the others.
-    falls: whether more requests never have more draft tokens. remark: a sentence.
-    """
-
-    words: Words
+    words: Words  # of the speculation
+    # From the ranges to the value of `Value.SCHEDULE`, or to the text of `file`, whose name is then the value
     write: Callable[[Sequence[LengthRange]], object]
     file: str = ""
-    methods: frozenset[Method] = frozenset(Method)
-    only_others: str = ""
-    falls: bool = False
-    remark: str = ""
+    methods: frozenset[Method] = frozenset(Method)  # those that have a schedule
+    only_others: str = ""  # a sentence about the others
+    falls: bool = False  # whether more requests never have more draft tokens
+    remark: str = ""  # a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImitationWords:
-    """Imitated acceptance.
+    """Imitated acceptance."""
 
-    words: of the speculation. draft_words: further ones if the draft is a checkpoint, whose weights are not read then.
-    environment: variables. lost: a sentence about acceptance by position, if it is imitated by its mean only.
-    """
-
-    words: Words = field(default_factory=dict)
+    words: Words = field(default_factory=dict)  # of the speculation
+    # Further ones if the draft is a checkpoint, whose weights are not read then
     draft_words: Words = field(default_factory=dict)
-    environment: Words = field(default_factory=dict)
-    lost: str = ""
+    environment: Words = field(default_factory=dict)  # variables
+    lost: str = ""  # a sentence about acceptance by position, if it is imitated by its mean only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandWords:
-    """The command that starts a server.
+    """The command that starts a server."""
 
-    release: that these words are of, `1.4.0rc1`.
-    program: words before the options. module: the same after a Python of the user's own; empty if it is no Python
-    program.
-    cpu_options, cpu_environment: words, and variables unless they are set, that a start on CPUs takes, too.
-    file, settings: name of a YAML file that the options name, and its content.
-    speculation: option whose value is the speculation as JSON, or its key in the file; its words are options if empty.
-    reads: how the names of its files of weights end, if it reads no checkpoints.
-    quantises: whether it converts weights to fp8; otherwise they are as in the checkpoint. fp8_cache: its word for keys
-    and values in fp8. remark: a sentence.
-    """
-
-    release: str
-    program: tuple[object, ...]
-    module: tuple[object, ...] = ()
+    release: str  # that these words are of, `1.4.0rc1`
+    program: tuple[object, ...]  # words before the options
+    module: tuple[object, ...] = ()  # the same after a Python of the user's own; empty if it is no Python program
+    # cpu_options, cpu_environment: words, and variables unless they are set, that a start on CPUs takes, too
     cpu_options: tuple[str, ...] = ()
     cpu_environment: Mapping[str, str] = field(default_factory=dict)
     options: Words
+    # file, settings: name of a YAML file that the options name, and its content
     file: str = ""
     settings: Words = field(default_factory=dict)
+    # Option whose value is the speculation as JSON, or its key in the file; its words are options if empty
     speculation: str = ""
-    reads: str = ""
-    quantises: bool = True
-    fp8_cache: str = "fp8"
-    remark: str = ""
+    reads: str = ""  # how the names of its files of weights end, if it reads no checkpoints
+    quantises: bool = True  # whether it converts weights to fp8; otherwise they are as in the checkpoint
+    fp8_cache: str = "fp8"  # its word for keys and values in fp8
+    remark: str = ""  # a sentence

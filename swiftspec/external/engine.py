@@ -19,17 +19,13 @@ __all__ = ["EngineHere"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHere:
-    """An engine that is started on this machine.
-
-    device: cpu or cuda. python: of the engine's environment; its program is in PATH without. options: of its command,
-    in its own words. start_s: longest start.
-    """
+    """An engine that is started on this machine."""
 
     engine: Engine
-    device: str = "cpu"
-    python: str | None = None
-    options: Sequence[str] = field(default_factory=tuple)
-    start_s: float = 900.0
+    device: str = "cpu"  # cpu or cuda
+    python: str | None = None  # of the engine's environment; its program is in PATH without
+    options: Sequence[str] = field(default_factory=tuple)  # of its command, in its own words
+    start_s: float = 900.0  # longest start
 
     def cores(self, server: RunningServer) -> Set[int]:
         """Cores that a server of it computes on; none where a GPU does."""

@@ -3,8 +3,6 @@
 Linux only. A process that leaves the group, as daemons do, is not of it any more.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

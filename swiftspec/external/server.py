@@ -1,7 +1,5 @@
 """The server of another engine, from its start until nothing of it runs any more."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os
@@ -38,17 +36,13 @@ class ServerError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerCommand:
-    """How a server is started, and where it is found then.
+    """How a server is started, and where it is found then."""
 
-    name: the engine's, as sentences have it. arguments: the program and its arguments. url: http://127.0.0.1:PORT.
-    environment: variables besides those of this process. ready: path that is answered with status 200 once it serves.
-    """
-
-    name: str
-    arguments: Sequence[str]
-    url: str
-    environment: Mapping[str, str]
-    ready: str = "/health"
+    name: str  # the engine's, as sentences have it
+    arguments: Sequence[str]  # the program and its arguments
+    url: str  # http://127.0.0.1:PORT
+    environment: Mapping[str, str]  # variables besides those of this process
+    ready: str = "/health"  # path that is answered with status 200 once it serves
 
     @property
     def address(self) -> tuple[str, int]:
@@ -59,12 +53,11 @@ class ServerCommand:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunningServer:
-    """A server that serves, unless `check` says otherwise. start_s: seconds from its start until it was ready."""
+    """A server that serves, unless `check` says otherwise."""
 
     command: ServerCommand
     group: ProcessGroup
     log: Path
-    start_s: float
 
     @property
     def url(self) -> str:
@@ -106,8 +99,8 @@ def started(
         log.open("wb") as output,
         process_group(command.arguments, environment=environment, output=output, ends_within_s=ends_within_s) as group,
     ):
-        start_s = _wait_until_ready(command, group, log, timeout_s, progress)
-        yield RunningServer(command=command, group=group, log=log, start_s=start_s)
+        _wait_until_ready(command, group, log, timeout_s, progress)
+        yield RunningServer(command=command, group=group, log=log)
 
 
 @contextmanager
@@ -128,15 +121,14 @@ def draft_server(words: Sequence[str], *, log: Path) -> Iterator[Callable[[], No
 
 def _wait_until_ready(
     command: ServerCommand, group: ProcessGroup, log: Path, timeout_s: float, progress: Progress
-) -> float:
-    """Seconds until the server was ready."""
+) -> None:
     begin_s = time.monotonic()
     while (waited_s := time.monotonic() - begin_s) < timeout_s:
         progress(int(waited_s), math.ceil(timeout_s), f"seconds of {command.name}'s start")
         is_ready = _is_ready(command, within_s=min(_ANSWERS_WITHIN_S, timeout_s - waited_s))
         _check(group, f"{command.name} ended before it was ready", log)
         if is_ready:
-            return time.monotonic() - begin_s
+            return
         time.sleep(_ASK_EVERY_S)
     raise ServerError(f"{command.name} is not ready after {timeout_s:g} s; its log is {log}")
 

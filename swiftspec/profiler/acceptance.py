@@ -136,24 +136,20 @@ def _check_room(num_prompts: int, max_new_tokens: int, num_candidates: int, num_
         )
 
 
-class _NotANumberError(Exception):
-    """Logits that are NaN, or so large that their log-probs are NaN."""
-
-
 @contextmanager
 def _blamed(model: ModelRef, prompt_id: str) -> Iterator[None]:
     try:
         yield
-    except _NotANumberError:
+    except FloatingPointError:
         raise ValueError(
             f"{model.model}: its logits are not finite for prompt {prompt_id}; is its checkpoint damaged?"
         ) from None
 
 
 def _numbers(logits: torch.Tensor) -> torch.Tensor:
-    # The largest is NaN if any logit is; if it is infinite, so are the log-probs.
+    # The largest is NaN if any logit is; if it is infinite, the log-probs are NaN.
     if not logits.max().isfinite():
-        raise _NotANumberError
+        raise FloatingPointError
     return logits
 
 
@@ -168,15 +164,27 @@ def _traced(
 ) -> TracedPrompt:
     few = min(_FEW_CANDIDATES, num_candidates)
     text, target, draft = (prompt, output), models[Role.TARGET], models[Role.DRAFT]
-    halfway = _Halfway()
+    chosen: list[torch.Tensor] = []  # experts of both halves, if the target has any
+
+    def halfway(model: Model, rows: Rows) -> torch.Tensor:
+        logits = _logits(model, rows, ForwardKind.FIRST_HALF)
+        _logits(model, rows, ForwardKind.SECOND_HALF)
+        if isinstance(model, ModelRunner) and (routes := model.routes()) is not None:
+            chosen.append(routes)
+        return logits
+
     # First the target, whose cache then holds what a head reads.
     half, _ = _guesses(target, text, halfway, sampler, rows=_TREE_SLOTS, num_candidates=few)
     # A block drafter answers after one token at a time.
     rows = 1 if isinstance(draft, BlockRunner) else _TREE_SLOTS
-    best, ranks = _guesses(draft, text, _exactly, sampler, rows=rows, num_candidates=num_candidates)
+    best, ranks = _guesses(draft, text, _logits, sampler, rows=rows, num_candidates=num_candidates)
     guesses = {Guesser.DRAFT: best, Guesser.EXIT: half}
     if not isinstance(draft, HeadRunner | BlockRunner):
         guesses[Guesser.FUZZY], _ = _guesses(draft, text, _fuzzily, sampler, rows=_FUZZY_ROWS, num_candidates=few)
+    routes = None
+    if spec.experts:
+        of_rows = torch.cat(chosen, dim=1).transpose(0, 1).numpy()  # [rows, layers, k]
+        routes = smallest_routes(of_rows, num_experts=spec.experts.num_experts)
     return TracedPrompt(
         prompt_id=prompt_id,
         prompt_tokens=np.array(prompt, np.int32),
@@ -184,7 +192,7 @@ def _traced(
         guesses=guesses,
         ranks=ranks,
         ended=output[-1] in spec.eos_token_ids,
-        routes=smallest_routes(halfway.routes(), num_experts=spec.experts.num_experts) if spec.experts else None,
+        routes=routes,
     )
 
 
@@ -232,35 +240,12 @@ def _decoded(
     return output
 
 
-def _exactly(model: Model, rows: Rows) -> torch.Tensor:
-    return _logits(model, rows)
-
-
 def _fuzzily(model: Model, rows: Rows) -> torch.Tensor:
     """Fuzzy forward of a draft that is calibrated before these rows; later forwards see exact KV."""
     logits = _logits(model, rows, ForwardKind.LAYER_PARALLEL)
     model.keep(_SEQUENCE, (), 0)
     _logits(model, rows)
     return logits
-
-
-class _Halfway:
-    """Forwards of a target in halves: logits of the first, and the experts that both chose, if it has any."""
-
-    def __init__(self) -> None:
-        self._chosen: list[torch.Tensor] = []
-
-    def __call__(self, model: Model, rows: Rows) -> torch.Tensor:
-        logits = _logits(model, rows, ForwardKind.FIRST_HALF)
-        _logits(model, rows, ForwardKind.SECOND_HALF)
-        if isinstance(model, ModelRunner) and (chosen := model.routes()) is not None:
-            self._chosen.append(chosen)
-        return logits
-
-    def routes(self) -> np.ndarray:
-        """Experts of all rows, [rows, layers, k]."""
-        routes: np.ndarray = torch.cat(self._chosen, dim=1).transpose(0, 1).numpy()
-        return routes
 
 
 def _guesses(

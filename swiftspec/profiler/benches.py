@@ -63,10 +63,7 @@ class Bench:
 
 
 def timeline_of(engine: Launcher, policy: Policy, prompt: tuple[int, ...], *, max_new_tokens: int = 1) -> Timeline:
-    """One run of a measuring program or a policy; the request is named by its prompt's length.
-
-    KeyboardInterrupt if it was cut short.
-    """
+    """One run of a program; the request is named by its prompt's length. KeyboardInterrupt if it was cut short."""
     request = Request(prompt=prompt, max_new_tokens=max_new_tokens)
     generation = engine.generate(policy, request, request_id=str(len(prompt)), sampler=Sampler())
     if generation.interrupted:
@@ -86,29 +83,23 @@ def benches_of(
 ) -> Iterator[Bench]:
     """Groups of every size, and splits; then groups of cores that ranks can divide, as shards and whole.
 
-    A block drafter is in its target's process: there are no splits. ValueError for ranks that are not 1 to
-    `num_devices`, or that would divide a head.
+    Without ranks a group of cores is one process, a group of GPUs one process each. A block drafter is in its target's
+    process: there are no splits. ValueError for ranks that are not 1 to `num_devices`, or that would divide a head.
     """
-    is_together = kind is DraftKind.BLOCK
     if kind.reads_target and ranks > 1:
         raise FieldError("ranks", ranks, "expected 1 with a head, which ranks do not divide")
     if not 1 <= ranks <= num_devices:
         raise FieldError("ranks", ranks, f"expected 1 to {num_devices}, the number of devices")
     undivided = [
-        bench for bench in _undivided(device, num_devices) if not is_together or bench.layout is Layout.COLOCATED
+        Bench(device=device, layout=Layout.COLOCATED, groups={Role.TARGET: tuple(range(count))})
+        for count in range(1, num_devices + 1)
     ]
+    for count in range(1, num_devices if kind is not DraftKind.BLOCK else 1):
+        groups = {Role.TARGET: tuple(range(count)), Role.DRAFT: tuple(range(count, num_devices))}
+        undivided.append(Bench(device=device, layout=Layout.DISAGGREGATED, groups=groups))
     yield from undivided
     for bench in undivided:
         divided = {role: ranks for role, devices in bench.groups.items() if ranks > 1 and not len(devices) % ranks}
         if divided:
             yield replace(bench, ranks=divided, silent=True)
             yield replace(bench, ranks=divided)
-
-
-def _undivided(device: Device, num_devices: int) -> Iterator[Bench]:
-    """Benches without ranks: a group of cores is one process, a group of GPUs one process each."""
-    for count in range(1, num_devices + 1):
-        yield Bench(device=device, layout=Layout.COLOCATED, groups={Role.TARGET: tuple(range(count))})
-    for count in range(1, num_devices):
-        groups = {Role.TARGET: tuple(range(count)), Role.DRAFT: tuple(range(count, num_devices))}
-        yield Bench(device=device, layout=Layout.DISAGGREGATED, groups=groups)

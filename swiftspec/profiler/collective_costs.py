@@ -5,8 +5,6 @@ imitated, with products of a shard's sizes and the TP group's own collectives be
 and without collectives, started in step and by a step command. The differences are the costs.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import time
@@ -42,15 +40,12 @@ _NOTE = bytes(200)
 
 
 class Samples(NamedTuple):
-    """Seconds at one number of rows.
+    """Seconds at one number of rows."""
 
-    sums: of one all-reduce, the mean over those of a forward; in_a_row: the same with nothing between them.
-    """
-
-    sums: list[float]
+    sums: list[float]  # of one all-reduce, the mean over those of a forward
     gathers: list[float]
     notes: list[float]
-    in_a_row: list[float]
+    in_a_row: list[float]  # the same with nothing between them
 
 
 class _Times(NamedTuple):
@@ -60,7 +55,7 @@ class _Times(NamedTuple):
     gather_s: float
 
     @classmethod
-    def medians(cls, times: Sequence[_Times]) -> _Times:
+    def medians(cls, times: "Sequence[_Times]") -> "_Times":
         return cls(*map(median, zip(*times, strict=True)))
 
 
@@ -72,20 +67,17 @@ class _Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCosts:
-    """Time that a role's TP group adds to the computation of its shards.
+    """Time that a role's TP group adds to the computation of its shards."""
 
-    all_reduce, gather, note: seconds of one, by rows. A note (step command) costs what it adds to a forward that it
-    starts: followers start later, and their transport threads still run. in_a_row_s: median seconds of an all-reduce
-    right after another one, by rows, for comparison.
-    """
-
+    # all_reduce, gather, note: seconds of one, by rows. A note (step command) costs what it adds to a forward that it
+    # starts: followers start later, and their transport threads still run.
     all_reduce: HostGrid
     gather: HostGrid
     note: HostGrid
-    in_a_row_s: Mapping[int, float]
+    in_a_row_s: Mapping[int, float]  # median seconds of an all-reduce right after another one, by rows, for comparison
 
     @classmethod
-    def of(cls, samples: Sequence[Mapping[int, Samples]]) -> CollectiveCosts:
+    def of(cls, samples: Sequence[Mapping[int, Samples]]) -> "CollectiveCosts":
         """Costs from the samples by rows of several processes, one process after another."""
         rows = sorted(samples[0])
 
@@ -93,7 +85,8 @@ class CollectiveCosts:
             return [seconds for each in samples for seconds in getattr(each[count], field)]
 
         def grid(field: str) -> HostGrid:
-            return HostGrid([_Point(count, _quantiles_s(together(field, count))) for count in rows])
+            latencies = {count: Latency.of_samples(together(field, count), Provenance.MEASURED) for count in rows}
+            return HostGrid([_Point(count, latency.quantiles_s) for count, latency in latencies.items()])
 
         return cls(
             all_reduce=grid("sums"),
@@ -106,10 +99,7 @@ class CollectiveCosts:
 def collective_samples(
     spec: ModelSpec, dtype: str, *, devices: Sequence[int], ranks: int, rows: Sequence[int] = ROWS
 ) -> Mapping[int, Samples]:
-    """Samples by rows, from processes that divide these cores and a model of this shape.
-
-    RuntimeError: if a process fails.
-    """
+    """Samples by rows, of processes that divide these cores and a model of this shape. RuntimeError if one fails."""
     available = sorted(os.sched_getaffinity(0))
     share = len(devices) // ranks
     own = [available[number] for number in devices]
@@ -163,8 +153,8 @@ class _Imitation:
         )
         num_bytes = sum(width * depth for width, depth in sizes) * dtype.itemsize
         copies = min(spec.num_layers, num_copies(num_bytes, cache_bytes(torch.device("cpu"))))
-        self._layers = [[_Product(*size, dtype=dtype) for size in sizes] for _ in range(copies)]
-        self._head = _Product(held.vocab_size, spec.hidden_size, dtype=dtype)
+        self._layers = [[_product(*size, dtype=dtype) for size in sizes] for _ in range(copies)]
+        self._head = _product(held.vocab_size, spec.hidden_size, dtype=dtype)
 
     def samples(self, rows: int, num_samples: int) -> Samples:
         """Time every kind of forward in turn, so that a slow spell of the machine affects all of them."""
@@ -226,21 +216,12 @@ class _Imitation:
         return (time.perf_counter() - start_s) / _IN_A_ROW
 
 
-class _Product:
+def _product(width: int, depth: int, *, dtype: torch.dtype) -> Callable[[int], Tensor]:
     """A linear layer with its input, of any number of rows; the values do not matter."""
-
-    def __init__(self, width: int, depth: int, *, dtype: torch.dtype) -> None:
-        self._linear = Linear(torch.randn(width, depth), None, dtype=dtype)
-        self._input = torch.zeros(max(ROWS), depth, dtype=dtype)
-
-    def __call__(self, rows: int) -> Tensor:
-        return self._linear(self._input[:rows])
+    linear, inputs = Linear(torch.randn(width, depth), None, dtype=dtype), torch.zeros(max(ROWS), depth, dtype=dtype)
+    return lambda rows: linear(inputs[:rows])
 
 
 def _above(seconds: float) -> float:
     """Clip to a positive value: noise makes the difference of tiny costs negative."""
     return max(seconds, _LEAST_S)
-
-
-def _quantiles_s(samples_s: Sequence[float]) -> tuple[float, ...]:
-    return Latency.of_samples(samples_s, Provenance.MEASURED).quantiles_s

@@ -1,7 +1,5 @@
 """Times all-reduces between processes, one for each device: NCCL's on GPUs, gloo's on a CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,10 +20,7 @@ _IN_A_ROW = 10
 
 
 def all_reduce_times(device: str, degree: int, message_bytes: Sequence[int]) -> dict[int, Timing]:
-    """Seconds of one all-reduce among `degree` devices, by bytes: those of the slowest rank.
-
-    RuntimeError: if a process fails.
-    """
+    """Seconds of one all-reduce among `degree` devices, by bytes: the slowest rank's. RuntimeError if one fails."""
     with run_folder() as folder:
         arguments = (degree, device, str(folder / "rendezvous"), tuple(message_bytes))
         what = f"all-reduce among {degree} of {device}"

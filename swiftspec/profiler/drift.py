@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from statistics import median
 
-from swiftspec.artifacts.profile import Profile, StepPoint
+from swiftspec.artifacts.profile import Profile
 from swiftspec.engine.launcher import Launcher
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
@@ -76,17 +76,12 @@ class DriftProbe:
         ratios: dict[StepTable, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for index, (engine, groups, ranks) in enumerate(self._engines):
             for point in step_points(self._timelines[index], groups, engine.layout, ranks=ranks):
-                if _is_known(point, profile):
+                # A cold forward is compared with cold ones only.
+                is_known = not point.cold or point.table in profile.latencies.steps
+                if is_known and point.degree in profile.degrees(point.phase, role=point.role, ranks=point.ranks):
                     before_s = profile.step(point.key).mean_s
                     ratios[point.table][point.rows].append(point.latency.mean_s / before_s)
         return {
             table: RowFactors({rows: median(values) for rows, values in by_rows.items()})
             for table, by_rows in ratios.items()
         }
-
-
-def _is_known(point: StepPoint, profile: Profile) -> bool:
-    """Whether the profile holds forwards of this kind. A cold one is compared with cold ones only."""
-    if point.cold and point.table not in profile.latencies.steps:
-        return False
-    return point.degree in profile.degrees(point.phase, role=point.role, ranks=point.ranks)

@@ -1,7 +1,4 @@
-"""Choice of `--dtype auto` by the seconds of single forwards, measured in this process before a profile.
-
-The faster dtype depends on the CPU and on the model, so it is measured for each.
-"""
+"""Choice of `--dtype auto`, which depends on CPU and model, by the seconds of single forwards before a profile."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -25,20 +22,12 @@ _REPEATS = 7
 
 
 def choose_dtype(reference: ModelRef) -> str:
-    """float32, or bfloat16 if its forwards take clearly less time on one core. Never a quantisation.
-
-    A head, whose forwards need a target, gets float32.
-    """
+    """float32, or bfloat16 if its forwards take clearly less on one core. A head, which needs a target, has float32."""
     if draft_facts(reference.model).kind.reads_target:
         return "float32"
-    exact_s, rounded_s = (
-        _forward_s(reference.model_copy(update={"dtype": dtype})) for dtype in ("float32", "bfloat16")
-    )
+    timed = (forward_seconds(reference.model_copy(update={"dtype": dtype}), _ROWS) for dtype in ("float32", "bfloat16"))
+    exact_s, rounded_s = (sum(min(seconds) for seconds in of_dtype.values()) for of_dtype in timed)
     return "bfloat16" if rounded_s * _WORTH_ROUNDING < exact_s else "float32"
-
-
-def _forward_s(reference: ModelRef) -> float:
-    return sum(min(seconds) for seconds in forward_seconds(reference, _ROWS).values())
 
 
 @torch.inference_mode()

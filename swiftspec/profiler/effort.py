@@ -31,22 +31,14 @@ _Context = TypeVar("_Context")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """Amount of a profile's measurements.
+    """Amount of a profile's measurements."""
 
-    passes: times that everything is measured, each on new processes.
-    contexts: lengths of the text before a forward, of those of the grid; all of them if None.
-    repeats: forwards of every size, per pass and context.
-    discards: whether every size first runs once and is not counted: its first forward may take longer.
-    host_tokens: output tokens of every policy that runs to measure the host's costs.
-    all_shapes: whether every policy runs in several shapes for that, or in one.
-    """
-
-    passes: int = PASSES
-    contexts: int | None = None
-    repeats: int = SWEEP_REPEATS
-    discards: bool = True
-    host_tokens: int = HOST_TOKENS
-    all_shapes: bool = True
+    passes: int = PASSES  # times that everything is measured, each on new processes
+    contexts: int | None = None  # lengths of the text before a forward, of those of the grid; all of them if None
+    repeats: int = SWEEP_REPEATS  # forwards of every size, per pass and context
+    discards: bool = True  # whether every size first runs once and is not counted: its first forward may take longer
+    host_tokens: int = HOST_TOKENS  # output tokens of every policy that runs to measure the host's costs
+    all_shapes: bool = True  # whether every policy runs in several shapes for that, or in one
 
     def of(self, contexts: Sequence[_Context]) -> list[_Context]:
         """So many of the contexts, evenly spread, the longest among them."""
@@ -118,14 +110,10 @@ def _bench_seconds(effort: Effort, pace: Pace, layout: Layout, contexts: Sequenc
         context_s += (REPEATS * len(DRAFT_ROWS) + _INTERRUPTED) * target.at(_RESUMED_ROWS)
         prompts = 3 + effort.discards
     read_s = prompts * sum(contexts) * pace.prompt_token_s
-    return pace.start_s + len(contexts) * context_s + read_s + _host_seconds(effort, pace)
-
-
-def _host_seconds(effort: Effort, pace: Pace) -> float:
-    """Seconds of the policies that run to measure a round's costs other than forwards."""
-    round_s = pace.target.at(_ROUND_ROWS) + _ROUND_DRAFTS * pace.draft.at(_ROUND_ROWS)
-    rounds = effort.host_tokens / _ROUND_TOKENS
-    return most_host_shapes(all_shapes=effort.all_shapes) * (rounds * round_s + CONTEXTS[1] * pace.prompt_token_s)
+    # Policies that run to measure a round's costs other than forwards.
+    rounds_s = effort.host_tokens / _ROUND_TOKENS * (target.at(_ROUND_ROWS) + _ROUND_DRAFTS * draft.at(_ROUND_ROWS))
+    host_s = most_host_shapes(all_shapes=effort.all_shapes) * (rounds_s + CONTEXTS[1] * pace.prompt_token_s)
+    return pace.start_s + len(contexts) * context_s + read_s + host_s
 
 
 class Schedule:

@@ -1,7 +1,4 @@
-"""Guesses of a draft some tokens ahead of those it knows, for every output position and distance.
-
-A parallel draft guesses at masks; a head on hidden states of its own.
-"""
+"""Guesses some tokens ahead of those that a draft knows: of a parallel one at masks, of a head on states of its own."""
 
 from collections.abc import Callable, Sequence
 
@@ -104,13 +101,9 @@ def head_guesses(
             logits = head.ahead(_SEQUENCE, rows, [chain[-1] for chain in chains])
             logits = sampler.with_noise(logits, [row.position for row in rows])
             best = logits.log_softmax(-1).topk(nearest.num_candidates, dim=-1)
-            tokens[places, ahead - 1], logprobs[places, ahead - 1] = _arrays(best)
+            tokens[places, ahead - 1], logprobs[places, ahead - 1] = best.indices.numpy(), best.values.numpy()
             for slot, chain in enumerate(chains, start=num_slots):
                 chain.append(slot)
             num_slots += len(chains)
         head.keep(_SEQUENCE, range(len(roots)), len(roots))
     return Guesses(tokens, logprobs)
-
-
-def _arrays(best: torch.return_types.topk) -> tuple[np.ndarray, np.ndarray]:
-    return best.indices.numpy().astype(np.int32), best.values.numpy().astype(np.float32)

@@ -1,7 +1,5 @@
 """Processes that measure something together, forked from one that has loaded torch, which takes seconds once."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import traceback

@@ -42,15 +42,8 @@ def host_points(rounds: Sequence[tuple[str, Timeline]]) -> Iterator[HostPoint]:
         counts_features = policy in POLICIES and sends_features(POLICIES[policy]())
         for (phase, rows), seconds in of_policy.items():
             if len(seconds) >= LEAST_SAMPLES and not (counts_features and phase is Phase.WAIT):
-                latency = Latency.of_samples(seconds, Provenance.MEASURED)
-                yield HostPoint(
-                    phase=phase,
-                    rows=rows,
-                    policy=policy,
-                    quantiles_s=latency.quantiles_s,
-                    num_samples=len(seconds),
-                    provenance=Provenance.MEASURED,
-                )
+                quantiles_s = Latency.of_samples(seconds, Provenance.MEASURED).quantiles_s
+                yield _point(phase, rows, quantiles_s, len(seconds), policy)
 
 
 def _samples(timeline: Timeline) -> _Samples:
@@ -94,11 +87,17 @@ def arrival_point(timelines: Sequence[Timeline]) -> HostPoint | None:
                 differences.append((disturbed_s - quiet_s) / (many - few))
     if len(differences) < LEAST_SAMPLES or median(differences) <= 0:
         return None
+    quantiles_s = Latency.of_samples([median(differences)], Provenance.MEASURED).quantiles_s
+    return _point(Phase.ARRIVE, 1, quantiles_s, len(differences))
+
+
+def _point(phase: Phase, rows: int, quantiles_s: tuple[float, ...], num_samples: int, policy: str = "") -> HostPoint:
     return HostPoint(
-        phase=Phase.ARRIVE,
-        rows=1,
-        quantiles_s=Latency.of_samples([median(differences)], Provenance.MEASURED).quantiles_s,
-        num_samples=len(differences),
+        phase=phase,
+        rows=rows,
+        policy=policy,
+        quantiles_s=quantiles_s,
+        num_samples=num_samples,
         provenance=Provenance.MEASURED,
     )
 
@@ -122,13 +121,8 @@ def feature_hops(host: Sequence[HostPoint], *, feature_bytes: int) -> Iterator[H
     without, *with_features = _medians_s((0, *_NUM_TOKENS), width=feature_bytes // _NUMBER_BYTES)
     for num_tokens, seconds in zip(_NUM_TOKENS, with_features, strict=True):
         longer_s = max(0.0, seconds - without)
-        yield HostPoint(
-            phase=Phase.WAIT,
-            rows=hop_rows(num_tokens),
-            quantiles_s=tuple(quantile_s + longer_s for quantile_s in plain.quantiles_s),
-            num_samples=_REPEATS,
-            provenance=Provenance.MEASURED,
-        )
+        quantiles_s = tuple(quantile_s + longer_s for quantile_s in plain.quantiles_s)
+        yield _point(Phase.WAIT, hop_rows(num_tokens), quantiles_s, _REPEATS)
 
 
 def _medians_s(sizes: Sequence[int], *, width: int) -> list[float]:

@@ -1,7 +1,5 @@
 """Plausibility checks of measurements: times that fall as work grows, scatter, or are impossibly short."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,19 +3,16 @@
 R rows, N x K a weight, H query heads, G key/value heads, D head dimension, C slots of a cache.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from swiftspec.costmodel.op_tables import COLUMNS, OpTables, Source
+from swiftspec.costmodel.op_tables import COLUMNS, OpTables, Source, columns_of
 from swiftspec.engine.model.gpu.ops import Ops, ops_for
 from swiftspec.engine.model.gpu.weights import FORMATS, WeightFormat, build_weight
 from swiftspec.files.document import Origin
@@ -52,19 +49,15 @@ _NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpRow:
-    """One operation at one size.
-
-    sizes: of one device's shard, by name. num_bytes: least number of bytes moved from and to memory; 0 if the data is
-    in the cache or none is moved. devices: number that take part. implementation: if there are several.
-    """
+    """One operation at one size."""
 
     op: str
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int]  # of one device's shard, by name
     dtype: str
     timing: Timing
-    num_bytes: int = 0
-    devices: int = 1
-    implementation: str = FRAMEWORK
+    num_bytes: int = 0  # least number of bytes moved from and to memory; 0 if the data is in the cache or none is moved
+    devices: int = 1  # number that take part
+    implementation: str = FRAMEWORK  # if there are several
 
     @property
     def bytes_per_s(self) -> float | None:
@@ -125,7 +118,7 @@ class Bench:
     generator: torch.Generator
 
     @classmethod
-    def on(cls, watch: OpTimer) -> Bench:
+    def on(cls, watch: OpTimer) -> "Bench":
         """A bench with the operations that the engine uses on that device."""
         generator = torch.Generator(watch.device).manual_seed(0)
         return cls(watch=watch, ops=ops_for(watch.device), generator=generator)
@@ -158,6 +151,11 @@ class Bench:
                 )
             )
         return measured
+
+    def attentions(self, spec: ModelSpec, dtype: torch.dtype, grid: BenchmarkGrid) -> list[OpRow]:
+        """Those of all rows and contexts."""
+        sizes = ((rows, context) for context in grid.contexts for rows in grid.rows if rows <= context)
+        return [self.attention(spec, dtype, rows=rows, context=context) for rows, context in sizes]
 
     def attention(self, spec: ModelSpec, dtype: torch.dtype, *, rows: int, context: int) -> OpRow:
         """A chain of rows, the last of `context` slots, over a layer's cache."""
@@ -232,21 +230,12 @@ def _jobs(
             gated = partial(bench.products, 2 * inner, hidden, weight_format, gated=True, rows=grid.rows)
             yield f"gate and up, {2 * inner} x {hidden} {_name(weight_format)}", gated
             heads = f"{shard.num_heads}/{shard.num_kv_heads} heads of {shard.head_dim}, {_NAMES[weight_format.dtype]}"
-            yield f"attention, {heads}", partial(_attentions, bench, shard, weight_format.dtype, grid)
+            yield f"attention, {heads}", partial(bench.attentions, shard, weight_format.dtype, grid)
             yield f"rotation, {heads}", partial(_each, bench.rope, shard, weight_format.dtype, grid)
             yield (
                 f"norm, {hidden} {_NAMES[weight_format.dtype]}",
                 partial(_each, bench.norm, spec, weight_format.dtype, grid),
             )
-
-
-def _attentions(bench: Bench, spec: ModelSpec, dtype: torch.dtype, grid: BenchmarkGrid) -> list[OpRow]:
-    return [
-        bench.attention(spec, dtype, rows=rows, context=context)
-        for context in grid.contexts
-        for rows in grid.rows
-        if rows <= context
-    ]
 
 
 def _each(time: Callable[..., OpRow], spec: ModelSpec, dtype: torch.dtype, grid: BenchmarkGrid) -> list[OpRow]:
@@ -319,12 +308,5 @@ def op_tables(rows: Sequence[OpRow], *, device: str, origin: Origin) -> OpTables
         ),
         licence="none: measured here",
         attribution="measured on this machine",
-        tables={name: _columns(name, entries) for name, entries in tables.items()},
+        tables={name: columns_of(name, entries) for name, entries in tables.items()},
     )
-
-
-def _columns(table: str, entries: Sequence[Mapping[str, object]]) -> dict[str, np.ndarray]:
-    kinds = {"text": np.str_, "count": np.int64, "seconds": np.float64}
-    return {
-        name: np.array([entry[name] for entry in entries], dtype=kinds[kind]) for name, kind in COLUMNS[table].items()
-    }

@@ -1,10 +1,9 @@
 """Timer of calls whose arguments come from memory, as weights do, rather than from a cache."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ class Timing:
     num_samples: int
 
     @classmethod
-    def of(cls, samples_s: Iterable[float]) -> Timing:
+    def of(cls, samples_s: Iterable[float]) -> "Timing":
         """ValueError without samples."""
         samples = np.fromiter(samples_s, float)
         if not samples.size:
@@ -90,13 +89,10 @@ class OpTimer:
         in_a_row: int = 20,
         cached_bytes: int | None = None,
     ) -> None:
-        self.device = device = torch.device(device)
-        self._repeats = repeats
-        self._warm_up_s = warm_up_s
-        self._budget_s = budget_s
-        self._in_a_row = in_a_row
-        self.cached_bytes = cache_bytes(device) if cached_bytes is None else cached_bytes
-        self._asleep = device.type == "cuda"
+        self.device = torch.device(device)
+        self.cached_bytes = cache_bytes(self.device) if cached_bytes is None else cached_bytes
+        self._repeats, self._warm_up_s, self._budget_s, self._in_a_row = repeats, warm_up_s, budget_s, in_a_row
+        self._asleep = self.device.type == "cuda"
 
     def copies(self, num_bytes: int) -> int:
         """Number of arguments of `num_bytes` to take in turn, so that none is cached."""
@@ -104,14 +100,8 @@ class OpTimer:
 
     def eager(self, call: Callable[..., object], arguments: Arguments = ((),)) -> Timing:
         """Seconds of one call, launched on its own; on a GPU this includes host time beyond the kernel's."""
-        turn = 0
-
-        def once() -> None:
-            nonlocal turn
-            call(*arguments[turn % len(arguments)])
-            turn += 1
-
-        return self._measure(once, calls=1)
+        in_turn = cycle(arguments)
+        return self._measure(lambda: call(*next(in_turn)), calls=1)
 
     def graphed(
         self, call: Callable[..., object], arguments: Arguments = ((),), *, in_a_row: int | None = None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from swiftspec.artifacts.pair import Pair, dtypes_of_roles, resolve_pair
 from swiftspec.artifacts.profile import Profile
@@ -28,22 +27,15 @@ _OP_DEGREES = (1, 2, 4, 8)
 _log = logging.getLogger("swiftspec")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPair:
-    """Measurements of a pair.
-
-    op_rows: a row for every operation and size; empty unless asked for.
-    """
+class MeasuredPair(NamedTuple):
+    """Measurements of a pair. op_rows: a row for every operation and size; empty unless asked for."""
 
     profile: Profile
     op_rows: Sequence[OpRow]
 
 
 def resolve(*, target: str, draft: str, inflate: str | None, dtype: str, device: str = "cpu") -> Pair:
-    """Both models, checked to be readable and to fit each other; `auto` is each one's faster dtype, measured on a CPU.
-
-    ValueError: one sentence naming field and value.
-    """
+    """Both models, which fit each other; `auto` is each one's faster dtype, measured on a CPU. ValueError if not."""
     dtypes = dtypes_of_roles(dtype)
     known = ",".join("bfloat16" if each == "auto" else each for each in dtypes)
     pair = resolve_pair(target=target, draft=draft, inflate=inflate, dtype=known, device=device)
@@ -74,10 +66,7 @@ def measure_pair(
     stages: Stages = silent,
     minutes: float | None = None,
 ) -> MeasuredPair:
-    """Measure as `swiftspec.profile` does and, if `with_ops`, also the operations that forwards consist of.
-
-    `minutes` is passed to `measure_profile`.
-    """
+    """Measure as `swiftspec.profile` does and, if `with_ops`, also the operations that forwards consist of."""
     num_devices = _checked_devices(device, num_devices, ranks)
     if max_sequences != 1:
         from swiftspec.profiler.shared_steps import check_max_sequences
@@ -85,6 +74,7 @@ def measure_pair(
         check_max_sequences(max_sequences)
     pair = resolve(target=target, draft=draft, inflate=inflate, dtype=dtype, device=device)
     op_rows = _measure_ops(pair, device, num_devices, stages) if with_ops else []
+    from swiftspec.profiler.noise_checks import op_complaints, step_complaints
     from swiftspec.profiler.steps import measure_profile
 
     with stages("profile") as progress, watch_contention() as contention:
@@ -99,7 +89,9 @@ def measure_pair(
             minutes=minutes,
         )
     profile = profile.model_copy(update={"others_share": contention.others_share})
-    complaints = _complaints(profile, pair, device, op_rows)
+    complaints = step_complaints(profile, least_s=_least_s(pair, device, op_rows))
+    if op_rows:
+        complaints = sorted([*complaints, *op_complaints(op_rows)], reverse=True)
     if complaints and device == "cuda" and not accept_noise:
         raise ValueError(f"{_worst(complaints)}; nothing is saved, unless with --accept-noise")
     if complaints:
@@ -153,14 +145,6 @@ def _measure_ops(pair: Pair, device: str, num_devices: int, stages: Stages) -> S
     with stages("operations") as progress:
         watch = OpTimer(device)
         return list(measure_ops(_specs(pair), watch=watch, grid=grid, num_devices=num_devices, progress=progress))
-
-
-def _complaints(profile: Profile, pair: Pair, device: str, op_rows: Sequence[OpRow]) -> list[Complaint]:
-    """Contradictions within the measurements, worst first."""
-    from swiftspec.profiler.noise_checks import op_complaints, step_complaints
-
-    complaints = step_complaints(profile, least_s=_least_s(pair, device, op_rows))
-    return sorted([*complaints, *op_complaints(op_rows)], reverse=True) if op_rows else complaints
 
 
 def _least_s(pair: Pair, device: str, op_rows: Sequence[OpRow]) -> dict[Role, float]:

@@ -4,7 +4,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from swiftspec.artifacts.profile import PASSES
 from swiftspec.devices.local import Device
@@ -16,13 +16,7 @@ from swiftspec.policies import DraftKind, Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench, timeline_of
 from swiftspec.profiler.effort import Curve, Effort, Pace, Schedule, left_out
-from swiftspec.profiler.grids import (
-    CONTEXTS,
-    DRAFT_ROWS,
-    HALVES_ROWS,
-    REPEATS,
-    TARGET_ROWS,
-)
+from swiftspec.profiler.grids import CONTEXTS, DRAFT_ROWS, HALVES_ROWS, REPEATS, TARGET_ROWS
 from swiftspec.profiler.pauses import measure_pauses
 from swiftspec.profiler.programs import (
     AlternatingSweep,
@@ -57,9 +51,8 @@ _log = logging.getLogger("swiftspec")
 class Passes:
     """Passes over all benches, as many and as thorough as time allows.
 
-    num_further: stages after them, for progress.
-
-    sweeps: timelines of each bench. rounds: names of policies and their timelines.
+    num_further: stages after them, for progress. sweeps: timelines of each bench. rounds: names of policies and their
+    timelines.
     """
 
     def __init__(
@@ -105,7 +98,6 @@ class Passes:
                     measured = _Measurement(engine, bench, prompts_for(self._target, self.spec))
                     if schedule is None:
                         schedule = self._schedule(measured, within_s, start_s=time.perf_counter() - opened_s)
-                        self._begin(schedule.effort)
                     timelines += self._bench(measured, schedule.effort)
                 if bench.silent:
                     self.tp_groups.measure(bench)
@@ -118,16 +110,14 @@ class Passes:
         layouts = [bench.layout for bench in self._benches]
         pace = measured.pace(start_s)
         schedule = Schedule(pace, layouts, within_s=within_s, most_passes=most, contexts=self._grid)
-        if clauses := left_out(schedule.effort, most_passes=most, contexts=self._grid):
+        effort = schedule.effort
+        self.contexts, self._num_passes_wanted = effort.of(self._grid), effort.passes
+        self._num_stages = effort.passes * len(self._benches) * (len(self.contexts) + 2) + self._num_further + 1
+        if clauses := left_out(effort, most_passes=most, contexts=self._grid):
             _log.warning(
                 "the models are slow; to measure for %g minutes: %s", round(within_s / 60, 1), ", ".join(clauses)
             )
         return schedule
-
-    def _begin(self, effort: Effort) -> None:
-        self.contexts = effort.of(self._grid)
-        self._num_passes_wanted = effort.passes
-        self._num_stages = effort.passes * len(self._benches) * (len(self.contexts) + 2) + self._num_further + 1
 
     @property
     def _pass(self) -> str:
@@ -151,25 +141,26 @@ class Passes:
             self.warm_up += [cost] if cost else []
 
 
+@dataclass(frozen=True, slots=True)
 class _Measurement:
     """Requests on one engine."""
 
-    def __init__(self, engine: Launcher, bench: Bench, prompt: Prompts) -> None:
-        self.engine = engine
-        self.bench = bench
-        self._prompt = prompt
-        self._kind = engine.draft_facts.kind
+    engine: Launcher
+    bench: Bench
+    prompt: Prompts
+
+    @property
+    def _kind(self) -> DraftKind:
+        return self.engine.draft_facts.kind
 
     def pace(self, start_s: float) -> Pace:
         """A first look at forwards on the shortest context. start_s: what the engine's start took."""
-        seconds: dict[Phase, dict[int, list[float]]] = {}
-        for _ in range(2):  # the first time only warms up
-            seconds = defaultdict(lambda: defaultdict(list))
-            for sweep in new_sweeps(
-                self.bench.layout, repeats=1, device=self.bench.device, kind=self._kind, few_rows=True
-            ):
-                for span in self._run(sweep, CONTEXTS[0]).spans:
-                    seconds[span.phase][span.rows].append(span.end_s - span.start_s)
+        sweeps = new_sweeps(self.bench.layout, repeats=1, device=self.bench.device, kind=self._kind, few_rows=True)
+        _, timelines = ([self._run(sweep, CONTEXTS[0]) for sweep in sweeps] for _ in range(2))  # the first warms up
+        seconds: dict[Phase, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for timeline in timelines:
+            for span in timeline.spans:
+                seconds[span.phase][span.rows].append(span.end_s - span.start_s)
         read_s = max(map(max, seconds[Phase.PREFILL].values()))
         drafted = {**seconds[Phase.EXPAND], **seconds[Phase.FUZZY]}
         return Pace(
@@ -201,7 +192,7 @@ class _Measurement:
         return [(shape.name, self._run(shape, CONTEXTS[1], max_new_tokens=effort.host_tokens)) for shape in shapes]
 
     def _run(self, policy: Policy, context: int, *, max_new_tokens: int = 1) -> Timeline:
-        return timeline_of(self.engine, policy, self._prompt(context), max_new_tokens=max_new_tokens)
+        return timeline_of(self.engine, policy, self.prompt(context), max_new_tokens=max_new_tokens)
 
 
 def new_sweeps(
@@ -209,10 +200,10 @@ def new_sweeps(
 ) -> list[Policy]:
     """Measuring programs over every row count of every kind of forward, or a few of them. kind: of the draft."""
     on_cores, on_gpu = (TARGET_ROWS, DRAFT_ROWS, HALVES_ROWS), (GPU_TARGET_ROWS, GPU_DRAFT_ROWS, GPU_HALVES_ROWS)
-    grids: tuple[tuple[int, ...], ...] = on_cores if device == "cpu" else on_gpu
-    if few_rows:
-        grids = tuple(tuple(rows for rows in grid if rows in _FEW_ROWS) for grid in grids)
-    target, draft, halves = grids
+    target, draft, halves = (
+        tuple(rows for rows in grid if rows in _FEW_ROWS or not few_rows)
+        for grid in (on_cores if device == "cpu" else on_gpu)
+    )
     apart = HeadSweep if kind.reads_target else OverlappedSweep
     sweeps: tuple[type[OverlappedSweep | AlternatingSweep | TargetSweep], ...] = (
         (apart,) if layout is Layout.DISAGGREGATED else (AlternatingSweep, TargetSweep)

@@ -127,7 +127,6 @@ class _Sweep(Measuring):
             yield from repeat(rows, self.repeats)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AlternatingSweep(_Sweep):
     """Both models on one group, in turn, as a co-located policy uses them."""
 
@@ -149,7 +148,6 @@ class AlternatingSweep(_Sweep):
         yield Commit((0,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSweep(_Sweep):
     """The target alone, as policies without a draft use it: none evicts its weights."""
 
@@ -164,7 +162,6 @@ class TargetSweep(_Sweep):
         yield Commit((0,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OverlappedSweep(_Sweep):
     """Each model on its own group; the draft runs for as long as the target does, so that both see a busy peer."""
 
@@ -191,7 +188,6 @@ class OverlappedSweep(_Sweep):
                 yield from expand(request, rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Resumptions(_Sweep):
     """The draft waits for a verification, then runs one forward: every row count in turn, cold."""
 
@@ -214,7 +210,6 @@ class Resumptions(_Sweep):
             yield from expand(request, rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Interruptions(_Sweep):
     """The draft is always busy: it sends nothing during one verification, and a message per forward during the next."""
 
@@ -245,26 +240,18 @@ class Interruptions(_Sweep):
                 yield Send(SIGNAL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# The same with a head apart from its target.
 class HeadSweep(OverlappedSweep):
-    """As `OverlappedSweep`, with a head apart from its target."""
-
     name: ClassVar[str] = "head_sweep"
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.HEAD})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadResumptions(Resumptions):
-    """As `Resumptions`, with a head apart from its target."""
-
     name: ClassVar[str] = "head_resumptions"
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.HEAD})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadInterruptions(Interruptions):
-    """As `Interruptions`, with a head apart from its target."""
-
     name: ClassVar[str] = "head_interruptions"
     drafts: ClassVar[frozenset[DraftKind]] = frozenset({DraftKind.HEAD})
 
@@ -279,14 +266,6 @@ def verified_rows(request: Request, num_rows: int, *, turn: int = 0) -> tuple[Ro
     return tuple(Row(prompt[(first + i) % length], length + i, (1 << i) - 1) for i in range(num_rows))
 
 
-def _drafted_rows(request: Request, num_rows: int) -> tuple[Row, ...]:
-    """The same for a draft. With a mask token all rows but the first are masks: a block drafter computes no others."""
-    root, *others = verified_rows(request, num_rows)
-    if request.mask_token >= 0:
-        others = [row._replace(token=request.mask_token) for row in others]
-    return (root, *others)
-
-
 def verify(request: Request, num_rows: int, *, turn: int = 0) -> Subprogram[None]:
     """A verification of so many rows after the prompt, none of which is kept. turn: as of `verified_rows`."""
     yield from TargetForward(verified_rows(request, num_rows, turn=turn))
@@ -294,6 +273,12 @@ def verify(request: Request, num_rows: int, *, turn: int = 0) -> Subprogram[None
 
 
 def expand(request: Request, num_rows: int, *, fuzzy: bool = False) -> Subprogram[None]:
-    """An expansion of so many rows after the prompt, none of which is kept."""
-    yield from DraftForward(_drafted_rows(request, num_rows), NUM_CANDIDATES, fuzzy=fuzzy)
+    """An expansion of so many rows after the prompt, none of which is kept.
+
+    With a mask token all rows but the first are masks: a block drafter computes no others.
+    """
+    root, *others = verified_rows(request, num_rows)
+    if request.mask_token >= 0:
+        others = [row._replace(token=request.mask_token) for row in others]
+    yield from DraftForward((root, *others), NUM_CANDIDATES, fuzzy=fuzzy)
     yield KeepKV(Role.DRAFT, (), 0)

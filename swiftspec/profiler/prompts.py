@@ -1,7 +1,5 @@
 """Prompts of a profile: pieces of the bundled texts, since what a mixture's forward reads depends on its tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -20,7 +18,14 @@ _SEED = 0
 def prompts_for(target: ModelRef, spec: ModelSpec) -> Prompts:
     """Prompts for a target whose vocabulary is that of `spec`; of random tokens if it has no tokenizer."""
     rng = np.random.default_rng(_SEED)
-    text = [token for token in _text(target) if token < spec.vocab_size]
+    try:
+        tokenizer = Tokenizer(model_directory(target.model))
+    except ValueError:
+        texts = []
+    else:
+        prompts = read_prompts(model_directory("demo/prompts") / "trace.jsonl")
+        texts = [tokenizer.encode(prompt.text, special_tokens=False) for prompt in prompts]
+    text = [token for tokens in texts for token in tokens if token < spec.vocab_size]
 
     def prompt(length: int) -> tuple[int, ...]:
         if not text:
@@ -29,12 +34,3 @@ def prompts_for(target: ModelRef, spec: ModelSpec) -> Prompts:
         return tuple(text[(first + index) % len(text)] for index in range(length))
 
     return prompt
-
-
-def _text(target: ModelRef) -> list[int]:
-    try:
-        tokenizer = Tokenizer(model_directory(target.model))
-    except ValueError:
-        return []
-    prompts = read_prompts(model_directory("demo/prompts") / "trace.jsonl")
-    return [token for prompt in prompts for token in tokenizer.encode(prompt.text, special_tokens=False)]

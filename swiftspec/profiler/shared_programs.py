@@ -28,10 +28,7 @@ def stages(num_requests: int) -> list[int]:
 
 
 def rows_each(sharing: int, num_requests: int) -> list[int]:
-    """Rows of each request's forwards in a stage of `sharing` requests, most first.
-
-    One request alone has as many rows as all requests of the other stages had together.
-    """
+    """Rows of each request's forwards in a stage, most first. One alone has as many as all had in other stages."""
     if sharing > 1:
         return [rows for rows in _ROWS_EACH if rows * sharing <= MOST_ROWS]
     others = stages(num_requests)[:-1]
@@ -40,17 +37,12 @@ def rows_each(sharing: int, num_requests: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sharing(Measuring):
-    """One of the requests that share steps.
+    """One of the requests that share steps."""
 
-    index: place among them; the later half ends after each stage. num_requests: of the first stage. begin_s: time of
-    the driver's clock when all have read their prompts; until then they compute single rows. repeats: forwards of every
-    row count.
-    """
-
-    index: int
-    num_requests: int
-    begin_s: float
-    repeats: int
+    index: int  # place among them; the later half ends after each stage
+    num_requests: int  # of the first stage
+    begin_s: float  # time of the driver's clock when all have read their prompts; until then they compute single rows
+    repeats: int  # forwards of every row count
 
     @property
     def target_rows(self) -> int:
@@ -67,7 +59,6 @@ class _Sharing(Measuring):
                 yield rows_each(sharing, self.num_requests)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ColocatedSharing(_Sharing):
     """Both models on one group, in turn."""
 
@@ -91,7 +82,6 @@ class ColocatedSharing(_Sharing):
         yield Commit((0,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DisaggregatedSharing(_Sharing):
     """Each model on its own group; drafts run for as long as their targets do, so that both see a busy peer."""
 
@@ -120,7 +110,6 @@ class DisaggregatedSharing(_Sharing):
             yield from expand(request, 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadSharing(DisaggregatedSharing):
     """As `DisaggregatedSharing`, with a head apart from its target."""
 

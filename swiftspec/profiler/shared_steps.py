@@ -3,8 +3,8 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from queue import SimpleQueue
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.running import RequestEvent
 from swiftspec.errors import FieldError
 from swiftspec.models.spec import ModelSpec
-from swiftspec.policies import Layout, Request
+from swiftspec.policies import Layout, Policy, Request
 from swiftspec.policies.effects import Role
 from swiftspec.profiler.benches import Bench
 from swiftspec.profiler.prompts import Prompts
@@ -43,20 +43,25 @@ def measure_sharing(
 
     engine: of the bench, for at least `max_sequences` requests at once.
     spec: the target's, for its longest context.
-    prompt: makes a prompt of so many tokens.
     max_sequences: at least 2.
     contexts: in ascending order. Those that leave no room for the largest step are left out.
     """
     num_requests = stages(max_sequences)[0]
     possible = [context for context in contexts if context + MOST_ROWS <= spec.max_position]
-    requests, samples = _Requests(engine, bench, prompt), Samples(bench)
+    apart = HeadSharing if engine.draft_facts.kind.reads_target else DisaggregatedSharing
+    program = apart if bench.layout is Layout.DISAGGREGATED else ColocatedSharing
+    samples = Samples(bench)
     token_s = 0.0  # until requests have read the prompts of all, for each token of one
     for context in sorted({*possible[:1], *possible[-1:]}):
         # The first time, requests do not wait for each other: it compiles shapes, and tells how fast prompts are read.
         repeats = [1, *[_REPEATS] * _PASSES] if not token_s else [_REPEATS] * _PASSES
         for number in repeats:
             begin_s = time.perf_counter() + _GATHERING_FACTOR * token_s * context + _GATHERING_S * bool(token_s)
-            timelines = requests.run(num_requests, context, begin_s=begin_s, repeats=number)
+            requests = [
+                program(index=index, num_requests=num_requests, begin_s=begin_s, repeats=number)
+                for index in range(num_requests)
+            ]
+            timelines = _timelines(engine, [(policy, prompt(context)) for policy in requests])
             if token_s:
                 samples.add(context, shared_steps(timelines, since_s=begin_s))
             token_s = _prefill_s(timelines) / context
@@ -66,9 +71,7 @@ def measure_sharing(
 def shared_steps(timelines: Iterable[Timeline], *, since_s: float) -> Iterator[tuple[int, Span]]:
     """Steps since a time whose requests had equally many rows each: number of requests, and the span of one of them.
 
-    Of each process in order of time.
-
-    Requests that shared a step have spans with exactly the same times, each with its own rows.
+    In order of time for each process. Requests that shared a step have spans with exactly the same times.
     """
     steps: dict[tuple[Role, int, float, float], list[Span]] = defaultdict(list)
     for timeline in timelines:
@@ -89,43 +92,20 @@ def _prefill_s(timelines: Sequence[Timeline]) -> float:
     return max(span.end_s for span in prefills) - begun_s
 
 
-class _Requests:
-    """Requests that are begun together on an engine."""
-
-    def __init__(self, engine: Launcher, bench: Bench, prompt: Prompts) -> None:
-        self._engine = engine
-        apart = HeadSharing if engine.draft_facts.kind.reads_target else DisaggregatedSharing
-        self._policy = apart if bench.layout is Layout.DISAGGREGATED else ColocatedSharing
-        self._prompt = prompt
-
-    def run(self, num_requests: int, context: int, *, begin_s: float, repeats: int) -> list[Timeline]:
-        """Timelines of requests that share steps from `begin_s` on, a time of `time.perf_counter`.
-
-        context: length of their prompts.
-        """
-        queues = [SimpleQueue[RequestEvent]() for _ in range(num_requests)]
-        for index, queue in enumerate(queues):
-            policy = self._policy(index=index, num_requests=num_requests, begin_s=begin_s, repeats=repeats)
-            request = Request(prompt=self._prompt(context), max_new_tokens=1)
-            self._engine.submit(policy, request, request_id=str(context), sampler=Sampler(), deliver=queue.put)
-        return [_timeline(queue) for queue in queues]
-
-
-def _timeline(queue: SimpleQueue[RequestEvent]) -> Timeline:
-    while isinstance(event := queue.get(), tuple):
-        pass  # committed tokens
-    if isinstance(event, Exception):
-        raise event
-    return event.timeline
-
-
-class _Gap(NamedTuple):
-    """The host's time between two steps of a process. rows: of each request."""
-
-    role: Role
-    before: Phase
-    after: Phase
-    rows: int
+def _timelines(engine: Launcher, requests: Sequence[tuple[Policy, tuple[int, ...]]]) -> list[Timeline]:
+    """Timelines of programs with their prompts, begun together; each is named by its prompt's length."""
+    queues = [SimpleQueue[RequestEvent]() for _ in requests]
+    for (policy, prompt), queue in zip(requests, queues, strict=True):
+        request = Request(prompt=prompt, max_new_tokens=1)
+        engine.submit(policy, request, request_id=str(len(prompt)), sampler=Sampler(), deliver=queue.put)
+    timelines = []
+    for queue in queues:
+        while isinstance(event := queue.get(), tuple):
+            pass  # committed tokens
+        if isinstance(event, Exception):
+            raise event
+        timelines.append(event.timeline)
+    return timelines
 
 
 class Samples:
@@ -134,22 +114,23 @@ class Samples:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._seconds: dict[tuple[SharingTable, int, int, int], list[float]] = defaultdict(list)
-        self._gaps_s: dict[_Gap, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))  # by sequences
+        # The host's time between two steps of a process, by the forwards before and after, and rows of each request;
+        # then by sequences.
+        self._gaps_s: dict[tuple[Role, Phase, Phase, int], dict[int, list[float]]]
+        self._gaps_s = defaultdict(lambda: defaultdict(list))
 
     def add(self, context: int, steps: Iterable[tuple[int, Span]]) -> None:
         """Take steps of one context; if ranks divide a group, only the steps of that group."""
-        before: tuple[int, Span] | None = None
-        for sequences, span in steps:
+        of_context = list(steps)
+        for sequences, span in of_context:
             table = self._table(span.model)
             if table.ranks > 1 or not self._bench.ranks:
                 key = (table, sequences, sequences * span.rows, context)
                 self._seconds[key].append(span.end_s - span.start_s)
-            if before is not None:
-                was_of, last = before
-                if (was_of, last.role, last.group, last.rows) == (sequences, span.role, span.group, span.rows):
-                    gap = _Gap(span.role, last.phase, span.phase, span.rows)
-                    self._gaps_s[gap][sequences].append(span.start_s - last.end_s)
-            before = (sequences, span)
+        for (was_of, last), (sequences, span) in pairwise(of_context):
+            if (was_of, last.role, last.group, last.rows) == (sequences, span.role, span.group, span.rows):
+                gap_s = span.start_s - last.end_s
+                self._gaps_s[span.role, last.phase, span.phase, span.rows][sequences].append(gap_s)
 
     def host_shares(self) -> Iterator[float]:
         """Shares of a request's host time that each further request of a step adds, 0 to 1; one of each kind of gap."""

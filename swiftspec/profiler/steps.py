@@ -3,8 +3,6 @@
 Groups that several ranks divide are measured as shards, and composed (see `tensor_parallel`).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
@@ -24,10 +22,9 @@ from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.models.layer_parts import Experts
-from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import DraftKind, Layout, Request
 from swiftspec.policies.effects import ForwardKind, Role
-from swiftspec.profiler.benches import Bench, benches_of
+from swiftspec.profiler.benches import benches_of
 from swiftspec.profiler.grids import LONGEST_SHARED, TARGET_ROWS
 from swiftspec.profiler.host_costs import arrival_point, feature_hops, host_points
 from swiftspec.profiler.passes import MINUTES, Passes
@@ -95,31 +92,37 @@ def measure_profile(
             )
             sharing_points += samples.points()
             host_shares += samples.host_shares()
-    touched = _touched(target, passes.spec, passes.contexts) if device == "cpu" else None
+    touched = None
+    if device == "cpu" and passes.spec.experts is not None:
+        prompts = list(map(prompts_for(target, passes.spec), passes.contexts))
+        touched = experts_touched(target, passes.spec.experts, prompts, TARGET_ROWS)
     passes.tell("done")
+    origin = Origin.here()
+    if device == "cuda":  # as the GPUs call themselves
+        name = f"{torch.cuda.get_device_name()}, {num_devices_here(device)} of them"
+        origin = origin.model_copy(update={"device": name})
     arrival, host = arrival_point(passes.interrupted), list(host_points(passes.rounds))
     num_bytes = feature_bytes(draft, target) if kind is DraftKind.HEAD else 0
-    points = [list(_bench_points(bench, timelines)) for bench, timelines in zip(benches, passes.sweeps, strict=True)]
-    shards = [step for bench, of in zip(benches, points, strict=True) if bench.silent for step in of]
+    # If ranks divide a group of a bench, only the steps of that group.
+    points = [
+        (bench, step)
+        for bench, timelines in zip(benches, passes.sweeps, strict=True)
+        for step in step_points(timelines, bench.groups, bench.layout, ranks=bench.ranks)
+        if step.ranks > 1 or not bench.ranks
+    ]
     return Profile(
-        origin=_origin_on(device),
+        origin=origin,
         device=device,
         num_devices=num_devices,
         target=target,
         draft=draft,
         steps=(
-            *(step for bench, of in zip(benches, points, strict=True) if not bench.ranks for step in of),
-            *passes.tp_groups.composed(shards),
+            *(step for bench, step in points if not bench.ranks),
+            *passes.tp_groups.composed([step for bench, step in points if bench.silent]),
         ),
         host=(*host, *([arrival] if arrival else []), *feature_hops(host, feature_bytes=num_bytes)),
         collectives=passes.tp_groups.collectives(),
-        checks=tuple(
-            step
-            for bench, of in zip(benches, points, strict=True)
-            if bench.ranks and not bench.silent
-            for step in of
-            if not step.cold
-        ),
+        checks=tuple(step for bench, step in points if bench.ranks and not bench.silent and not step.cold),
         padded_prompts=(Role.TARGET, Role.DRAFT) if device == "cpu" and pads_prompts() else (),
         sharing=Sharing(
             points=tuple(sharing_points),
@@ -133,28 +136,6 @@ def measure_profile(
         experts_touched=touched,
         passes=passes.num_passes if device == "cpu" else None,
     )
-
-
-def _origin_on(device: str) -> Origin:
-    """Origin of this command, with the name that the processor or the GPUs give themselves."""
-    origin = Origin.here()
-    if device != "cuda":
-        return origin
-    return origin.model_copy(update={"device": f"{torch.cuda.get_device_name()}, {num_devices_here(device)} of them"})
-
-
-def _touched(target: ModelRef, spec: ModelSpec, contexts: Sequence[int]) -> ExpertsTouched | None:
-    """Experts that verifications need after prompts like those of the sweeps."""
-    if spec.experts is None:
-        return None
-    return experts_touched(target, spec.experts, list(map(prompts_for(target, spec), contexts)), TARGET_ROWS)
-
-
-def _bench_points(bench: Bench, timelines: Sequence[Timeline]) -> Iterator[StepPoint]:
-    """Steps of a bench's timelines; if ranks divide a group, only the steps of that group."""
-    for step in step_points(timelines, bench.groups, bench.layout, ranks=bench.ranks):
-        if step.ranks > 1 or not bench.ranks:
-            yield step
 
 
 def step_points(

@@ -1,9 +1,8 @@
 """Forwards of several ranks, composed of a shard's computation and the collectives between ranks."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import product
 
 from swiftspec.artifacts.profile import Collective, StepPoint
@@ -64,31 +63,25 @@ def composed_steps(shards: Iterable[StepPoint], costs: CollectiveCosts, spec: Mo
     `measured`; the collectives are a multiple of one that was measured between other products.
     """
     for shard in shards:
-        yield _whole(shard, costs, spec)
-
-
-def _whole(shard: StepPoint, costs: CollectiveCosts, spec: ModelSpec) -> StepPoint:
-    added = {
-        "all_reduce": _all_reduces(shard, costs, spec),
-        "gather": costs.gather.at(1 if shard.phase is Phase.PREFILL else shard.rows),
-        "note": costs.note.at(shard.rows),
-    }
-    total = shard.latency
-    for latency in added.values():
-        total = _sum(total, latency)
-    means_s = {"shard": shard.latency.mean_s} | {name: latency.mean_s for name, latency in added.items()}
-    # The mean of twenty quantiles of a sum differs slightly from the mean of the sum.
-    scale = total.mean_s / sum(means_s.values())
-    parts = tuple(
-        Part(
-            name=name,
-            seconds=mean_s * scale,
-            provenance=Provenance.MEASURED if name == "shard" else Provenance.COMPOSED,
+        latencies = {
+            "shard": shard.latency,
+            "all_reduce": _all_reduces(shard, costs, spec),
+            "gather": costs.gather.at(1 if shard.phase is Phase.PREFILL else shard.rows),
+            "note": costs.note.at(shard.rows),
+        }
+        total = reduce(_sum, latencies.values())
+        # The mean of twenty quantiles of a sum differs slightly from the mean of the sum.
+        scale = total.mean_s / sum(latency.mean_s for latency in latencies.values())
+        parts = tuple(
+            Part(
+                name=name,
+                seconds=latency.mean_s * scale,
+                provenance=Provenance.MEASURED if name == "shard" else Provenance.COMPOSED,
+            )
+            for name, latency in latencies.items()
         )
-        for name, mean_s in means_s.items()
-    )
-    provenance = weakest(part.provenance for part in parts)
-    return shard.model_copy(update={"quantiles_s": total.quantiles_s, "provenance": provenance, "parts": parts})
+        provenance = weakest(part.provenance for part in parts)
+        yield shard.model_copy(update={"quantiles_s": total.quantiles_s, "provenance": provenance, "parts": parts})
 
 
 def _all_reduces(shard: StepPoint, costs: CollectiveCosts, spec: ModelSpec) -> Latency:

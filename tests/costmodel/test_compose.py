@@ -3,9 +3,8 @@
 import pytest
 
 from swiftspec.artifacts.profile import Profile
-from swiftspec.costmodel.compose import RoleModel, compose_profile
-from swiftspec.costmodel.kernel_latency import Kernels
-from swiftspec.costmodel.shipped import kernels_of
+from swiftspec.costmodel.compose import RoleModel
+from swiftspec.costmodel.device_profile import device_profile
 from swiftspec.devices import named_device
 from swiftspec.models import known_model
 from swiftspec.policies.effects import Role
@@ -17,15 +16,14 @@ from swiftspec.timing.timeline import Phase
 VERIFY = StepKey(Role.TARGET, Phase.VERIFY, degree=2, rows=8, context=512)
 
 
-def _composed(
-    device: str = "h100-sxm", *, quant: str = "bf16", num_devices: int = 4, kernels: Kernels | None = None
-) -> Profile:
-    return compose_profile(
+def _composed(device: str = "h100-sxm", *, quant: str = "bf16", num_devices: int = 4) -> Profile:
+    return device_profile(
         RoleModel(model=known_model("llama-3-70b"), quant=quant),
         RoleModel(model=known_model("llama-3.2-3b"), quant=quant),
-        kernels=kernels or kernels_of(device),
+        device=device,
         num_devices=num_devices,
         max_context=2048,
+        int4_forwards=None,
     )
 
 
@@ -73,8 +71,7 @@ def test_a_group_names_its_collective_and_the_others(profile: Profile) -> None:
 
 
 def test_without_tables_a_step_is_a_roofline() -> None:
-    kernels = Kernels(named_device("b200"))
-    step = _composed("b200", num_devices=2, kernels=kernels).step(VERIFY)
+    step = _composed("mi300x", num_devices=2).step(VERIFY)
     assert step.shares[Provenance.ROOFLINE] > 0.8
 
 
@@ -110,10 +107,10 @@ def test_nothing_cannot_be_composed() -> None:
 def test_features_take_a_hop_as_much_longer_as_they_take_on_a_devices_links(profile: Profile) -> None:
     feature_bytes = 3 * 8192 * 2
     device = named_device("h100-sxm")
-    with_head = compose_profile(
+    with_head = device_profile(
         RoleModel(model=known_model("llama-3-70b"), quant="bf16"),
         RoleModel(model=known_model("llama-3.2-3b"), quant="bf16", feature_bytes=feature_bytes),
-        kernels=kernels_of(device.name),
+        device=device.name,
         num_devices=1,
         max_context=64,
     )

@@ -1,7 +1,7 @@
-from swiftspec.costmodel.constants import fitted_constants
+from swiftspec.costmodel.constants import FITTED
 
 
 def test_every_constant_says_what_it_was_fitted_on() -> None:
-    for constant in fitted_constants():
-        assert constant.fitted_on
-        assert constant.value > 0
+    for constant in FITTED.values():
+        assert constant["fitted_on"]
+        assert constant["value"] > 0

@@ -7,19 +7,17 @@ one process to the next, with the pages that it was given. docs/log/2026-11-27-v
 server follow it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Final
 
 import numpy as np
 
-__all__ = ["CorePace", "watched"]
+__all__ = ["watched"]
 
 _EVERY_S: Final = 0.1  # the work takes 1 % of a core
 _AROUND_S: Final = 0.3  # so that some samples lie in the shortest window
@@ -27,21 +25,12 @@ _MOST_CORES: Final = 8
 _STREAMED: Final = 1_000_000
 
 
-class CorePace:
-    """Seconds of the work on some cores, as far as they have been watched."""
-
-    def __init__(self, watchers: list[_Watcher]) -> None:
-        self._watchers = watchers
-
-    def seconds(self, began_s: float, ended_s: float) -> float:
-        """Of the work, the mean over cores, between two times of `time.perf_counter`; 1 if no core is watched."""
-        means = [each.mean(began_s - _AROUND_S, ended_s + _AROUND_S) for each in self._watchers]
-        return float(np.mean(means)) if means else 1.0
-
-
 @contextmanager
-def watched(cores: Set[int]) -> Iterator[CorePace]:
-    """Cores that are watched within the context; none where threads cannot be bound to cores."""
+def watched(cores: Set[int]) -> Iterator[Callable[[float, float], float]]:
+    """Cores that are watched within the context; none where threads cannot be bound to cores.
+
+    Yields seconds of the work, the mean over cores, between two times of `time.perf_counter`; 1 if none is watched.
+    """
     chosen = sorted(cores)[:: -(-len(cores) // _MOST_CORES) or 1] if sys.platform == "linux" else []
     watchers = [_Watcher(core) for core in chosen]
     for each in watchers:
@@ -49,7 +38,7 @@ def watched(cores: Set[int]) -> Iterator[CorePace]:
     try:
         for each in watchers:
             each.has_sample.wait()
-        yield CorePace(watchers)
+        yield lambda began_s, ended_s: _mean_s(watchers, began_s - _AROUND_S, ended_s + _AROUND_S)
     finally:
         for each in watchers:
             each.ends.set()
@@ -81,6 +70,11 @@ class _Watcher(Thread):
         when_s, seconds = np.array(self._samples).T
         within = seconds[(began_s <= when_s) & (when_s <= ended_s)]
         return float(within.mean() if within.size else seconds[np.argmin(abs(when_s - began_s))])
+
+
+def _mean_s(watchers: Sequence[_Watcher], began_s: float, ended_s: float) -> float:
+    means = [each.mean(began_s, ended_s) for each in watchers]
+    return float(np.mean(means)) if means else 1.0
 
 
 def _seconds(work: Callable[[], object]) -> float:

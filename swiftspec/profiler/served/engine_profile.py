@@ -1,7 +1,5 @@
 """Profile of an engine on this machine: its servers started, probed together and ended."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -109,9 +107,20 @@ def _server(
     here: EngineHere, pair: Pair, policy: Policy, drafting: Drafting, logs: Path, stages: Stages
 ) -> Iterator[ProbedServer]:
     """A server that drafts as a policy."""
-    lengths = _lengths(here.engine, drafting)
-    settings = _settings(here.engine, pair, policy, drafting, lengths)
-    written = server_command(here.engine, settings)
+    engine = here.engine
+    lengths = _lengths(engine, drafting)
+    schedule = tuple(LengthRange(last // 2 + 1, last, lengths(last)) for last in _LADDER)
+    settings = ServerSettings(
+        target=model_argument(pair.target.model, engine),
+        draft=model_argument(pair.draft.model, engine) if drafting is Drafting.DRAFT else None,
+        method=method_of(policy, drafter_of(pair.draft.model)),
+        policy=policy,
+        layout=DeviceLayout(tp=1),
+        draft_degree=1,
+        dtype=_DTYPES.get(pair.target.dtype, pair.target.dtype),
+        schedule=() if drafting is Drafting.PLAIN or engine.schedule is None else schedule,
+    )
+    written = server_command(engine, settings)
     with ExitStack() as stack:
         with stages(f"start {drafting}") as progress:
             log = logs / f"{drafting}.log"
@@ -238,22 +247,6 @@ def probed_server(
 
 def _known(dtype: str) -> str:
     return "bfloat16" if dtype == "auto" else dtype
-
-
-def _settings(
-    engine: Engine, pair: Pair, policy: Policy, drafting: Drafting, lengths: Callable[[int], int]
-) -> ServerSettings:
-    schedule = [LengthRange(last // 2 + 1, last, lengths(last)) for last in _LADDER]
-    return ServerSettings(
-        target=model_argument(pair.target.model, engine),
-        draft=model_argument(pair.draft.model, engine) if drafting is Drafting.DRAFT else None,
-        method=method_of(policy, drafter_of(pair.draft.model)),
-        policy=policy,
-        layout=DeviceLayout(tp=1),
-        draft_degree=1,
-        dtype=_DTYPES.get(pair.target.dtype, pair.target.dtype),
-        schedule=() if drafting is Drafting.PLAIN or engine.schedule is None else tuple(schedule),
-    )
 
 
 def _lengths(engine: Engine, drafting: Drafting) -> Callable[[int], int]:

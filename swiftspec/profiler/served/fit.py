@@ -5,8 +5,6 @@ every token in the caches, and for every pair of tokens that a prompt attends to
 drafting one for each forward, each of its rows and each token of its cache. No coefficient is below 0.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,26 +23,21 @@ _KNOTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 class Coefficients(NamedTuple):
-    """Seconds: of a sequence, of a token in the caches, of a pair of tokens that a prompt attends to, of a step that
-    verifies looked-up or drafted tokens; and of draft forwards: of each, of a row and of a token in the caches.
-    """
+    """Seconds of what a step has."""
 
     sequence_s: float
-    cached_s: float
-    pair_s: float
-    lookup_s: float
-    round_s: float
-    draft_s: float
+    cached_s: float  # of a token in the caches
+    pair_s: float  # of a pair of tokens that a prompt attends to
+    lookup_s: float  # of a step that verifies looked-up tokens
+    round_s: float  # of a step that verifies drafted ones
+    draft_s: float  # of a draft forward
     draft_row_s: float
-    draft_cached_s: float
+    draft_cached_s: float  # of a token in the draft's caches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedSteps:
-    """Seconds of steps.
-
-    rows, rows_s: g.
-    """
+    """Seconds of steps. rows, rows_s: g."""
 
     rows: Sequence[int]
     rows_s: Sequence[float]
@@ -80,7 +73,9 @@ def typical(measured: Iterable[Measured]) -> list[Measured]:
 def fit_steps(measured: Sequence[Measured]) -> FittedSteps:
     """The steps of least relative squares."""
     works, seconds = [one.work for one in measured], np.array([one.seconds for one in measured])
-    knots = _knots([work.rows + work.read for work in works])
+    sizes = [work.rows + work.read for work in works]
+    # Powers of two up to the largest step, where a step lies near each.
+    knots = [1, *(knot for knot in _KNOTS[1:] if any(knot / 1.5 <= size < knot * 1.5 for size in sizes))]
     columns = np.array([_columns(work, knots) for work in works]) / seconds[:, None]
     found, _ = nnls(columns, np.ones(len(works)))
     return FittedSteps(
@@ -107,15 +102,6 @@ def _mean_work(works: Sequence[Work]) -> Work:
         return float(np.mean([getattr(work, name) for work in works]))
 
     return works[0]._replace(rows=mean("rows"), cache_tokens=mean("cache_tokens"), levels=mean("levels"))
-
-
-def _knots(sizes: Sequence[float]) -> list[int]:
-    """Powers of two up to the largest step, where a step lies near each."""
-    knots = [1]
-    for knot in _KNOTS[1:]:
-        if any(knot / 1.5 <= size < knot * 1.5 for size in sizes):
-            knots.append(knot)
-    return knots
 
 
 def _hats(rows: float, knots: Sequence[int]) -> npt.NDArray[np.float64]:

@@ -1,7 +1,5 @@
 """Measurement of servers by probes, in turn and several times, and the profile that is made of it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,7 +66,7 @@ class Measurements(NamedTuple):
     prompts: tuple[PromptTime, ...] = ()
     pace_s: float | None = None
 
-    def also(self, other: Measurements) -> Measurements:
+    def also(self, other: "Measurements") -> "Measurements":
         """Both together, of servers on devices that keep their pace."""
         return Measurements(self.steps + other.steps, self.prompts + other.prompts, self.pace_s or other.pace_s)
 
@@ -82,7 +80,7 @@ class ServerTimes:
     measured: tuple[MeasuredStep, ...]
 
     @classmethod
-    def of(cls, measured: Measurements) -> ServerTimes:
+    def of(cls, measured: Measurements) -> "ServerTimes":
         """The fit of measurements. ValueError if no request was seen to decode."""
         if not any(isinstance(one.probe, Probe) for one in measured.steps):
             raise ValueError("no step could be measured: the server's answers come in too few chunks")
@@ -131,7 +129,7 @@ def measure_servers(
                         found = read[0]
                         times.append(read[1])
                     if found is not None:
-                        timed.append((found, pace.seconds(sent_s, time.perf_counter())))
+                        timed.append((found, pace(sent_s, time.perf_counter())))
                     done += 1
                     progress(done, total, f"{server.drafting}, pass {number + 1} of {_PASSES}")
             spent_s = time.perf_counter() - began_s
@@ -169,11 +167,10 @@ def profile_of(
         cached_s = coefficients.draft_cached_s * context
         return max(1e-9, coefficients.draft_s + coefficients.draft_row_s * rows + cached_s)
 
-    sizes_of = {Phase.VERIFY: steps.rows, Phase.PREFILL: steps.rows, Phase.EXPAND: (1, 2)}
-    tables = [(Role.TARGET, Phase.VERIFY, verify), (Role.TARGET, Phase.PREFILL, prefill)]
+    tables = [(Role.TARGET, Phase.VERIFY, verify, steps.rows), (Role.TARGET, Phase.PREFILL, prefill, steps.rows)]
     if Drafting.DRAFT in policies:
-        tables += [(Role.DRAFT, Phase.EXPAND, draft_forward), (Role.DRAFT, Phase.PREFILL, draft_forward)]
-        sizes_of[Phase.PREFILL] = steps.rows
+        tables.append((Role.DRAFT, Phase.EXPAND, draft_forward, (1, 2)))
+        tables.append((Role.DRAFT, Phase.PREFILL, draft_forward, steps.rows))
     points = [
         StepPoint(
             role=role,
@@ -186,15 +183,12 @@ def profile_of(
             num_samples=len(times.measured),
             provenance=Provenance.INTERPOLATED,
         )
-        for role, phase, seconds in tables
-        for rows in sizes_of[phase]
+        for role, phase, seconds, sizes_of_phase in tables
+        for rows in sizes_of_phase
         for context in (0, last)
     ]
     rounds = {Drafting.LOOKUP: coefficients.lookup_s, Drafting.DRAFT: coefficients.round_s}
-    costs = {
-        Role.TARGET: (coefficients.sequence_s, coefficients.cached_s),
-        Role.DRAFT: (0.0, coefficients.draft_cached_s),
-    }
+    target_costs = (Role.TARGET, coefficients.sequence_s, coefficients.cached_s)
     return Profile(
         origin=Origin.here(),
         device=device,
@@ -226,7 +220,7 @@ def profile_of(
                     slot_s=slot_s,
                     provenance=Provenance.INTERPOLATED,
                 )
-                for role, (sequence_s, slot_s) in costs.items()
+                for role, sequence_s, slot_s in (target_costs, (Role.DRAFT, 0.0, coefficients.draft_cached_s))
             ),
             host_share=1.0,
         ),

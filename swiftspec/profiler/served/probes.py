@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from swiftspec.loadtest.client import ServerClient
-from swiftspec.loadtest.readings import Reading
 from swiftspec.loadtest.streams import StreamedCompletion
 
 __all__ = ["Drafting", "Measured", "Probe", "ProbedServer", "PromptProbe", "PromptTime", "Work"]
@@ -28,17 +27,14 @@ class Drafting(StrEnum):
 
 
 class Work(NamedTuple):
-    """Work of a step, in the mean.
-
-    sequences: requests that decode. rows: of all of them. cache_tokens: in their caches together. levels: draft tokens
-    of each. read, read_before: tokens of a prompt that are read, and those of it that were read before.
-    """
+    """Work of a step, in the mean."""
 
     drafting: Drafting
-    sequences: int = 0
-    rows: float = 0.0
-    cache_tokens: float = 0.0
-    levels: float = 0.0
+    sequences: int = 0  # requests that decode
+    rows: float = 0.0  # of all of them
+    cache_tokens: float = 0.0  # in their caches together
+    levels: float = 0.0  # draft tokens of each
+    # read, read_before: tokens of a prompt that are read, and those of it that were read before
     read: int = 0
     read_before: int = 0
 
@@ -77,24 +73,17 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedServer:
-    """A server, and how it drafts.
-
-    vocabulary: token ids that prompts are made of. lengths: draft tokens of a round by requests at once.
-    cores: of this machine, that it computes on.
-    """
+    """A server, and how it drafts."""
 
     client: ServerClient
     model: str
     drafting: Drafting
-    vocabulary: Sequence[int]
-    lengths: Callable[[int], int]
-    cores: Set[int] = frozenset()
+    vocabulary: Sequence[int]  # token ids that prompts are made of
+    lengths: Callable[[int], int]  # draft tokens of a round by requests at once
+    cores: Set[int] = frozenset()  # of this machine, that it computes on
 
     def decoding(self, probe: Probe, *, seed: int) -> Measured | None:
-        """A step of requests that all decode; None if there were too few of them.
-
-        The same seed sends the same prompts, which the server's prefix cache then has.
-        """
+        """A step of requests that all decode; None of too few. A seed sends the same prompts, which are then cached."""
         length = self.lengths(probe.sequences)
         num_tokens = probe.steps * (1 + (length + 1) // 2) if length else probe.steps + 1
         prompts = [self._prompt(probe.prompt_tokens, seed, number) for number in range(probe.sequences)]
@@ -109,7 +98,8 @@ class ProbedServer:
             return None
         steps = sum((len(window) - 1) * (one.num_rounds - 1) / (len(one.chunks_s) - 1) for one, window in seen)
         seconds = sum(window[-1] - window[0] for _, window in seen) / steps
-        levels = self._levels(counted, answers) if length else 0.0
+        rounds = max(1, sum(one.num_rounds - 1 for one in answers))
+        levels = counted.count("spec_decode_num_draft_tokens") / rounds if length else 0.0
         sent = fmean(one.num_tokens * _share_before(one, began, ended) for one in answers)
         return Measured(
             probe,
@@ -156,10 +146,6 @@ class ProbedServer:
         if answer.error:
             raise ValueError(f"--url {self.client.url}: a request failed: {answer.error}")
         return answer
-
-    def _levels(self, counted: Reading, answers: Sequence[StreamedCompletion]) -> float:
-        """Draft tokens of a request's step, in the mean."""
-        return counted.count("spec_decode_num_draft_tokens") / max(1, sum(one.num_rounds - 1 for one in answers))
 
 
 def _share_before(answer: StreamedCompletion, began: float, ended: float) -> float:

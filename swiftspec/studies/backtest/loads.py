@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from swiftspec.costmodel.constants import fitted_constants
+from swiftspec.costmodel.constants import FITTED
 from swiftspec.engines import engine_named
 from swiftspec.engines.constants import fitted_sets
 from swiftspec.studies.backtest.rows import FIRST_TOKEN, LOAD_TIME, SPARSE_TPOT, TPOT, Constant, Row, Section
@@ -115,4 +115,4 @@ def load_constants() -> tuple[Constant, ...]:
         for name in asdict(one.constants)
         if name not in one.assumed
     ]
-    return (*(Constant(**asdict(fact)) for fact in fitted_constants()), *of_engines)
+    return (*(Constant(name=name, **fact) for name, fact in FITTED.items()), *of_engines)

@@ -19,7 +19,7 @@ def test_work_is_timed_on_every_core_while_it_is_watched() -> None:
     began_s, before = time.perf_counter(), threading.active_count()
     with watched(cores_here()) as pace:
         time.sleep(0.5)
-        seconds = pace.seconds(began_s, time.perf_counter())
+        seconds = pace(began_s, time.perf_counter())
     assert 1e-5 < seconds < 1e-2
     assert threading.active_count() == before
     assert os.sched_getaffinity(0) == cores_here()
@@ -27,9 +27,9 @@ def test_work_is_timed_on_every_core_while_it_is_watched() -> None:
 
 def test_no_core_changes_nothing_and_a_time_without_a_sample_has_the_nearest() -> None:
     with watched(frozenset()) as pace:
-        assert pace.seconds(0.0, 1.0) == 1.0
+        assert pace(0.0, 1.0) == 1.0
     with watched(cores_here()) as pace:
-        assert 1e-5 < pace.seconds(0.0, 1.0) < 1e-2
+        assert 1e-5 < pace(0.0, 1.0) < 1e-2
 
 
 def test_a_program_computes_on_the_cores_that_its_threads_are_bound_to(tmp_path: Path) -> None:
