@@ -27,11 +27,7 @@ _log = logging.getLogger("vllm.swiftspec")  # so that it is written where vLLM's
 
 @dataclass(slots=True)
 class Counts:
-    """What a session has done.
-
-    steps: after which something ran. rows: of these; drafted: rows with a draft. tokens: of these drafts. waited_s,
-    longest_wait_s: of steps for drafts. losses: drafts that came too late or not at all.
-    """
+    """What a session has done: rows of its steps, those with drafts, and their tokens; waits of steps for drafts."""
 
     steps: int = 0
     rows: int = 0
@@ -55,9 +51,8 @@ class Counts:
 class Session:
     """The drafts of an engine's requests.
 
-    channel: to the server. num_draft_tokens: most that the engine verifies. max_context: tokens of the longest text.
-    objection: what speaks against a server, a clause; empty if it can draft. limit_s: longest wait of a step for
-    drafts; the time of two steps if not given. introduction: of the server that drafts; None while there is none.
+    num_draft_tokens: most that the engine verifies. objection: what speaks against a server, a clause; empty if it can
+    draft. limit_s: longest wait of a step; the time of two steps if not given. introduction: None without a server.
     """
 
     def __init__(

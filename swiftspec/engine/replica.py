@@ -1,7 +1,5 @@
 """A replica of the engine: target groups that serve a request together, its queue, and the drafts of its requests."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +15,7 @@ __all__ = ["Replica", "replicas_of"]
 class Replica:
     """A target's groups, the requests that wait for them or run there, and who drafts for these.
 
-    targets: one, or as many as a policy needs for a request. drafts: that its requests may have; none if no separate
-    process drafts. router: of requests to these.
+    targets: as many as a policy needs for a request. drafts: none if no separate process drafts.
     """
 
     targets: Sequence[WorkerGroup]
@@ -28,7 +25,6 @@ class Replica:
 
     @property
     def num_requests(self) -> int:
-        """Requests that run or wait."""
         return self.queue.num_running + self.queue.num_waiting
 
     def next_draft(self) -> WorkerGroup | None:

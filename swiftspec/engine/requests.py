@@ -26,8 +26,7 @@ _LEAST_TPOT_S = 1e-6
 class RequestOptions:
     """Attributes of a request besides its text.
 
-    client: whose it is. tpot_s: its limit on the time per token, for controls that keep limits; a microsecond or more.
-    tenant: number of its tenant; 0 is the target itself.
+    client: whose it is. tpot_s: its limit on the time per token, a microsecond or more. tenant: 0 is the target itself.
     """
 
     client: str = ""
@@ -95,7 +94,6 @@ class Tenants:
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Directories of all but the target."""
         return tuple(str(tenant.directory.absolute()) for tenant in self.every[1:])
 
     def named(self, name: str | None) -> Tenant:
@@ -110,11 +108,7 @@ class Tenants:
 
 
 class RequestMaker:
-    """Makes the requests of an engine.
-
-    tenants: whose ends of a sequence count. max_context: tokens of the longest request. max_new_tokens: output tokens
-    of requests that do not say.
-    """
+    """Makes the requests of an engine. tenants: whose ends of a sequence count. max_new_tokens: by default."""
 
     def __init__(
         self, tokenizer: Tokenizer, tenants: Tenants, *, vocab_size: int, max_context: int, max_new_tokens: int

@@ -1,7 +1,5 @@
 """One request of the engine, from its submission to its end."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -75,21 +73,15 @@ class Ending(Enum):
 class RunningRequest:
     """A request, and where it stands.
 
-    name: name in its timeline. policy, request, sampler: what was submitted. deliver: takes its events, in the
-    dispatcher's thread.
+    name: in its timeline. policy: the fallback, after several targets have lost the draft that leads them. deliver:
+    takes its events, in the dispatcher's thread.
 
-    key: place in the order of submission.
-    start_s: when it was submitted.
-    policy: by which it runs: the fallback, after several targets have lost the draft that leads them.
-    replica: that serves it. draft: that drafts for its present programs, as soon as it can; None if they need none.
+    key: place in the order of submission. start_s, begun_s: when it was submitted, and first admitted.
+    draft: that drafts for its present programs, as soon as it can; None if they need none.
     command: what its present programs were begun with; None while it waits.
-    targets_left: targets whose programs run.
-    ending: why its programs are being ended.
-    deadline_s: when the wait for the end of its programs is given up.
-    unheard: commits that have not been delivered.
-    failure: what ends it, if it is its own.
+    targets_left: whose programs run. ending: why they are being ended. deadline_s: when the wait for that is given up.
     is_due: whether it begins again as soon as its programs have ended.
-    begun_s: when it was admitted first.
+    unheard: commits that have not been delivered. failure: what ends it, if it is its own.
     scores: log-probs, if they are wanted; those of tokens are there before the tokens are delivered.
     """
 
@@ -137,7 +129,6 @@ class RunningRequest:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of its text so far, the prompt included."""
         return len(self.request.prompt) + len(self.tokens)
 
     @property
@@ -175,7 +166,6 @@ class RunningRequest:
         self.tell(error)
 
     def generation(self, *, interrupted: bool) -> Generation:
-        """Its output so far."""
         return Generation(
             tokens=tuple(self.tokens),
             timeline=Timeline(request=self.name, start_s=self.start_s, spans=tuple(self.spans)),

@@ -1,7 +1,5 @@
 """The server's routes, and what stands before them."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -66,7 +64,6 @@ class LiveView:
         return self._said
 
     def state(self) -> dict[str, Any]:
-        """The present state."""
         serving, now_s = self._serving, time.perf_counter()
         engine, answers = serving.state(), list(serving.answers.values())
         begun = [answer for answer in answers if answer.commits_s]
@@ -98,8 +95,7 @@ class LiveView:
 class HttpOptions:
     """Limits of connections.
 
-    api_keys: one of them is needed, unless there are none.
-    allowed_hosts: names by which a server without keys may be asked, beside those that `known_hosts` allows.
+    api_keys: one of them is needed, unless there are none. allowed_hosts: see `known_hosts`.
     send_timeout_s: a client that takes nothing for so long is given up.
     """
 
@@ -190,7 +186,7 @@ class _Views:
         return JSONResponse({"version": __version__})
 
     async def timelines(self, _: Request) -> Response:
-        if not self._serving.keeps_timelines:
+        if not self._serving.timelines.maxlen:
             raise RequestError("this server keeps no timelines; expected one with --set keep_timelines=N", status=404)
         return Response(timelines_as_json(self._serving.timelines), media_type="application/json")
 

@@ -1,7 +1,5 @@
 """Completions and chat completions: from a request's body to its answer, whole or streamed."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
@@ -38,10 +36,7 @@ class ClientGoneError(Exception):
 
 
 async def unless_gone(receive: Receive, work: Awaitable[Result]) -> Result:
-    """The work's result; ClientGoneError, with the work cancelled, if the client closes its connection before.
-
-    The request's body must have been read.
-    """
+    """The work's result, once the body was read; ClientGoneError, with the work cancelled, if the client goes first."""
     working = asyncio.ensure_future(work)
     listening = asyncio.ensure_future(_disconnect(receive))
     try:
@@ -62,10 +57,7 @@ async def _disconnect(receive: Receive) -> None:
 
 
 class Generations:
-    """ASGI endpoint of a kind of generation.
-
-    parse: makes the request's body of its bytes. RequestError if it is none.
-    """
+    """ASGI endpoint of a kind of generation. parse: makes a body of its bytes. RequestError if it is none."""
 
     def __init__(self, serving: Serving, parse: Callable[[bytes], ChatBody | CompletionBody]) -> None:
         self._serving = serving

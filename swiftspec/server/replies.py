@@ -18,7 +18,6 @@ _MARK = "\0 text \0"  # in no name of a model
 
 
 def event(data: Mapping[str, Any]) -> bytes:
-    """A server-sent event."""
     return b"data: " + _compact(data).encode() + b"\n\n"
 
 
@@ -27,7 +26,6 @@ def _compact(data: Any) -> str:
 
 
 def _said(token: ScoredToken | tuple[str, float]) -> dict[str, Any]:
-    """A token of a chat with its log-prob."""
     text, log_prob = (token.text, token.log_prob) if isinstance(token, ScoredToken) else token
     return {"token": text, "logprob": log_prob, "bytes": list(text.encode())}
 
@@ -56,11 +54,7 @@ def _log_probs(tokens: Sequence[ScoredToken], *, offset: int, is_chat: bool) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """The answer to one request, whose parts have one id.
-
-    model: name of the served model. is_chat: the format of chat completions. seed: by which the answer is sampled, told
-    with its end; None if it is greedy.
-    """
+    """The answer to one request, whose parts have one id. seed: told with its end; None if it is greedy."""
 
     request_id: str
     model: str

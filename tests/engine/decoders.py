@@ -10,7 +10,6 @@ from swiftspec.engine.model.cpu.model import CpuDecoder
 from swiftspec.engine.model.gpu.model import GpuDecoder
 from swiftspec.engine.model.gpu.ops import reference_ops
 from swiftspec.engine.model.gpu.weights import WeightFormat
-from swiftspec.engine.model.runner import Decoder
 
 
 def load_kernels(directory: Path, *, dtype: torch.dtype = torch.float32) -> CpuDecoder:
@@ -24,7 +23,7 @@ def load_torch(directory: Path, *, dtype: torch.dtype = torch.float32) -> CpuDec
         return CpuDecoder.load(directory, dtype=dtype)
 
 
-def load_static(directory: Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
+def load_static(directory: Path, *, dtype: torch.dtype = torch.float32) -> GpuDecoder:
     """On a GPU if there is one: then forwards are graphs, and tests ask whether they are replayed rightly."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return GpuDecoder.load(directory, weight_format=WeightFormat(dtype=dtype), device=device, ops=reference_ops())

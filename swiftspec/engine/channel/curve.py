@@ -43,10 +43,7 @@ def _new_secret() -> str:
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret in a file, without surrounding white space.
-
-    ValueError: if others may read the file, or if it does not hold what `write_secret` writes.
-    """
+    """The secret in a file. ValueError: if others may read it, or if it does not hold what `write_secret` writes."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -91,8 +88,7 @@ def _key(secret: bytes, end: bytes) -> bytes:
 def secure(socket: "zmq.Socket[bytes]", curve: Curve, *, server: bool) -> None:
     """Encrypt a socket and reject peers without the secret; call before it binds (server) or connects.
 
-    The server's context gets a thread that checks keys and ends with the context. Without that thread nobody is
-    admitted.
+    A thread of the server's context checks keys. Without it nobody is admitted.
     """
     if server:
         _start_gate(socket.context, curve)

@@ -38,7 +38,6 @@ _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 1000, 3000
 
 
 def encode(message: Message, header: Header) -> bytes:
-    """The bytes on the wire."""
     body: tuple[int, ...] = ()
     match message:
         case Verdict(tokens):
@@ -70,7 +69,6 @@ def decode(frame: bytes) -> tuple[Message, Header]:
 
 
 def _message(kind: int, body: tuple[int, ...]) -> Message | None:
-    """The message; None if it is invalid."""
     if kind == _SUBTREE:
         return _subtree(body)
     if min(body, default=0) < 0:
@@ -99,24 +97,22 @@ def _tokens(message: Message) -> Iterable[int]:
 
 
 class Payload(Protocol):
-    """What goes beside one request's messages, as one end sees it."""
+    """What goes beside one request's messages, as one end sees it; by default nothing."""
 
-    def outgoing(self, message: Message, /) -> bytes:
+    def outgoing(self, message: Message, /) -> bytes:  # noqa: ARG002 - for whoever does not inherit it
         """What goes beside a message; nothing if empty."""
-
-    def takes(self, message: Message, payload: bytes, /) -> bool:
-        """Take what came beside a message that is to be delivered; False if the message is invalid with it."""
-
-
-class _NoPayload:
-    def outgoing(self, _message: Message, /) -> bytes:
         return b""
 
-    def takes(self, _message: Message, payload: bytes, /) -> bool:
+    def takes(self, message: Message, payload: bytes, /) -> bool:  # noqa: ARG002 - as above
+        """Take what came beside a message that is to be delivered; False if the message is invalid with it."""
         return not payload
 
 
-NO_PAYLOAD: Payload = _NoPayload()
+class _NoPayload(Payload):
+    pass
+
+
+NO_PAYLOAD = _NoPayload()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +123,10 @@ class BesideChains(Payload):
     others: Payload
 
     def outgoing(self, message: Message, /) -> bytes:
-        return self._of(message).outgoing(message)
+        return (self.chains if isinstance(message, Subtree) else self.others).outgoing(message)
 
     def takes(self, message: Message, payload: bytes, /) -> bool:
-        return self._of(message).takes(message, payload)
-
-    def _of(self, message: Message) -> Payload:
-        return self.chains if isinstance(message, Subtree) else self.others
+        return (self.chains if isinstance(message, Subtree) else self.others).takes(message, payload)
 
 
 class Channel:
@@ -141,12 +134,11 @@ class Channel:
 
     Every request has a part of its own of it, a `RequestChannel`.
 
-    address: `ipc://path` or `tcp://host:port`.
-    bind: exactly one end binds.
+    address: `ipc://path` or `tcp://host:port`. bind: exactly one end binds.
     leads: exactly one end, the target's, opens exchanges.
     vocab_size: a message with a token outside it is invalid.
     curve: rejects peers without the secret; for addresses that others can reach.
-    most_payload_bytes: size of the largest payload beside a message.
+    most_payload_bytes: of the largest payload beside a message.
     serves: requests begin when the peer opens them, in any order; see `knocking`.
     """
 
@@ -191,10 +183,7 @@ class Channel:
         self._context.term()
 
     def _open_again_if_lost(self) -> None:
-        """Recreate the socket's file if it was removed, by a cleaner of /tmp, say: no new peer would find it.
-
-        Called only while no peer is connected, so nothing is lost.
-        """
+        """While no peer is there, recreate the socket's file if it was removed, by a cleaner of /tmp, say."""
         path = Path(self._address.removeprefix("ipc://"))
         if not self._binds or not self._address.startswith("ipc:") or path.exists():
             return
@@ -300,10 +289,7 @@ class Channel:
 
 
 class RequestChannel:
-    """One request's messages over a channel, to and from the same request at the other end.
-
-    num_refused: messages not delivered so far: invalid ones, and those of broken exchanges.
-    """
+    """One request's messages over a channel, to and from the same request at the other end."""
 
     def __init__(self, channel: Channel, request: int, *, leads: bool, payload: Payload) -> None:
         self._channel = channel

@@ -17,10 +17,7 @@ _LOOK_EVERY_S = 0.02
 
 
 class WorkerPlace(NamedTuple):
-    """A place for a worker: the connection that will be its own, its node, and its setup with the devices there.
-
-    has_own_clock: it is on another machine.
-    """
+    """A place for a worker: its connection, its node, and its setup with the devices there."""
 
     pipe: PipeEnd
     node: str
@@ -29,10 +26,7 @@ class WorkerPlace(NamedTuple):
 
 
 class RemoteWorker(Worker):
-    """A worker that is started as soon as its slot has a host; reports have our times.
-
-    place: gives the worker's place, once there is one.
-    """
+    """A worker that is started as soon as `place` gives its slot a host; reports have our times."""
 
     def __init__(self, setup: Setup, place: Callable[[], WorkerPlace | None]) -> None:
         self.setup = setup
@@ -51,7 +45,6 @@ class RemoteWorker(Worker):
             self._pipe.send(self.setup)
 
     def send(self, command: Command) -> None:
-        """Send a command, without waiting; does nothing if it is gone, or not there yet."""
         if self._pipe is not None:
             self._pipe.send(TimedMessage(command, time.perf_counter(), None))
 
@@ -61,7 +54,6 @@ class RemoteWorker(Worker):
         return bool(self._reports) or (self._pipe is not None and self._pipe.poll())
 
     def receive(self) -> Report:
-        """Its next report; WorkerLostError if it ended, or its node vanished."""
         while not self.poll():
             time.sleep(_LOOK_EVERY_S)
         if not self._reports:
@@ -90,7 +82,6 @@ class RemoteWorker(Worker):
         return replace(report, spans=spans)
 
     def fileno(self) -> int | None:
-        """Descriptor that is readable when `poll` is true; None while there is no host for it."""
         return None if self._pipe is None else self._pipe.fileno()
 
     def hang_up(self) -> None:
@@ -103,7 +94,6 @@ class RemoteWorker(Worker):
 
     @property
     def state(self) -> str:
-        """Where it is."""
         return "waiting for a node with room" if self._pipe is None else f"on {self.node}"
 
     @property

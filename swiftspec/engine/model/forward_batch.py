@@ -26,7 +26,6 @@ class Rows(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Rows to compute."""
         return len(self.rows)
 
     @property
@@ -47,12 +46,10 @@ class Chunk(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Rows to compute."""
         return len(self.tokens)
 
     @property
     def num_logits(self) -> int:
-        """Rows of logits in the answer."""
         return len(self.tokens) if self.all_logits else 1
 
 
@@ -117,7 +114,6 @@ class BatchResult(NamedTuple):
 
 
 def as_candidates(tokens: Iterable[Iterable[int]], logprobs: Iterable[Iterable[float]]) -> tuple[Candidates, ...]:
-    """Candidates of each row, from its tokens and their log-probs."""
     return tuple(map(Candidates, map(tuple, tokens), map(tuple, logprobs)))
 
 

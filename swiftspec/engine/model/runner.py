@@ -1,9 +1,7 @@
 """A decoder with the caches of its sequences, as a role's process or a recorder uses it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Self
 
 import torch
 
@@ -18,37 +16,14 @@ from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import Inflation
-from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.models.spec import model_directory
 
 __all__ = ["DTYPES", "Decoder", "ModelRunner"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}  # of a CPU
 
 
-class Decoder(Protocol):
-    """Common interface of `CpuDecoder` and `GpuDecoder`; each accepts only caches that it made."""
-
-    spec: ModelSpec
-
-    @property
-    def tenant_bytes(self) -> tuple[int, ...]:
-        """Memory that the weights of each tenant take in addition to the model's."""
-
-    @property
-    def has_own_threads(self) -> bool:
-        """Whether forwards do without torch's threads."""
-
-    def new_cache(self, capacity: int | None = None) -> Any:
-        """An empty cache."""
-
-    def warm_up(self, row_counts: Iterable[int], caches: Sequence[Any]) -> None:
-        """Run forwards of these sizes, so that later ones take their usual time."""
-
-    def forward(self, batch: ForwardBatch, caches: Sequence[Any]) -> BatchResult:
-        """Compute a batch; sequence s has the cache `caches[s]`."""
-
-    def check(self, batch: ForwardBatch, caches: Sequence[Any]) -> None:
-        """ValueError, naming the sequence, if `forward` would refuse an entry of this batch."""
+Decoder = CpuDecoder | GpuDecoder  # with the same methods; each accepts only caches that it made
 
 
 class ModelRunner(Model):
@@ -70,7 +45,7 @@ class ModelRunner(Model):
         device: str = "cpu",
         tp_group: TPGroup | None = None,
         taps: FeatureTaps | None = None,
-    ) -> ModelRunner:
+    ) -> Self:
         """A model with room for `max_context` tokens and `tree_slots` tree nodes per sequence, on `cpu` or `cuda:N`.
 
         `tenants` are fine-tunes and adapters of it, and `taps` what a head reads of it, both on CPUs only. In a TP
@@ -110,12 +85,10 @@ class ModelRunner(Model):
 
     @property
     def caches(self) -> Sequence[KVCache]:
-        """The cache of each sequence."""
         return self._caches
 
     @property
     def vocab_size(self) -> int:
-        """Size of the vocabulary."""
         return self._decoder.spec.vocab_size
 
     @property

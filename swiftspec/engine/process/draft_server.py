@@ -40,9 +40,8 @@ _log = logging.getLogger("swiftspec")
 class DraftStats:
     """What a draft server has done.
 
-    requests: that have ended. rounds: verdicts that were answered by a draft. hits: of these, without a forward in
-    between. tokens: of all verdicts. answer_s: seconds from reading a verdict to sending its draft, of all rounds.
-    losses: how often a target went on alone.
+    rounds: verdicts that were answered by a draft. hits: of these, without a forward in between. answer_s: seconds from
+    reading a verdict to sending its draft, of all rounds. losses: how often a target went on alone.
     """
 
     requests: int = 0
@@ -57,10 +56,7 @@ class DraftStats:
 def loaded_draft(
     draft: ModelRef, *, device: Device, devices: Sequence[int], max_context: int, num_requests: int
 ) -> Iterator[Model]:
-    """A draft after a warm-up, on some cores, which are this thread's within the context, or on a GPU.
-
-    ValueError if it cannot be loaded.
-    """
+    """A draft after a warm-up, on some cores, or on a GPU; the cores are this thread's meanwhile. ValueError: none."""
     allowed, num_threads = os.sched_getaffinity(0), torch.get_num_threads()
     if device == "cpu":
         os.sched_setaffinity(0, set(devices))
@@ -83,11 +79,7 @@ def loaded_draft(
 
 
 class DraftServer:
-    """The requests of one peer.
-
-    model: the draft, with as many sequences as `introduction` has requests. channel: that serves; the peer leads it.
-    mask_token: as of a `Request`.
-    """
+    """The requests of one peer. model: with as many sequences as `introduction` has requests."""
 
     def __init__(
         self, model: Model, channel: Channel, introduction: Introduction, *, limits: BatchLimits, mask_token: int = -1
@@ -106,7 +98,6 @@ class DraftServer:
         self.stats = DraftStats()
 
     def __len__(self) -> int:
-        """Requests that it drafts for now."""
         return len(self._driver)
 
     def serve(self, is_over: Callable[[], bool]) -> None:
@@ -131,7 +122,6 @@ class DraftServer:
             gc.enable()
 
     def pump(self) -> None:
-        """Read what has come."""
         self._channel.pump()
 
     def wait(self, until_s: float | None) -> None:

@@ -1,12 +1,10 @@
 """A process of the engine as the launcher sees it: it takes commands, sends reports, and may be gone."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import time
 from collections import deque
-from typing import Protocol
+from typing import Protocol, Self
 
 from swiftspec.engine.process.fork_server_client import ForkServer
 from swiftspec.engine.process.pipes import PipeEnd, pipe
@@ -23,10 +21,7 @@ _log = logging.getLogger("swiftspec")
 
 
 class WorkerLostError(EngineError):
-    """Error: a process of this machine ended without a report.
-
-    was_started: False if the fork server died, or could not fork, before there was a process.
-    """
+    """A process of this machine ended without a report. was_started: False if it was never forked."""
 
     def __init__(self, sentence: str, *, was_started: bool) -> None:
         super().__init__(sentence)
@@ -34,10 +29,7 @@ class WorkerLostError(EngineError):
 
 
 class Worker(Protocol):
-    """A started process.
-
-    node: name of the machine that it runs on; empty if the launcher started it on its own.
-    """
+    """A started process. node: of the machine that it runs on; empty if the launcher started it on its own."""
 
     setup: Setup
     node: str
@@ -92,16 +84,17 @@ class StartedProcess(Protocol):
 class LocalWorker(Worker):
     """A process of this machine, and the launcher's end of its pipe."""
 
+    node = ""
+
     def __init__(self, setup: Setup, process: StartedProcess, end: PipeEnd) -> None:
         self.setup = setup
-        self.node = ""
         self._process = process
         self._pipe = end
         self._reports: deque[Report] = deque()
         end.send(setup)
 
     @classmethod
-    def start(cls, setup: Setup, fork_server: ForkServer) -> LocalWorker:
+    def start(cls, setup: Setup, fork_server: ForkServer) -> Self:
         """Start a process, without waiting for it. EngineError if it cannot be started."""
         try:
             ours, theirs = pipe()

@@ -34,7 +34,7 @@ from swiftspec.engine.process.protocol import (
 from swiftspec.files.reading import brief
 from swiftspec.policies import Layout
 from swiftspec.policies.base import sends_features
-from swiftspec.policies.effects import Candidates, Program, Role
+from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.lookup.shared_outputs import SharedOutputs
 from swiftspec.policies.recovery import Recoverable, recoverable
 from swiftspec.timing.timeline import Span
@@ -45,12 +45,9 @@ _PATIENCE_PER_REQUEST = 0.25  # a round of many takes longer than one alone, but
 
 
 class WorkerLoop:
-    """Runs a role's programs for as long as the launcher wants.
+    """Runs a role's programs for as long as the launcher wants. models: with `setup.max_running` sequences each.
 
-    connection: to the launcher.
-    models: by role, with `setup.max_running` sequences each.
-    channels: one to every peer.
-    features: features of each sequence, if they go beside verdicts: the target's, or the store of the draft's process.
+    features: of each sequence, if they go beside verdicts: the target's, or the store of the draft's process.
     """
 
     def __init__(
@@ -126,7 +123,7 @@ class WorkerLoop:
             sampler=command.sampler,
             residual=residual,
             prompt=command.request.prompt,
-            score=partial(self._report_scores, number),
+            score=lambda *found: self._reports.append(ScoreReport(number, *found)),
         )
         program = self._program(command, is_ratio_tested=residual is not None)
         self._driver.add(number, program, part, is_elastic=command.policy.elastic, tpot_s=command.tpot_s)
@@ -142,7 +139,6 @@ class WorkerLoop:
         return ChainSampler(command.sampler, vocab_size=self._setup.vocab_size)
 
     def _payload(self, command: Generate, sequence: int, residual: RejectionSampler | ChainSampler | None) -> Payload:
-        """What goes beside a request's messages."""
         features = self._features_beside(command, sequence)
         return BesideChains(residual.payload(), features) if isinstance(residual, ChainSampler) else features
 
@@ -182,9 +178,6 @@ class WorkerLoop:
             self._has_committed.add(number)
             self._is_urgent = True
 
-    def _report_scores(self, number: int, log_probs: tuple[float, ...], candidates: tuple[Candidates, ...]) -> None:
-        self._reports.append(ScoreReport(number, log_probs, candidates))
-
     def _report_end(self, number: int, spans: list[Span], rows_asked: int, error: Exception | None) -> None:
         for channel in self._channels:
             channel.close(number)
@@ -216,7 +209,6 @@ class WorkerLoop:
         return self._reported_s + self._setup.report_every_s
 
     def pump(self) -> None:
-        """Read what has come on every channel."""
         for channel in self._channels:
             channel.pump()
 

@@ -4,12 +4,10 @@ R rows, H query heads, G key/value heads, J = H / G, D head dimension, V vocabul
 Makes no decisions: the caller says which rows to run and which slots to keep.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -92,12 +90,8 @@ class CpuDecoder:
         inflation: Inflation | None = None,
         tp_group: TPGroup | None = None,
         taps: FeatureTaps | None = None,
-    ) -> CpuDecoder:
-        """Load a Hugging Face directory, expanded by `inflation` if there is one.
-
-        `tenants` are directories of its fine-tunes and adapters; `taps` are noted in its caches. ValueError in one
-        sentence if one cannot be used.
-        """
+    ) -> Self:
+        """Load a Hugging Face directory, perhaps expanded, and its `tenants`. ValueError if one cannot be used."""
         tp_group = tp_group or TPGroup()
         rank, size = tp_group.rank, tp_group.size
         spec, models = load_tenants(directory, tenants, rank=rank, size=size, inflation=inflation)
@@ -115,10 +109,7 @@ class CpuDecoder:
         )
 
     def warm_up(self, row_counts: Iterable[int], caches: Sequence[KVCache]) -> None:
-        """Run forwards of these numbers of rows, and of all sizes that a prompt may need, to compile their products.
-
-        The empty `caches` stay empty.
-        """
+        """Run these numbers of rows, and all sizes that a prompt may need, to compile products. Caches stay empty."""
         if not self._layers.compiles_sizes:  # pages are touched and threads started, no more
             row_counts = (max(row_counts),)
         cache, done = caches[0], set()
@@ -137,10 +128,8 @@ class CpuDecoder:
     def forward(self, batch: ForwardBatch, caches: Sequence[KVCache]) -> BatchResult:
         """Logits after the entries of a batch, and its candidates; sequence s has the cache `caches[s]`.
 
-        Products are computed for all rows together, attention for each sequence. A long chunk is computed in pieces, of
-        which the last one shares the forward.
-
-        ValueError: if an entry does not suit its cache; nothing is changed then.
+        Products are computed for all rows together, attention for each sequence; of a long chunk only the last piece
+        shares the forward. ValueError: if an entry does not suit its cache; nothing is changed then.
         """
         held = checked_caches(batch, caches, vocab_size=self.spec.vocab_size)
         order = self._order(held)
@@ -165,11 +154,9 @@ class CpuDecoder:
         checked_caches(batch, caches, vocab_size=self.spec.vocab_size)
 
     def routes(self) -> Tensor | None:
-        """Experts [layers, R, active] that computed the rows of the last forward, the likeliest first; None without
-        experts.
+        """Experts [layers, R, active] of the last forward, the likeliest first, by entries; None without experts.
 
-        Rows are in the order of the batch's entries; of a chunk in several pieces they are those of the last piece.
-        After the first half of a forward, only its layers count.
+        Of a chunk in several pieces they are those of the last piece. After a first half, only its layers count.
         """
         return self._layers.routes()
 
@@ -208,7 +195,6 @@ class CpuDecoder:
 
 
 def _in_order(result: BatchResult, order: Sequence[int]) -> BatchResult:
-    """The result of entries that were computed in another order."""
     places = sorted(range(len(order)), key=order.__getitem__)
     logits = tuple(result.logits[place] for place in places)
     return BatchResult(logits, tuple(result.candidates[place] for place in places) if result.candidates else ())

@@ -7,8 +7,6 @@ one; and the features are fused by a model that has only an output matrix.
 R rows, h hidden size, V vocabulary.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -36,9 +34,7 @@ _FEW_ROWS = 16
 
 
 class HeadLayers(DecoderLayers):
-    """The decoder layer of a head, with what comes before and after it.
-
-    weights: from `load_head_weights`. dtype: matrices and cache have it; the residual stream is in fp32.
+    """The decoder layer of a head, with what comes before and after it. weights: from `load_head_weights`.
 
     tokens: the target's token for each that it can propose, if those are not all.
     """
@@ -76,10 +72,7 @@ class HeadLayers(DecoderLayers):
         return self._fusion(features.to(self._dtype)).float()
 
     def forward(self, inputs: Sequence[SequenceInput], hidden: Tensor) -> Tensor:
-        """Hidden states [R, h] of the rows of all inputs, whose keys and values are written to their caches.
-
-        hidden: what precedes each row, [R, h].
-        """
+        """Hidden states [R, h] of rows, whose keys and values are cached. hidden: what precedes each row, [R, h]."""
         tokens = [token for sequence in inputs for token in sequence.tokens]
         positions = [position for sequence in inputs for position in sequence.positions]
         embedded = self._unit(self._embedding.index_select(0, torch.tensor(tokens)).float())

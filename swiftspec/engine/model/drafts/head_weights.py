@@ -4,8 +4,6 @@ Layouts: EAGLE-3's own (`midlayer.*`), that of speculators (`layers.0.*`), an MT
 (`model.layers.{N}.*`, as DeepSeek and GLM write it) and one apart from them (`mtp.*`, as Qwen writes it).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -114,10 +112,7 @@ def _mtp_name(spec: HeadSpec) -> Callable[[str], str | None]:
 def read_tensors(
     directory: Path, renamed: Callable[[str], str | None], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Tensor]:
-    """Tensors of a checkpoint by their new names, without those renamed to None.
-
-    ValueError names the file and a tensor that is not among `shapes`, or of another shape.
-    """
+    """Tensors of a checkpoint by their new names, but None. ValueError names the file and one that is wrong."""
     weights: dict[str, Tensor] = {}
     for path in weight_files(directory):
         with opened(path) as file:
@@ -136,7 +131,6 @@ def read_tensors(
 
 
 def _share(weights: dict[str, Tensor], spec: HeadSpec, target: ModelSpec, directory: Path) -> None:
-    """Add what the head shares with its target."""
     shape = (target.vocab_size, target.hidden_size)
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: shape, HEAD: shape, _NORM: (target.hidden_size,)}
     own = read_tensors(directory, lambda name: name if name in shapes else None, shapes)

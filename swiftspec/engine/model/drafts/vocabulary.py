@@ -4,8 +4,6 @@ Both have one tokenizer, so the ids that only one of them has stand for no text.
 and proposes none: that costs guesses, never output.
 """
 
-from __future__ import annotations
-
 from math import inf
 
 from torch import Tensor
@@ -29,7 +27,6 @@ class _ResizedDraft(Model):
         self._draft, self._own_size, self._size = draft, own_size, size
 
     def forward(self, batch: ForwardBatch) -> BatchResult:
-        """Compute a batch; logits and candidates are of the target's vocabulary."""
         is_larger = self._own_size > self._size
         result = self._draft.forward(self._readable(batch, top_k=0 if is_larger else batch.top_k))
         logits = tuple(map(self._resized, result.logits))
@@ -50,7 +47,6 @@ class _ResizedDraft(Model):
         return ForwardBatch(batch.kind, tuple(map(self._known, batch.entries)), top_k)
 
     def _known(self, entry: Entry) -> Entry:
-        """An entry with tokens that the draft has."""
         if isinstance(entry, Chunk):
             return entry._replace(tokens=tuple(map(self._known_token, entry.tokens)))
         return Rows(entry.sequence, tuple(row._replace(token=self._known_token(row.token)) for row in entry.rows))
@@ -59,5 +55,4 @@ class _ResizedDraft(Model):
         return token if token < self._own_size else 0
 
     def _resized(self, logits: Tensor) -> Tensor:
-        """Logits [R, V] of the target's V."""
         return F.pad(logits, (0, self._size - self._own_size), value=-inf)  # a negative width cuts
