@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -314,19 +313,13 @@ class Engine:
     ) -> tuple[ScoredToken, ...]:
         """How likely the target finds each token of a text, and how likely so many others. Raises as `generate`."""
         task = self._requests.task(prompt, 1, None, tenant=tenant, ignore_eos=True)
-        ended: SimpleQueue[Generation | Exception | None] = SimpleQueue()
-        scoring.score(self._launcher, task, lambda _, end: ended.put(end), num_candidates=num_candidates)
-        end = ended.get()
-        if isinstance(end, Exception):
-            raise end
-        assert end is not None, "nothing is delivered before the end"
-        return self.scored(task.request.prompt, end)
+        return self.scored(task.request.prompt, scoring.score(self._launcher, task, num_candidates))
 
     def submit_scoring(self, prompt: Sequence[int], deliver: Deliver, **options: Any) -> Callable[[], None]:
-        """Score a prompt without waiting, see `scoring.score`: only the end is delivered, for `scored`."""
+        """Score a prompt without waiting, see `scoring.submit`: only the end is delivered, for `scored`."""
         request_id, tenant = options.pop("request_id", None), options.pop("tenant", None)
         task = self._requests.task(prompt, 1, request_id, tenant=tenant, ignore_eos=True)
-        return scoring.score(self._launcher, task, deliver, **options)
+        return scoring.submit(self._launcher, task, deliver, **options)
 
     def scored(self, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
         """The tokens of a prompt that was scored."""

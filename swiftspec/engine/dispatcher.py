@@ -18,8 +18,7 @@ from swiftspec.engine.process.pipes import Wakeup
 from swiftspec.engine.process.protocol import EndReport, Fault, Generate, RequestReport, ScoreReport
 from swiftspec.engine.process.timeouts import DraftRecovery, TargetSilence
 from swiftspec.engine.process.worker_group import WorkerGroup
-from swiftspec.engine.replica import replicas_of
-from swiftspec.engine.running import Ending, RunningRequest
+from swiftspec.engine.running import Ending, RunningRequest, replicas_of
 from swiftspec.engine.stats import DraftState, EngineState
 from swiftspec.errors import EngineBusyError, EngineError
 from swiftspec.policies import Layout

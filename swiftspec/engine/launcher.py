@@ -4,7 +4,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import asdict, replace
 from typing import TypedDict, Unpack
 
@@ -59,7 +59,7 @@ class LaunchOptions(TypedDict, total=False):
     cancelled: threading.Event | None
 
 
-class Launcher:
+class Launcher(AbstractContextManager["Launcher"]):
     """Warm processes for one model pair on given devices; a context manager.
 
     placement: devices of the roles; those of other machines if the executor is theirs.
@@ -225,9 +225,6 @@ class Launcher:
         if spec.role is Role.TARGET:
             return tuple(executor.channel(spec, draft) for draft in peers)
         return tuple(executor.channel(target, spec) for target in peers)
-
-    def __enter__(self) -> "Launcher":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

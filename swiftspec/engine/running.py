@@ -1,9 +1,10 @@
-"""One request of the engine, from its submission to its end."""
+"""One request of the engine, from its submission to its end, and the replica that serves it."""
 
 import logging
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -12,15 +13,25 @@ from queue import Empty, Queue
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.protocol import Generate, ScoreReport
 from swiftspec.engine.process.worker_group import WorkerGroup
-from swiftspec.engine.replica import Replica
 from swiftspec.engine.requests import RequestOptions
 from swiftspec.errors import EngineError
 from swiftspec.files.reading import brief
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Candidates
+from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
+from swiftspec.scheduler.routing import LeastLoaded, Replicas, Router
 from swiftspec.timing.timeline import Span, Timeline
 
-__all__ = ["Deliver", "Ending", "Events", "Generation", "RequestEvent", "RunningRequest", "next_event"]
+__all__ = [
+    "Deliver",
+    "Ending",
+    "Events",
+    "Generation",
+    "RequestEvent",
+    "RunningRequest",
+    "next_event",
+    "replicas_of",
+]
 
 _INTERRUPTED_WITHIN_S = 0.05
 _log = logging.getLogger("swiftspec")
@@ -67,6 +78,44 @@ class Ending(Enum):
     CANCELLED = auto()
     PREEMPTED = auto()
     FAILED = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Replica:
+    """A target's groups, the requests that wait for them or run there, and who drafts for these.
+
+    targets: as many as a policy needs for a request. drafts: none if no separate process drafts.
+    """
+
+    targets: Sequence[WorkerGroup]
+    drafts: Sequence[WorkerGroup]
+    queue: AdmissionQueue
+    router: Router
+
+    @property
+    def num_requests(self) -> int:
+        return self.queue.num_running + self.queue.num_waiting
+
+    def next_draft(self) -> WorkerGroup | None:
+        """The draft of the next request: of those that can take one, that with the fewest; None if there are none."""
+        if not self.drafts:
+            return None
+        counts = [draft.num_open if draft.has_room else sys.maxsize for draft in self.drafts]
+        return self.drafts[self.router.choose(counts)]
+
+
+def replicas_of(
+    targets: Sequence[WorkerGroup], drafts: Sequence[WorkerGroup], replicas: Replicas, admission: AdmissionLimits
+) -> Iterator[Replica]:
+    """Replicas with equal shares of the targets, each with a queue of its own, and with all drafts or its own."""
+    size, router = len(targets) // replicas.num_targets, LeastLoaded()
+    for number in range(replicas.num_targets):
+        yield Replica(
+            targets=targets[number * size : (number + 1) * size],
+            drafts=drafts if replicas.num_drafts else drafts[number : number + 1],
+            queue=AdmissionQueue(admission),
+            router=router,
+        )
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

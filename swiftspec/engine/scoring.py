@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 from swiftspec.engine.chunks import Chunk
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from swiftspec.engine.launcher import Launcher
     from swiftspec.engine.running import Generation, RequestEvent
 
-__all__ = ["ScoredToken", "score", "scored"]
+__all__ = ["ScoredToken", "score", "scored", "submit"]
 
 
 class ScoredToken(NamedTuple):
@@ -34,7 +35,18 @@ class ScoredToken(NamedTuple):
     candidates: tuple[tuple[str, float], ...] = ()
 
 
-def score(
+def score(launcher: Launcher, task: Task, num_candidates: int) -> Generation:
+    """The record of a task's prompt, once it is scored. Raises as `Engine.generate`."""
+    ended: SimpleQueue[Generation | Exception | None] = SimpleQueue()
+    submit(launcher, task, lambda _, end: ended.put(end), num_candidates=num_candidates)
+    end = ended.get()
+    if isinstance(end, Exception):
+        raise end
+    assert end is not None, "nothing is delivered before the end"
+    return end
+
+
+def submit(
     launcher: Launcher,
     task: Task,
     deliver: Callable[[tuple[Chunk, ...], Generation | Exception | None], None],

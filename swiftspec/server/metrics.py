@@ -169,12 +169,7 @@ class _Gauges(Collector):
         ):
             yield GaugeMetricFamily(f"swiftspec:{name}", f"{says}.", value=value)
         yield CounterMetricFamily("swiftspec:num_preemptions", "Requests that gave way.", value=state.num_preemptions)
-        yield self._draft(state)
-
-    @staticmethod
-    def _draft(state: EngineState) -> GaugeMetricFamily:
-        """One for every state, of which one is 1."""
-        family = GaugeMetricFamily("swiftspec:draft_state", "State of the draft.", labels=["state"])
+        draft = GaugeMetricFamily("swiftspec:draft_state", "State of the draft.", labels=["state"])
         for each in type(state.draft):
-            family.add_metric([each], float(each is state.draft))
-        return family
+            draft.add_metric([each], float(each is state.draft))
+        yield draft

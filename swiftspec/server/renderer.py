@@ -37,13 +37,13 @@ class Renderer:
 
     async def render(self, number: int, conversation: Mapping[str, Any]) -> str:
         """The text of a conversation. ValueError, one sentence, if the template refuses it or does not end in time."""
-        asked = {"number": number, "conversation": conversation}
-        # A caller who goes away would leave an answer that the next one would take for its own.
-        return await asyncio.shield(asyncio.ensure_future(self._in_turn(asked)))
 
-    async def _in_turn(self, asked: Mapping[str, Any]) -> str:
-        async with self._turn:
-            return await self._exchange(await self._running(), asked)
+        async def rendered() -> str:
+            async with self._turn:
+                return await self._exchange(await self._running(), {"number": number, "conversation": conversation})
+
+        # A caller who goes away would leave an answer that the next one would take for its own.
+        return await asyncio.shield(asyncio.ensure_future(rendered()))
 
     async def close(self) -> None:
         process, self._process = self._process, None

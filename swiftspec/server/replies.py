@@ -105,7 +105,7 @@ class Reply:
 
     def closing(self, usage: Usage) -> bytes:
         """The last part of a stream whose client wants to know the usage."""
-        return event(self._head(".chunk") | {"choices": [], "usage": usage.as_json()})
+        return self._event([], usage)
 
     def _choice(self, choice: Answer, said: Mapping[str, Any], piece: Piece) -> dict[str, Any]:
         scored = _log_probs(piece.scored, offset=piece.offset, is_chat=self.is_chat) if piece.scored else None
@@ -129,10 +129,6 @@ class Reply:
         return event(self._wrapped(choices, ".chunk", is_last=is_last) | more | told)
 
     def _wrapped(self, choices: Sequence[Mapping[str, Any]], part: str, *, is_last: bool = True) -> dict[str, Any]:
-        seed = {"seed": self.seed} if is_last and self.seed is not None else {}
-        return self._head(part) | {"choices": choices} | seed
-
-    def _head(self, part: str) -> dict[str, Any]:
-        kind = f"chat.completion{part}" if self.is_chat else "text_completion"
-        prefix = "chatcmpl" if self.is_chat else "cmpl"
-        return {"id": f"{prefix}-{self.request_id}", "object": kind, "created": self.created, "model": self.model}
+        prefix, kind = ("chatcmpl", f"chat.completion{part}") if self.is_chat else ("cmpl", "text_completion")
+        head = {"id": f"{prefix}-{self.request_id}", "object": kind, "created": self.created, "model": self.model}
+        return head | {"choices": choices} | ({"seed": self.seed} if is_last and self.seed is not None else {})

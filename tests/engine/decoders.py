@@ -14,13 +14,13 @@ from swiftspec.engine.model.gpu.weights import WeightFormat
 
 def load_kernels(directory: Path, *, dtype: torch.dtype = torch.float32) -> CpuDecoder:
     """By compiled kernels in fp32, where there is a compiler."""
-    return CpuDecoder.load(directory, dtype=dtype)
+    return CpuDecoder(directory, dtype=dtype)
 
 
 def load_torch(directory: Path, *, dtype: torch.dtype = torch.float32) -> CpuDecoder:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_model, "load_library", lambda: None)
-        return CpuDecoder.load(directory, dtype=dtype)
+        return CpuDecoder(directory, dtype=dtype)
 
 
 def load_static(directory: Path, *, dtype: torch.dtype = torch.float32) -> GpuDecoder:

@@ -13,7 +13,6 @@ import stat
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from threading import Thread
 
@@ -34,12 +33,8 @@ _ZAP = "inproc://zeromq.zap.01"  # where libzmq asks who may connect, see ZeroMQ
 
 def write_secret(path: Path) -> None:
     """Write a new random secret that only this user may read. ValueError if the file exists."""
-    write_output(path, f"{_new_secret()}\n".encode(), private=True)
-
-
-def _new_secret() -> str:
     bits = secrets.token_hex(_SECRET_BYTES)
-    return f"swiftspec-{bits}-{zlib.crc32(bits.encode()):08x}"
+    write_output(path, f"swiftspec-{bits}-{zlib.crc32(bits.encode()):08x}\n".encode(), private=True)
 
 
 def read_secret(path: Path) -> bytes:
@@ -72,14 +67,6 @@ class Curve:
             raise ValueError("this build of libzmq has no CURVE, which several nodes need; expected one with libsodium")
         return cls(server_key=_key(secret, b"server"), client_key=_key(secret, b"client"))
 
-    @cached_property
-    def server_public(self) -> bytes:
-        return zmq.curve_public(self.server_key)
-
-    @cached_property
-    def client_public(self) -> bytes:
-        return zmq.curve_public(self.client_key)
-
 
 def _key(secret: bytes, end: bytes) -> bytes:
     return z85.encode(hmac.digest(secret, b"swiftspec curve " + end, hashlib.sha256))
@@ -97,8 +84,8 @@ def secure(socket: "zmq.Socket[bytes]", curve: Curve, *, server: bool) -> None:
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, curve.server_key)
     else:
-        socket.setsockopt(zmq.CURVE_SERVERKEY, curve.server_public)
-        socket.setsockopt(zmq.CURVE_PUBLICKEY, curve.client_public)
+        socket.setsockopt(zmq.CURVE_SERVERKEY, zmq.curve_public(curve.server_key))
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, zmq.curve_public(curve.client_key))
         socket.setsockopt(zmq.CURVE_SECRETKEY, curve.client_key)
 
 
@@ -110,7 +97,7 @@ def _start_gate(context: "zmq.Context[zmq.Socket[bytes]]", curve: Curve) -> None
     except zmq.ZMQError:  # this context has one already
         gate.close()
         return
-    Thread(target=_keep_gate, args=(gate, curve.client_public), name="curve", daemon=True).start()
+    Thread(target=_keep_gate, args=(gate, zmq.curve_public(curve.client_key)), name="curve", daemon=True).start()
 
 
 def _keep_gate(gate: "zmq.Socket[bytes]", client_public: bytes) -> None:

@@ -6,13 +6,12 @@ from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
 
-from swiftspec.engine.channel.zmq_channel import Payload
 from swiftspec.files.document import Facts, first_problem
 from swiftspec.policies.base import Policy, Value, shape_of
 from swiftspec.policies.effects import Message, PeerError, ProbeReply
 from swiftspec.policies.registry import make_policy
 
-__all__ = ["Introduced", "Introducing", "Introduction"]
+__all__ = ["Introduced", "Introduction"]
 
 
 class Introduction(Facts):
@@ -57,17 +56,7 @@ class Introduction(Facts):
 
 
 @dataclass(slots=True)
-class Introducing(Payload):
-    """The draft's end: its introduction goes beside every reply to a probe."""
-
-    content: bytes
-
-    def outgoing(self, message: Message, /) -> bytes:
-        return self.content if isinstance(message, ProbeReply) else b""
-
-
-@dataclass(slots=True)
-class Introduced(Payload):
+class Introduced:
     """The target's end. latest: what came last. expected: of the server in use; replies of others are not delivered."""
 
     latest: bytes = b""

@@ -9,11 +9,10 @@ exchange (see `sequencing`), and the programs recover from either.
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
 import zmq
 
@@ -21,7 +20,7 @@ from swiftspec.engine.channel.curve import Curve, secure
 from swiftspec.engine.channel.sequencing import Exchange, Header
 from swiftspec.policies.effects import CatchUp, Message, PeerError, Probe, ProbeReply, Stop, Subtree, Verdict
 
-__all__ = ["NO_PAYLOAD", "BesideChains", "Channel", "Payload", "RequestChannel", "decode", "encode"]
+__all__ = ["NO_PAYLOAD", "Channel", "Payload", "RequestChannel", "beside_chains", "decode", "encode"]
 
 # Little-endian: request, attempt, sequence number, kind; int32s.
 _HEAD = struct.Struct("<IIIB")
@@ -92,44 +91,33 @@ def _subtree(body: tuple[int, ...]) -> Subtree | None:
     return Subtree(body[0], body[1:half], parents)
 
 
-def _tokens(message: Message) -> Iterable[int]:
-    return message.tokens if isinstance(message, Subtree | Verdict | CatchUp) else ()
+class Payload(NamedTuple):
+    """What goes beside one request's messages, as one end sees it; by default nothing.
+
+    outgoing: what goes beside a message; nothing if empty. takes: takes what came beside a message that is to be
+    delivered; False if the message is invalid with it.
+    """
+
+    outgoing: Callable[[Message], bytes] = lambda _: b""
+    takes: Callable[[Message, bytes], bool] = lambda _, payload: not payload
 
 
-class Payload(Protocol):
-    """What goes beside one request's messages, as one end sees it; by default nothing."""
-
-    def outgoing(self, message: Message, /) -> bytes:  # noqa: ARG002 - for whoever does not inherit it
-        """What goes beside a message; nothing if empty."""
-        return b""
-
-    def takes(self, message: Message, payload: bytes, /) -> bool:  # noqa: ARG002 - as above
-        """Take what came beside a message that is to be delivered; False if the message is invalid with it."""
-        return not payload
+NO_PAYLOAD = Payload()
 
 
-class _NoPayload(Payload):
-    pass
-
-
-NO_PAYLOAD = _NoPayload()
-
-
-@dataclass(frozen=True, slots=True)
-class BesideChains(Payload):
+def beside_chains(chains: Payload, others: Payload) -> Payload:
     """Two payloads: one beside a draft's chains, the other beside all other messages."""
 
-    chains: Payload
-    others: Payload
+    def of(message: Message) -> Payload:
+        return chains if isinstance(message, Subtree) else others
 
-    def outgoing(self, message: Message, /) -> bytes:
-        return (self.chains if isinstance(message, Subtree) else self.others).outgoing(message)
+    return Payload(
+        outgoing=lambda message: of(message).outgoing(message),
+        takes=lambda message, payload: of(message).takes(message, payload),
+    )
 
-    def takes(self, message: Message, payload: bytes, /) -> bool:
-        return (self.chains if isinstance(message, Subtree) else self.others).takes(message, payload)
 
-
-class Channel:
+class Channel(AbstractContextManager["Channel"]):
     """One end: a ZeroMQ DEALER socket; a PAIR would lock a new peer out until everything from a dead one is read.
 
     Every request has a part of its own of it, a `RequestChannel`.
@@ -198,9 +186,6 @@ class Channel:
             return
         self.socket.poll(_FOUND_AGAIN_MS, zmq.POLLOUT)
 
-    def __enter__(self) -> "Channel":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._close_socket()
 
@@ -263,7 +248,8 @@ class Channel:
         except PeerError:
             self._hear_nonsense(frame)
             return
-        is_valid = max(_tokens(message), default=0) < self._vocab_size and not others
+        tokens = message.tokens if isinstance(message, Subtree | Verdict | CatchUp) else ()
+        is_valid = max(tokens, default=0) < self._vocab_size and not others
         heard = (header, message, payload) if is_valid else None
         if (part := self._requests.get(header.request)) is not None:
             part.hear(heard)

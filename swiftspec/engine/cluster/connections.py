@@ -10,12 +10,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from threading import Timer
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from swiftspec.version import __version__
 
@@ -120,7 +120,7 @@ class Spare(NamedTuple):
         return False  # it has closed its end, or speaks, which no host does
 
 
-class Listener:
+class Listener(AbstractContextManager["Listener"]):
     """Listens on one address until it is closed; a context manager.
 
     The latest host of a slot counts: an earlier one is told to end. key: of the run; connections without it are closed.
@@ -138,9 +138,6 @@ class Listener:
         self.address: tuple[str, int] = self._socket.getsockname()
         self._thread = threading.Thread(target=self._accept, name="swiftspec-hosts", daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

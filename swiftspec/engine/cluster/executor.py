@@ -3,10 +3,9 @@
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import cached_property
-from typing import Self
 
 from swiftspec.devices.local import Device
 from swiftspec.engine.channel.curve import Curve
@@ -23,7 +22,7 @@ KEY_BYTES = 32
 _LOOK_EVERY_S = 0.05
 
 
-class ClusterExecutor:
+class ClusterExecutor(AbstractContextManager["ClusterExecutor"]):
     """An `Executor` whose processes run on hosts; a context manager, which lets the hosts end.
 
     slots: the engine's processes; hosts name them by their numbers. address: IPv4 address of this machine for hosts.
@@ -38,9 +37,6 @@ class ClusterExecutor:
         self._stack = ExitStack()
         self._listener = self._stack.enter_context(Listener(address, self.key, num_slots=len(slots)))
         self.launcher = self._listener.address
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

@@ -115,7 +115,7 @@ class Host:
     @property
     def _is_starting(self) -> bool:
         """Whether a worker has been asked for and not started; a fork server that hangs is ended meanwhile."""
-        if self._worker is None or self._worker.has_started:
+        if self._worker is None or self._worker.pid is not None:
             return False
         self._worker.attend()
         return not self._worker.has_ended

@@ -96,7 +96,8 @@ def _connected(address: str) -> Iterator[str]:
                 with ray_options() as options:
                     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
             except (ConnectionError, RuntimeError, ValueError) as error:
-                raise _no_cluster(address, _first_line(error)) from error
+                why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                raise _no_cluster(address, why) from error
             stack.callback(ray.shutdown)
             with suppress(ValueError):  # not in the main thread, where Ray sets no handler either
                 signal.signal(signal.SIGTERM, before)
@@ -225,7 +226,3 @@ class _RayHost:
     def is_ready(self) -> bool:
         """Whether it has reached the launcher; raises what kept it from that."""
         return True
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

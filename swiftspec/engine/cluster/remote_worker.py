@@ -63,21 +63,14 @@ class RemoteWorker(Worker):
             except EOFError as error:
                 why = f"the {self.setup.name} process on {self.node} ended, or its node has gone"
                 raise WorkerLostError(why, was_started=True) from error
-            self._take(timed)
-        return check_report(self._reports.popleft())
-
-    def _take(self, timed: TimedMessage) -> None:
-        self._delay.note(timed.sent_s, time.perf_counter())
-        if self._has_own_clock and timed.delay_s is not None and self._delay.seconds is not None:
-            # There and back took the same time, as far as is known: what differs is the clocks' difference, twice.
-            self._ahead_s = (timed.delay_s - self._delay.seconds) / 2
-        sent = timed.message
-        self._reports += [self._in_our_time(report) for report in (sent if isinstance(sent, list) else [sent])]
-
-    def _in_our_time(self, report: Report) -> Report:
+            self._delay.note(timed.sent_s, time.perf_counter())
+            if self._has_own_clock and timed.delay_s is not None and self._delay.seconds is not None:
+                # There and back took the same time, as far as is known: what differs is the clocks' difference, twice.
+                self._ahead_s = (timed.delay_s - self._delay.seconds) / 2
+            self._reports.extend(timed.message if isinstance(timed.message, list) else [timed.message])
+        report, ahead_s = check_report(self._reports.popleft()), self._ahead_s
         if not isinstance(report, EndReport):
             return report
-        ahead_s = self._ahead_s
         spans = [span._replace(start_s=span.start_s - ahead_s, end_s=span.end_s - ahead_s) for span in report.spans]
         return replace(report, spans=spans)
 

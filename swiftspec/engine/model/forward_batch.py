@@ -82,8 +82,11 @@ class ForwardBatch:
                 raise ValueError(f"sequence {entry.sequence} has an empty entry; expected at least one row or token")
             if isinstance(entry, Chunk):
                 self._check_chunk(entry)
-        if len(self.entries) > 1:
-            self._require_distinct_sequences()
+        seen: set[int] = set()
+        for entry in self.entries if len(self.entries) > 1 else ():
+            if entry.sequence in seen:
+                raise ValueError(f"sequence {entry.sequence} has several entries in a batch; expected at most one")
+            seen.add(entry.sequence)
 
     def _check_chunk(self, chunk: Chunk) -> None:
         if self.kind is not ForwardKind.EXACT:
@@ -93,13 +96,6 @@ class ForwardBatch:
                 f"sequence {chunk.sequence} wants all logits of {chunk.num_rows} tokens; expected at most "
                 f"{PREFILL_CHUNK} of a chunk"
             )
-
-    def _require_distinct_sequences(self) -> None:
-        seen: set[int] = set()
-        for entry in self.entries:
-            if entry.sequence in seen:
-                raise ValueError(f"sequence {entry.sequence} has several entries in a batch; expected at most one")
-            seen.add(entry.sequence)
 
 
 class BatchResult(NamedTuple):

@@ -27,11 +27,16 @@ Decoder = CpuDecoder | GpuDecoder  # with the same methods; each accepts only ca
 
 
 class ModelRunner(Model):
-    """A decoder with a cache for each of its sequences, numbered from 0."""
+    """A decoder with a cache for each of its sequences, numbered from 0.
+
+    has_own_threads: whether forwards do without torch's threads, which would spin beside theirs after every other
+    operation. tenant_bytes: as of the decoder.
+    """
 
     def __init__(self, decoder: Decoder, caches: Sequence[KVCache]) -> None:
-        self._decoder = decoder
-        self._caches = caches
+        self._decoder, self.caches = decoder, caches
+        self.vocab_size = decoder.spec.vocab_size
+        self.has_own_threads, self.tenant_bytes = decoder.has_own_threads, decoder.tenant_bytes
 
     @classmethod
     def load(
@@ -62,7 +67,7 @@ class ModelRunner(Model):
         inflation = Inflation.parse(reference.inflate) if reference.inflate else None
         capacity = max_context + tree_slots
         if place.type == "cpu":
-            decoder = CpuDecoder.load(
+            decoder = CpuDecoder(
                 directory,
                 tenants=[model_directory(tenant) for tenant in tenants],
                 dtype=DTYPES[reference.dtype],
@@ -83,46 +88,29 @@ class ModelRunner(Model):
             slots = num_sequences * capacity
             raise ValueError(f"{reference} with {slots} slots does not fit into the memory of {place}") from None
 
-    @property
-    def caches(self) -> Sequence[KVCache]:
-        return self._caches
-
-    @property
-    def vocab_size(self) -> int:
-        return self._decoder.spec.vocab_size
-
-    @property
-    def tenant_bytes(self) -> tuple[int, ...]:
-        return self._decoder.tenant_bytes
-
-    @property
-    def has_own_threads(self) -> bool:
-        """Whether forwards do without torch's threads, which would spin beside theirs after every other operation."""
-        return self._decoder.has_own_threads
-
     def warm_up(self, max_rows: int) -> None:
         """Run every size once: the first forward compiles its products, allocates its buffers or is captured."""
-        self._decoder.warm_up(range(1, max_rows + 1), self._caches)
+        self._decoder.warm_up(range(1, max_rows + 1), self.caches)
 
     def forward(self, batch: ForwardBatch) -> BatchResult:
         try:
-            return self._decoder.forward(batch, self._caches)
+            return self._decoder.forward(batch, self.caches)
         except torch.AcceleratorError as error:
             raise DeviceError(str(error)) from error
 
     def check(self, batch: ForwardBatch) -> None:
-        self._decoder.check(batch, self._caches)
+        self._decoder.check(batch, self.caches)
 
     def routes(self) -> torch.Tensor | None:
         """Experts that every layer chose for the last forward's rows, [layers, R, k]; None without, or on a GPU."""
         return self._decoder.routes() if isinstance(self._decoder, CpuDecoder) else None
 
     def keep(self, sequence: int, slots: Sequence[int], num_verified: int) -> None:
-        cache_of(sequence, self._caches).keep(slots, num_verified)
+        cache_of(sequence, self.caches).keep(slots, num_verified)
 
     def reset(self, sequence: int, tenant: int = 0) -> None:
         if not 0 <= tenant <= len(self.tenant_bytes):
             raise ValueError(f"tenant is {tenant}; expected 0 to {len(self.tenant_bytes)}")
-        cache = cache_of(sequence, self._caches)
+        cache = cache_of(sequence, self.caches)
         cache.reset()
         cache.tenant = tenant

@@ -6,10 +6,9 @@ authenticated by the run's keys (`curve`), and the stored amount is bounded.
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from threading import Lock, Thread
-from typing import Any, Self
 
 import zmq
 from torch.distributed.distributed_c10d import Store
@@ -33,7 +32,7 @@ _ENDINGS = _REFUSALS | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_DISCONNE
 _NEVER_MS = 2**30
 
 
-class StoreServer:
+class StoreServer(AbstractContextManager["StoreServer"]):
     """The store's server, run by a thread until it is closed; a context manager.
 
     address: IPv4 address of one interface. port: 0 is any free one. OSError: if they cannot be listened on.
@@ -55,9 +54,6 @@ class StoreServer:
         self.port = int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
         self._thread = Thread(target=self._serve, args=(socket,), name="store", daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -141,7 +137,10 @@ class NodeStore(Store):
 
     def close(self) -> None:
         if not self._socket.closed:
-            _close(self._socket, self._monitor)
+            with suppress(zmq.ZMQError):  # the context is terminated already
+                self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+            self._socket.close()
             self._context.term()
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -209,10 +208,3 @@ class NodeStore(Store):
             raise ConnectionError(f"{self._where}: the launcher has gone")
         else:
             raise PermissionError(f"{self._where}: the peer there does not have the same keys")
-
-
-def _close(socket: zmq.Socket[Any], monitor: zmq.Socket[Any]) -> None:
-    with suppress(zmq.ZMQError):  # the context is terminated already
-        socket.disable_monitor()
-    monitor.close(linger=0)
-    socket.close()

@@ -89,13 +89,18 @@ class TPGroup:
         return group
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum of all ranks' `x`, in fp32 and their order, so that all get the same bits; on a GPU in place."""
+        """The sum of all ranks' `x`, in fp32 and the ranks' order, so that all get the same bits; on a GPU in place."""
         if self.size == 1:
             return x
         if x.is_cuda:
             dist.all_reduce(x)  # NCCL, which a graph can capture; few rows have a kernel of their own, see `joined_ops`
             return x
-        return self._all_parts(x).sum(0, dtype=torch.float32)
+        parts = self._parts.get((x.shape, x.dtype))  # every rank's `x`, which the next call with its shape overwrites
+        if parts is None:
+            parts = self._parts[x.shape, x.dtype] = torch.empty((self.size, *x.shape), dtype=x.dtype)
+        # One hop instead of the two of an all-reduce; and 16-bit numbers are added in 32 bits.
+        _wait(dist.all_gather_into_tensor(parts.view(-1), x.reshape(-1), async_op=True))
+        return parts.sum(0, dtype=torch.float32)
 
     def gather(self, x_RN: Tensor, num_columns: int) -> Tensor:
         """On rank 0 the ranks' columns side by side, the first `num_columns` of them; elsewhere `x_RN` unchanged."""
@@ -151,15 +156,6 @@ class TPGroup:
         for work, _ in self._sent:
             _wait(work)
         self._sent.clear()
-
-    def _all_parts(self, x: Tensor) -> Tensor:
-        """Every rank's `x`, [size, ..], in a buffer that the next call with its shape overwrites."""
-        parts = self._parts.get((x.shape, x.dtype))
-        if parts is None:
-            parts = self._parts[x.shape, x.dtype] = torch.empty((self.size, *x.shape), dtype=x.dtype)
-        # One hop instead of the two of an all-reduce; and 16-bit numbers are added in 32 bits.
-        _wait(dist.all_gather_into_tensor(parts.view(-1), x.reshape(-1), async_op=True))
-        return parts
 
 
 class NoOpTPGroup(TPGroup):

@@ -98,17 +98,13 @@ class ForkedProcess:
             self._server.attend()
 
     @property
-    def has_started(self) -> bool:
-        return self.pid is not None
-
-    @property
     def has_ended(self) -> bool:
         """Whether the process has ended, or never existed."""
         if self._pidfd is not None:
             return _is_readable(self._pidfd, within_s=0)
         if self._code is None:
             self.attend()
-        return self._code is not None or not self.has_started or not self._server.is_there
+        return self._code is not None or self.pid is None or not self._server.is_there
 
     def exit_code(self, *, within_s: float) -> int | None:
         """Its exit code, negative for a signal; None if it is running or the code is unknown."""

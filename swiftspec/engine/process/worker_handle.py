@@ -72,8 +72,6 @@ class StartedProcess(Protocol):
     @property
     def pid(self) -> int | None: ...  # once it is known
     @property
-    def has_started(self) -> bool: ...
-    @property
     def has_ended(self) -> bool: ...
     def attend(self) -> None: ...
     def exit_code(self, *, within_s: float) -> int | None: ...
@@ -112,7 +110,7 @@ class LocalWorker(Worker):
         self._pipe.send(command)
 
     def poll(self) -> bool:
-        if not self._process.has_started:
+        if self._process.pid is None:
             self._process.attend()
         return bool(self._reports) or self._pipe.poll()
 
@@ -129,7 +127,7 @@ class LocalWorker(Worker):
 
     def _lost(self) -> WorkerLostError:
         code = self._process.exit_code(within_s=ENDS_WITHIN_S)
-        if self._process.has_started:
+        if self._process.pid is not None:
             return WorkerLostError(f"the {self.setup.name} process ended unexpectedly{_fate(code)}", was_started=True)
         why = self._process.refusal or "the fork server, which starts the engine's processes, ended"
         return WorkerLostError(f"the {self.setup.name} process could not be started: {why}", was_started=False)

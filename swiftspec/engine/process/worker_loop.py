@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 
 import zmq
 
-from swiftspec.engine.channel.zmq_channel import NO_PAYLOAD, BesideChains, Channel, Payload
+from swiftspec.engine.channel.zmq_channel import NO_PAYLOAD, Channel, Payload, beside_chains
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.drafts.features import FeatureReceiver, Features, FeatureSender, FeatureStore
@@ -139,16 +139,18 @@ class WorkerLoop:
         return ChainSampler(command.sampler, vocab_size=self._setup.vocab_size)
 
     def _payload(self, command: Generate, sequence: int, residual: RejectionSampler | ChainSampler | None) -> Payload:
-        features = self._features_beside(command, sequence)
-        return BesideChains(residual.payload(), features) if isinstance(residual, ChainSampler) else features
-
-    def _features_beside(self, command: Generate, sequence: int) -> Payload:
-        if not sends_features(command.policy):
-            return NO_PAYLOAD
-        features = self._features[sequence]
-        if isinstance(features, FeatureStore):
-            return FeatureReceiver(features, num_prompt_tokens=len(command.request.prompt) - 1)
-        return FeatureSender(features)
+        payload = NO_PAYLOAD
+        if sends_features(command.policy):
+            features = self._features[sequence]
+            if isinstance(features, FeatureStore):
+                receiver = FeatureReceiver(features, num_prompt_tokens=len(command.request.prompt) - 1)
+                payload = Payload(takes=receiver.takes)
+            else:
+                payload = Payload(outgoing=FeatureSender(features).outgoing)
+        if not isinstance(residual, ChainSampler):
+            return payload
+        proposals = residual.payload()
+        return beside_chains(Payload(proposals.outgoing, proposals.takes), payload)
 
     def _program(self, command: Generate, *, is_ratio_tested: bool) -> Program:
         """The role's program, inside of its recovery if it has a peer to lose."""
@@ -184,7 +186,9 @@ class WorkerLoop:
         self._free.append(self._sequence_of.pop(number))
         recovery = self._recoveries.pop(number, None)
         losses, alone_s = (recovery.num_losses, recovery.alone_s) if recovery else (0, 0.0)
-        fault = None if error is None else _fault(error)
+        fault = None
+        if error is not None:  # its sentence is short, since it may quote what it is about
+            fault = Fault(f"{type(error).__name__}: {brief(error)}", "".join(traceback.format_exception(error)))
         self._reports.append(
             EndReport(number, spans, losses=losses, alone_s=alone_s, rows_asked=rows_asked, fault=fault)
         )
@@ -227,8 +231,3 @@ class WorkerLoop:
             poller.poll()
         elif not poller.poll(int(1e3 * left_s)):  # 0 below a millisecond, which ZeroMQ cannot wait for
             os.sched_yield()
-
-
-def _fault(error: Exception) -> Fault:
-    """An error as it is reported; short, since it may quote what it is about."""
-    return Fault(f"{type(error).__name__}: {brief(error)}", "".join(traceback.format_exception(error)))

@@ -7,7 +7,7 @@ Makes no decisions: the caller says which rows to run and which slots to keep.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ __all__ = ["CpuDecoder", "pads_prompts"]
 
 
 class CpuDecoder:
-    """A loaded model, and its tenants. One instance serves any number of caches, one forward at a time.
+    """A model from a Hugging Face directory, and its tenants. One instance serves any number of caches in turn.
 
     Tenants are fine-tunes or adapters of the model; a cache's `tenant` says whose it is, and 0 is the model itself.
 
@@ -42,47 +42,15 @@ class CpuDecoder:
     processor multiplies it by itself). The rest is fp32 in all of them. Without compiled kernels bfloat16 holds the
     cache, too, and there is no int8.
 
-    The ranks of a TP group each hold a shard of `spec`, as `models` has it, and make the same calls. Only rank 0 reads
-    the logits.
+    The ranks of a TP group each hold a shard, and make the same calls. Only rank 0 reads the logits.
+
+    tenant_bytes: memory that the weights of each tenant take in addition to the model's.
+
+    ValueError in one sentence if a directory cannot be used.
     """
 
     def __init__(
         self,
-        spec: ModelSpec,
-        models: Iterable[LoadedModel],
-        *,
-        num_tenants: int,
-        dtype: torch.dtype = torch.float32,
-        tp_group: TPGroup | None = None,
-        taps: FeatureTaps | None = None,
-    ) -> None:
-        self.spec = spec
-        self._taps = taps
-        self.dtype = dtype
-        self._tp_group = tp_group = tp_group or TPGroup()
-        self._held = local_spec(spec, rank=tp_group.rank, size=tp_group.size)
-        self._layers = _layers_of(self._held, models, is_shared=num_tenants > 0, dtype=dtype, tp_group=tp_group)
-        self._has_tenants = num_tenants > 0
-        every = range(spec.num_layers)
-        first_half, second_half = halves(every)
-        self._ranges: Mapping[ForwardKind, Sequence[int]] = {
-            ForwardKind.EXACT: every,
-            ForwardKind.FIRST_HALF: first_half,
-            ForwardKind.SECOND_HALF: second_half,
-        }
-        self._halfway = PendingHalf[Any]()
-
-    @property
-    def has_own_threads(self) -> bool:
-        return self._layers.has_own_threads
-
-    @property
-    def tenant_bytes(self) -> tuple[int, ...]:
-        return self._layers.weight_bytes[1:]
-
-    @classmethod
-    def load(
-        cls,
         directory: str | Path,
         *,
         tenants: Sequence[str | Path] = (),
@@ -90,12 +58,23 @@ class CpuDecoder:
         inflation: Inflation | None = None,
         tp_group: TPGroup | None = None,
         taps: FeatureTaps | None = None,
-    ) -> Self:
-        """Load a Hugging Face directory, perhaps expanded, and its `tenants`. ValueError if one cannot be used."""
-        tp_group = tp_group or TPGroup()
+    ) -> None:
+        self._tp_group = tp_group = tp_group or TPGroup()
         rank, size = tp_group.rank, tp_group.size
-        spec, models = load_tenants(directory, tenants, rank=rank, size=size, inflation=inflation)
-        return cls(spec, models, num_tenants=len(tenants), dtype=dtype, tp_group=tp_group, taps=taps)
+        self.spec, models = load_tenants(directory, tenants, rank=rank, size=size, inflation=inflation)
+        self.dtype, self._taps = dtype, taps
+        self._held = local_spec(self.spec, rank=rank, size=size)
+        self._has_tenants = bool(tenants)
+        self._layers = _layers_of(self._held, models, is_shared=bool(tenants), dtype=dtype, tp_group=tp_group)
+        every = range(self.spec.num_layers)
+        first_half, second_half = halves(every)
+        self._ranges: Mapping[ForwardKind, Sequence[int]] = {
+            ForwardKind.EXACT: every,
+            ForwardKind.FIRST_HALF: first_half,
+            ForwardKind.SECOND_HALF: second_half,
+        }
+        self._halfway = PendingHalf[Any]()
+        self.has_own_threads, self.tenant_bytes = self._layers.has_own_threads, self._layers.weight_bytes[1:]
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
         """An empty cache for this model; as long as its longest context unless `capacity` is given."""

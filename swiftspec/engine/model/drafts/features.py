@@ -77,9 +77,6 @@ class FeatureSender:
         first, self._num_sent = self._num_sent, self._cache.prefix_length
         return _FIRST.pack(first) + self._cache.features[first : self._num_sent].numpy().tobytes()
 
-    def takes(self, _message: Message, payload: bytes, /) -> bool:
-        return not payload
-
 
 class FeatureReceiver:
     """Features of one request, on their way in.
@@ -92,9 +89,6 @@ class FeatureReceiver:
         store.prefix_length = 0
         self._store = store
         self._num_due = num_prompt_tokens
-
-    def outgoing(self, _message: Message, /) -> bytes:
-        return b""
 
     def takes(self, message: Message, payload: bytes) -> bool:
         """Store what came beside a message; False if it is not just what was due."""

@@ -26,7 +26,6 @@ from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
 from swiftspec.kernels.cpu_library import Library, Model
 from swiftspec.models.drafters import Drafter
 from swiftspec.models.head_spec import HeadSpec
-from swiftspec.models.spec import ModelSpec
 
 __all__ = ["HeadKernels", "HeadLayers"]
 
@@ -128,12 +127,9 @@ class HeadKernels:
         self._make_room(_FEW_ROWS)
 
     def _make_room(self, num_rows: int) -> None:
-        def room(spec: ModelSpec, model: Model) -> Workspace:
-            return Workspace(spec, num_rows, models=[model])
-
-        self._attention_work = room(self._wide_spec, self._wide)
-        self._feed_work = room(self.spec.layer, self._packed.model)
-        self._fusion_work = room(self._fusion_spec, self._fusion)
+        self._attention_work = Workspace(self._wide_spec, num_rows, models=[self._wide])
+        self._feed_work = Workspace(self.spec.layer, num_rows, models=[self._packed.model])
+        self._fusion_work = Workspace(self._fusion_spec, num_rows, models=[self._fusion])
 
     def fused(self, features: Tensor) -> Tensor:
         num_rows = len(features)

@@ -117,20 +117,17 @@ class HeadRunner(Model):
         if not computed:
             return BatchResult(tuple(torch.empty(0, self.vocab_size) for _ in inputs), ((),) * len(inputs))
         logits = self._layers.logits([each.rows for each in computed], self._hidden(computed))
-        spread = self._spread(logits).split(counts)
+        every, known = logits, self._layers.tokens
+        if known is not None:  # tokens that the head cannot propose have -inf
+            every = logits.new_full((len(logits), self.vocab_size), -math.inf).index_copy_(1, known, logits)
+        spread = every.split(counts)
         if not top_k:
             return BatchResult(tuple(spread))
         tokens, log_probs = top_candidates(logits, top_k)
-        if self._layers.tokens is not None:
-            tokens = self._layers.tokens[torch.tensor(tokens, dtype=torch.long)].tolist()
+        if known is not None:
+            tokens = known[torch.tensor(tokens, dtype=torch.long)].tolist()
         left = iter(as_candidates(tokens, log_probs))
         return BatchResult(tuple(spread), tuple(tuple(islice(left, count)) for count in counts))
-
-    def _spread(self, logits: Tensor) -> Tensor:
-        """Logits over the target's vocabulary, [R, V]: tokens that the head cannot propose have -inf."""
-        if self._layers.tokens is None:
-            return logits
-        return logits.new_full((len(logits), self.vocab_size), -math.inf).index_copy_(1, self._layers.tokens, logits)
 
     def _hidden(self, inputs: Sequence[_Input]) -> Tensor:
         """Hidden states of all rows, which are in the caches then."""

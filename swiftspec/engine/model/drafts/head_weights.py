@@ -112,7 +112,7 @@ def _mtp_name(spec: HeadSpec) -> Callable[[str], str | None]:
 def read_tensors(
     directory: Path, renamed: Callable[[str], str | None], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Tensor]:
-    """Tensors of a checkpoint by their new names, but None. ValueError names the file and one that is wrong."""
+    """Tensors by their new names, without those renamed to None. ValueError names the file and a wrong one."""
     weights: dict[str, Tensor] = {}
     for path in weight_files(directory):
         with opened(path) as file:

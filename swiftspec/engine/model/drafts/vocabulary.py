@@ -6,7 +6,6 @@ and proposes none: that costs guesses, never output.
 
 from math import inf
 
-from torch import Tensor
 from torch.nn import functional as F
 
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Model, Rows, as_candidates
@@ -29,7 +28,8 @@ class _ResizedDraft(Model):
     def forward(self, batch: ForwardBatch) -> BatchResult:
         is_larger = self._own_size > self._size
         result = self._draft.forward(self._readable(batch, top_k=0 if is_larger else batch.top_k))
-        logits = tuple(map(self._resized, result.logits))
+        # A negative width cuts.
+        logits = tuple(F.pad(each, (0, self._size - self._own_size), value=-inf) for each in result.logits)
         if not (is_larger and batch.top_k):
             return BatchResult(logits, result.candidates)
         return BatchResult(logits, tuple(as_candidates(*top_candidates(each, batch.top_k)) for each in logits))
@@ -53,6 +53,3 @@ class _ResizedDraft(Model):
 
     def _known_token(self, token: int) -> int:
         return token if token < self._own_size else 0
-
-    def _resized(self, logits: Tensor) -> Tensor:
-        return F.pad(logits, (0, self._size - self._own_size), value=-inf)  # a negative width cuts

@@ -187,7 +187,10 @@ class GpuDecoder:
         """One forward of a sequence's rows, or half of one."""
         size = capture_size_of(len(rows))
         if half is None:
-            self._send(rows, cache)
+            tokens, positions, ancestors = zip(*rows, strict=True)
+            words = ancestor_words(ancestors, cache.tree_length, cache.rows.num_words)
+            lengths = {"prefix_length": cache.prefix_length, "tree_length": cache.tree_length}
+            cache.rows.send(tokens, positions, words, **lengths)
         else:
             self._half = half.step
             if half.residual is not None:
@@ -201,12 +204,6 @@ class GpuDecoder:
         if kind is not ForwardKind.FIRST_HALF:
             cache.extend_tree(len(rows))
         return step
-
-    def _send(self, rows: Sequence[Row], cache: GpuKVCache) -> None:
-        tokens, positions, ancestors = zip(*rows, strict=True)
-        words = ancestor_words(ancestors, cache.tree_length, cache.rows.num_words)
-        lengths = {"prefix_length": cache.prefix_length, "tree_length": cache.tree_length}
-        cache.rows.send(tokens, positions, words, **lengths)
 
     def _candidates(self, batch: ForwardBatch, entry: Entry, cache: GpuKVCache) -> tuple[Candidates, ...]:
         """Candidates after the last forward, which was of this entry; captured if it was."""
