@@ -51,11 +51,8 @@ class Task:
 class Tenant:
     """A fine-tune or an adapter of the target, or the target itself.
 
-    number: its place in the engine; 0 is the target.
-    name: its name for requests; that of the target is empty.
-    directory: its files. Those of an adapter have no chat template, as a rule.
-    eos_token_ids: tokens that end its output.
-    weight_bytes: memory of the weights that it does not share with the target or with tenants before it.
+    number: its place in the engine; 0 is the target, whose name is empty. directory: that of an adapter has no chat
+    template, as a rule. weight_bytes: memory that it does not share with the target or with tenants before it.
     """
 
     number: int

@@ -64,7 +64,7 @@ class Serving:
         self.metrics = Metrics(self.state)
         self.answers: dict[int, Answer] = {}
         self.timelines: deque[Timeline] = deque(maxlen=options.keep_timelines)
-        self._options = options
+        self._options, self.model = options, options.model
         self._engine: AsyncEngine | None = None
         self._tenants: dict[str, str | None] = {options.model: None}  # what the engine calls each served model
         self._defaults: dict[str, Mapping[str, float]] = {}  # of each served model's sampling
@@ -97,10 +97,6 @@ class Serving:
     async def close(self) -> None:
         """End what is not the engine's."""
         await self._renderer.close()
-
-    @property
-    def model(self) -> str:
-        return self._options.model
 
     @property
     def models(self) -> tuple[str, ...]:

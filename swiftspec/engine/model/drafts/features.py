@@ -81,8 +81,7 @@ class FeatureSender:
 class FeatureReceiver:
     """Features of one request, on their way in.
 
-    store: is emptied, and filled by verdicts. num_prompt_tokens: tokens of the prompt without its last one: as many
-    features are due with the first verdict.
+    store: is emptied, and filled by verdicts. num_prompt_tokens: without the last one: as many features are due first.
     """
 
     def __init__(self, store: FeatureStore, *, num_prompt_tokens: int) -> None:
