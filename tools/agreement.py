@@ -50,7 +50,7 @@ def decoder_records(
         The device's own if not given.
     """
     directory = model_directory(model)
-    exact: Decoder = CpuDecoder.load(directory)
+    exact: Decoder = CpuDecoder(directory)
     tokens = np.random.default_rng(0).integers(1, exact.spec.vocab_size, _PREFIX + max(rows)).tolist()
     prefix = ForwardBatch(ForwardKind.EXACT, (Chunk(0, tuple(tokens[:_PREFIX])),))
     for dtype in dtypes:
@@ -85,7 +85,7 @@ def greedy_records(
     One record for each dtype and policy, of those that run in one process and on a GPU: not heads. Prompts are random
     tokens.
     """
-    exact = _cached(CpuDecoder.load(model_directory("demo/target")))
+    exact = _cached(CpuDecoder(model_directory("demo/target")))
     tokens = np.random.default_rng(0).integers(1, exact.vocab_size, (num_prompts, 32)).tolist()
     requests = [Request(prompt=tuple(prompt), max_new_tokens=max_new_tokens) for prompt in tokens]
     alone = make_policy("autoregressive")

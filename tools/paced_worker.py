@@ -61,7 +61,7 @@ def _fields(setup: Setup) -> dict[str, Any]:
 class _Started(StartedProcess):
     """A process that was started at once."""
 
-    refusal, has_started = "", True
+    refusal = ""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process

@@ -80,7 +80,6 @@ class _Process:
     """A process of multiprocessing's, as a `StartedProcess`."""
 
     refusal = ""
-    has_started = True
 
     def __init__(self, process: BaseProcess) -> None:
         self._process = process

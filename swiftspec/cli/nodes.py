@@ -14,7 +14,8 @@ from swiftspec.cli.outputs import check_outputs
 if TYPE_CHECKING:
     from swiftspec.devices.local import Device
     from swiftspec.engine.cluster.torchrun import TorchrunProcess
-    from swiftspec.engine.process.placement import Executor, WorkerSpec
+    from swiftspec.engine.process.placement import Executor
+    from swiftspec.engine.process.protocol import WorkerSpec
 
 __all__ = ["NodeOptions", "on_ray", "write_new_secret"]
 

@@ -28,7 +28,7 @@ from swiftspec.timing.timeline import Timeline
 
 if TYPE_CHECKING:
     from swiftspec.engine.model.sampling.sampler import Sampler
-    from swiftspec.engine.process.worker_group import ProcessInfo
+    from swiftspec.engine.process.protocol import ProcessInfo
 
 __all__ = ["run"]
 

@@ -56,11 +56,7 @@ def _decode(request: Request) -> Program:
 
 
 class DraftedRequest:
-    """One request's target program, with its draft or, when that is late or gone, alone.
-
-    text: its tokens so far. max_tokens: of its longest text. patience_s: longest wait for the draft after a step, as of
-    now.
-    """
+    """One request's target program, with its draft or, when that is late or gone, alone. max_tokens: of its text."""
 
     def __init__(
         self,

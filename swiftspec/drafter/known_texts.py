@@ -43,10 +43,7 @@ class KnownTexts(Generic[T]):
         self._known: dict[tuple[int, ...], list[T]] = {}
 
     def step(self, rows: Sequence[Row]) -> tuple[list[T | None], list[T]]:
-        """What is known of every row, None for a new one; and what was known of requests that are gone.
-
-        It is forgotten: `keep` what is known now.
-        """
+        """What is known of every row, None for a new one, and of requests that are gone; all is forgotten."""
         known, self._known = self._known, {}
         found: list[T | None] = []
         for row in rows:

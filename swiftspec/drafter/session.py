@@ -12,7 +12,7 @@ from statistics import median
 from swiftspec.drafter.drafted_request import DraftedRequest
 from swiftspec.drafter.known_texts import KnownTexts, Row
 from swiftspec.engine.channel.introduction import Introduced, Introduction
-from swiftspec.engine.channel.zmq_channel import Channel
+from swiftspec.engine.channel.zmq_channel import Channel, Payload
 from swiftspec.policies.effects import PeerError, Probe, Stop
 from swiftspec.policies.recovery import served_patience_s
 
@@ -27,11 +27,7 @@ _log = logging.getLogger("vllm.swiftspec")  # so that it is written where vLLM's
 
 @dataclass(slots=True)
 class Counts:
-    """What a session has done.
-
-    steps: after which something ran. rows: of these; drafted: rows with a draft. tokens: of these drafts. waited_s,
-    longest_wait_s: of steps for drafts. losses: drafts that came too late or not at all.
-    """
+    """What a session has done: rows of its steps, those with drafts, and their tokens; waits of steps for drafts."""
 
     steps: int = 0
     rows: int = 0
@@ -55,9 +51,8 @@ class Counts:
 class Session:
     """The drafts of an engine's requests.
 
-    channel: to the server. num_draft_tokens: most that the engine verifies. max_context: tokens of the longest text.
-    objection: what speaks against a server, a clause; empty if it can draft. limit_s: longest wait of a step for
-    drafts; the time of two steps if not given. introduction: of the server that drafts; None while there is none.
+    num_draft_tokens: most that the engine verifies. objection: what speaks against a server, a clause; empty if it can
+    draft. limit_s: longest wait of a step; the time of two steps if not given. introduction: None without a server.
     """
 
     def __init__(
@@ -74,6 +69,7 @@ class Session:
         self._num_draft_tokens, self._max_context = num_draft_tokens, max_context
         self._objection, self._limit_s = objection, limit_s
         self._introduced = Introduced()
+        self._payload = Payload(takes=self._introduced.takes)
         self.introduction: Introduction | None = None
         self._requests: KnownTexts[tuple[int, DraftedRequest]] = KnownTexts()
         self._open: set[int] = set()
@@ -85,7 +81,7 @@ class Session:
         self.counts = Counts()  # since they were logged
         self._began_s = self._logged_s = time.perf_counter()
         self._ask_at_s, self._said = 0.0, ""
-        self._greeting = channel.open(self._new_number(), self._introduced)
+        self._greeting = channel.open(self._new_number(), self._payload)
         self._look_for_server()
 
     def propose(self, rows: Sequence[Row]) -> list[tuple[int, ...]]:
@@ -126,7 +122,7 @@ class Session:
             return None
         number = self._new_number()
         self._open.add(number)
-        channel = self._channel.open(number, self._introduced)
+        channel = self._channel.open(number, self._payload)
         request = DraftedRequest(
             channel, introduction.policy, row.text, max_tokens=most, patience_s=lambda: self.patience_s
         )

@@ -62,7 +62,7 @@ class Drafter:
                 _objection,
                 num_draft_tokens=num_draft_tokens,
                 vocab_size=vocab_size,
-                vocabulary=_digest(config.model_config.tokenizer),
+                vocabulary=vocabulary_digest(Path(config.model_config.tokenizer)),
             ),
             limit_s=None if limit_ms is None else 1e-3 * limit_ms,
         )
@@ -76,8 +76,7 @@ class Drafter:
     ) -> list[list[int]]:
         """Draft tokens of every row; an empty list for one that decodes plainly.
 
-        sampled_token_ids: of the last step, by row; none while a prompt is read. num_tokens_no_spec: tokens of each
-        text. token_ids_cpu: the texts.
+        sampled_token_ids: of the last step, by row; none while a prompt is read. num_tokens_no_spec: of each text.
         """
         if self._session is not None:
             rows = [
@@ -110,14 +109,6 @@ def _settings(additional: Any) -> Mapping[str, Any]:
     if limit_ms is not None and not (isinstance(limit_ms, int | float) and limit_ms > 0):
         raise ValueError(f"--additional-config swiftspec.limit_ms is {limit_ms!r}; expected a positive number")
     return settings
-
-
-def _digest(tokenizer: str) -> str:
-    """Digest of a directory's vocabulary; empty if it is not known."""
-    try:
-        return vocabulary_digest(Path(tokenizer))
-    except ValueError:
-        return ""
 
 
 def _objection(server: Introduction, *, num_draft_tokens: int, vocab_size: int, vocabulary: str) -> str:

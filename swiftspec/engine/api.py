@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from swiftspec.artifacts.basis import candidate_of, searching
 from swiftspec.artifacts.plan import Plan
+from swiftspec.engine import scoring
 from swiftspec.engine.checks import ContextLimit, check_devices, fitting_context
 from swiftspec.engine.chunks import Chunk, Chunks, Finish
 from swiftspec.engine.requests import RequestMaker, RequestOptions, Task, Tenants
-from swiftspec.engine.scoring import ScoredToken, Scorer
+from swiftspec.engine.scoring import ScoredToken
 from swiftspec.engine.stats import EngineState, Past, Stats
 from swiftspec.engine.tasks import warm_up
 from swiftspec.models.spec import ModelSpec, model_directory
@@ -24,10 +25,10 @@ from swiftspec.scheduler.controls.named import control_under
 from swiftspec.scheduler.routing import Replicas
 
 if TYPE_CHECKING:
-    from swiftspec.engine.launcher import Generation, ProcessInfo
+    from swiftspec.engine.launcher import Generation
     from swiftspec.engine.model.sampling.sampler import AcceptanceMethod, Sampler, Sampling
     from swiftspec.engine.process.placement import Executor
-    from swiftspec.engine.process.protocol import ScoreReport
+    from swiftspec.engine.process.protocol import ProcessInfo, ScoreReport
     from swiftspec.engine.running import RequestEvent
 
 __all__ = ["Chunk", "Engine", "EngineState", "Finish", "Generation", "ScoredToken", "Stats"]
@@ -165,7 +166,6 @@ class Engine:
             executor=executor,
             cancelled=cancelled,
         )
-        self._scorer = Scorer(self._launcher, self._requests.tokenizer)
         self.tenants = self._requests.tenants.weighed(each.tenant_bytes for each in self.processes).every
 
     def __enter__(self) -> Self:
@@ -281,11 +281,6 @@ class Engine:
         -------
         callable
             Ends the request early; its `Generation` is delivered soon after.
-
-        Raises
-        ------
-        ValueError
-            For the reasons of `generate`.
         """
         task = self._requests.task(
             prompt, max_new_tokens, request_id, tenant=tenant, ignore_eos=ignore_eos, stop_token_ids=stop_token_ids
@@ -317,17 +312,18 @@ class Engine:
         self, prompt: str | Sequence[int], *, num_candidates: int = 0, tenant: str | None = None
     ) -> tuple[ScoredToken, ...]:
         """How likely the target finds each token of a text, and how likely so many others. Raises as `generate`."""
-        return self._scorer.score(self._requests.task(prompt, 1, None, tenant=tenant, ignore_eos=True), num_candidates)
+        task = self._requests.task(prompt, 1, None, tenant=tenant, ignore_eos=True)
+        return self.scored(task.request.prompt, scoring.score(self._launcher, task, num_candidates))
 
     def submit_scoring(self, prompt: Sequence[int], deliver: Deliver, **options: Any) -> Callable[[], None]:
-        """Score a prompt without waiting, see `Scorer.submit`: only the end is delivered, for `scored`."""
+        """Score a prompt without waiting, see `scoring.submit`: only the end is delivered, for `scored`."""
         request_id, tenant = options.pop("request_id", None), options.pop("tenant", None)
         task = self._requests.task(prompt, 1, request_id, tenant=tenant, ignore_eos=True)
-        return self._scorer.submit(task, deliver, **options)
+        return scoring.submit(self._launcher, task, deliver, **options)
 
     def scored(self, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
         """The tokens of a prompt that was scored."""
-        return self._scorer.scored(prompt, generation)
+        return scoring.scored(self._requests.tokenizer, prompt, generation)
 
     def warm_up(self, prompt: str | Sequence[int], *, max_new_tokens: int | None = None) -> None:
         """Run a short request: the first one is slower, because buffers are allocated and caches filled.

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.engine.api import Chunk, Engine, EngineState, ScoredToken, Stats
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncEngine", "AsyncStream"]
 
 _MOST_CHUNKS = 64  # that wait for a consumer
+Result = TypeVar("Result")
 
 
 class AsyncEngine:
@@ -86,13 +87,7 @@ class AsyncEngine:
     async def generate(self, prompt: str | Sequence[int], **options: Any) -> AsyncIterator[Chunk]:
         """Continue a prompt: a chunk for every commit. A task that is cancelled ends its request.
 
-        prompt: a text, or token ids. **options: options of `Engine.generate`.
-
-        Yields
-        ------
-        Chunk
-
-        ValueError, swiftspec.errors.EngineError: on the first chunk, for the reasons of `Engine.generate`.
+        Arguments are those of `Engine.generate`, and so are errors, on the first chunk.
         """
         stream = await self.submit(prompt, **options)
         try:
@@ -134,8 +129,7 @@ class AsyncEngine:
 
     async def scored(self, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
         """The tokens of a prompt that was scored."""
-        tokens: tuple[ScoredToken, ...] = await self._call(partial(self._running.scored, prompt, generation))
-        return tokens
+        return await self._call(partial(self._running.scored, prompt, generation))
 
     async def warm_up(self, prompt: str | Sequence[int], *, max_new_tokens: int | None = None) -> None:
         """Run a short request, see `Engine.warm_up`."""
@@ -143,13 +137,11 @@ class AsyncEngine:
 
     async def tokenize(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
         """Token ids of a text, see `Engine.tokenize`."""
-        tokens: tuple[int, ...] = await self._call(partial(self._running.tokenize, text, special_tokens=special_tokens))
-        return tokens
+        return await self._call(partial(self._running.tokenize, text, special_tokens=special_tokens))
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of token ids, see `Engine.detokenize`."""
-        text: str = await self._call(partial(self._running.detokenize, tokens))
-        return text
+        return await self._call(partial(self._running.detokenize, tokens))
 
     def text_stream(self) -> TextStream:
         """A decoder of tokens that come one by one."""
@@ -179,7 +171,7 @@ class AsyncEngine:
             raise ValueError("the engine is not running; use it in an `async with`")
         return self._engine
 
-    async def _call(self, function: Any) -> Any:
+    async def _call(self, function: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
 
@@ -206,17 +198,14 @@ class _Bridge:
 
 
 class AsyncStream:
-    """The output of one request: an asynchronous iterator over its chunks.
+    """The output of one request: an asynchronous iterator over its chunks, merged when many are not taken.
 
-    Chunks that nobody takes are merged when there are many, so that a slow consumer costs little memory.
-
-    generation: the record of the request, once it has ended well. cancel: ends the request early; its chunks end soon
-    after.
+    generation: the record of the request, once it has ended well. cancel: ends it early; its chunks end soon after.
     """
 
     def __init__(self, bridge: _Bridge) -> None:
         self.generation: Generation | None = None
-        self.cancel: Callable[[], None] = _nothing
+        self.cancel: Callable[[], None] = lambda: None
         self._bridge = bridge
         self._chunks = deque[Chunk]()
         self._failure: Exception | None = None
@@ -240,7 +229,6 @@ class AsyncStream:
 
     @property
     def has_more_now(self) -> bool:
-        """Whether a chunk is there already."""
         return bool(self._chunks)
 
     async def wait(self) -> None:
@@ -267,7 +255,3 @@ class AsyncStream:
         while not self._has_ended:
             self._news.clear()
             await self._news.wait()
-
-
-def _nothing() -> None:
-    pass

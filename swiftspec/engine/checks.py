@@ -1,7 +1,5 @@
 """Checks before processes start for a plan, or a request is sent to them. Each rule once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
@@ -50,8 +48,8 @@ def check_devices(
 class ContextLimit:
     """The most tokens that a prompt and its output may have together.
 
-    num_positions: positions of the model, or slots of the engine's caches. what: description of that limit for errors:
-    `the 4096 positions of demo/target`. tree_rows: positions that the tree of a verification takes.
+    num_positions: of the model, or slots of the engine's caches. what: that limit, for errors. tree_rows: positions of
+    a verification.
     """
 
     num_positions: int

@@ -23,8 +23,7 @@ class Chunk(NamedTuple):
 
     token_ids: the committed tokens; none in a last chunk that brings only text.
     text: the text that these tokens complete; empty while a character is incomplete.
-    finish: "stop", "length" or None. Why the output ends here: with an end of sequence, which has no text, or at its
-        longest. None if it goes on.
+    finish: why the output ends here: with an end of sequence, which has no text, or at its longest.
     log_probs: of each token, if they were wanted.
     candidates: the likeliest tokens in the place of each, if they were wanted.
     """
@@ -56,7 +55,6 @@ class Chunks:
         self._scores = iter(scores)
 
     def of(self, tokens: tuple[int, ...]) -> Chunk:
-        """The chunk of the next commit."""
         _, is_last = self._request.clip(tokens, num_generated=self._num_tokens)
         self._num_tokens += len(tokens)
         is_stopped = is_last and tokens[-1] in self._request.eos_token_ids

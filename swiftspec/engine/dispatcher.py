@@ -5,8 +5,6 @@ under way when it is ready. Targets are waited for without limit, with a log mes
 cannot be told from one that hangs, and nothing else can continue.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import deque
@@ -20,8 +18,7 @@ from swiftspec.engine.process.pipes import Wakeup
 from swiftspec.engine.process.protocol import EndReport, Fault, Generate, RequestReport, ScoreReport
 from swiftspec.engine.process.timeouts import DraftRecovery, TargetSilence
 from swiftspec.engine.process.worker_group import WorkerGroup
-from swiftspec.engine.replica import replicas_of
-from swiftspec.engine.running import Ending, RunningRequest
+from swiftspec.engine.running import Ending, RunningRequest, replicas_of
 from swiftspec.engine.stats import DraftState, EngineState
 from swiftspec.errors import EngineBusyError, EngineError
 from swiftspec.policies import Layout
@@ -39,10 +36,7 @@ _log = logging.getLogger("swiftspec")
 
 
 class Dispatcher:
-    """Requests of an engine, while they wait and run.
-
-    drafts: none if no separate process drafts. admission: of every replica. replicas: of targets, and drafts.
-    """
+    """Requests of an engine, while they wait and run. admission: of every replica."""
 
     def __init__(
         self,
@@ -151,7 +145,9 @@ class Dispatcher:
         for draft in self._drafts:
             self._rejoin(draft)
         self._mind_deadlines()
-        self._mind_silence()
+        if self._running:
+            here = [process.pid for target in self._targets for process in target.processes if not process.node]
+            self._silence.look(here)
         for replica in self._replicas:
             self._admit(replica.queue)
         filenos = [fileno for group in self._groups for fileno in group.filenos()]
@@ -193,7 +189,6 @@ class Dispatcher:
             self._stop(running, Ending.CANCELLED)
 
     def _stop(self, running: RunningRequest, ending: Ending) -> None:
-        """Tell its programs to end."""
         self._has_changed = True
         assert running.command is not None
         running.ending = ending
@@ -211,7 +206,6 @@ class Dispatcher:
                 request.is_due = True
 
     def _begin(self, running: RunningRequest) -> None:
-        """Start the programs of a request, for what is left of it."""
         replica = running.replica
         assert replica is not None
         draft = replica.next_draft() if running.policy.layout is Layout.DISAGGREGATED else None
@@ -344,7 +338,6 @@ class Dispatcher:
             running.tell(running.generation(interrupted=interrupted))
 
     def _mind_deadlines(self) -> None:
-        """Give up programs that do not end."""
         now_s = time.monotonic()
         for running in list(self._running.values()):
             if running.deadline_s is None or now_s < running.deadline_s:
@@ -355,11 +348,6 @@ class Dispatcher:
             if running.ending is None and running.command.policy.target_groups > 1:
                 running.losses += 1  # of the draft, with the end of the output
             self._programs_ended(running)
-
-    def _mind_silence(self) -> None:
-        if self._running:
-            here = [process.pid for target in self._targets for process in target.processes if not process.node]
-            self._silence.look(here)
 
     def _fail(self, error: Exception) -> None:
         """End every request with an error; later ones fail at once."""

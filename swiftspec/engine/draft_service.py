@@ -29,9 +29,8 @@ __all__ = ["DraftService"]
 class DraftService:
     """A draft at an address.
 
-    draft: the model. policy: whose draft program runs. address: `ipc://FILE` or `tcp://HOST:PORT`. secret: file that
-    both ends have; needed for tcp addresses. devices: cores, or the one GPU. max_context: tokens of the longest text.
-    num_requests: that are drafted for at once.
+    policy: whose draft program runs. address: `ipc://FILE`, or `tcp://HOST:PORT`, which needs the file of a `secret`.
+    devices: cores, or the one GPU. max_context: tokens of the longest text. num_requests: drafted for at once.
     """
 
     draft: ModelRef
@@ -76,7 +75,7 @@ class DraftService:
             introduction = Introduction.of(
                 self.policy,
                 vocab_size=vocab_size,
-                vocabulary=_digest(model_directory(self.draft.model)),
+                vocabulary=vocabulary_digest(model_directory(self.draft.model)),
                 num_requests=self.num_requests,
                 max_context=self.max_context,
             )
@@ -101,11 +100,3 @@ class DraftService:
     @property
     def _spec(self) -> ModelSpec:
         return ModelSpec.from_directory(model_directory(self.draft.model))
-
-
-def _digest(directory: Path) -> str:
-    """Of the vocabulary; empty without a tokenizer."""
-    try:
-        return vocabulary_digest(directory)
-    except ValueError:
-        return ""

@@ -4,8 +4,8 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import asdict, replace
 from typing import TypedDict, Unpack
 
 from swiftspec.artifacts.candidate import usual_gather_s
@@ -17,11 +17,11 @@ from swiftspec.engine.dispatcher import Dispatcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.fork_server_client import shared_fork_server
 from swiftspec.engine.process.interrupts import interrupts_noted
-from swiftspec.engine.process.placement import Executor, LocalExecutor, Placement, WorkerSpec
-from swiftspec.engine.process.protocol import ScoreReport, Setup
+from swiftspec.engine.process.placement import Executor, LocalExecutor, Placement
+from swiftspec.engine.process.protocol import ProcessInfo, ScoreReport, Setup, WorkerSpec
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.engine.process.timeouts import DraftRecovery, Silence
-from swiftspec.engine.process.worker_group import ProcessInfo, WorkerGroup
+from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.engine.requests import RequestOptions
 from swiftspec.engine.running import Deliver, Events, Generation, RunningRequest, next_event
 from swiftspec.engine.stats import EngineState
@@ -39,7 +39,7 @@ from swiftspec.scheduler.controller import Steering
 from swiftspec.scheduler.controls.control import Control
 from swiftspec.scheduler.routing import ONE_REPLICA, Replicas
 
-__all__ = ["Generation", "LaunchOptions", "Launcher", "ProcessInfo"]
+__all__ = ["Generation", "LaunchOptions", "Launcher"]
 
 _LOOK_EVERY_S = 0.01
 _REPORT_EVERY_S = 0.02  # where no core is left for the launcher, whose every waking interrupts a forward
@@ -59,21 +59,17 @@ class LaunchOptions(TypedDict, total=False):
     cancelled: threading.Event | None
 
 
-class Launcher:
+class Launcher(AbstractContextManager["Launcher"]):
     """Warm processes for one model pair on given devices; a context manager.
 
-    models: the target, and the draft if a policy drafts.
     placement: devices of the roles; those of other machines if the executor is theirs.
-    layout: layout that the policies to come need; a co-located engine also decodes without its draft.
+    layout: that the policies to come need; a co-located engine also decodes without its draft.
     max_context: prompt and output tokens of the longest request.
-    recovery: waits and restarts when a draft is lost.
     admission: how many requests of a replica run and wait at once; one runs, if not given.
-    batch: limits of a step.
     steering: what decides how much is drafted and verified; all that policies ask for, if not given.
     tenants: directories of the target's fine-tunes and adapters, numbered from 1.
     replicas: how many targets share the requests, and drafts the targets; the placement has groups for all of them.
-    executor: where processes run; this machine if not given.
-    cancelled: set by another thread, it cancels the start.
+    executor: this machine if not given. cancelled: set by another thread, it cancels the start.
 
     ValueError: if a model cannot be loaded or a device does not exist; no process is left running. EngineError: if a
     process ends while it loads: the target's, or a draft's four times. InterruptedError: if the start was cancelled.
@@ -116,14 +112,10 @@ class Launcher:
                 is_target = spec.role is Role.TARGET
                 own, elsewhere = self._models_of(spec.role, models)
                 return Setup(
-                    role=spec.role,
-                    group=spec.group,
-                    rank=spec.rank,
-                    size=spec.size,
+                    **asdict(spec),
                     tp_group="",
                     models=own,
                     elsewhere=elsewhere,
-                    devices=spec.devices,
                     device=self.device,
                     channels=self._channels_of(spec, tp_groups, executor),
                     vocab_size=vocab_size,
@@ -167,8 +159,8 @@ class Launcher:
     ) -> "Launcher":
         """The processes that a plan's candidate needs, for one replica of it or several.
 
-        `layout` defaults to the candidate's; co-located if its devices are to serve co-located policies, too. `control`
-        decides how much is drafted. ValueError if the policy cannot be controlled, or the plan does not know its costs.
+        `layout` defaults to the candidate's; co-located if its devices are to serve co-located policies, too.
+        ValueError if the policy cannot be controlled, or the plan does not know its costs.
         """
         policy = candidate.build()
         replicas.check(policy)
@@ -202,10 +194,7 @@ class Launcher:
 
     @staticmethod
     def _await_ready(worker_groups: Sequence[WorkerGroup], cancelled: threading.Event) -> None:
-        """Wait until all processes have their models; there is no timeout, since loading may take any time.
-
-        After a while a warning names the processes still loading, and again whenever their states have changed.
-        """
+        """Wait until all processes have their models, without a timeout; warnings name those that take long."""
         waiting, said = Silence(), ""
         while not all(worker_group.is_ready for worker_group in worker_groups):
             for worker_group in worker_groups:
@@ -237,14 +226,10 @@ class Launcher:
             return tuple(executor.channel(spec, draft) for draft in peers)
         return tuple(executor.channel(target, spec) for target in peers)
 
-    def __enter__(self) -> "Launcher":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End every process; requests under way fail."""
         self._dispatcher.close()
         for worker_group in self._worker_groups:
             worker_group.hang_up()  # all of them, before waiting for the first
@@ -257,11 +242,9 @@ class Launcher:
 
     @property
     def num_restarts(self) -> int:
-        """Number of times that drafts were restarted."""
         return sum(draft.num_starts - 1 for draft in self._drafts)
 
     def state(self) -> EngineState:
-        """Requests, caches and draft, as of now."""
         return self._dispatcher.state()
 
     def generate(
@@ -348,7 +331,11 @@ class Launcher:
         Events are commits, and at last a `Generation`, or an exception as of `stream`. Log-probs that are wanted are
         added to `scores` before their commit is delivered. ValueError as of `stream`.
         """
-        self._check(policy, request)
+        check_layout(policy, self.layout, target_groups=self.target_groups)
+        check_draft(policy, self.draft_facts.kind)
+        check_tree(policy, TREE_SLOTS[self.device])
+        limit = ContextLimit(num_positions=self.max_context, what=f"the context of {self.max_context}")
+        limit.check(len(request.prompt), request.max_new_tokens)
         request = replace(request, mask_token=self.draft_facts.mask_token)
         running = RunningRequest(
             name=request_id,
@@ -365,13 +352,6 @@ class Launcher:
     def cancel(self, running: RunningRequest) -> None:
         """End a request wherever it is; thread-safe. Its `Generation` is delivered soon, if it was not before."""
         self._dispatcher.cancel(running)
-
-    def _check(self, policy: Policy, request: Request) -> None:
-        check_layout(policy, self.layout, target_groups=self.target_groups)
-        check_draft(policy, self.draft_facts.kind)
-        check_tree(policy, TREE_SLOTS[self.device])
-        limit = ContextLimit(num_positions=self.max_context, what=f"the context of {self.max_context}")
-        limit.check(len(request.prompt), request.max_new_tokens)
 
 
 def _this_machine(stack: ExitStack, models: Iterable[ModelRef], device: Device) -> Executor:

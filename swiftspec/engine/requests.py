@@ -26,8 +26,7 @@ _LEAST_TPOT_S = 1e-6
 class RequestOptions:
     """Attributes of a request besides its text.
 
-    client: whose it is. tpot_s: its limit on the time per token, for controls that keep limits; a microsecond or more.
-    tenant: number of its tenant; 0 is the target itself.
+    client: whose it is. tpot_s: its limit on the time per token, a microsecond or more. tenant: 0 is the target itself.
     """
 
     client: str = ""
@@ -52,11 +51,8 @@ class Task:
 class Tenant:
     """A fine-tune or an adapter of the target, or the target itself.
 
-    number: its place in the engine; 0 is the target.
-    name: its name for requests; that of the target is empty.
-    directory: its files. Those of an adapter have no chat template, as a rule.
-    eos_token_ids: tokens that end its output.
-    weight_bytes: memory of the weights that it does not share with the target or with tenants before it.
+    number: its place in the engine; 0 is the target, whose name is empty. directory: that of an adapter has no chat
+    template, as a rule. weight_bytes: memory that it does not share with the target or with tenants before it.
     """
 
     number: int
@@ -95,7 +91,6 @@ class Tenants:
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Directories of all but the target."""
         return tuple(str(tenant.directory.absolute()) for tenant in self.every[1:])
 
     def named(self, name: str | None) -> Tenant:
@@ -110,11 +105,7 @@ class Tenants:
 
 
 class RequestMaker:
-    """Makes the requests of an engine.
-
-    tenants: whose ends of a sequence count. max_context: tokens of the longest request. max_new_tokens: output tokens
-    of requests that do not say.
-    """
+    """Makes the requests of an engine. tenants: whose ends of a sequence count. max_new_tokens: by default."""
 
     def __init__(
         self, tokenizer: Tokenizer, tenants: Tenants, *, vocab_size: int, max_context: int, max_new_tokens: int

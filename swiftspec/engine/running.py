@@ -1,11 +1,10 @@
-"""One request of the engine, from its submission to its end."""
-
-from __future__ import annotations
+"""One request of the engine, from its submission to its end, and the replica that serves it."""
 
 import logging
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -14,15 +13,25 @@ from queue import Empty, Queue
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.protocol import Generate, ScoreReport
 from swiftspec.engine.process.worker_group import WorkerGroup
-from swiftspec.engine.replica import Replica
 from swiftspec.engine.requests import RequestOptions
 from swiftspec.errors import EngineError
 from swiftspec.files.reading import brief
 from swiftspec.policies import Policy, Request
 from swiftspec.policies.effects import Candidates
+from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
+from swiftspec.scheduler.routing import Replicas, Router
 from swiftspec.timing.timeline import Span, Timeline
 
-__all__ = ["Deliver", "Ending", "Events", "Generation", "RequestEvent", "RunningRequest", "next_event"]
+__all__ = [
+    "Deliver",
+    "Ending",
+    "Events",
+    "Generation",
+    "RequestEvent",
+    "RunningRequest",
+    "next_event",
+    "replicas_of",
+]
 
 _INTERRUPTED_WITHIN_S = 0.05
 _log = logging.getLogger("swiftspec")
@@ -71,25 +80,57 @@ class Ending(Enum):
     FAILED = auto()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Replica:
+    """A target's groups, the requests that wait for them or run there, and who drafts for these.
+
+    targets: as many as a policy needs for a request. drafts: none if no separate process drafts.
+    """
+
+    targets: Sequence[WorkerGroup]
+    drafts: Sequence[WorkerGroup]
+    queue: AdmissionQueue
+    router: Router
+
+    @property
+    def num_requests(self) -> int:
+        return self.queue.num_running + self.queue.num_waiting
+
+    def next_draft(self) -> WorkerGroup | None:
+        """The draft of the next request: of those that can take one, that with the fewest; None if there are none."""
+        if not self.drafts:
+            return None
+        counts = [draft.num_open if draft.has_room else sys.maxsize for draft in self.drafts]
+        return self.drafts[self.router.choose(counts)]
+
+
+def replicas_of(
+    targets: Sequence[WorkerGroup], drafts: Sequence[WorkerGroup], replicas: Replicas, admission: AdmissionLimits
+) -> Iterator[Replica]:
+    """Replicas with equal shares of the targets, each with a queue of its own, and with all drafts or its own."""
+    size, router = len(targets) // replicas.num_targets, Router("least-loaded")
+    for number in range(replicas.num_targets):
+        yield Replica(
+            targets=targets[number * size : (number + 1) * size],
+            drafts=drafts if replicas.num_drafts else drafts[number : number + 1],
+            queue=AdmissionQueue(admission),
+            router=router,
+        )
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class RunningRequest:
     """A request, and where it stands.
 
-    name: name in its timeline. policy, request, sampler: what was submitted. deliver: takes its events, in the
-    dispatcher's thread.
+    name: in its timeline. policy: the fallback, after several targets have lost the draft that leads them. deliver:
+    takes its events, in the dispatcher's thread.
 
-    key: place in the order of submission.
-    start_s: when it was submitted.
-    policy: by which it runs: the fallback, after several targets have lost the draft that leads them.
-    replica: that serves it. draft: that drafts for its present programs, as soon as it can; None if they need none.
+    key: place in the order of submission. start_s, begun_s: when it was submitted, and first admitted.
+    draft: that drafts for its present programs, as soon as it can; None if they need none.
     command: what its present programs were begun with; None while it waits.
-    targets_left: targets whose programs run.
-    ending: why its programs are being ended.
-    deadline_s: when the wait for the end of its programs is given up.
-    unheard: commits that have not been delivered.
-    failure: what ends it, if it is its own.
+    targets_left: whose programs run. ending: why they are being ended. deadline_s: when the wait for that is given up.
     is_due: whether it begins again as soon as its programs have ended.
-    begun_s: when it was admitted first.
+    unheard: commits that have not been delivered. failure: what ends it, if it is its own.
     scores: log-probs, if they are wanted; those of tokens are there before the tokens are delivered.
     """
 
@@ -137,7 +178,6 @@ class RunningRequest:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of its text so far, the prompt included."""
         return len(self.request.prompt) + len(self.tokens)
 
     @property
@@ -175,7 +215,6 @@ class RunningRequest:
         self.tell(error)
 
     def generation(self, *, interrupted: bool) -> Generation:
-        """Its output so far."""
         return Generation(
             tokens=tuple(self.tokens),
             timeline=Timeline(request=self.name, start_s=self.start_s, spans=tuple(self.spans)),

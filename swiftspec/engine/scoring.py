@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
 from queue import SimpleQueue
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from swiftspec.engine.launcher import Launcher
     from swiftspec.engine.running import Generation, RequestEvent
 
-__all__ = ["ScoredToken", "Scorer"]
+__all__ = ["ScoredToken", "score", "scored", "submit"]
 
 
 class ScoredToken(NamedTuple):
@@ -35,74 +35,60 @@ class ScoredToken(NamedTuple):
     candidates: tuple[tuple[str, float], ...] = ()
 
 
-class Scorer:
-    """Scoring on a launcher's target, in the same steps as other requests."""
+def score(launcher: Launcher, task: Task, num_candidates: int) -> Generation:
+    """The record of a task's prompt, once it is scored. Raises as `Engine.generate`."""
+    ended: SimpleQueue[Generation | Exception | None] = SimpleQueue()
+    submit(launcher, task, lambda _, end: ended.put(end), num_candidates=num_candidates)
+    end = ended.get()
+    if isinstance(end, Exception):
+        raise end
+    assert end is not None, "nothing is delivered before the end"
+    return end
 
-    def __init__(self, launcher: Launcher, tokenizer: Tokenizer) -> None:
-        self._launcher = launcher
-        self._tokenizer = tokenizer
 
-    def score(self, task: Task, num_candidates: int) -> tuple[ScoredToken, ...]:
-        """The tokens of a task's prompt. Raises as `Engine.generate`."""
-        ended: SimpleQueue[Generation | Exception | None] = SimpleQueue()
-        self.submit(task, lambda _, end: ended.put(end), num_candidates=num_candidates)
-        end = ended.get()
-        if isinstance(end, Exception):
-            raise end
-        assert end is not None, "nothing is delivered before the end"
-        return self.scored(task.request.prompt, end)
+def submit(
+    launcher: Launcher,
+    task: Task,
+    deliver: Callable[[tuple[Chunk, ...], Generation | Exception | None], None],
+    *,
+    num_candidates: int = 0,
+    with_next: bool = False,
+    client: str = "",
+) -> Callable[[], None]:
+    """Score a task's prompt on a launcher's target, in the same steps as other requests; returns what ends it early.
 
-    def submit(
-        self,
-        task: Task,
-        deliver: Callable[[tuple[Chunk, ...], Generation | Exception | None], None],
-        *,
-        num_candidates: int = 0,
-        with_next: bool = False,
-        client: str = "",
-    ) -> Callable[[], None]:
-        """Score a task's prompt without waiting.
+    deliver: takes the end, a `Generation` with log-probs or an exception, in another thread; no chunks.
+    num_candidates: likeliest tokens to find in the place of each. with_next: find the likeliest next token, too.
+    """
+    from swiftspec.engine.model.sampling.sampler import Sampler
 
-        deliver: takes the end, a `Generation` with log-probs or an exception, in another thread; no chunks.
-        num_candidates: likeliest tokens to find in the place of each.
-        with_next: find the likeliest next token, too.
-        client: whose request it is.
+    def take(event: RequestEvent) -> None:
+        if not isinstance(event, tuple):
+            deliver((), event)
 
-        Returns
-        -------
-        callable
-            Ends it early.
-        """
-        from swiftspec.engine.model.sampling.sampler import Sampler
+    running = launcher.submit(
+        PromptScoring(num_candidates=num_candidates, with_next=with_next),
+        task.request,
+        request_id=task.prompt_id,
+        sampler=Sampler(),
+        options=RequestOptions(client=client, tenant=task.tenant),
+        deliver=take,
+    )
+    return partial(launcher.cancel, running)
 
-        def take(event: RequestEvent) -> None:
-            if not isinstance(event, tuple):
-                deliver((), event)
 
-        running = self._launcher.submit(
-            PromptScoring(num_candidates=num_candidates, with_next=with_next),
-            task.request,
-            request_id=task.prompt_id,
-            sampler=Sampler(),
-            options=RequestOptions(client=client, tenant=task.tenant),
-            deliver=take,
-        )
-        return partial(self._launcher.cancel, running)
+def scored(tokenizer: Tokenizer, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
+    """The tokens of a prompt that was scored, and the next one. Their texts add up to the whole text."""
+    tokens, stream = (*prompt, *generation.tokens), tokenizer.stream()
+    texts = [stream.push((token,)) for token in tokens]
+    texts[-1] += stream.flush()
 
-    def scored(self, prompt: Sequence[int], generation: Generation) -> tuple[ScoredToken, ...]:
-        """The tokens of a prompt that was scored, and the next one. Their texts add up to the whole text."""
-        tokens, stream = (*prompt, *generation.tokens), self._tokenizer.stream()
-        texts = [stream.push((token,)) for token in tokens]
-        texts[-1] += stream.flush()
-        found = zip_longest(tokens, texts, (None, *generation.log_probs), (None, *generation.candidates))
-        return tuple(
-            ScoredToken(token, text, score, self._texts(likely, {token: score})) for token, text, score, likely in found
-        )
-
-    def _texts(
-        self, candidates: Candidates | None, scored: Mapping[int, float | None]
-    ) -> tuple[tuple[str, float], ...]:
-        """Candidates as texts. scored: log-probs that replace theirs, so that equal ones are equal to the last bit."""
+    def named(candidates: Candidates | None, token: int, score: float | None) -> tuple[tuple[str, float], ...]:
+        """Candidates as texts; the token itself with its own log-prob, so that equal ones are equal to the last bit."""
         found = dict(zip(*(candidates or ((), ())), strict=True))
-        found |= {token: score for token, score in scored.items() if token in found and score is not None}
-        return tuple((self._tokenizer.decode((token,)), log_prob) for token, log_prob in found.items())
+        if token in found and score is not None:
+            found[token] = score
+        return tuple((tokenizer.decode((each,)), log_prob) for each, log_prob in found.items())
+
+    found = zip_longest(tokens, texts, (None, *generation.log_probs), (None, *generation.candidates))
+    return tuple(ScoredToken(token, text, score, named(likely, token, score)) for token, text, score, likely in found)

@@ -35,8 +35,11 @@ def read_vocabulary(directory: Path) -> dict[str, int]:
 
 
 def vocabulary_digest(directory: Path) -> str:
-    """SHA-256 of tokens and their ids. ValueError as `read_vocabulary`."""
-    ordered = sorted(read_vocabulary(directory).items(), key=lambda item: (item[1], item[0]))
+    """SHA-256 of tokens and their ids; empty if they cannot be read."""
+    try:
+        ordered = sorted(read_vocabulary(directory).items(), key=lambda item: (item[1], item[0]))
+    except ValueError:
+        return ""
     return hashlib.sha256(json.dumps(ordered).encode()).hexdigest()
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import median
 
 from swiftspec.artifacts.profile import HostPoint
-from swiftspec.engine.channel.zmq_channel import Channel
+from swiftspec.engine.channel.zmq_channel import Channel, Payload
 from swiftspec.engine.model.drafts.features import FeatureReceiver, FeatureSender, FeatureStore, most_payload_bytes
 from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.policies import POLICIES
@@ -139,8 +139,9 @@ def _medians_s(sizes: Sequence[int], *, width: int) -> list[float]:
             # In turn, so that a slow spell of the machine meets all of them.
             for number, num_tokens in enumerate(tuple(sizes) * _REPEATS):
                 source.prefix_length = num_tokens
-                sender = target.open(number, FeatureSender(source))
-                receiver = draft.open(number, FeatureReceiver(store, num_prompt_tokens=num_tokens))
+                sender = target.open(number, Payload(outgoing=FeatureSender(source).outgoing))
+                receives = FeatureReceiver(store, num_prompt_tokens=num_tokens)
+                receiver = draft.open(number, Payload(takes=receives.takes))
                 start_s = time.perf_counter()
                 sender.send(Verdict(()))
                 while receiver.poll() is None:

@@ -30,9 +30,7 @@ class StopScanner:
     It ends with the token that first completes a stop text: before the one that begins first, if it completes several.
     A piece that may be the beginning of a stop text is held back until more is known.
 
-    stops: None of them empty. include: give out the stop text, too.
-
-    stopped: the stop text that has come.
+    stops: none of them empty. include: give out the stop text, too. stopped: the stop text that has come.
     """
 
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
@@ -59,7 +57,6 @@ class StopScanner:
         return text[: len(text) - kept]
 
     def flush(self) -> str:
-        """The text that was held back, once no more comes."""
         held, self._held = self._held, ""
         return held
 
@@ -113,11 +110,8 @@ class Usage:
 class Piece(NamedTuple):
     """A part of an answer.
 
-    finish: "stop", "length" or None. Why it is the last, if it is.
-    token_ids: its tokens, which may have text in a later part.
-    scored: they with their log-probs, if those are wanted.
+    token_ids: may have text in a later part. scored: they with their log-probs, if those are wanted.
     offset: characters of the tokens before them.
-    is_first: whether nothing came before it.
     """
 
     text: str
@@ -128,7 +122,6 @@ class Piece(NamedTuple):
     is_first: bool = False
 
     def joined(self, later: Piece) -> Piece:
-        """This part with the one after it."""
         tokens, scored = self.token_ids + later.token_ids, self.scored + later.scored
         return Piece(self.text + later.text, later.finish, tokens, scored, self.offset, self.is_first)
 
@@ -136,20 +129,17 @@ class Piece(NamedTuple):
 class Answer:
     """Output of a request as text: an asynchronous iterator over its pieces.
 
-    prompt: token ids.
-    arrival_s: when the request came.
     seed: by which it is sampled; None if it is greedy.
     text: makes text of tokens one by one, if that is needed. Where there are stop texts, output ends with the token
         that completes one, however many tokens came with it.
-    timeout_s: longest time until its last token.
-    ended: called with it at its end.
+    timeout_s: longest time until its last token. ended: called with it at its end.
     index: its place among several answers to one request.
 
-    usage: so far.
-    finish: "stop", "length" or None. Why it has ended.
+    finish: why it has ended.
     stop_reason: the stop text, or the token of `stop_token_ids`, with which it has ended.
     commits_s: when its commits so far were there for the client.
     generation: the engine's record of it, after `close`.
+    why_cut_off: why the server has ended it, if it has.
     """
 
     def __init__(
@@ -180,8 +170,7 @@ class Answer:
         self._offset = 0
         self.stop_reason: str | int | None = None
         self._ended = ended
-        self._cut_off = ""
-        self._closing: asyncio.Future[None] | None = None
+        self.why_cut_off = ""
         self._timeout_s = timeout_s
         self._until_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
 
@@ -190,18 +179,11 @@ class Answer:
         return self._stream.generation
 
     @property
-    def is_cut_off(self) -> bool:
-        """Whether the server ended it."""
-        return bool(self._cut_off)
-
-    @property
     def has_more_now(self) -> bool:
-        """Whether the next piece is there already."""
         return self._stream.has_more_now
 
     def cut_off(self, why: str) -> None:
-        """End it with an error."""
-        self._cut_off = why
+        self.why_cut_off = why
         self._stream.cancel()
 
     async def start(self) -> None:
@@ -221,7 +203,7 @@ class Answer:
         while self.finish is None:
             await self.start()
             if not self._stream.has_more_now:  # it was ended early
-                raise EngineError(self._cut_off or "the request was ended")
+                raise EngineError(self.why_cut_off or "the request was ended")
             chunk = await anext(self._stream)
             self.commits_s.append(time.perf_counter())
             if self._text is None:
@@ -269,15 +251,15 @@ class Answer:
     def scores(self) -> Generation:
         """The record of a prompt that was scored, which ends the answer. EngineError if it was ended early."""
         if self.generation is None or self.generation.interrupted:
-            raise EngineError(self._cut_off or "the request was ended")
+            raise EngineError(self.why_cut_off or "the request was ended")
         self.finish, self.usage.completion_tokens = "length", len(self.generation.tokens)
         return self.generation
 
     async def close(self) -> None:
         """End it, if it has not ended, and count it; that happens even if the caller is cancelled meanwhile."""
-        self._closing = asyncio.ensure_future(self._end())
-        await asyncio.shield(self._closing)
 
-    async def _end(self) -> None:
-        await self._stream.close()
-        self._ended(self)
+        async def end() -> None:
+            await self._stream.close()
+            self._ended(self)
+
+        await asyncio.shield(asyncio.ensure_future(end()))

@@ -1,7 +1,5 @@
 """The server's routes, and what stands before them."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -27,79 +25,18 @@ from swiftspec.server.serving import ServerPhase, Serving
 from swiftspec.timing.timeline import timelines_as_json
 from swiftspec.version import __version__
 
-__all__ = ["HttpOptions", "LiveView", "make_app"]
+__all__ = ["HttpOptions", "make_app"]
 
 _EVERY_S = 0.5
 _MOST_REQUESTS = 64  # that are listed
 _MOST_LISTENERS = 32
 
 
-class LiveView:
-    """What a server does at a moment: numbers only, nothing of any text."""
-
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
-        self._num_listeners = 0
-        self._said, self._said_s = b"", -inf
-
-    def listen(self) -> AsyncIterator[bytes]:
-        """Events for one more listener. RequestError if there are too many."""
-        if self._num_listeners >= _MOST_LISTENERS:
-            raise RequestError(f"{_MOST_LISTENERS} listeners are there, which is the limit", status=503)
-        return self._events()
-
-    async def _events(self) -> AsyncIterator[bytes]:
-        """The present state, twice a second, until the client goes."""
-        self._num_listeners += 1
-        try:
-            while True:
-                yield self._present()
-                await asyncio.sleep(_EVERY_S)
-        finally:
-            self._num_listeners -= 1
-
-    def _present(self) -> bytes:
-        """The state as an event, made once for all listeners of some moments."""
-        now_s = time.perf_counter()
-        if now_s >= self._said_s + _EVERY_S / 2:
-            self._said, self._said_s = event(self.state()), now_s
-        return self._said
-
-    def state(self) -> dict[str, Any]:
-        """The present state."""
-        serving, now_s = self._serving, time.perf_counter()
-        engine, answers = serving.state(), list(serving.answers.values())
-        begun = [answer for answer in answers if answer.commits_s]
-        return {
-            "model": serving.model,
-            "phase": serving.phase,
-            "draft": engine.draft if engine else None,
-            "num_running": engine.num_running if engine else 0,
-            "num_waiting": engine.num_waiting if engine else 0,
-            "max_running": engine.max_running if engine else 0,
-            "cache_usage": engine.cache_usage if engine else 0.0,
-            "num_finished": serving.metrics.num_finished,
-            "num_tokens": serving.metrics.num_tokens + sum(answer.usage.completion_tokens for answer in answers),
-            "tokens_per_round": serving.metrics.tokens_per_round,
-            "requests": [
-                {
-                    "number": answer.number,
-                    "prompt_tokens": answer.usage.prompt_tokens,
-                    "tokens": answer.usage.completion_tokens,
-                    "rounds": len(answer.commits_s),
-                    "age_s": round(now_s - answer.arrival_s, 2),
-                }
-                for answer in [*begun, *(each for each in answers if not each.commits_s)][:_MOST_REQUESTS]
-            ],
-        }
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
     """Limits of connections.
 
-    api_keys: one of them is needed, unless there are none.
-    allowed_hosts: names by which a server without keys may be asked, beside those that `known_hosts` allows.
+    api_keys: one of them is needed, unless there are none. allowed_hosts: see `known_hosts`.
     send_timeout_s: a client that takes nothing for so long is given up.
     """
 
@@ -144,7 +81,8 @@ class _Views:
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-        self._live = LiveView(serving)
+        self._num_listeners = 0
+        self._said, self._said_s = b"", -inf  # the state as an event, made once for all listeners of some moments
         self._started_s = int(time.time())
         self._page = files("swiftspec.server").joinpath("static/index.html").read_text(encoding="utf-8")
 
@@ -190,15 +128,57 @@ class _Views:
         return JSONResponse({"version": __version__})
 
     async def timelines(self, _: Request) -> Response:
-        if not self._serving.keeps_timelines:
+        if not self._serving.timelines.maxlen:
             raise RequestError("this server keeps no timelines; expected one with --set keep_timelines=N", status=404)
         return Response(timelines_as_json(self._serving.timelines), media_type="application/json")
 
     async def live(self, _: Request) -> Response:
-        return StreamingResponse(self._live.listen(), media_type="text/event-stream")
+        """The present state, twice a second, until the client goes. RequestError if there are too many listeners."""
+        if self._num_listeners >= _MOST_LISTENERS:
+            raise RequestError(f"{_MOST_LISTENERS} listeners are there, which is the limit", status=503)
+        return StreamingResponse(self._events(), media_type="text/event-stream")
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        self._num_listeners += 1
+        try:
+            while True:
+                if (now_s := time.perf_counter()) >= self._said_s + _EVERY_S / 2:
+                    self._said, self._said_s = event(_state(self._serving)), now_s
+                yield self._said
+                await asyncio.sleep(_EVERY_S)
+        finally:
+            self._num_listeners -= 1
 
     async def page(self, _: Request) -> Response:
         return HTMLResponse(self._page)
+
+
+def _state(serving: Serving) -> dict[str, Any]:
+    """What a server does at this moment: numbers only, nothing of any text."""
+    now_s = time.perf_counter()
+    engine, answers = serving.state(), list(serving.answers.values())
+    return {
+        "model": serving.model,
+        "phase": serving.phase,
+        "draft": engine.draft if engine else None,
+        "num_running": engine.num_running if engine else 0,
+        "num_waiting": engine.num_waiting if engine else 0,
+        "max_running": engine.max_running if engine else 0,
+        "cache_usage": engine.cache_usage if engine else 0.0,
+        "num_finished": serving.metrics.num_finished,
+        "num_tokens": serving.metrics.num_tokens + sum(answer.usage.completion_tokens for answer in answers),
+        "tokens_per_round": serving.metrics.tokens_per_round,
+        "requests": [
+            {
+                "number": answer.number,
+                "prompt_tokens": answer.usage.prompt_tokens,
+                "tokens": answer.usage.completion_tokens,
+                "rounds": len(answer.commits_s),
+                "age_s": round(now_s - answer.arrival_s, 2),
+            }
+            for answer in sorted(answers, key=lambda each: not each.commits_s)[:_MOST_REQUESTS]
+        ],
+    }
 
 
 async def _refuse(_: Request, error: Exception) -> Response:

@@ -159,10 +159,6 @@ class ScoringBody(CompletionBody):
             raise ValueError(f"temperature is {self.temperature}; expected 0 with echo, for the likeliest token")
         return self
 
-    @property
-    def most_tokens(self) -> int:
-        return self.max_tokens
-
 
 class ChatBody(GenerationBody, Conversation):
     """Body of `/v1/chat/completions`."""

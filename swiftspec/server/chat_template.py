@@ -7,8 +7,6 @@ length. First come templates, then conversations. Each message is answered by `{
 a sentence. A template that computes for too long ends the process.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import signal
@@ -94,10 +92,8 @@ class ChatTemplate:
     ) -> str:
         """The text that asks for the next message of a conversation. ValueError if the template refuses it.
 
-        arguments: what else the template may know, such as `enable_thinking`.
-        tools, documents: functions that the model may call, and texts that it may quote.
-        add_generation_prompt: whether an answer begins at its end.
-        continue_final_message: end with the last message's text, which the model goes on with.
+        arguments: what else the template may know, such as `enable_thinking`. add_generation_prompt: whether an answer
+        begins at its end. continue_final_message: end with the last message's text, which the model goes on with.
         """
         name = _TOOL_USE if tools is not None and _TOOL_USE in self._templates else _DEFAULT
         if name not in self._templates:
@@ -196,7 +192,6 @@ def _whole(text: str) -> str:
 
 
 def main() -> None:
-    """Answer until the input ends."""
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; what counts is the input's end
     templates: list[ChatTemplate] = []

@@ -5,8 +5,6 @@ heads of any length, and accepts connections for as long as the system has descr
 connection whose request is being answered is never closed for the sake of another one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -97,10 +95,7 @@ class _Wait:
 
 
 class Connections:
-    """The connections of a server.
-
-    clock: seconds, ascending. free_descriptors: how many more files and sockets this process may open.
-    """
+    """The connections of a server. free_descriptors: how many more files and sockets this process may open."""
 
     def __init__(
         self, limits: ConnectionLimits, *, clock: Callable[[], float], free_descriptors: Callable[[], int]
@@ -125,10 +120,7 @@ class Connections:
                 connection.refuse()
 
     def _make_way(self, peer: str, *, but: Connection | None = None) -> bool:
-        """Close the connection that has waited longest for its client, of this address: for a head rather than a body.
-
-        Returns whether there was one.
-        """
+        """Close whom this address has kept waiting longest, for a head rather than a body; whether there was one."""
         self._look()
         idle = [
             (wait.request[1], wait.since_s, index, each)
@@ -163,7 +155,6 @@ class Connections:
             pass
 
     def _room(self) -> int:
-        """Connections that there may be."""
         return max(1, min(self._limits.most, len(self) + self._free_descriptors() - _KEPT_DESCRIPTORS))
 
     def _look(self) -> None:
@@ -235,8 +226,6 @@ class _BoundedProtocol(HttpToolsProtocol):
 
 
 def bounded_protocol(connections: Connections) -> type[asyncio.Protocol]:
-    """The protocol of a server's connections."""
-
     class _Protocol(_BoundedProtocol):
         held = connections
 

@@ -1,14 +1,12 @@
 """Completions and chat completions: from a request's body to its answer, whole or streamed."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import reduce
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
@@ -38,10 +36,7 @@ class ClientGoneError(Exception):
 
 
 async def unless_gone(receive: Receive, work: Awaitable[Result]) -> Result:
-    """The work's result; ClientGoneError, with the work cancelled, if the client closes its connection before.
-
-    The request's body must have been read.
-    """
+    """The work's result, once the body was read; ClientGoneError, with the work cancelled, if the client goes first."""
     working = asyncio.ensure_future(work)
     listening = asyncio.ensure_future(_disconnect(receive))
     try:
@@ -62,10 +57,7 @@ async def _disconnect(receive: Receive) -> None:
 
 
 class Generations:
-    """ASGI endpoint of a kind of generation.
-
-    parse: makes the request's body of its bytes. RequestError if it is none.
-    """
+    """ASGI endpoint of a kind of generation. parse: makes a body of its bytes. RequestError if it is none."""
 
     def __init__(self, serving: Serving, parse: Callable[[bytes], ChatBody | CompletionBody]) -> None:
         self._serving = serving
@@ -115,20 +107,17 @@ class Generations:
 
     async def _whole(self, answers: Sequence[Answer], reply: Reply, send: Send) -> None:
         try:
-            said = await self._said(answers, reply)
+            if isinstance(answers[0].body, ScoringBody):
+                content = JSONResponse(reply.scored(await self._serving.scored(answers[0]), usage=answers[0].usage))
+            else:
+                pieces: list[list[Piece]] = [[] for _ in answers]
+                async for answer, piece in merged(answers):
+                    pieces[answer.index].append(piece)
+                content = JSONResponse(reply.whole(answers, [reduce(Piece.joined, said) for said in pieces]))
         except (EngineError, TimeoutError) as error:
             raise _failure(error) from error
-        content = JSONResponse(said)
         await send({"type": "http.response.start", "status": 200, "headers": content.raw_headers})
         await send({"type": "http.response.body", "body": content.body})
-
-    async def _said(self, answers: Sequence[Answer], reply: Reply) -> dict[str, Any]:
-        if isinstance(answers[0].body, ScoringBody):
-            return reply.scored(await self._serving.scored(answers[0]), usage=answers[0].usage)
-        pieces: list[list[Piece]] = [[] for _ in answers]
-        async for answer, piece in merged(answers):
-            pieces[answer.index].append(piece)
-        return reply.whole(answers, [reduce(Piece.joined, said) for said in pieces])
 
 
 async def _stream(answers: Sequence[Answer], reply: Reply, send: Send) -> None:

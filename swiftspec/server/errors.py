@@ -15,10 +15,7 @@ _CODES = {401: "invalid_api_key", 404: "not_found", 413: "body_too_large", 429: 
 
 
 class RequestError(Exception):
-    """A request that is answered with an error.
-
-    status: HTTP status. param: the field at fault. headers: HTTP headers of the answer.
-    """
+    """A request that is answered with an error. status: of HTTP. param: the field at fault."""
 
     def __init__(
         self,
@@ -38,7 +35,6 @@ class RequestError(Exception):
 
     @property
     def response(self) -> JSONResponse:
-        """The answer."""
         body = error_body(str(self), status=self.status, param=self.param, code=self.code)
         return JSONResponse(body, self.status, self.headers)
 

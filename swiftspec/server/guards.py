@@ -59,10 +59,7 @@ class Guard:
 
 
 def api_keys(keys: Sequence[str]) -> Check:
-    """Lets only requests with one of these keys pass, but for health and metrics.
-
-    The state of a request gets the number of its key as its `client`: whose request it is.
-    """
+    """Lets only requests with one of these keys pass, but for health and metrics; a key's number is their `client`."""
     known = [key.encode() for key in keys]
 
     def check(scope: Scope) -> RequestError | None:
@@ -117,7 +114,6 @@ def _is_private(name: str) -> bool:
 
 
 def json_bodies(scope: Scope) -> RequestError | None:
-    """Refuses bodies that do not say that they are JSON."""
     kind = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
     if scope["method"] == "POST" and kind != "application/json" and not kind.endswith("+json"):
         return RequestError(f"the content type is {kind[:100]!r}; expected 'application/json'", status=415)
@@ -125,9 +121,7 @@ def json_bodies(scope: Scope) -> RequestError | None:
 
 
 class BodyLimit:
-    """Refuses bodies above a size, each and all together. One that is too large is read to its end, and forgotten, so
-    that the client hears why.
-    """
+    """Refuses bodies above a size, each and all together; reads one to its end first, so that the client hears why."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -25,10 +25,7 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """Counters and histograms of a server's requests; gauges are read from the engine when asked for.
-
-    num_finished, num_tokens: requests that have ended, whatever the reason, and their output tokens.
-    """
+    """Counters and histograms of a server's requests; gauges are read from the engine when asked for."""
 
     def __init__(self, state: Callable[[], EngineState | None]) -> None:
         self.registry = CollectorRegistry()
@@ -75,7 +72,6 @@ class Metrics:
         return Histogram(f"swiftspec:{name}", f"{says}.", registry=self.registry, buckets=buckets)
 
     def text(self) -> bytes:
-        """All of them, as Prometheus reads them."""
         return generate_latest(self.registry)
 
     @property
@@ -89,7 +85,6 @@ class Metrics:
         return self.num_tokens / self._num_rounds if self._num_rounds else 0.0
 
     def refused(self) -> None:
-        """Count a request that found no place to wait."""
         self._refused.inc()
 
     def ended(self, answer: Answer) -> None:
@@ -106,7 +101,7 @@ class Metrics:
             self._success.labels(answer.finish).inc()
             self._prompt_lengths.observe(usage.prompt_tokens)
             self._output_lengths.observe(usage.completion_tokens)
-        elif answer.is_cut_off:
+        elif answer.why_cut_off:
             self._failed.inc()
         else:
             self._cancelled.inc()
@@ -174,12 +169,7 @@ class _Gauges(Collector):
         ):
             yield GaugeMetricFamily(f"swiftspec:{name}", f"{says}.", value=value)
         yield CounterMetricFamily("swiftspec:num_preemptions", "Requests that gave way.", value=state.num_preemptions)
-        yield self._draft(state)
-
-    @staticmethod
-    def _draft(state: EngineState) -> GaugeMetricFamily:
-        """One for every state, of which one is 1."""
-        family = GaugeMetricFamily("swiftspec:draft_state", "State of the draft.", labels=["state"])
+        draft = GaugeMetricFamily("swiftspec:draft_state", "State of the draft.", labels=["state"])
         for each in type(state.draft):
-            family.add_metric([each], float(each is state.draft))
-        return family
+            draft.add_metric([each], float(each is state.draft))
+        yield draft

@@ -4,8 +4,6 @@ The process is started when it is first needed, and again after a template has e
 after the other.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
@@ -38,20 +36,16 @@ class Renderer:
             await self._running()
 
     async def render(self, number: int, conversation: Mapping[str, Any]) -> str:
-        """The text of a conversation, arguments of `ChatTemplate.render`.
+        """The text of a conversation. ValueError, one sentence, if the template refuses it or does not end in time."""
 
-        ValueError, one sentence, if the template refuses it or does not end in time.
-        """
-        asked = {"number": number, "conversation": conversation}
+        async def rendered() -> str:
+            async with self._turn:
+                return await self._exchange(await self._running(), {"number": number, "conversation": conversation})
+
         # A caller who goes away would leave an answer that the next one would take for its own.
-        return await asyncio.shield(asyncio.ensure_future(self._in_turn(asked)))
-
-    async def _in_turn(self, asked: Mapping[str, Any]) -> str:
-        async with self._turn:
-            return await self._exchange(await self._running(), asked)
+        return await asyncio.shield(asyncio.ensure_future(rendered()))
 
     async def close(self) -> None:
-        """End the process."""
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             process.stdin.close()

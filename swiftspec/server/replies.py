@@ -18,7 +18,6 @@ _MARK = "\0 text \0"  # in no name of a model
 
 
 def event(data: Mapping[str, Any]) -> bytes:
-    """A server-sent event."""
     return b"data: " + _compact(data).encode() + b"\n\n"
 
 
@@ -27,7 +26,6 @@ def _compact(data: Any) -> str:
 
 
 def _said(token: ScoredToken | tuple[str, float]) -> dict[str, Any]:
-    """A token of a chat with its log-prob."""
     text, log_prob = (token.text, token.log_prob) if isinstance(token, ScoredToken) else token
     return {"token": text, "logprob": log_prob, "bytes": list(text.encode())}
 
@@ -56,11 +54,7 @@ def _log_probs(tokens: Sequence[ScoredToken], *, offset: int, is_chat: bool) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """The answer to one request, whose parts have one id.
-
-    model: name of the served model. is_chat: the format of chat completions. seed: by which the answer is sampled, told
-    with its end; None if it is greedy.
-    """
+    """The answer to one request, whose parts have one id. seed: told with its end; None if it is greedy."""
 
     request_id: str
     model: str
@@ -111,7 +105,7 @@ class Reply:
 
     def closing(self, usage: Usage) -> bytes:
         """The last part of a stream whose client wants to know the usage."""
-        return event(self._head(".chunk") | {"choices": [], "usage": usage.as_json()})
+        return self._event([], usage)
 
     def _choice(self, choice: Answer, said: Mapping[str, Any], piece: Piece) -> dict[str, Any]:
         scored = _log_probs(piece.scored, offset=piece.offset, is_chat=self.is_chat) if piece.scored else None
@@ -135,10 +129,6 @@ class Reply:
         return event(self._wrapped(choices, ".chunk", is_last=is_last) | more | told)
 
     def _wrapped(self, choices: Sequence[Mapping[str, Any]], part: str, *, is_last: bool = True) -> dict[str, Any]:
-        seed = {"seed": self.seed} if is_last and self.seed is not None else {}
-        return self._head(part) | {"choices": choices} | seed
-
-    def _head(self, part: str) -> dict[str, Any]:
-        kind = f"chat.completion{part}" if self.is_chat else "text_completion"
-        prefix = "chatcmpl" if self.is_chat else "cmpl"
-        return {"id": f"{prefix}-{self.request_id}", "object": kind, "created": self.created, "model": self.model}
+        prefix, kind = ("chatcmpl", f"chat.completion{part}") if self.is_chat else ("cmpl", "text_completion")
+        head = {"id": f"{prefix}-{self.request_id}", "object": kind, "created": self.created, "model": self.model}
+        return head | {"choices": choices} | ({"seed": self.seed} if is_last and self.seed is not None else {})

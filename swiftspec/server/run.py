@@ -1,7 +1,5 @@
 """Running a server: the engine's start, signals, failures and the end of the processes."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal
@@ -76,7 +74,7 @@ async def serve(
     ValueError: if the plan cannot be run here. EngineError: if the target died, after every request has been told.
     """
     raise_descriptor_limit()
-    signals, state = _Signals(), Serving(serving)
+    signals, state = _noted_signals(), Serving(serving)
     connections = Connections(ConnectionLimits(), clock=time.monotonic, free_descriptors=free_descriptors)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a line for each odd request of anybody is no news
     config = uvicorn.Config(
@@ -94,7 +92,7 @@ async def serve(
     answering = asyncio.create_task(server.serve(sockets=[listening]))
     sweeping = asyncio.create_task(_sweep(connections))
     running = asyncio.create_task(_run(AsyncEngine(plan, **engine_options), state, signals, ready, drain_s))
-    interrupted = asyncio.create_task(signals.first.wait())
+    interrupted = asyncio.create_task(signals[0].wait())
     try:
         await asyncio.wait((running, interrupted), return_when=asyncio.FIRST_COMPLETED)
         if state.phase is ServerPhase.STARTING and not running.done():
@@ -130,53 +128,48 @@ async def _sweep(connections: Connections) -> None:
         connections.sweep()
 
 
-class _Signals:
-    """Noted signals: the first asks for an orderly end, the second for one at once."""
-
-    def __init__(self) -> None:
-        self.first, self.second = asyncio.Event(), asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._note)
-
-    def _note(self) -> None:
-        (self.second if self.first.is_set() else self.first).set()
+def _noted_signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Events of the first signal, which asks for an orderly end, and of the second, for one at once."""
+    first, second = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, lambda: (second if first.is_set() else first).set())
+    return first, second
 
 
 async def _run(
-    starting: AsyncEngine, state: Serving, signals: _Signals, ready: Callable[[Sequence[Tenant]], None], drain_s: float
+    starting: AsyncEngine,
+    state: Serving,
+    signals: tuple[asyncio.Event, asyncio.Event],
+    ready: Callable[[Sequence[Tenant]], None],
+    drain_s: float,
 ) -> Stats:
     """Start the engine, and let it serve until a signal, or the target's end: an EngineError."""
     async with starting as engine:
         await engine.warm_up("A", max_new_tokens=_WARM_UP_TOKENS)
         await state.open(engine)
         ready(engine.tenants)
-        if failure := await _until_over(engine, signals):
+        first, second = signals
+        failure = ""
+        while not first.is_set() and not (failure := engine.state().failure):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(first.wait(), _LOOK_EVERY_S)
+        if failure:
             state.phase = ServerPhase.FAILED
-        await _drain(state, signals, _FLUSHED_WITHIN_S if failure else drain_s)
+        await _drain(state, second, _FLUSHED_WITHIN_S if failure else drain_s)
         stats = engine.stats()
     if failure:
         raise EngineError(failure)
     return stats
 
 
-async def _until_over(engine: AsyncEngine, signals: _Signals) -> str:
-    """Wait for a signal or the target's end; why the target has ended, if it has."""
-    while not signals.first.is_set():
-        if failure := engine.state().failure:
-            return failure
-        with suppress(TimeoutError):
-            await asyncio.wait_for(signals.first.wait(), _LOOK_EVERY_S)
-    return ""
-
-
-async def _drain(state: Serving, signals: _Signals, within_s: float) -> None:
+async def _drain(state: Serving, second_signal: asyncio.Event, within_s: float) -> None:
     """Let the requests under way end, but not after a second signal."""
     draining = asyncio.create_task(state.drain(within_s))
-    hurried = asyncio.create_task(signals.second.wait())
+    hurried = asyncio.create_task(second_signal.wait())
     await asyncio.wait((draining, hurried), return_when=asyncio.FIRST_COMPLETED)
     hurried.cancel()
     if not draining.done():
         draining.cancel()
         await state.drain(0.0)
     with suppress(TimeoutError):
-        await asyncio.wait_for(state.all_ended(), _FLUSHED_WITHIN_S)
+        await asyncio.wait_for(state.idle.wait(), _FLUSHED_WITHIN_S)

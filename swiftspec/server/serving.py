@@ -44,11 +44,9 @@ class ServerPhase(StrEnum):
 class ServingOptions:
     """What a server promises its clients.
 
-    model: name of the served model; its tenants have the names that the engine knows.
-    request_timeout_s: longest time of a request, from its arrival to its last token.
-    chat_template: template instead of the model's.
+    model: its name; tenants have the names that the engine knows. request_timeout_s: from arrival to the last token.
     generation_config: take what requests do not say of sampling from each model's generation_config.json.
-    keep_timelines: requests whose timelines can be asked for, the last ones.
+    keep_timelines: the last requests, whose timelines can be asked for.
     """
 
     model: str
@@ -59,26 +57,22 @@ class ServingOptions:
 
 
 class Serving:
-    """Requests of a server.
-
-    answers: requests under way, by the order of their arrival. timelines: timelines of the last requests that have
-    ended, as many as are kept.
-    """
+    """Requests of a server. answers: those under way, in the order of their arrival."""
 
     def __init__(self, options: ServingOptions) -> None:
         self.phase = ServerPhase.STARTING
         self.metrics = Metrics(self.state)
         self.answers: dict[int, Answer] = {}
         self.timelines: deque[Timeline] = deque(maxlen=options.keep_timelines)
-        self._options = options
+        self._options, self.model = options, options.model
         self._engine: AsyncEngine | None = None
         self._tenants: dict[str, str | None] = {options.model: None}  # what the engine calls each served model
         self._defaults: dict[str, Mapping[str, float]] = {}  # of each served model's sampling
         self._templates: dict[str, int] = {}  # number of each served model's, if it has one
         self._renderer = Renderer(())
         self._num_begun = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.idle = asyncio.Event()  # no request is under way
+        self.idle.set()
 
     async def open(self, engine: AsyncEngine) -> None:
         """Accept requests. ValueError if a chat template is none."""
@@ -105,13 +99,7 @@ class Serving:
         await self._renderer.close()
 
     @property
-    def model(self) -> str:
-        """Name of the served model."""
-        return self._options.model
-
-    @property
     def models(self) -> tuple[str, ...]:
-        """Names of the served model and its tenants."""
         return tuple(self._tenants)
 
     @property
@@ -120,7 +108,6 @@ class Serving:
         return self._engine.max_context if self._engine else None
 
     def state(self) -> EngineState | None:
-        """The engine's; None until it is there."""
         return self._engine.state() if self._engine else None
 
     def check_open(self) -> AsyncEngine:
@@ -169,10 +156,7 @@ class Serving:
     async def begin(
         self, body: CompletionBody | ChatBody, *, request_id: str, client: str, arrival_s: float
     ) -> list[Answer]:
-        """Give a request, which came at `arrival_s`, to the engine: as many answers as it wants.
-
-        RequestError if it is not possible.
-        """
+        """Give a request to the engine: as many answers as it wants. RequestError if it is not possible."""
         engine = self.check_open()
         self.check_model(body.model)
         tokens = await self.tokens_of(body)
@@ -221,8 +205,8 @@ class Serving:
         if isinstance(body, ScoringBody):
             return await engine.submit_scoring(
                 tokens,
-                num_candidates=max(body.logprobs, body.most_tokens),
-                with_next=body.most_tokens > 0,
+                num_candidates=max(body.logprobs, body.max_tokens),
+                with_next=body.max_tokens > 0,
                 tenant=tenant,
                 **who,
             )
@@ -243,7 +227,7 @@ class Serving:
         self._num_begun += 1
         answer.number = self._num_begun
         self.answers[answer.number] = answer
-        self._idle.clear()
+        self.idle.clear()
 
     async def scored(self, answer: Answer) -> tuple[ScoredToken, ...]:
         """The scored tokens of an answer that has started. EngineError if it was ended early."""
@@ -281,22 +265,12 @@ class Serving:
         )
 
     def _ended(self, answer: Answer) -> None:
-        """Forget a request, and count it."""
         self.answers.pop(answer.number, None)
         if not self.answers:
-            self._idle.set()
+            self.idle.set()
         self.metrics.ended(answer)
         if answer.generation is not None:
             self.timelines.append(answer.generation.timeline)
-
-    @property
-    def keeps_timelines(self) -> bool:
-        """Whether timelines can be asked for."""
-        return self._options.keep_timelines > 0
-
-    async def all_ended(self) -> None:
-        """Wait until no request is under way."""
-        await self._idle.wait()
 
     async def drain(self, within_s: float) -> None:
         """Accept nothing more, and wait for the requests under way; cut off those that take too long."""
@@ -304,7 +278,7 @@ class Serving:
             self.phase = ServerPhase.DRAINING
         try:
             async with asyncio.timeout(within_s):
-                await self._idle.wait()
+                await self.idle.wait()
         except TimeoutError:
             for answer in list(self.answers.values()):
                 answer.cut_off("the server is shutting down")

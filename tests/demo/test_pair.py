@@ -47,7 +47,7 @@ def prompts() -> tuple[tuple[int, ...], ...]:
 def test_logits_are_those_of_transformers(name: str) -> None:
     directory = model_directory(name)
     theirs = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-    ours = CpuDecoder.load(directory)
+    ours = CpuDecoder(directory)
     for prompt in prompts():
         rows = len(prompt)
         cache_ = ours.new_cache(rows)

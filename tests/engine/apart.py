@@ -66,7 +66,8 @@ def generate_apart(
         residual = ChainSampler(sampler, vocab_size=pair.target.vocab_size) if request.ratio_tested else None
 
         def payload(residual: ChainSampler | None = residual) -> Payload:
-            return residual.payload() if residual else NO_PAYLOAD
+            beside = residual and residual.payload()
+            return Payload(beside.outgoing, beside.takes) if beside else NO_PAYLOAD
 
         mine = [channels[group]] if role is Role.TARGET else [(back, forth) for forth, back in channels]
         held = {role: models[role].copy()}

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from swiftspec.engine.dispatcher import Dispatcher
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.placement import LocalExecutor
-from swiftspec.engine.process.protocol import Cancel, Command, Generate, ReadyReport, Report, Setup
+from swiftspec.engine.process.protocol import Cancel, Command, Generate, ProcessInfo, Report, Setup
 from swiftspec.engine.process.timeouts import DraftRecovery
 from swiftspec.engine.process.worker_group import WorkerGroup
 from swiftspec.engine.process.worker_handle import Worker, WorkerLostError, check_report
@@ -38,7 +38,7 @@ class FakeWorker:
         self._reports: deque[Report] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._has_died = False
-        self.report(ReadyReport(1, (0,), "cpu"))
+        self.report(ProcessInfo(role=setup.role, group=setup.group, rank=0, pid=1, cores=(0,), device="cpu"))
 
     def report(self, *reports: Report) -> None:
         self._reports.extend(reports)

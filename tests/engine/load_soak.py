@@ -128,11 +128,11 @@ def load_soak(
         run.drain()
         faults.thaw()
         until(lambda: any(process.role is Role.DRAFT for process in engine.processes))
-        until(lambda: all(group.is_idle for group in engine._worker_groups))
+        until(lambda: all(group.is_ready and not group.num_open for group in engine._worker_groups))
         grown = {name: size(pid) for name, pid in processes.items()}
         gained = threading.active_count() - num_threads
         restarts, pids = engine.num_restarts, [process.pid for process in engine.processes]
-        is_idle = all(group.is_idle for group in engine._worker_groups)
+        is_idle = all(group.is_ready and not group.num_open for group in engine._worker_groups)
     return LoadSoaked(
         wrong=tuple(run.wrong),
         left=run.left,

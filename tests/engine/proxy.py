@@ -13,8 +13,8 @@ from types import TracebackType
 import zmq
 
 from swiftspec.engine.process.fork_server_client import ForkServer
-from swiftspec.engine.process.placement import LocalExecutor, WorkerSpec
-from swiftspec.engine.process.protocol import Setup
+from swiftspec.engine.process.placement import LocalExecutor
+from swiftspec.engine.process.protocol import Setup, WorkerSpec
 from swiftspec.engine.process.worker_handle import Worker
 from swiftspec.policies.effects import Role
 

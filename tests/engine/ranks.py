@@ -99,9 +99,9 @@ def decoder_of(kind: str, directory: Path, tp_group: TPGroup, inflation: Inflati
     if kind == "torch":
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cpu_model, "load_library", lambda: None)
-            return CpuDecoder.load(directory, tp_group=tp_group, inflation=inflation)
+            return CpuDecoder(directory, tp_group=tp_group, inflation=inflation)
     if kind == "packed":
-        return CpuDecoder.load(directory, tp_group=tp_group, inflation=inflation)
+        return CpuDecoder(directory, tp_group=tp_group, inflation=inflation)
     chosen = FORMATS["float32"]
     return GpuDecoder.load(directory, weight_format=chosen, ops=reference_ops(), tp_group=tp_group, inflation=inflation)
 

@@ -211,7 +211,7 @@ def test_a_request_ends_with_whoever_took_its_tokens(colocated: Launcher) -> Non
     request = Request(prompt=PROMPTS[0], max_new_tokens=200)
     with pytest.raises(OSError, match="no space left") as kept:  # with its traceback, and so all that is in its frames
         colocated.generate(Autoregressive(), request, request_id="x", sampler=Sampler(), on_commit=refuse)
-    assert all(worker_group.is_idle for worker_group in colocated._worker_groups), kept
+    assert all(worker_group.is_ready and not worker_group.num_open for worker_group in colocated._worker_groups), kept
 
 
 def test_a_policy_for_another_layout_is_refused(colocated: Launcher) -> None:

@@ -220,7 +220,7 @@ def test_requests_that_are_left_disturb_nobody(colocated: Launcher, alone: tuple
         interrupted += end.interrupted
         assert end.tokens == (expected[: len(end.tokens)] if end.interrupted else expected)
     assert 0 < interrupted <= 30
-    until(lambda: all(group.is_idle for group in colocated._worker_groups))
+    until(lambda: all(group.is_ready and not group.num_open for group in colocated._worker_groups))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ import stat
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from threading import Thread
 
@@ -34,19 +33,12 @@ _ZAP = "inproc://zeromq.zap.01"  # where libzmq asks who may connect, see ZeroMQ
 
 def write_secret(path: Path) -> None:
     """Write a new random secret that only this user may read. ValueError if the file exists."""
-    write_output(path, f"{_new_secret()}\n".encode(), private=True)
-
-
-def _new_secret() -> str:
     bits = secrets.token_hex(_SECRET_BYTES)
-    return f"swiftspec-{bits}-{zlib.crc32(bits.encode()):08x}"
+    write_output(path, f"swiftspec-{bits}-{zlib.crc32(bits.encode()):08x}\n".encode(), private=True)
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret in a file, without surrounding white space.
-
-    ValueError: if others may read the file, or if it does not hold what `write_secret` writes.
-    """
+    """The secret in a file. ValueError: if others may read it, or if it does not hold what `write_secret` writes."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -75,14 +67,6 @@ class Curve:
             raise ValueError("this build of libzmq has no CURVE, which several nodes need; expected one with libsodium")
         return cls(server_key=_key(secret, b"server"), client_key=_key(secret, b"client"))
 
-    @cached_property
-    def server_public(self) -> bytes:
-        return zmq.curve_public(self.server_key)
-
-    @cached_property
-    def client_public(self) -> bytes:
-        return zmq.curve_public(self.client_key)
-
 
 def _key(secret: bytes, end: bytes) -> bytes:
     return z85.encode(hmac.digest(secret, b"swiftspec curve " + end, hashlib.sha256))
@@ -91,8 +75,7 @@ def _key(secret: bytes, end: bytes) -> bytes:
 def secure(socket: "zmq.Socket[bytes]", curve: Curve, *, server: bool) -> None:
     """Encrypt a socket and reject peers without the secret; call before it binds (server) or connects.
 
-    The server's context gets a thread that checks keys and ends with the context. Without that thread nobody is
-    admitted.
+    A thread of the server's context checks keys. Without it nobody is admitted.
     """
     if server:
         _start_gate(socket.context, curve)
@@ -101,8 +84,8 @@ def secure(socket: "zmq.Socket[bytes]", curve: Curve, *, server: bool) -> None:
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, curve.server_key)
     else:
-        socket.setsockopt(zmq.CURVE_SERVERKEY, curve.server_public)
-        socket.setsockopt(zmq.CURVE_PUBLICKEY, curve.client_public)
+        socket.setsockopt(zmq.CURVE_SERVERKEY, zmq.curve_public(curve.server_key))
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, zmq.curve_public(curve.client_key))
         socket.setsockopt(zmq.CURVE_SECRETKEY, curve.client_key)
 
 
@@ -114,7 +97,7 @@ def _start_gate(context: "zmq.Context[zmq.Socket[bytes]]", curve: Curve) -> None
     except zmq.ZMQError:  # this context has one already
         gate.close()
         return
-    Thread(target=_keep_gate, args=(gate, curve.client_public), name="curve", daemon=True).start()
+    Thread(target=_keep_gate, args=(gate, zmq.curve_public(curve.client_key)), name="curve", daemon=True).start()
 
 
 def _keep_gate(gate: "zmq.Socket[bytes]", client_public: bytes) -> None:

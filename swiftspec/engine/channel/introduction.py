@@ -6,21 +6,19 @@ from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
 
-from swiftspec.engine.channel.zmq_channel import Payload
 from swiftspec.files.document import Facts, first_problem
 from swiftspec.policies.base import Policy, Value, shape_of
 from swiftspec.policies.effects import Message, PeerError, ProbeReply
 from swiftspec.policies.registry import make_policy
 
-__all__ = ["Introduced", "Introducing", "Introduction"]
+__all__ = ["Introduced", "Introduction"]
 
 
 class Introduction(Facts):
     """A draft that serves.
 
-    version: of the messages and of this. name, shape: of the policy whose draft program it runs. vocab_size: tokens of
-    the draft. vocabulary: digest of its tokenizer, empty if not known. num_requests: that it drafts for at once.
-    max_context: tokens of the longest.
+    version: of the messages and of this. name, shape: of the policy whose draft program it runs. vocabulary: digest of
+    its tokenizer, empty if not known. num_requests: drafted for at once. max_context: tokens of the longest.
     """
 
     VERSION: ClassVar[int] = 1
@@ -35,7 +33,6 @@ class Introduction(Facts):
 
     @classmethod
     def of(cls, policy: Policy, **facts: Any) -> Self:
-        """That of a policy's draft."""
         return cls(name=policy.name, shape=shape_of(policy), **facts)
 
     @classmethod
@@ -59,30 +56,11 @@ class Introduction(Facts):
 
 
 @dataclass(slots=True)
-class Introducing(Payload):
-    """The draft's end: its introduction goes beside every reply to a probe."""
-
-    content: bytes
-
-    def outgoing(self, message: Message, /) -> bytes:
-        return self.content if isinstance(message, ProbeReply) else b""
-
-    def takes(self, _message: Message, payload: bytes, /) -> bool:
-        return not payload
-
-
-@dataclass(slots=True)
-class Introduced(Payload):
-    """The target's end. latest: introduction that came last. expected: that of the server in use.
-
-    Replies of another server are not delivered.
-    """
+class Introduced:
+    """The target's end. latest: what came last. expected: of the server in use; replies of others are not delivered."""
 
     latest: bytes = b""
     expected: bytes = b""
-
-    def outgoing(self, _message: Message, /) -> bytes:
-        return b""
 
     def takes(self, message: Message, payload: bytes, /) -> bool:
         if not isinstance(message, ProbeReply):

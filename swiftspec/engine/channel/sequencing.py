@@ -21,10 +21,7 @@ class Header(NamedTuple):
 
 
 class Exchange:
-    """One end of the exchange.
-
-    request: number of the request that it is about. leads: exactly one end, the target's, opens attempts by probing.
-    The other follows.
+    """One end of the exchange about a request. leads: the target's end, which opens attempts by probing.
 
     num_refused: messages not delivered: gaps, invalid ones, and those after them; not those of older attempts.
     """
@@ -38,7 +35,6 @@ class Exchange:
         self.num_refused = 0
 
     def header(self, message: Message) -> Header:
-        """Header of the next message to send."""
         if self._leads and isinstance(message, Probe):
             self._open(self._attempt + 1)
         header = Header(self._request, self._attempt, self._num_sent)
@@ -46,7 +42,6 @@ class Exchange:
         return header
 
     def admits(self, header: Header, message: Message) -> bool:
-        """Whether a received message is to be delivered."""
         # The end of a request counts whatever was lost before it, and so does the opening of an attempt.
         is_opening = isinstance(message, Probe | Stop)
         if is_opening and not self._leads and header.attempt > self._attempt:

@@ -9,11 +9,10 @@ exchange (see `sequencing`), and the programs recover from either.
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
 import zmq
 
@@ -21,7 +20,7 @@ from swiftspec.engine.channel.curve import Curve, secure
 from swiftspec.engine.channel.sequencing import Exchange, Header
 from swiftspec.policies.effects import CatchUp, Message, PeerError, Probe, ProbeReply, Stop, Subtree, Verdict
 
-__all__ = ["NO_PAYLOAD", "BesideChains", "Channel", "Payload", "RequestChannel", "decode", "encode"]
+__all__ = ["NO_PAYLOAD", "Channel", "Payload", "RequestChannel", "beside_chains", "decode", "encode"]
 
 # Little-endian: request, attempt, sequence number, kind; int32s.
 _HEAD = struct.Struct("<IIIB")
@@ -38,7 +37,6 @@ _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 1000, 3000
 
 
 def encode(message: Message, header: Header) -> bytes:
-    """The bytes on the wire."""
     body: tuple[int, ...] = ()
     match message:
         case Verdict(tokens):
@@ -70,7 +68,6 @@ def decode(frame: bytes) -> tuple[Message, Header]:
 
 
 def _message(kind: int, body: tuple[int, ...]) -> Message | None:
-    """The message; None if it is invalid."""
     if kind == _SUBTREE:
         return _subtree(body)
     if min(body, default=0) < 0:
@@ -94,59 +91,42 @@ def _subtree(body: tuple[int, ...]) -> Subtree | None:
     return Subtree(body[0], body[1:half], parents)
 
 
-def _tokens(message: Message) -> Iterable[int]:
-    return message.tokens if isinstance(message, Subtree | Verdict | CatchUp) else ()
+class Payload(NamedTuple):
+    """What goes beside one request's messages, as one end sees it; by default nothing.
+
+    outgoing: what goes beside a message; nothing if empty. takes: takes what came beside a message that is to be
+    delivered; False if the message is invalid with it.
+    """
+
+    outgoing: Callable[[Message], bytes] = lambda _: b""
+    takes: Callable[[Message, bytes], bool] = lambda _, payload: not payload
 
 
-class Payload(Protocol):
-    """What goes beside one request's messages, as one end sees it."""
-
-    def outgoing(self, message: Message, /) -> bytes:
-        """What goes beside a message; nothing if empty."""
-
-    def takes(self, message: Message, payload: bytes, /) -> bool:
-        """Take what came beside a message that is to be delivered; False if the message is invalid with it."""
+NO_PAYLOAD = Payload()
 
 
-class _NoPayload:
-    def outgoing(self, _message: Message, /) -> bytes:
-        return b""
-
-    def takes(self, _message: Message, payload: bytes, /) -> bool:
-        return not payload
-
-
-NO_PAYLOAD: Payload = _NoPayload()
-
-
-@dataclass(frozen=True, slots=True)
-class BesideChains(Payload):
+def beside_chains(chains: Payload, others: Payload) -> Payload:
     """Two payloads: one beside a draft's chains, the other beside all other messages."""
 
-    chains: Payload
-    others: Payload
+    def of(message: Message) -> Payload:
+        return chains if isinstance(message, Subtree) else others
 
-    def outgoing(self, message: Message, /) -> bytes:
-        return self._of(message).outgoing(message)
-
-    def takes(self, message: Message, payload: bytes, /) -> bool:
-        return self._of(message).takes(message, payload)
-
-    def _of(self, message: Message) -> Payload:
-        return self.chains if isinstance(message, Subtree) else self.others
+    return Payload(
+        outgoing=lambda message: of(message).outgoing(message),
+        takes=lambda message, payload: of(message).takes(message, payload),
+    )
 
 
-class Channel:
+class Channel(AbstractContextManager["Channel"]):
     """One end: a ZeroMQ DEALER socket; a PAIR would lock a new peer out until everything from a dead one is read.
 
     Every request has a part of its own of it, a `RequestChannel`.
 
-    address: `ipc://path` or `tcp://host:port`.
-    bind: exactly one end binds.
+    address: `ipc://path` or `tcp://host:port`. bind: exactly one end binds.
     leads: exactly one end, the target's, opens exchanges.
     vocab_size: a message with a token outside it is invalid.
     curve: rejects peers without the secret; for addresses that others can reach.
-    most_payload_bytes: size of the largest payload beside a message.
+    most_payload_bytes: of the largest payload beside a message.
     serves: requests begin when the peer opens them, in any order; see `knocking`.
     """
 
@@ -191,10 +171,7 @@ class Channel:
         self._context.term()
 
     def _open_again_if_lost(self) -> None:
-        """Recreate the socket's file if it was removed, by a cleaner of /tmp, say: no new peer would find it.
-
-        Called only while no peer is connected, so nothing is lost.
-        """
+        """While no peer is there, recreate the socket's file if it was removed, by a cleaner of /tmp, say."""
         path = Path(self._address.removeprefix("ipc://"))
         if not self._binds or not self._address.startswith("ipc:") or path.exists():
             return
@@ -208,9 +185,6 @@ class Channel:
             self.socket = _socket(self._context, self._most_bytes)
             return
         self.socket.poll(_FOUND_AGAIN_MS, zmq.POLLOUT)
-
-    def __enter__(self) -> "Channel":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._close_socket()
@@ -274,7 +248,8 @@ class Channel:
         except PeerError:
             self._hear_nonsense(frame)
             return
-        is_valid = max(_tokens(message), default=0) < self._vocab_size and not others
+        tokens = message.tokens if isinstance(message, Subtree | Verdict | CatchUp) else ()
+        is_valid = max(tokens, default=0) < self._vocab_size and not others
         heard = (header, message, payload) if is_valid else None
         if (part := self._requests.get(header.request)) is not None:
             part.hear(heard)
@@ -300,10 +275,7 @@ class Channel:
 
 
 class RequestChannel:
-    """One request's messages over a channel, to and from the same request at the other end.
-
-    num_refused: messages not delivered so far: invalid ones, and those of broken exchanges.
-    """
+    """One request's messages over a channel, to and from the same request at the other end."""
 
     def __init__(self, channel: Channel, request: int, *, leads: bool, payload: Payload) -> None:
         self._channel = channel

@@ -5,18 +5,17 @@ both ends, as Ray does with everything: a key is as good as an account on the ot
 encrypted.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from threading import Timer
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from swiftspec.version import __version__
 
@@ -60,7 +59,7 @@ def watch_peer(connection: socket.socket) -> None:
 
 def admit(connection: socket.socket, key: bytes, *, num_slots: int) -> Hello:
     """The launcher's part. One of `Strangers` is raised if the other end has no key, or is too slow to show it."""
-    with Connection(os.dup(connection.fileno())) as end, _Limit(connection):
+    with Connection(os.dup(connection.fileno())) as end, _limited(connection):
         deliver_challenge(end, key)
         answer_challenge(end, key)
         hello: Hello = end.recv()
@@ -76,11 +75,8 @@ def admit(connection: socket.socket, key: bytes, *, num_slots: int) -> Hello:
 
 
 def introduce(connection: socket.socket, key: bytes, hello: Hello) -> None:
-    """A host's part. One of `Strangers` is raised if the other end is no launcher with this key.
-
-    ValueError if the launcher refuses the host.
-    """
-    with Connection(os.dup(connection.fileno())) as end, _Limit(connection):
+    """A host's part. One of `Strangers` is raised if there is no launcher, ValueError if it refuses the host."""
+    with Connection(os.dup(connection.fileno())) as end, _limited(connection):
         answer_challenge(end, key)
         deliver_challenge(end, key)
         end.send(hello)
@@ -88,23 +84,21 @@ def introduce(connection: socket.socket, key: bytes, hello: Hello) -> None:
             raise ValueError(why)
 
 
-class _Limit(Timer):
+@contextmanager
+def _limited(connection: socket.socket) -> Iterator[None]:
     """Context in which a connection is shut down if the handshake takes too long, however often bytes arrive."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        super().__init__(_HANDSHAKE_S, _shut_down, [connection])
-        self.daemon = True
+    def shut_down() -> None:
+        with suppress(OSError):  # it has ended meanwhile
+            connection.shutdown(socket.SHUT_RDWR)
 
-    def __enter__(self) -> None:
-        self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.cancel()
-
-
-def _shut_down(connection: socket.socket) -> None:
-    with suppress(OSError):  # it has ended meanwhile
-        connection.shutdown(socket.SHUT_RDWR)
+    timer = Timer(_HANDSHAKE_S, shut_down)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Spare(NamedTuple):
@@ -126,13 +120,10 @@ class Spare(NamedTuple):
         return False  # it has closed its end, or speaks, which no host does
 
 
-class Listener:
+class Listener(AbstractContextManager["Listener"]):
     """Listens on one address until it is closed; a context manager.
 
-    The latest host of a slot counts: an earlier one is told to end, as if it were in the way of a restarted one.
-
-    address: IPv4 address of one interface. key: key of the run; connections without it are closed. num_slots: slots are
-    numbered from 0.
+    The latest host of a slot counts: an earlier one is told to end. key: of the run; connections without it are closed.
 
     OSError: if the address cannot be listened on.
     """
@@ -147,9 +138,6 @@ class Listener:
         self.address: tuple[str, int] = self._socket.getsockname()
         self._thread = threading.Thread(target=self._accept, name="swiftspec-hosts", daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -3,10 +3,9 @@
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import cached_property
-from typing import Self
 
 from swiftspec.devices.local import Device
 from swiftspec.engine.channel.curve import Curve
@@ -14,8 +13,7 @@ from swiftspec.engine.cluster.connections import Listener, Spare
 from swiftspec.engine.cluster.host import this_machine
 from swiftspec.engine.cluster.remote_worker import RemoteWorker, WorkerPlace
 from swiftspec.engine.process.pipes import PipeEnd
-from swiftspec.engine.process.placement import WorkerSpec
-from swiftspec.engine.process.protocol import Setup
+from swiftspec.engine.process.protocol import Setup, WorkerSpec
 from swiftspec.engine.process.worker_handle import Worker
 
 __all__ = ["KEY_BYTES", "ClusterExecutor"]
@@ -24,15 +22,11 @@ KEY_BYTES = 32
 _LOOK_EVERY_S = 0.05
 
 
-class ClusterExecutor:
+class ClusterExecutor(AbstractContextManager["ClusterExecutor"]):
     """An `Executor` whose processes run on hosts; a context manager, which lets the hosts end.
 
-    slots: the engine's processes; hosts name them by their numbers.
-    device: "cpu" or "cuda". Kind of the slots' devices.
-    address: IPv4 address of this machine that hosts can reach.
-    key: key of the run, which hosts have, too; a new one if not given.
-
-    launcher: (str, int). Address and port for hosts.
+    slots: the engine's processes; hosts name them by their numbers. address: IPv4 address of this machine for hosts.
+    key: of the run, which hosts have, too; a new one if not given. launcher: address and port for hosts.
     """
 
     def __init__(self, slots: Sequence[WorkerSpec], *, device: Device, address: str, key: bytes | None = None) -> None:
@@ -43,9 +37,6 @@ class ClusterExecutor:
         self._stack = ExitStack()
         self._listener = self._stack.enter_context(Listener(address, self.key, num_slots=len(slots)))
         self.launcher = self._listener.address
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

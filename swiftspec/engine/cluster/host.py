@@ -30,14 +30,10 @@ _KILLED_WITHIN_S = 5.0  # releasing gigabytes takes a while
 class Host:
     """A host that has connected to its launcher; `serve` does the rest.
 
-    launcher: (str, int). The launcher's address and port.
-    key: key of the run.
-    slot: which of the engine's processes it keeps.
-    devices: GPUs for its worker, as CUDA numbers them here; the cores of this process if not given.
-    within_s: longest wait for the launcher.
+    slot: which of the engine's processes it keeps. devices: GPUs for its worker, as CUDA numbers them here; the cores
+    of this process if not given. within_s: longest wait for the launcher.
 
-    EngineError: if the launcher cannot be reached in time, or does not have the key. ValueError: if the launcher
-    refuses this host.
+    EngineError: if the launcher cannot be reached in time, or does not have the key. ValueError: if it refuses this.
     """
 
     def __init__(
@@ -62,7 +58,6 @@ class Host:
             raise
 
     def _connected(self, within_s: float) -> socket.socket:
-        """A connection to the launcher, after the handshake."""
         until_s = time.monotonic() + within_s
         while True:
             try:
@@ -120,7 +115,7 @@ class Host:
     @property
     def _is_starting(self) -> bool:
         """Whether a worker has been asked for and not started; a fork server that hangs is ended meanwhile."""
-        if self._worker is None or self._worker.has_started:
+        if self._worker is None or self._worker.pid is not None:
             return False
         self._worker.attend()
         return not self._worker.has_ended
@@ -133,7 +128,6 @@ class Host:
             worker.await_end(within_s=_KILLED_WITHIN_S)
 
     def close(self) -> None:
-        """End the worker and the fork server."""
         self._spare.close()
         self._end_worker(within_s=ENDS_WITHIN_S)
         self._fork_server.close()

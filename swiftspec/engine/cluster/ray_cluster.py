@@ -21,7 +21,8 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.devices.local import Device
 from swiftspec.engine.cluster.executor import ClusterExecutor
 from swiftspec.engine.cluster.host import Host
-from swiftspec.engine.process.placement import Placement, WorkerSpec
+from swiftspec.engine.process.placement import Placement
+from swiftspec.engine.process.protocol import WorkerSpec
 from swiftspec.errors import EngineError, FieldError, check_extra
 from swiftspec.interpreters import ray_options
 from swiftspec.policies.effects import Role
@@ -48,10 +49,9 @@ def ray_executor(
 ) -> Iterator[ClusterExecutor]:
     """A Ray cluster as the executor of a plan's engine: `Engine(plan, executor=executor)`.
 
-    plan: a plan, or its file.
     policy: one of the plan's alternatives; its choice if not given.
     address: address of the cluster, such as `10.0.0.1:6379`; `auto` is that of this machine, or what RAY_ADDRESS names.
-    strategy: "SPREAD" or "PACK". Whether roles are to be on different nodes or on the same, if there is room.
+    strategy: whether roles are to be on different nodes or on the same, if there is room.
     within_s: longest wait for room, and for the hosts.
 
     ValueError: if Ray is not installed, there is no cluster, or it has no room in time. EngineError: if a host cannot
@@ -96,7 +96,8 @@ def _connected(address: str) -> Iterator[str]:
                 with ray_options() as options:
                     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
             except (ConnectionError, RuntimeError, ValueError) as error:
-                raise _no_cluster(address, _first_line(error)) from error
+                why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                raise _no_cluster(address, why) from error
             stack.callback(ray.shutdown)
             with suppress(ValueError):  # not in the main thread, where Ray sets no handler either
                 signal.signal(signal.SIGTERM, before)
@@ -149,7 +150,8 @@ def _placed(
     try:
         if not made.wait(within_s):
             asked = ", ".join(
-                f"{bundle[kind]} {kind}s for the {_names(part)}" for bundle, part in zip(bundles, parts, strict=True)
+                f"{bundle[kind]} {kind}s for the {' and the '.join(spec.name for spec in part)}"
+                for bundle, part in zip(bundles, parts, strict=True)
             )
             has, free = (int(found.get(kind, 0)) for found in (ray.cluster_resources(), ray.available_resources()))
             raise ValueError(
@@ -161,10 +163,6 @@ def _placed(
         placement.remove_placement_group(made)
 
 
-def _names(part: Sequence[WorkerSpec]) -> str:
-    return " and the ".join(spec.name for spec in part)
-
-
 def _name(what: str) -> str:
     """Name for Ray's dashboard and tools, which no other run has."""
     return f"swiftspec {what} {secrets.token_hex(4)}"
@@ -174,10 +172,7 @@ def _name(what: str) -> str:
 def _hosted(
     executor: ClusterExecutor, slots: Sequence[tuple[WorkerSpec, int]], room: Any, device: Device
 ) -> Iterator[Sequence[Any]]:
-    """An actor for every slot, in its bundle of the room, and its answer once it is ready.
-
-    A target's actor is not restarted: its text has gone with it.
-    """
+    """The answers of an actor for every slot once it is ready. A target's is not restarted: its text goes with it."""
     ray, strategies = import_module("ray"), import_module("ray.util.scheduling_strategies")
     answers = []
     with ExitStack() as stack:
@@ -231,7 +226,3 @@ class _RayHost:
     def is_ready(self) -> bool:
         """Whether it has reached the launcher; raises what kept it from that."""
         return True
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -17,10 +17,7 @@ _LOOK_EVERY_S = 0.02
 
 
 class WorkerPlace(NamedTuple):
-    """A place for a worker: the connection that will be its own, its node, and its setup with the devices there.
-
-    has_own_clock: it is on another machine.
-    """
+    """A place for a worker: its connection, its node, and its setup with the devices there."""
 
     pipe: PipeEnd
     node: str
@@ -29,10 +26,7 @@ class WorkerPlace(NamedTuple):
 
 
 class RemoteWorker(Worker):
-    """A worker that is started as soon as its slot has a host; reports have our times.
-
-    place: gives the worker's place, once there is one.
-    """
+    """A worker that is started as soon as `place` gives its slot a host; reports have our times."""
 
     def __init__(self, setup: Setup, place: Callable[[], WorkerPlace | None]) -> None:
         self.setup = setup
@@ -51,7 +45,6 @@ class RemoteWorker(Worker):
             self._pipe.send(self.setup)
 
     def send(self, command: Command) -> None:
-        """Send a command, without waiting; does nothing if it is gone, or not there yet."""
         if self._pipe is not None:
             self._pipe.send(TimedMessage(command, time.perf_counter(), None))
 
@@ -61,7 +54,6 @@ class RemoteWorker(Worker):
         return bool(self._reports) or (self._pipe is not None and self._pipe.poll())
 
     def receive(self) -> Report:
-        """Its next report; WorkerLostError if it ended, or its node vanished."""
         while not self.poll():
             time.sleep(_LOOK_EVERY_S)
         if not self._reports:
@@ -71,26 +63,18 @@ class RemoteWorker(Worker):
             except EOFError as error:
                 why = f"the {self.setup.name} process on {self.node} ended, or its node has gone"
                 raise WorkerLostError(why, was_started=True) from error
-            self._take(timed)
-        return check_report(self._reports.popleft())
-
-    def _take(self, timed: TimedMessage) -> None:
-        self._delay.note(timed.sent_s, time.perf_counter())
-        if self._has_own_clock and timed.delay_s is not None and self._delay.seconds is not None:
-            # There and back took the same time, as far as is known: what differs is the clocks' difference, twice.
-            self._ahead_s = (timed.delay_s - self._delay.seconds) / 2
-        sent = timed.message
-        self._reports += [self._in_our_time(report) for report in (sent if isinstance(sent, list) else [sent])]
-
-    def _in_our_time(self, report: Report) -> Report:
+            self._delay.note(timed.sent_s, time.perf_counter())
+            if self._has_own_clock and timed.delay_s is not None and self._delay.seconds is not None:
+                # There and back took the same time, as far as is known: what differs is the clocks' difference, twice.
+                self._ahead_s = (timed.delay_s - self._delay.seconds) / 2
+            self._reports.extend(timed.message if isinstance(timed.message, list) else [timed.message])
+        report, ahead_s = check_report(self._reports.popleft()), self._ahead_s
         if not isinstance(report, EndReport):
             return report
-        ahead_s = self._ahead_s
         spans = [span._replace(start_s=span.start_s - ahead_s, end_s=span.end_s - ahead_s) for span in report.spans]
         return replace(report, spans=spans)
 
     def fileno(self) -> int | None:
-        """Descriptor that is readable when `poll` is true; None while there is no host for it."""
         return None if self._pipe is None else self._pipe.fileno()
 
     def hang_up(self) -> None:
@@ -103,7 +87,6 @@ class RemoteWorker(Worker):
 
     @property
     def state(self) -> str:
-        """Where it is."""
         return "waiting for a node with room" if self._pipe is None else f"on {self.node}"
 
     @property

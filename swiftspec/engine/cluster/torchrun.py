@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self
 from swiftspec.devices.local import Device
 from swiftspec.engine.cluster.executor import ClusterExecutor
 from swiftspec.engine.cluster.host import Host
-from swiftspec.engine.process.placement import WorkerSpec
+from swiftspec.engine.process.protocol import WorkerSpec
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public; its annotations do not say so
@@ -37,11 +37,8 @@ _LOOPBACK = "127.0.0.1"
 class TorchrunProcess:
     """One of torchrun's processes.
 
-    rank, local_rank, num_processes: its number among all processes and among those of its machine, and how many there
-        are.
-    master: (str, int). Address and port of torchrun's store.
-    prefix: separates the runs that use one store.
-    is_local: all processes are of one machine.
+    rank, local_rank: its number among all processes, and among those of its machine. master: address and port of
+    torchrun's store. prefix: separates the runs that use one store. is_local: all processes are of one machine.
     """
 
     rank: int
@@ -53,7 +50,6 @@ class TorchrunProcess:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
-        """From torchrun's environment variables."""
         run, restarts = environment["TORCHELASTIC_RUN_ID"], environment.get("TORCHELASTIC_RESTART_COUNT", "0")
         return cls(
             rank=int(environment["RANK"]),

@@ -35,11 +35,7 @@ class Inbox(Protocol):
 
 
 class GroupDriver:
-    """The programs of one role on one device group.
-
-    models: the models of this process, by role. controller: the scheduler's control of how much is drafted, see
-    `Group`.
-    """
+    """The programs of one role on one device group. controller: see `Group`."""
 
     def __init__(
         self,
@@ -73,7 +69,6 @@ class GroupDriver:
             self._break_off(request)
 
     def advance(self) -> None:
-        """Run every program as far as it goes."""
         group = self._group
         if group.receiving:
             self._inbox.pump()
@@ -86,7 +81,6 @@ class GroupDriver:
             self._take_messages()
 
     def step(self) -> None:
-        """Compute one step, or wait if nothing is asked for."""
         choice = self._group.choose(time.perf_counter())
         if isinstance(choice, Step):
             self._compute(choice)
@@ -134,7 +128,6 @@ class GroupDriver:
         self._ended(request, self._parts.pop(request).spans, self._group.take_rows_asked(request), error)
 
     def _break_off(self, request: int, error: Exception | None = None) -> None:
-        """End a request's program wherever it stands, perhaps because of an error."""
         try:
             self._group.remove(request)
         except Exception as closing:  # noqa: BLE001 - a program may raise while it is closed, too
@@ -195,7 +188,6 @@ class GroupDriver:
 
 
 def _refused(model: Model, step: Step, forms: Mapping[int, Form]) -> dict[int, Exception]:
-    """Requests whose rows a model refuses, and why."""
     refused: dict[int, Exception] = {}
     for request, form in forms.items():
         try:

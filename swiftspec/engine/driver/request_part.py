@@ -62,13 +62,9 @@ class Form(NamedTuple):
 class RequestPart:
     """One request on one device group.
 
-    role, group: role of this process's programs, and its target group, if there are several; spans carry both.
+    role, group: of this process's programs, the group if there are several; spans carry both.
     sequence: its caches, in every model of this process.
-    tenant: its tenant of the target; all tenants have one draft.
-    models: the models of this process, by role.
-    peers: one with every peer.
-    commit: takes committed tokens.
-    sampler: draws the target's choices.
+    tenant: of the target; all tenants have one draft.
     residual: decides on draft tokens by both models' probabilities; None: they are followed.
     prompt: the request's, if log-probs of the output are wanted.
     score: takes log-probs of prompt tokens, or of tokens that are committed next, and the likeliest tokens in the place
@@ -127,7 +123,6 @@ class RequestPart:
         self.spans.append(Span(self._role, form.phase, form.model, rows, 0, start_s, end_s, self._group))
 
     def note_wait(self, start_s: float) -> None:
-        """Add a wait for a message, which is over."""
         self._note(Phase.WAIT, self._role, start_s)
 
     def note_delivery(self, end_s: float) -> None:
@@ -136,7 +131,6 @@ class RequestPart:
             self.spans[-1] = self.spans[-1]._replace(end_s=end_s)
 
     def _note(self, phase: Phase, model: Role, start_s: float, *, rows: int = 0, tokens: int = 0) -> None:
-        """Add a span that ends now."""
         self.spans.append(Span(self._role, phase, model, rows, tokens, start_s, time.perf_counter(), self._group))
 
     def drop_unfinished_round(self) -> None:

@@ -26,7 +26,6 @@ class Rows(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Rows to compute."""
         return len(self.rows)
 
     @property
@@ -47,12 +46,10 @@ class Chunk(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Rows to compute."""
         return len(self.tokens)
 
     @property
     def num_logits(self) -> int:
-        """Rows of logits in the answer."""
         return len(self.tokens) if self.all_logits else 1
 
 
@@ -85,8 +82,11 @@ class ForwardBatch:
                 raise ValueError(f"sequence {entry.sequence} has an empty entry; expected at least one row or token")
             if isinstance(entry, Chunk):
                 self._check_chunk(entry)
-        if len(self.entries) > 1:
-            self._require_distinct_sequences()
+        seen: set[int] = set()
+        for entry in self.entries if len(self.entries) > 1 else ():
+            if entry.sequence in seen:
+                raise ValueError(f"sequence {entry.sequence} has several entries in a batch; expected at most one")
+            seen.add(entry.sequence)
 
     def _check_chunk(self, chunk: Chunk) -> None:
         if self.kind is not ForwardKind.EXACT:
@@ -96,13 +96,6 @@ class ForwardBatch:
                 f"sequence {chunk.sequence} wants all logits of {chunk.num_rows} tokens; expected at most "
                 f"{PREFILL_CHUNK} of a chunk"
             )
-
-    def _require_distinct_sequences(self) -> None:
-        seen: set[int] = set()
-        for entry in self.entries:
-            if entry.sequence in seen:
-                raise ValueError(f"sequence {entry.sequence} has several entries in a batch; expected at most one")
-            seen.add(entry.sequence)
 
 
 class BatchResult(NamedTuple):
@@ -117,7 +110,6 @@ class BatchResult(NamedTuple):
 
 
 def as_candidates(tokens: Iterable[Iterable[int]], logprobs: Iterable[Iterable[float]]) -> tuple[Candidates, ...]:
-    """Candidates of each row, from its tokens and their log-probs."""
     return tuple(map(Candidates, map(tuple, tokens), map(tuple, logprobs)))
 
 

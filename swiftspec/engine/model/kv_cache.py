@@ -4,8 +4,6 @@ A cache knows slots, not tokens: the policy knows which node is in which slot. T
 checked here before anything is computed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
@@ -65,11 +63,9 @@ class KVCache:
 
     @property
     def length(self) -> int:
-        """Slots in use."""
         return self.prefix_length + self.tree_length
 
     def reset(self) -> None:
-        """Forget everything."""
         self.prefix_length = 0
         self.tree_length = 0
 
@@ -170,7 +166,6 @@ class PendingHalf(Generic[_Forward]):
         self._pending: tuple[tuple[Entry, ...], list[tuple[KVCache, int, int]], _Forward] | None = None
 
     def hold(self, batch: ForwardBatch, caches: Sequence[KVCache], forward: _Forward) -> None:
-        """Hold a forward whose first half is computed."""
         self._pending = batch.entries, _lengths(caches), forward
 
     def take(self, batch: ForwardBatch, caches: Sequence[KVCache]) -> _Forward:

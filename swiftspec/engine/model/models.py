@@ -1,7 +1,5 @@
 """The models of one process: a target, a draft, or both. The draft may be a head on the target's features."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -86,10 +84,7 @@ def load_models(
 def head_of(
     references: Mapping[Role, ModelRef], *, device: str = "cpu", apart: bool = False
 ) -> HeadSpec | BlockSpec | None:
-    """The draft's shape if it reads the target's features.
-
-    apart: whether the models are in processes of their own. ValueError unless the target is known, and on a CPU.
-    """
+    """The draft's shape if it reads the target's features. ValueError unless the target is known, and on a CPU."""
     draft = references.get(Role.DRAFT)
     kind = draft_facts(draft.model).kind if draft else DraftKind.SERIAL
     if draft is None or not kind.reads_target:
@@ -105,10 +100,7 @@ def head_of(
 
 
 def feature_bytes(head: ModelRef, target: ModelRef) -> int:
-    """Bytes of the features that a head reads for a token, as they are kept and sent.
-
-    ValueError if it is not one for this target.
-    """
+    """Bytes of the features that a head keeps for a token. ValueError if it is not one for this target."""
     spec = HeadSpec.from_directory(model_directory(head.model))
     return torch.float32.itemsize * _taps(spec, target).width
 

@@ -1,7 +1,5 @@
 """Rotary position embedding as a multiplication of complex numbers. D head dimension, P positions."""
 
-from __future__ import annotations
-
 import math
 
 import torch

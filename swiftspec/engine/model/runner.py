@@ -1,9 +1,7 @@
 """A decoder with the caches of its sequences, as a role's process or a recorder uses it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Self
 
 import torch
 
@@ -18,45 +16,27 @@ from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.errors import FieldError
 from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import Inflation
-from swiftspec.models.spec import ModelSpec, model_directory
+from swiftspec.models.spec import model_directory
 
 __all__ = ["DTYPES", "Decoder", "ModelRunner"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}  # of a CPU
 
 
-class Decoder(Protocol):
-    """Common interface of `CpuDecoder` and `GpuDecoder`; each accepts only caches that it made."""
-
-    spec: ModelSpec
-
-    @property
-    def tenant_bytes(self) -> tuple[int, ...]:
-        """Memory that the weights of each tenant take in addition to the model's."""
-
-    @property
-    def has_own_threads(self) -> bool:
-        """Whether forwards do without torch's threads."""
-
-    def new_cache(self, capacity: int | None = None) -> Any:
-        """An empty cache."""
-
-    def warm_up(self, row_counts: Iterable[int], caches: Sequence[Any]) -> None:
-        """Run forwards of these sizes, so that later ones take their usual time."""
-
-    def forward(self, batch: ForwardBatch, caches: Sequence[Any]) -> BatchResult:
-        """Compute a batch; sequence s has the cache `caches[s]`."""
-
-    def check(self, batch: ForwardBatch, caches: Sequence[Any]) -> None:
-        """ValueError, naming the sequence, if `forward` would refuse an entry of this batch."""
+Decoder = CpuDecoder | GpuDecoder  # with the same methods; each accepts only caches that it made
 
 
 class ModelRunner(Model):
-    """A decoder with a cache for each of its sequences, numbered from 0."""
+    """A decoder with a cache for each of its sequences, numbered from 0.
+
+    has_own_threads: whether forwards do without torch's threads, which would spin beside theirs after every other
+    operation. tenant_bytes: as of the decoder.
+    """
 
     def __init__(self, decoder: Decoder, caches: Sequence[KVCache]) -> None:
-        self._decoder = decoder
-        self._caches = caches
+        self._decoder, self.caches = decoder, caches
+        self.vocab_size = decoder.spec.vocab_size
+        self.has_own_threads, self.tenant_bytes = decoder.has_own_threads, decoder.tenant_bytes
 
     @classmethod
     def load(
@@ -70,7 +50,7 @@ class ModelRunner(Model):
         device: str = "cpu",
         tp_group: TPGroup | None = None,
         taps: FeatureTaps | None = None,
-    ) -> ModelRunner:
+    ) -> Self:
         """A model with room for `max_context` tokens and `tree_slots` tree nodes per sequence, on `cpu` or `cuda:N`.
 
         `tenants` are fine-tunes and adapters of it, and `taps` what a head reads of it, both on CPUs only. In a TP
@@ -87,7 +67,7 @@ class ModelRunner(Model):
         inflation = Inflation.parse(reference.inflate) if reference.inflate else None
         capacity = max_context + tree_slots
         if place.type == "cpu":
-            decoder = CpuDecoder.load(
+            decoder = CpuDecoder(
                 directory,
                 tenants=[model_directory(tenant) for tenant in tenants],
                 dtype=DTYPES[reference.dtype],
@@ -108,48 +88,29 @@ class ModelRunner(Model):
             slots = num_sequences * capacity
             raise ValueError(f"{reference} with {slots} slots does not fit into the memory of {place}") from None
 
-    @property
-    def caches(self) -> Sequence[KVCache]:
-        """The cache of each sequence."""
-        return self._caches
-
-    @property
-    def vocab_size(self) -> int:
-        """Size of the vocabulary."""
-        return self._decoder.spec.vocab_size
-
-    @property
-    def tenant_bytes(self) -> tuple[int, ...]:
-        return self._decoder.tenant_bytes
-
-    @property
-    def has_own_threads(self) -> bool:
-        """Whether forwards do without torch's threads, which would spin beside theirs after every other operation."""
-        return self._decoder.has_own_threads
-
     def warm_up(self, max_rows: int) -> None:
         """Run every size once: the first forward compiles its products, allocates its buffers or is captured."""
-        self._decoder.warm_up(range(1, max_rows + 1), self._caches)
+        self._decoder.warm_up(range(1, max_rows + 1), self.caches)
 
     def forward(self, batch: ForwardBatch) -> BatchResult:
         try:
-            return self._decoder.forward(batch, self._caches)
+            return self._decoder.forward(batch, self.caches)
         except torch.AcceleratorError as error:
             raise DeviceError(str(error)) from error
 
     def check(self, batch: ForwardBatch) -> None:
-        self._decoder.check(batch, self._caches)
+        self._decoder.check(batch, self.caches)
 
     def routes(self) -> torch.Tensor | None:
         """Experts that every layer chose for the last forward's rows, [layers, R, k]; None without, or on a GPU."""
         return self._decoder.routes() if isinstance(self._decoder, CpuDecoder) else None
 
     def keep(self, sequence: int, slots: Sequence[int], num_verified: int) -> None:
-        cache_of(sequence, self._caches).keep(slots, num_verified)
+        cache_of(sequence, self.caches).keep(slots, num_verified)
 
     def reset(self, sequence: int, tenant: int = 0) -> None:
         if not 0 <= tenant <= len(self.tenant_bytes):
             raise ValueError(f"tenant is {tenant}; expected 0 to {len(self.tenant_bytes)}")
-        cache = cache_of(sequence, self._caches)
+        cache = cache_of(sequence, self.caches)
         cache.reset()
         cache.tenant = tenant

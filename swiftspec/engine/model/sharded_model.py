@@ -3,8 +3,6 @@
 A command names the call and the model, since co-located roles share their ranks. Packed numbers, no pickle.
 """
 
-from __future__ import annotations
-
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,10 +28,7 @@ class _Call(IntEnum):
 
 
 class ShardedModel(Model):
-    """A model whose shards are on the ranks of a TP group, as its leader drives it.
-
-    model: the leader's shard. Its logits are the whole model's. role: role by which the followers know the model.
-    """
+    """A model whose shards are on the ranks of a TP group, as its leader drives it. model: the leader's shard."""
 
     def __init__(self, model: Model, tp_group: TPGroup, role: Role) -> None:
         self._model = model
@@ -41,7 +36,6 @@ class ShardedModel(Model):
         self._role = role
 
     def forward(self, batch: ForwardBatch) -> BatchResult:
-        """Compute a batch on all ranks: rows are appended to their sequences' trees, chunks to the prefixes."""
         self._model.check(batch)  # before the followers compute what the leader refuses
         rows = [row for entry in batch.entries if isinstance(entry, Rows) for row in entry.rows]
         width = max([1, *((row.ancestors.bit_length() + 7) // 8 for row in rows)])
@@ -77,7 +71,6 @@ def follow(models: Mapping[Role, Model], tp_group: TPGroup) -> None:
 
 
 def _obey(models: Mapping[Role, Model], told: bytes) -> None:
-    """Make the call that a command tells."""
     call, role, num_numbers, width = _HEAD.unpack_from(told)
     end = _HEAD.size + 4 * num_numbers
     model, numbers, masks = models[_ROLES[role]], array("i", told[_HEAD.size : end]), told[end:]

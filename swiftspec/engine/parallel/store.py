@@ -4,14 +4,11 @@ Torch's own `TCPStore` accepts any connection and keeps whatever it writes. Here
 authenticated by the run's keys (`curve`), and the stored amount is bounded.
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from threading import Lock, Thread
-from typing import Any
 
 import zmq
 from torch.distributed.distributed_c10d import Store
@@ -35,13 +32,10 @@ _ENDINGS = _REFUSALS | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_DISCONNE
 _NEVER_MS = 2**30
 
 
-class StoreServer:
+class StoreServer(AbstractContextManager["StoreServer"]):
     """The store's server, run by a thread until it is closed; a context manager.
 
-    address: IPv4 address of the one interface to listen on. port: 0 is any free one, see `port`. curve: connections
-    without its keys are refused.
-
-    OSError: if the address cannot be listened on.
+    address: IPv4 address of one interface. port: 0 is any free one. OSError: if they cannot be listened on.
     """
 
     def __init__(self, address: str, port: int, curve: Curve) -> None:
@@ -61,14 +55,10 @@ class StoreServer:
         self._thread = Thread(target=self._serve, args=(socket,), name="store", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> StoreServer:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Stop listening, and forget everything."""
         self._context.term()
         self._thread.join()
 
@@ -84,22 +74,22 @@ class _Values:
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
-        self._operations: Mapping[bytes, tuple[int, Callable[..., list[bytes]]]] = {
-            b"set": (2, self._set),
-            b"get": (1, self._get),
-            b"add": (2, self._add),
-            b"delete": (1, self._delete),
-        }
 
     def answer(self, asked: Sequence[bytes]) -> list[bytes]:
         """Status, and a value if there is one."""
+        match asked:
+            case [b"check", *keys]:
+                return [_OK if all(key in self._values for key in keys) else _MISSING]
+            case [b"set", key, value]:
+                return self._set(key, value)
+            case [b"get", key]:
+                return [_OK, self._values[key]] if key in self._values else [_MISSING]
+            case [b"add", key, amount]:
+                return self._add(key, amount)
+            case [b"delete", key]:
+                return [_MISSING if self._values.pop(key, None) is None else _OK]
         name, *arguments = asked
-        if name == b"check":
-            return [_OK if all(key in self._values for key in arguments) else _MISSING]
-        num_arguments, operation = self._operations.get(name, (-1, self._get))
-        if len(arguments) != num_arguments:
-            return _refused(f"{name[:20]!r} with {len(arguments)} arguments is not an operation of this store")
-        return operation(*arguments)
+        return _refused(f"{name[:20]!r} with {len(arguments)} arguments is not an operation of this store")
 
     def _set(self, key: bytes, value: bytes) -> list[bytes]:
         is_new = key not in self._values
@@ -109,9 +99,6 @@ class _Values:
         self._values[key] = value
         return [_OK]
 
-    def _get(self, key: bytes) -> list[bytes]:
-        return [_OK, self._values[key]] if key in self._values else [_MISSING]
-
     def _add(self, key: bytes, amount: bytes) -> list[bytes]:
         try:
             value = b"%d" % (int(self._values.get(key, b"0")[:20]) + int(amount[:20]))
@@ -119,9 +106,6 @@ class _Values:
             return _refused("a summand is not a number")
         status, *why = self._set(key, value)
         return [status, *(why or [value])]
-
-    def _delete(self, key: bytes) -> list[bytes]:
-        return [_MISSING if self._values.pop(key, None) is None else _OK]
 
 
 def _refused(why: str) -> list[bytes]:
@@ -131,13 +115,8 @@ def _refused(why: str) -> list[bytes]:
 class NodeStore(Store):
     """A connection to the launcher's store, with the interface that torch's process groups expect.
 
-    address, port: address and port of the `StoreServer`, which is already listening. curve: the run's keys. timeout_s:
-    longest wait for an answer or for a key.
-
-    PermissionError: by every operation, if the two ends do not have the same keys.
-    ConnectionError: by every operation, once the server has gone.
-    TimeoutError: by every operation that takes too long.
-    ValueError: by an operation that the server refuses.
+    Every operation raises PermissionError if the two ends do not have the same keys, ConnectionError once the server
+    has gone, TimeoutError if it waits longer than `timeout_s`, and ValueError if the server refuses it.
     """
 
     def __init__(self, address: str, port: int, curve: Curve, *, timeout_s: float = _FOR_EVER.total_seconds()) -> None:
@@ -157,13 +136,14 @@ class NodeStore(Store):
         self._socket.connect(f"tcp://{self._where}")
 
     def close(self) -> None:
-        """Hang up."""
         if not self._socket.closed:
-            _close(self._socket, self._monitor)
+            with suppress(zmq.ZMQError):  # the context is terminated already
+                self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+            self._socket.close()
             self._context.term()
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Store a value."""
         self._ask(b"set", key.encode(), value.encode() if isinstance(value, str) else bytes(value))
 
     def get(self, key: str) -> bytes:
@@ -175,15 +155,12 @@ class NodeStore(Store):
                 return found[0]
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number, initially 0; returns the sum."""
         return int(self._ask(b"add", key.encode(), b"%d" % amount)[1])
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all of these have values."""
         return self._ask(b"check", *(key.encode() for key in keys))[0] == _OK
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all of these have values."""
         within_s = self._timeout_s if timeout is None else timeout.total_seconds()
         deadline_s = time.monotonic() + within_s
         while not self.check(keys):
@@ -192,7 +169,6 @@ class NodeStore(Store):
             time.sleep(_LOOK_EVERY_S)
 
     def delete_key(self, key: str) -> bool:
-        """Forget a value; returns whether there was one."""
         return self._ask(b"delete", key.encode())[0] == _OK
 
     def _ask(self, *parts: bytes) -> list[bytes]:
@@ -232,10 +208,3 @@ class NodeStore(Store):
             raise ConnectionError(f"{self._where}: the launcher has gone")
         else:
             raise PermissionError(f"{self._where}: the peer there does not have the same keys")
-
-
-def _close(socket: zmq.Socket[Any], monitor: zmq.Socket[Any]) -> None:
-    with suppress(zmq.ZMQError):  # the context is terminated already
-        socket.disable_monitor()
-    monitor.close(linger=0)
-    socket.close()

@@ -4,15 +4,13 @@ The transport is `torch.distributed`: gloo between CPUs; between GPUs NCCL, and 
 R rows, N numbers of each.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket
 import struct
 import time
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Self
 from urllib.parse import urlsplit
 
 import torch
@@ -37,12 +35,10 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 class TPGroup:
-    """The ranks of a process group, seen from one of them; a TP group of one has no process group and does nothing.
+    """The ranks of a process group, seen from one of them, rank 0 is the leader; a TP group of one does nothing.
 
     All ranks call collectives in the same order, with the same shapes. If a rank is gone they raise ConnectionError at
     once, and the TP group can no longer be used.
-
-    rank, size: this rank, and the number of ranks. Rank 0 is the leader.
     """
 
     def __init__(self) -> None:
@@ -50,32 +46,29 @@ class TPGroup:
         self._parts: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
         self._command = torch.zeros(_LENGTH.size + _COMMAND_BYTES, dtype=torch.uint8)
         self._sent: list[tuple[dist.Work, Tensor]] = []
-        self._place: _Place | None = None
+        self._kept: Store | None = None  # alive
 
     @classmethod
-    def join(
-        cls, store: str, *, rank: int, size: int, device: torch.device | str, curve: Curve | None = None
-    ) -> TPGroup:
+    def join(cls, store: str, *, rank: int, size: int, device: torch.device | str, curve: Curve | None = None) -> Self:
         """Meet the other ranks; returns when all are there.
 
         store: meeting place: `file:///path` on one machine, of a file that does not exist yet; across machines
-        `tcp://host:port/prefix` of a running `StoreServer`, with a prefix for each TP group. device: device that this
-        rank computes on. curve: keys of the `StoreServer`, which refuses connections without them.
+        `tcp://host:port/prefix` of a running `StoreServer`, whose keys `curve` has, with a prefix for each TP group.
 
-        ValueError: if the store's address or the rank is invalid.
+        ValueError: if that address or the rank is invalid.
         """
         if not 0 <= rank < size:
             raise ValueError(f"rank is {rank}; expected 0 to {size - 1}, of {size} ranks")
         tp_group = cls()
         if size == 1:
             return tp_group
-        tp_group._place = place = _meeting_place(store, size, curve)
+        place, interface, tp_group._kept = _meeting_place(store, size, curve)
         is_cuda = torch.device(device).type == "cuda"
         # Read when the group is made; the process has one group.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", place.interface)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
-            store=place.store,
+            store=place,
             rank=rank,
             world_size=size,
             timeout=_TIMEOUT,
@@ -96,16 +89,18 @@ class TPGroup:
         return group
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum of all ranks' `x`, in fp32 and in the ranks' order, so that all get the same bits.
-
-        In place on a GPU; a TP group of one returns `x`.
-        """
+        """The sum of all ranks' `x`, in fp32 and the ranks' order, so that all get the same bits; on a GPU in place."""
         if self.size == 1:
             return x
         if x.is_cuda:
             dist.all_reduce(x)  # NCCL, which a graph can capture; few rows have a kernel of their own, see `joined_ops`
             return x
-        return self._all_parts(x).sum(0, dtype=torch.float32)
+        parts = self._parts.get((x.shape, x.dtype))  # every rank's `x`, which the next call with its shape overwrites
+        if parts is None:
+            parts = self._parts[x.shape, x.dtype] = torch.empty((self.size, *x.shape), dtype=x.dtype)
+        # One hop instead of the two of an all-reduce; and 16-bit numbers are added in 32 bits.
+        _wait(dist.all_gather_into_tensor(parts.view(-1), x.reshape(-1), async_op=True))
+        return parts.sum(0, dtype=torch.float32)
 
     def gather(self, x_RN: Tensor, num_columns: int) -> Tensor:
         """On rank 0 the ranks' columns side by side, the first `num_columns` of them; elsewhere `x_RN` unchanged."""
@@ -162,21 +157,9 @@ class TPGroup:
             _wait(work)
         self._sent.clear()
 
-    def _all_parts(self, x: Tensor) -> Tensor:
-        """Every rank's `x`, [size, ..], in a buffer that the next call with its shape overwrites."""
-        parts = self._parts.get((x.shape, x.dtype))
-        if parts is None:
-            parts = self._parts[x.shape, x.dtype] = torch.empty((self.size, *x.shape), dtype=x.dtype)
-        # One hop instead of the two of an all-reduce; and 16-bit numbers are added in 32 bits.
-        _wait(dist.all_gather_into_tensor(parts.view(-1), x.reshape(-1), async_op=True))
-        return parts
-
 
 class NoOpTPGroup(TPGroup):
-    """TP group whose collectives do nothing, for timing compute alone; results are wrong.
-
-    Shows what forwards take without communication. A leader's commands still go by the TP group itself.
-    """
+    """Collectives that do nothing, for timing compute alone; results are wrong. Commands go by the group itself."""
 
     def __init__(self, tp_group: TPGroup) -> None:
         super().__init__()
@@ -210,26 +193,18 @@ def _wait(work: dist.Work | None) -> None:
         raise ConnectionError(f"a rank of this TP group is gone: {error}") from None
 
 
-class _Place(NamedTuple):
-    """Meeting place of ranks: a store, and the network interface by which they reach each other.
+def _meeting_place(store: str, size: int, curve: Curve | None) -> tuple[Store, str, Store]:
+    """The store at an address, the network interface by which ranks reach each other, and the store to keep alive.
 
-    served: the store that `store` asks, if not itself. A process group holds on to the C++ half alone, which
-    needs the Python half alive.
+    A process group holds on to a store's C++ half alone, which needs the Python half.
     """
-
-    store: Store
-    interface: str
-    served: NodeStore | None = None
-
-
-def _meeting_place(store: str, size: int, curve: Curve | None) -> _Place:
-    """The meeting place at an address."""
     address = urlsplit(store)
     if address.scheme == "file" and address.path and not address.netloc:
-        return _Place(FileStore(address.path, size), "lo")
+        found = FileStore(address.path, size)
+        return found, "lo", found
     if curve and address.scheme == "tcp" and address.hostname and address.port and address.path.strip("/"):
         served = NodeStore(address.hostname, address.port, curve)
-        return _Place(PrefixStore(address.path.strip("/"), served), _interface_towards(address.hostname), served)
+        return PrefixStore(address.path.strip("/"), served), _interface_towards(address.hostname), served
     raise ValueError(f"store is {store!r}; expected file:///path or tcp://host:port/prefix")
 
 

@@ -1,7 +1,5 @@
 """Clocks of two machines: their difference, from messages that carry the time at which they were sent."""
 
-from __future__ import annotations
-
 import time
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -23,7 +21,6 @@ class LeastDelay:
         self._noted_s = 0.0
 
     def note(self, sent_s: float, received_s: float) -> None:
-        """Take a message's times into account."""
         delay_s = received_s - sent_s
         if self.seconds is not None:
             delay_s = min(delay_s, self.seconds + _DRIFT * (received_s - self._noted_s))
@@ -31,10 +28,7 @@ class LeastDelay:
 
 
 class TimedMessage(NamedTuple):
-    """A worker's message, and its times.
-
-    sent_s: in the worker's clock. delay_s: least delay of messages to the worker so far.
-    """
+    """A worker's message. sent_s: in the worker's clock. delay_s: least delay of messages to the worker so far."""
 
     message: Any
     sent_s: float
@@ -42,10 +36,7 @@ class TimedMessage(NamedTuple):
 
 
 class TimedConnection(Connection):
-    """A worker's end of the connection to a launcher whose clock may be another. Both ends send `TimedMessage`s.
-
-    handle: descriptor, which this object closes.
-    """
+    """A worker's end of the connection to a launcher whose clock may be another. Both ends send `TimedMessage`s."""
 
     def __init__(self, handle: int) -> None:
         super().__init__(handle)
@@ -56,7 +47,6 @@ class TimedConnection(Connection):
         super().send(TimedMessage(obj, time.perf_counter(), self._delay.seconds))
 
     def recv(self) -> Any:
-        """Receive a message."""
         timed: TimedMessage = super().recv()
         self._delay.note(timed.sent_s, time.perf_counter())
         return timed.message

@@ -12,8 +12,8 @@ from typing import Final
 import torch
 
 from swiftspec.devices.local import TREE_SLOTS, Device
-from swiftspec.engine.channel.introduction import Introducing, Introduction
-from swiftspec.engine.channel.zmq_channel import Channel, RequestChannel
+from swiftspec.engine.channel.introduction import Introduction
+from swiftspec.engine.channel.zmq_channel import Channel, Payload, RequestChannel
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.forward_batch import Model
@@ -22,7 +22,7 @@ from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.engine.process.garbage import RequestGarbage
 from swiftspec.files.document import ModelRef
 from swiftspec.files.reading import brief
-from swiftspec.policies.effects import Message, Role, Subtree, Verdict
+from swiftspec.policies.effects import Message, ProbeReply, Role, Subtree, Verdict
 from swiftspec.policies.recovery import ServedDraft
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.timing.timeline import COMPUTING, Span
@@ -40,9 +40,8 @@ _log = logging.getLogger("swiftspec")
 class DraftStats:
     """What a draft server has done.
 
-    requests: that have ended. rounds: verdicts that were answered by a draft. hits: of these, without a forward in
-    between. tokens: of all verdicts. answer_s: seconds from reading a verdict to sending its draft, of all rounds.
-    losses: how often a target went on alone.
+    rounds: verdicts that were answered by a draft. hits: of these, without a forward in between. answer_s: seconds from
+    reading a verdict to sending its draft, of all rounds. losses: how often a target went on alone.
     """
 
     requests: int = 0
@@ -57,10 +56,7 @@ class DraftStats:
 def loaded_draft(
     draft: ModelRef, *, device: Device, devices: Sequence[int], max_context: int, num_requests: int
 ) -> Iterator[Model]:
-    """A draft after a warm-up, on some cores, which are this thread's within the context, or on a GPU.
-
-    ValueError if it cannot be loaded.
-    """
+    """A draft that is warm, on a GPU or on cores that are this thread's meanwhile. ValueError if it does not load."""
     allowed, num_threads = os.sched_getaffinity(0), torch.get_num_threads()
     if device == "cpu":
         os.sched_setaffinity(0, set(devices))
@@ -83,18 +79,15 @@ def loaded_draft(
 
 
 class DraftServer:
-    """The requests of one peer.
-
-    model: the draft, with as many sequences as `introduction` has requests. channel: that serves; the peer leads it.
-    mask_token: as of a `Request`.
-    """
+    """The requests of one peer. model: with as many sequences as `introduction` has requests."""
 
     def __init__(
         self, model: Model, channel: Channel, introduction: Introduction, *, limits: BatchLimits, mask_token: int = -1
     ) -> None:
         self._models = {Role.DRAFT: model}
         self._channel = channel
-        self._introduction, self._payload = introduction, Introducing(introduction.model_dump_json().encode())
+        self._introduction, content = introduction, introduction.model_dump_json().encode()
+        self._payload = Payload(outgoing=lambda message: content if isinstance(message, ProbeReply) else b"")
         self._mask_token = mask_token
         self._driver = GroupDriver(models=self._models, limits=limits, inbox=self, ended=self._note_end)
         self._free = list(range(introduction.num_requests))  # sequences
@@ -106,7 +99,6 @@ class DraftServer:
         self.stats = DraftStats()
 
     def __len__(self) -> int:
-        """Requests that it drafts for now."""
         return len(self._driver)
 
     def serve(self, is_over: Callable[[], bool]) -> None:
@@ -131,7 +123,6 @@ class DraftServer:
             gc.enable()
 
     def pump(self) -> None:
-        """Read what has come."""
         self._channel.pump()
 
     def wait(self, until_s: float | None) -> None:

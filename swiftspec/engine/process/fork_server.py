@@ -7,8 +7,6 @@ It ends with its launcher: the kernel then kills it, even while it imports or is
 worker that was stopped finds that its launcher has gone, and ends, too.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import select

@@ -30,12 +30,10 @@ _LOOK_EVERY_S = 0.05
 
 
 class ForkServer:
-    """Client of the fork server for launchers in any thread. Nothing runs before the first `start`.
+    """Client of the fork server for launchers in any thread, which never waits for it. Nothing runs before a call.
 
-    Nothing here waits for the fork server. One that has died, or does not answer, is replaced at the next `start`.
-
-    may_compile: whether workers compile the CPU kernels where they find none. A launcher has tried that for all of
-    them.
+    One that has died, or does not answer, is replaced at the next `start`. may_compile: whether workers compile the CPU
+    kernels where they find none, which a launcher has tried for all of them.
     """
 
     def __init__(self, *, may_compile: bool = False) -> None:
@@ -44,9 +42,7 @@ class ForkServer:
         self._lock = Lock()
 
     def start(self, connection: int) -> ForkedProcess:
-        """Request a worker, in the current folder, with this descriptor as its end of the pipe.
-
-        Returns at once; if no worker is started, the pipe is closed.
+        """Request a worker, in the current folder, with this descriptor as its end of the pipe; closed if none starts.
 
         EngineError: if no fork server can be started. ValueError: if the current folder has been removed.
         """
@@ -72,7 +68,6 @@ class ForkServer:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the fork server, if there is one."""
         return self._server.pid if self._server and self._server.is_there else None
 
     def close(self) -> None:
@@ -84,10 +79,7 @@ class ForkServer:
 
 
 class ForkedProcess:
-    """A process requested from the fork server.
-
-    pid: None until the fork server has reported it. refusal: why the fork server refused, if it did.
-    """
+    """A process requested from the fork server. pid: None until that has reported it. refusal: why it refused."""
 
     def __init__(self, server: _Server) -> None:
         self.pid: int | None = None
@@ -106,17 +98,13 @@ class ForkedProcess:
             self._server.attend()
 
     @property
-    def has_started(self) -> bool:
-        return self.pid is not None
-
-    @property
     def has_ended(self) -> bool:
         """Whether the process has ended, or never existed."""
         if self._pidfd is not None:
             return _is_readable(self._pidfd, within_s=0)
         if self._code is None:
             self.attend()
-        return self._code is not None or not self.has_started or not self._server.is_there
+        return self._code is not None or self.pid is None or not self._server.is_there
 
     def exit_code(self, *, within_s: float) -> int | None:
         """Its exit code, negative for a signal; None if it is running or the code is unknown."""
@@ -133,7 +121,6 @@ class ForkedProcess:
         return self._code
 
     def await_end(self, *, within_s: float) -> bool:
-        """Wait until it ends; returns whether it has."""
         if self._pidfd is not None:
             return _is_readable(self._pidfd, within_s=within_s)
         return self.exit_code(within_s=within_s) is not None or self.has_ended
@@ -147,7 +134,6 @@ class ForkedProcess:
                 os.kill(self.pid, signal.SIGKILL)
 
     def hear(self, kind: News, value: int, descriptors: Sequence[int]) -> None:
-        """Take a message of the fork server about this process."""
         if kind is News.STARTED:
             self.pid = value
             self._pidfd = descriptors[0] if descriptors else None
@@ -162,7 +148,8 @@ class _Server:
 
     def __init__(self, lock: Lock, *, may_compile: bool) -> None:
         self.lock = lock
-        self._is_ready = self._has_gone = False
+        self._is_ready = False
+        self.is_there = True  # it can start processes, as far as is known
         self._processes: dict[int, ForkedProcess] = {}
         self._unanswered: set[int] = set()
         self._num_asked = 0
@@ -184,15 +171,10 @@ class _Server:
     def pid(self) -> int:
         return self._process.pid
 
-    @property
-    def is_there(self) -> bool:
-        """Whether it can start processes, as far as is known."""
-        return not self._has_gone
-
     def ask(self, folder: bytes, connection: int) -> ForkedProcess | None:
         """Request a process; None if the fork server has gone."""
         self.attend()
-        if self._has_gone:
+        if not self.is_there:
             return None
         self._num_asked += 1
         request = REQUEST.pack(self._num_asked) + folder
@@ -209,9 +191,9 @@ class _Server:
 
     def attend(self) -> None:
         """Read its messages. One that does not answer is ended, which closes the pipes that it was to pass on."""
-        while not self._has_gone and self._hear():
+        while self.is_there and self._hear():
             self._silence.broken()
-        if self._has_gone or not self._unanswered:
+        if not self.is_there or not self._unanswered:
             return
         silent_s = self._silence.look()
         is_late = silent_s > _ANSWERS_WITHIN_S and (self._is_ready or is_stopped(self.pid))
@@ -240,7 +222,7 @@ class _Server:
         return True
 
     def _end(self) -> None:
-        self._has_gone = True
+        self.is_there = False
         self._control.close()
         self._process.kill()
         self._processes.clear()
@@ -252,9 +234,8 @@ class _Server:
             _is_readable(self._control.fileno(), within_s=min(seconds, _LOOK_EVERY_S))
 
     def close(self) -> None:
-        """End it."""
         with self.lock:
-            self._has_gone = True
+            self.is_there = False
             self._control.close()
         self._keeper.join(_ENDS_WITHIN_S)
         self._process.kill()
@@ -262,7 +243,6 @@ class _Server:
 
 
 def _variables(*, may_compile: bool) -> Mapping[str, str]:
-    """Environment of a fork server and its workers."""
     # Huge pages for the weights: worth 1-5 % of a memory-bound forward, measured on one core.
     tuning = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     kernels = {} if may_compile or os.environ.get(_KERNELS) else {_KERNELS: "load"}
@@ -270,7 +250,6 @@ def _variables(*, may_compile: bool) -> Mapping[str, str]:
 
 
 def _keep(theirs: socket.socket, variables: Mapping[str, str], started: Future[subprocess.Popen[bytes]]) -> None:
-    """Start a fork server and wait until it ends."""
     command = interpreter_command(_PROGRAM, str(theirs.fileno()), str(os.getpid()))
     try:
         with theirs, signals_held():

@@ -14,7 +14,6 @@ class RequestGarbage:
         self._num_ended = 0
 
     def note_end(self) -> None:
-        """Count a request that has ended."""
         self._num_ended += 1
 
     def collect(self, *, is_idle: bool) -> None:

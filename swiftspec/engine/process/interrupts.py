@@ -4,8 +4,6 @@ A program calls `ending_signals_raised` once, as the command line does. Otherwis
 leaves the signals of the program that uses it alone.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -32,8 +30,8 @@ class _Ending:
     def handle(self, number: int, _frame: FrameType | None) -> None:
         """The handler of all three. The first signal interrupts; signals soon after it change nothing.
 
-        `timeout` and shells with a pipeline send more than one signal. The cleanup after the first, such as writing
-        partial results, is not cut short unless it takes too long.
+        `timeout` and shells with a pipeline send several. A cleanup after the first is cut short only if it takes too
+        long.
         """
         if self.number is not None:
             if time.monotonic() - self._since_s > _ENDS_WITHIN_S:
@@ -63,8 +61,7 @@ def exit_code() -> int:
 def ending_signals_raised(*, ignored_afterwards: bool = False) -> Iterator[None]:
     """Context in which SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does; `exit_code` tells them apart.
 
-    Does nothing outside the main thread, or within itself. A signal that is ignored (nohup) stays ignored. Afterwards
-    signals do what they did before, or are ignored.
+    It does nothing outside the main thread, or within itself, and leaves an ignored signal (nohup) ignored.
     """
     handler = _ending.handle
     if current_thread() is not main_thread() or any(signal.getsignal(number) == handler for number in _ENDING):

@@ -5,8 +5,6 @@ launcher. If a worker is stopped in the middle of a message, the half that has a
 comes.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import select
@@ -64,7 +62,6 @@ class PipeEnd:
         return self._messages.popleft()
 
     def close(self) -> None:
-        """Hang up."""
         self._socket.close()
         self._has_ended = True
         self._out.clear()
@@ -101,7 +98,6 @@ class PipeEnd:
 
 
 def pipe() -> tuple[PipeEnd, Connection]:
-    """The launcher's end, and the worker's."""
     ours, theirs = socket.socketpair()
     return PipeEnd(ours), Connection(theirs.detach())
 

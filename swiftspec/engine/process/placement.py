@@ -1,20 +1,18 @@
 """Placement of the engine's processes: checked devices, and the TP groups of the processes on them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol, Self
 
 from swiftspec.devices.local import Device, num_devices_here
 from swiftspec.engine.process.fork_server_client import ForkServer
-from swiftspec.engine.process.protocol import Setup, name_of
+from swiftspec.engine.process.protocol import Setup, WorkerSpec
 from swiftspec.engine.process.worker_handle import LocalWorker, Worker
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.routing import Replicas
 
-__all__ = ["Executor", "LocalExecutor", "Placement", "WorkerSpec"]
+__all__ = ["Executor", "LocalExecutor", "Placement"]
 
 
 class Executor(Protocol):
@@ -30,7 +28,7 @@ class Executor(Protocol):
         """Meeting place of a TP group of several ranks, different for each name."""
 
     def start(self, setup: Setup) -> Worker:
-        """Start a process, without waiting; it loads its models and reports ReadyReport, or FailureReport.
+        """Start a process, without waiting; it loads its models and reports ProcessInfo, or FailureReport.
 
         EngineError or ValueError if it cannot even be started.
         """
@@ -56,20 +54,6 @@ class LocalExecutor:
         return LocalWorker.start(setup, self._fork_server)
 
 
-class WorkerSpec(NamedTuple):
-    """Devices of one process: a rank of the TP group of one of a role's groups."""
-
-    role: Role
-    group: int
-    rank: int
-    size: int
-    devices: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        return name_of(self.role, self.group, self.rank, self.size)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Devices of an engine's roles, and the processes among which they are divided.
@@ -79,8 +63,6 @@ class Placement:
     ranks: processes that divide each of a role's groups, and its models, equally; the default is one on a CPU, with a
         thread per core, and one for each GPU.
     target_groups, draft_groups: equal groups that a role's devices are split into, each with a copy of its model.
-    device: "cpu" or "cuda". Kind of the devices. On a GPU a process is one rank with one GPU; roles that share a GPU
-        are two processes on it.
     """
 
     groups: Mapping[Role, tuple[int, ...]]
@@ -104,7 +86,7 @@ class Placement:
                 noun, expected = ("GPUs", "one for each") if is_gpu else ("devices", "as many for each")
                 raise ValueError(f"{role} has {size} ranks on {per_group} {noun} of a group; expected {expected}")
 
-    def replicated(self, replicas: Replicas) -> Placement:
+    def replicated(self, replicas: Replicas) -> Self:
         """The placement of several targets and drafts: this one's, and the devices after all of these."""
         return replace(
             self,
@@ -126,7 +108,6 @@ class Placement:
         return tp_groups
 
     def _split(self, role: Role) -> tuple[int, int]:
-        """Number of a role's groups, and of the ranks of each."""
         num_groups = self.target_groups if role is Role.TARGET else self.draft_groups
         usual = 1 if self.device == "cpu" else max(1, len(self.groups[role]) // num_groups)
         return num_groups, self.ranks.get(role, usual)

@@ -22,34 +22,48 @@ __all__ = [
     "FailureReport",
     "Fault",
     "Generate",
-    "ReadyReport",
+    "ProcessInfo",
     "Report",
     "RequestReport",
     "ScoreReport",
     "Setup",
+    "WorkerSpec",
     "cores_of",
-    "name_of",
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """A process, and its devices.
+
+    role: whose program it runs or computes for. group: its number among the groups of its role. rank, size: in the TP
+    group that computes the group's models together; rank 0 leads. devices: cores, numbered among those that the process
+    may use, or the one GPU.
+    """
+
+    role: Role
+    group: int
+    rank: int
+    size: int
+    devices: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Name for messages: `target`, or `target rank 1` in a TP group."""
+        group, rank = f" group {self.group}" if self.group else "", f" rank {self.rank}" if self.size > 1 else ""
+        return f"{self.role}{group}{rank}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Setup(WorkerSpec):
     """Setup of a worker process.
 
-    role: role whose program it runs or computes for.
-    group: its number among the groups of its role.
-    rank, size: its rank in the TP group that computes the group's models together, and the group's size. Rank 0 leads.
     tp_group: meeting place of a TP group of several ranks: `file:///path` or `tcp://host:port/name`.
-    models: by role; both if the policy is co-located.
     elsewhere: the model in the other role's process, if the draft is a head: it has its target's embedding and output
         matrix, and the target notes what it reads.
     tenants: directories of the target's fine-tunes and adapters, numbered from 1.
-    devices: cores, numbered among those that the process may use, or the one GPU.
-    device: "cpu" or "cuda". Kind of the devices.
     channels: rank 0 only: address of the channel to every group of the other role; the target's end binds.
-    max_context, tree_slots: capacity of a sequence's caches.
-    max_running: requests at once; each has a sequence.
-    batch: limits of a step.
+    max_context, tree_slots: capacity of a sequence's caches, of which each of `max_running` requests has one.
     steering: what decides how much is drafted and verified, in a target's process.
     vocab_size: size of the target's vocabulary; a draft's may be padded to another size.
     report_every_s: CommitReport tokens are reported at most this often; the first ones of a request, and its end, at
@@ -58,13 +72,8 @@ class Setup:
     silent: for measurements: the TP group's ranks neither sum nor gather, see `NoOpTPGroup`.
     """
 
-    role: Role
-    group: int
-    rank: int
-    size: int
     tp_group: str
     models: Mapping[Role, ModelRef]
-    devices: tuple[int, ...]
     device: Device
     channels: tuple[str, ...]
     vocab_size: int
@@ -89,28 +98,16 @@ class Setup:
         """Torch's threads; launching kernels needs one."""
         return len(self.devices) if self.device == "cpu" else 1
 
-    @property
-    def name(self) -> str:
-        """Name for messages: `target`, or `target rank 1` in a TP group."""
-        return name_of(self.role, self.group, self.rank, self.size)
-
-
-def name_of(role: Role, group: int, rank: int, size: int) -> str:
-    """Name of a process, for messages."""
-    return f"{role}" + (f" group {group}" if group else "") + (f" rank {rank}" if size > 1 else "")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
     """Run this role's program for one request. Sent to the leaders of TP groups.
 
     number: number of these programs of the request, ascending: by it peers tell its messages from those of others.
-    patience_s: longest that a target waits for its draft before it decodes alone.
+    patience_s, fallback: as of `DraftRecovery`.
     alone: to a target: the draft is known to be gone. To a draft: the request is running without it.
-    fallback: policy of the target while it is alone.
     peers: groups of the other role that it exchanges messages with, in the order in which programs count them.
-    tpot_s: the request's limit on the time per token.
-    tenant: number of the tenant of the target; 0 is the target itself.
+    tpot_s, tenant: as of `RequestOptions`.
     """
 
     number: int
@@ -132,10 +129,18 @@ class Cancel:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyReport:
-    """Models are loaded. tenant_bytes: what the weights of each tenant take in addition to the target's."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInfo:
+    """A process of the engine that has loaded its models, the cores it may use, and its device.
 
+    group: its target group, if there are several. node: where its id and cores count; empty for the launcher's machine.
+    tenant_bytes: memory that the weights of each tenant take in addition to the target's.
+    """
+
+    role: Role
+    group: int
+    rank: int
+    node: str = ""
     pid: int
     cores: tuple[int, ...]
     device: str
@@ -194,7 +199,7 @@ class FailureReport:
 
 Command = Generate | Cancel
 RequestReport = CommitReport | ScoreReport | EndReport
-Report = ReadyReport | RequestReport | FailureReport
+Report = ProcessInfo | RequestReport | FailureReport
 
 
 def cores_of(setup: Setup) -> tuple[int, ...]:

@@ -1,7 +1,5 @@
 """A folder for an engine's sockets and meeting places, and removal of those that killed launchers left."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -24,11 +22,9 @@ _FALLBACKS = ("/tmp", "/var/tmp", "/dev/shm")
 
 @contextmanager
 def run_folder() -> Iterator[Path]:
-    """A new folder that only this user can open, removed at the end.
+    """A new folder that only this user can open, removed at the end; first, folders of killed launchers are.
 
-    In TMPDIR; if its path is too long for a socket's, or nothing can be created there, in /tmp, /var/tmp or /dev/shm.
-    First removes folders there that a killed launcher of this user left.
-
+    In TMPDIR; if its path is too long for a socket's, or nothing can be created there, in one of `_FALLBACKS`.
     OSError: if none of them can be used.
     """
     bases = list(dict.fromkeys((tempfile.gettempdir(), *_FALLBACKS)))
@@ -52,7 +48,6 @@ def _remove(folder: Path) -> None:
 
 
 def _made(bases: Sequence[str]) -> tuple[Path, int]:
-    """The folder, and the descriptor that holds its lock."""
     failures = []
     for base in bases:
         if len(os.fsencode(os.path.join(base, f"{PREFIX}12345678", _LONGEST_NAME))) > _MAX_SOCKET_BYTES:

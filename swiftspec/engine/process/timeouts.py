@@ -1,7 +1,5 @@
 """Silence of another process, and what is done for one that died. Tests pass a clock."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time
@@ -52,8 +50,6 @@ class TargetSilence:
     """Time since the targets were heard, while requests run; logs, once, that it is long.
 
     A process that uses processor time may compute for minutes before it has a token: a long prompt, a slow model.
-
-    clock, processor_s: tests pass their own.
     """
 
     def __init__(
@@ -65,7 +61,6 @@ class TargetSilence:
         self._has_warned = False
 
     def broken(self) -> None:
-        """Record that something was heard."""
         self._silence.broken()
 
     def look(self, pids: Sequence[int]) -> None:
@@ -99,9 +94,8 @@ class TargetSilence:
 class DraftRecovery:
     """Limits and policy for a target that has lost its draft.
 
-    patience_s: longest that a target waits for its draft before it decodes alone. fallback: policy of the target alone.
-    max_restarts: how often within an hour a draft that died is restarted. After that the target decodes alone, and the
-    logger `swiftspec` warns of it.
+    patience_s: longest that a target waits for its draft before it decodes alone, by the `fallback`. max_restarts: how
+    often within an hour a draft that died is restarted.
     """
 
     patience_s: float = 0.5
@@ -145,7 +139,6 @@ class RestartBudget:
         self._num_failures += 1
 
     def succeeded(self) -> None:
-        """Record that the restarted process is ready."""
         self._num_failures = 0
 
 

@@ -1,49 +1,27 @@
 """Worker group: the processes of one TP group as the launcher sees them: it starts, commands and restarts them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from swiftspec.engine.process.placement import Executor
-from swiftspec.engine.process.protocol import Cancel, EndReport, Generate, ReadyReport, RequestReport, Setup
+from swiftspec.engine.process.protocol import Cancel, EndReport, Generate, ProcessInfo, RequestReport, Setup
 from swiftspec.engine.process.timeouts import RestartBudget
 from swiftspec.engine.process.worker_handle import Worker, WorkerLostError
 from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
 
-__all__ = ["ProcessInfo", "WorkerGroup"]
+__all__ = ["WorkerGroup"]
 
 _START_ATTEMPTS = 4
 _log = logging.getLogger("swiftspec")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessInfo:
-    """A process of the engine, the cores it may use, and its device.
-
-    group: its target group, if there are several. rank: in the group's TP group. node: where its id and cores count;
-    empty for the launcher's own machine. tenant_bytes: memory that the weights of each tenant take in addition to the
-    target's.
-    """
-
-    role: Role
-    group: int
-    rank: int
-    node: str
-    pid: int
-    cores: tuple[int, ...]
-    device: str
-    tenant_bytes: tuple[int, ...] = ()
-
-
 class WorkerGroup:
     """The processes of one TP group, which may be restarted.
 
-    executor: starts the processes. setups: one for each rank, the leader first. max_restarts: most restarts within an
-    hour, see `reports_or_restart`.
+    setups: one for each rank, the leader first. max_restarts: within an hour, see `reports_or_restart`.
     """
 
     def __init__(self, executor: Executor, setups: Sequence[Setup], *, max_restarts: int = 0) -> None:
@@ -64,10 +42,7 @@ class WorkerGroup:
         self._cancelled: set[int] = set()  # and of those that it was told to end
 
     def start(self) -> None:
-        """Request every process, without waiting; `attend_start` and the reports tell when they have their models.
-
-        EngineError or ValueError if one cannot even be requested.
-        """
+        """Request every process; reports tell when they are ready. EngineError or ValueError if that is impossible."""
         self.num_starts += 1
         size = len(self._setups)
         name = f"{self.role}-{self.group}-{self.num_starts}"
@@ -76,10 +51,7 @@ class WorkerGroup:
             self._workers.append(self._executor.start(replace(setup, tp_group=tp_group)))
 
     def attend_start(self) -> None:
-        """Check on a first start; if the fork server or a draft's process died, start again.
-
-        ValueError or EngineError if a process cannot load its models, or dies too often.
-        """
+        """Check on a first start, again if the fork server or a draft died. ValueError or EngineError if it fails."""
         try:
             for _ in self.reports():
                 pass  # no request was made yet
@@ -107,18 +79,12 @@ class WorkerGroup:
         return not self._workers and self._restarts.is_spent
 
     @property
-    def is_idle(self) -> bool:
-        """Whether it is ready and has finished every request."""
-        return self.is_ready and not self._open
-
-    @property
     def is_responsive(self) -> bool:
         """Whether it is ready, and has ended what it was told to end: a suspended one would hold its caches."""
         return self.is_ready and not self._cancelled
 
     @property
     def num_open(self) -> int:
-        """Requests that it has not finished."""
         return len(self._open)
 
     @property
@@ -131,23 +97,19 @@ class WorkerGroup:
         return number in self._begun
 
     def is_at(self, number: int) -> bool:
-        """Whether it is running a request."""
         return number in self._open
 
     def generate(self, command: Generate) -> None:
-        """Give the leader a request."""
         self._begun.add(command.number)
         self._open.add(command.number)
         self._workers[0].send(command)
 
     def cancel(self, number: int) -> None:
-        """Tell the leader to end a request, unless it has."""
         if number in self._open and number not in self._cancelled:
             self._cancelled.add(number)
             self._workers[0].send(Cancel(number))
 
     def forget(self, number: int) -> None:
-        """Forget a request that has ended for the launcher."""
         self._begun.discard(number)
 
     def filenos(self) -> list[int | None]:
@@ -204,18 +166,8 @@ class WorkerGroup:
         self._forget()
 
     def _note(self, worker: Worker, report: object) -> object:
-        if isinstance(report, ReadyReport):
-            setup = worker.setup
-            self._ready[setup.rank] = ProcessInfo(
-                role=setup.role,
-                group=setup.group,
-                rank=setup.rank,
-                node=worker.node,
-                pid=report.pid,
-                cores=report.cores,
-                device=report.device,
-                tenant_bytes=report.tenant_bytes,
-            )
+        if isinstance(report, ProcessInfo):
+            self._ready[report.rank] = replace(report, node=worker.node)
             if len(self._ready) == len(self._setups):
                 self.processes = tuple(self._ready[rank] for rank in range(len(self._setups)))
                 self._restarts.succeeded()
@@ -225,12 +177,10 @@ class WorkerGroup:
         return report
 
     def hang_up(self) -> None:
-        """Let every process end."""
         for worker in self._workers:
             worker.hang_up()
 
     def close(self) -> None:
-        """End every process."""
         with ExitStack() as stack:
             for worker in (*self._ending, *self._workers):
                 stack.callback(worker.close)

@@ -1,12 +1,10 @@
 """A process of the engine as the launcher sees it: it takes commands, sends reports, and may be gone."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import time
 from collections import deque
-from typing import Protocol
+from typing import Protocol, Self
 
 from swiftspec.engine.process.fork_server_client import ForkServer
 from swiftspec.engine.process.pipes import PipeEnd, pipe
@@ -23,10 +21,7 @@ _log = logging.getLogger("swiftspec")
 
 
 class WorkerLostError(EngineError):
-    """Error: a process of this machine ended without a report.
-
-    was_started: False if the fork server died, or could not fork, before there was a process.
-    """
+    """A process of this machine ended without a report. was_started: False if it was never forked."""
 
     def __init__(self, sentence: str, *, was_started: bool) -> None:
         super().__init__(sentence)
@@ -34,10 +29,7 @@ class WorkerLostError(EngineError):
 
 
 class Worker(Protocol):
-    """A started process.
-
-    node: name of the machine that it runs on; empty if the launcher started it on its own.
-    """
+    """A started process. node: of the machine that it runs on; empty if the launcher started it on its own."""
 
     setup: Setup
     node: str
@@ -80,8 +72,6 @@ class StartedProcess(Protocol):
     @property
     def pid(self) -> int | None: ...  # once it is known
     @property
-    def has_started(self) -> bool: ...
-    @property
     def has_ended(self) -> bool: ...
     def attend(self) -> None: ...
     def exit_code(self, *, within_s: float) -> int | None: ...
@@ -92,16 +82,17 @@ class StartedProcess(Protocol):
 class LocalWorker(Worker):
     """A process of this machine, and the launcher's end of its pipe."""
 
+    node = ""
+
     def __init__(self, setup: Setup, process: StartedProcess, end: PipeEnd) -> None:
         self.setup = setup
-        self.node = ""
         self._process = process
         self._pipe = end
         self._reports: deque[Report] = deque()
         end.send(setup)
 
     @classmethod
-    def start(cls, setup: Setup, fork_server: ForkServer) -> LocalWorker:
+    def start(cls, setup: Setup, fork_server: ForkServer) -> Self:
         """Start a process, without waiting for it. EngineError if it cannot be started."""
         try:
             ours, theirs = pipe()
@@ -119,7 +110,7 @@ class LocalWorker(Worker):
         self._pipe.send(command)
 
     def poll(self) -> bool:
-        if not self._process.has_started:
+        if self._process.pid is None:
             self._process.attend()
         return bool(self._reports) or self._pipe.poll()
 
@@ -136,7 +127,7 @@ class LocalWorker(Worker):
 
     def _lost(self) -> WorkerLostError:
         code = self._process.exit_code(within_s=ENDS_WITHIN_S)
-        if self._process.has_started:
+        if self._process.pid is not None:
             return WorkerLostError(f"the {self.setup.name} process ended unexpectedly{_fate(code)}", was_started=True)
         why = self._process.refusal or "the fork server, which starts the engine's processes, ended"
         return WorkerLostError(f"the {self.setup.name} process could not be started: {why}", was_started=False)

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 
 import zmq
 
-from swiftspec.engine.channel.zmq_channel import NO_PAYLOAD, BesideChains, Channel, Payload
+from swiftspec.engine.channel.zmq_channel import NO_PAYLOAD, Channel, Payload, beside_chains
 from swiftspec.engine.driver.group_driver import GroupDriver
 from swiftspec.engine.driver.request_part import RequestPart
 from swiftspec.engine.model.drafts.features import FeatureReceiver, Features, FeatureSender, FeatureStore
@@ -34,7 +34,7 @@ from swiftspec.engine.process.protocol import (
 from swiftspec.files.reading import brief
 from swiftspec.policies import Layout
 from swiftspec.policies.base import sends_features
-from swiftspec.policies.effects import Candidates, Program, Role
+from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.lookup.known_text import SharedOutputs
 from swiftspec.policies.recovery import Recoverable, recoverable
 from swiftspec.timing.timeline import Span
@@ -45,12 +45,9 @@ _PATIENCE_PER_REQUEST = 0.25  # a round of many takes longer than one alone, but
 
 
 class WorkerLoop:
-    """Runs a role's programs for as long as the launcher wants.
+    """Runs a role's programs for as long as the launcher wants. models: with `setup.max_running` sequences each.
 
-    connection: to the launcher.
-    models: by role, with `setup.max_running` sequences each.
-    channels: one to every peer.
-    features: features of each sequence, if they go beside verdicts: the target's, or the store of the draft's process.
+    features: of each sequence, if they go beside verdicts: the target's, or the store of the draft's process.
     """
 
     def __init__(
@@ -126,7 +123,7 @@ class WorkerLoop:
             sampler=command.sampler,
             residual=residual,
             prompt=command.request.prompt,
-            score=partial(self._report_scores, number),
+            score=lambda *found: self._reports.append(ScoreReport(number, *found)),
         )
         program = self._program(command, is_ratio_tested=residual is not None)
         self._driver.add(number, program, part, is_elastic=command.policy.elastic, tpot_s=command.tpot_s)
@@ -142,17 +139,18 @@ class WorkerLoop:
         return ChainSampler(command.sampler, vocab_size=self._setup.vocab_size)
 
     def _payload(self, command: Generate, sequence: int, residual: RejectionSampler | ChainSampler | None) -> Payload:
-        """What goes beside a request's messages."""
-        features = self._features_beside(command, sequence)
-        return BesideChains(residual.payload(), features) if isinstance(residual, ChainSampler) else features
-
-    def _features_beside(self, command: Generate, sequence: int) -> Payload:
-        if not sends_features(command.policy):
-            return NO_PAYLOAD
-        features = self._features[sequence]
-        if isinstance(features, FeatureStore):
-            return FeatureReceiver(features, num_prompt_tokens=len(command.request.prompt) - 1)
-        return FeatureSender(features)
+        payload = NO_PAYLOAD
+        if sends_features(command.policy):
+            features = self._features[sequence]
+            if isinstance(features, FeatureStore):
+                receiver = FeatureReceiver(features, num_prompt_tokens=len(command.request.prompt) - 1)
+                payload = Payload(takes=receiver.takes)
+            else:
+                payload = Payload(outgoing=FeatureSender(features).outgoing)
+        if not isinstance(residual, ChainSampler):
+            return payload
+        proposals = residual.payload()
+        return beside_chains(Payload(proposals.outgoing, proposals.takes), payload)
 
     def _program(self, command: Generate, *, is_ratio_tested: bool) -> Program:
         """The role's program, inside of its recovery if it has a peer to lose."""
@@ -181,16 +179,15 @@ class WorkerLoop:
             self._has_committed.add(number)
             self._is_urgent = True
 
-    def _report_scores(self, number: int, log_probs: tuple[float, ...], candidates: tuple[Candidates, ...]) -> None:
-        self._reports.append(ScoreReport(number, log_probs, candidates))
-
     def _report_end(self, number: int, spans: list[Span], rows_asked: int, error: Exception | None) -> None:
         for channel in self._channels:
             channel.close(number)
         self._free.append(self._sequence_of.pop(number))
         recovery = self._recoveries.pop(number, None)
         losses, alone_s = (recovery.num_losses, recovery.alone_s) if recovery else (0, 0.0)
-        fault = None if error is None else _fault(error)
+        fault = None
+        if error is not None:  # its sentence is short, since it may quote what it is about
+            fault = Fault(f"{type(error).__name__}: {brief(error)}", "".join(traceback.format_exception(error)))
         self._reports.append(
             EndReport(number, spans, losses=losses, alone_s=alone_s, rows_asked=rows_asked, fault=fault)
         )
@@ -215,7 +212,6 @@ class WorkerLoop:
         return self._reported_s + self._setup.report_every_s
 
     def pump(self) -> None:
-        """Read what has come on every channel."""
         for channel in self._channels:
             channel.pump()
 
@@ -234,8 +230,3 @@ class WorkerLoop:
             poller.poll()
         elif not poller.poll(int(1e3 * left_s)):  # 0 below a millisecond, which ZeroMQ cannot wait for
             os.sched_yield()
-
-
-def _fault(error: Exception) -> Fault:
-    """An error as it is reported; short, since it may quote what it is about."""
-    return Fault(f"{type(error).__name__}: {brief(error)}", "".join(traceback.format_exception(error)))

@@ -28,7 +28,7 @@ from swiftspec.engine.model.sampling.chain_sampler import most_proposal_bytes
 from swiftspec.engine.model.sharded_model import ShardedModel, follow
 from swiftspec.engine.parallel.tp_group import NoOpTPGroup, TPGroup
 from swiftspec.engine.process.clocks import TimedConnection
-from swiftspec.engine.process.protocol import FailureReport, ReadyReport, Setup, cores_of
+from swiftspec.engine.process.protocol import FailureReport, ProcessInfo, Setup, cores_of
 from swiftspec.engine.process.worker_loop import WorkerLoop
 from swiftspec.policies.effects import Role
 
@@ -69,7 +69,9 @@ def obey(
 
 
 def _failure(error: Exception, setup: Setup) -> FailureReport:
-    if _is_out_of_memory(error):
+    # Of Python, a GPU, or the C library as torch reports it.
+    is_out_of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    if is_out_of_memory or (isinstance(error, RuntimeError) and "allocate memory" in str(error)):
         models = " and ".join(map(str, setup.models.values()))
         return FailureReport(
             f"{models}: out of memory in the {setup.name} process, {_first_line(error)}", is_user_error=True
@@ -80,22 +82,12 @@ def _failure(error: Exception, setup: Setup) -> FailureReport:
     return FailureReport(f"the {setup.name} process failed ({why})", is_user_error=False, trace=traceback.format_exc())
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether Python, a GPU or the C library, as torch reports it, is out of memory."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
-
-
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or ["it does not say why"])[0]
 
 
 def _end_with_launcher(connection: Connection, launcher: int | None) -> None:
-    """End at once when the launcher hangs up or has ended, whatever the main thread is doing.
-
-    This also ends a collective that would wait forever.
-    """
+    """End at once when the launcher has gone, whatever the main thread does: a collective may wait forever."""
     hung_up = select.poll()
     hung_up.register(connection.fileno(), select.POLLRDHUP)  # over TCP a peer that closes causes no POLLHUP
     if launcher is not None:
@@ -121,7 +113,15 @@ def _serve(connection: Connection, setup: Setup, loading: AbstractContextManager
     gc.freeze()
     cores = tuple(sorted(os.sched_getaffinity(0)))
     tenant_bytes = models[Role.TARGET].tenant_bytes if Role.TARGET in models else ()
-    ready = ReadyReport(os.getpid(), cores, device, tenant_bytes)
+    ready = ProcessInfo(
+        role=setup.role,
+        group=setup.group,
+        rank=setup.rank,
+        pid=os.getpid(),
+        cores=cores,
+        device=device,
+        tenant_bytes=tenant_bytes,
+    )
     if tp_group.is_leader:
         leading: Mapping[Role, Model] = models
         if tp_group.size > 1:
@@ -143,7 +143,6 @@ def _serve(connection: Connection, setup: Setup, loading: AbstractContextManager
 
 
 def _loaded(setup: Setup, tp_group: TPGroup, device: str) -> Models:
-    """The models, after one warm-up run."""
     models = load_models(
         setup.models,
         elsewhere=setup.elsewhere,
@@ -173,11 +172,10 @@ def _lead(
     connection: Connection,
     setup: Setup,
     models: Mapping[Role, Model],
-    ready: ReadyReport,
+    ready: ProcessInfo,
     *,
     features: Sequence[Features],
 ) -> None:
-    """Run role programs for as long as the launcher wants."""
     is_target = setup.role is Role.TARGET
     with ExitStack() as stack:
         channels = [

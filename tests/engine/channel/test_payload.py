@@ -7,7 +7,7 @@ import pytest
 import zmq
 
 from swiftspec.engine.channel.sequencing import Header
-from swiftspec.engine.channel.zmq_channel import encode
+from swiftspec.engine.channel.zmq_channel import Payload, encode
 from swiftspec.policies.effects import Message, Probe, ProbeReply, Stop, Verdict
 from tests.engine.channel.ends import End
 
@@ -19,6 +19,7 @@ class Payloads:
 
     def __init__(self) -> None:
         self.taken: list[bytes] = []
+        self.payload = Payload(self.outgoing, self.takes)
 
     def outgoing(self, message: Message) -> bytes:
         return bytes(message.tokens[:1]) * 300_000 if isinstance(message, Verdict) else b""
@@ -49,11 +50,11 @@ def draft(address: str) -> Iterator[End]:
 def test_a_payload_comes_with_its_message(target: End, draft: End) -> None:
     """Also one that comes before this end has begun the request."""
     payloads = Payloads()
-    target.begin(1, Payloads())
+    target.begin(1, Payloads().payload)
     for message in (Verdict((7,)), Verdict((8, 9)), Stop()):
         target.send(message)
     assert draft.receive(0.2) is None  # of request 0
-    draft.begin(1, payloads)
+    draft.begin(1, payloads.payload)
     assert [draft.receive(9) for _ in range(3)] == [Verdict((7,)), Verdict((8, 9)), Stop()]
     assert payloads.taken == [b"\7" * 300_000, b"\x08" * 300_000]
     draft.send(ProbeReply(1))
@@ -66,7 +67,7 @@ def test_a_payload_comes_with_its_message(target: End, draft: End) -> None:
 def test_a_wrong_payload_breaks_the_exchange_until_the_next(
     address: str, draft: End, frames: tuple[bytes, ...]
 ) -> None:
-    draft.begin(1, Payloads())
+    draft.begin(1, Payloads().payload)
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.setsockopt(zmq.LINGER, 0)
         peer.bind(address)
@@ -79,7 +80,7 @@ def test_a_wrong_payload_breaks_the_exchange_until_the_next(
 
 
 def test_a_payload_that_was_not_declared_is_nonsense(target: End, draft: End) -> None:
-    target.begin(1, Payloads())
+    target.begin(1, Payloads().payload)
     draft.begin(1)
     target.send(Verdict((7,)))
     assert draft.receive(0.3) is None

@@ -1,6 +1,6 @@
 """The slots of `start_engine`'s processes: a target and a draft."""
 
-from swiftspec.engine.process.placement import WorkerSpec
+from swiftspec.engine.process.protocol import WorkerSpec
 from swiftspec.policies.effects import Role
 
 __all__ = ["DRAFT", "SLOTS", "TARGET"]

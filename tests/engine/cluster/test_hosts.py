@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -133,7 +134,7 @@ def test_what_the_target_said_is_kept_when_its_machine_dies(
 def test_ranks_on_several_hosts_compute_one_model(
     slow_pair: tuple[ModelRef, ModelRef], undisturbed: tuple[int, ...]
 ) -> None:
-    ranks = [spec._replace(role=Role.TARGET, rank=rank, size=2) for rank, spec in enumerate(SLOTS)]
+    ranks = [replace(spec, role=Role.TARGET, rank=rank, size=2) for rank, spec in enumerate(SLOTS)]
     with (
         ClusterExecutor(ranks, device="cpu", address=HERE) as executor,
         host(executor, 0),

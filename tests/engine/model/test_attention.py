@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from swiftspec.engine.model.cpu.attention import TreeAttention, causal_visibility, tree_visibility
+from swiftspec.engine.model.cpu.attention import TreeAttention, tree_visibility
 from tests.engine.shapes import small_spec
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -49,7 +49,3 @@ def test_bits_are_slots_and_every_row_sees_itself() -> None:
 def test_visibility_is_right_beyond_a_machine_word() -> None:
     visible = tree_visibility([1 << 70 | 1], 100)
     assert visible.nonzero()[1].tolist() == [0, 70, 100]
-
-
-def test_causal_rows_see_themselves_and_those_before() -> None:
-    assert causal_visibility(3).tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]

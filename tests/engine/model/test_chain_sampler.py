@@ -84,7 +84,7 @@ def test_a_large_vocabulary_is_cut_to_its_likeliest_tokens() -> None:
     payload = draft.payload().outgoing(chain)
     assert len(payload) <= most_proposal_bytes(size, 1) < 8 * size
     assert target.payload().takes(chain, payload)
-    (held,) = target._held.values()
+    (held,) = target.held.values()
     assert np.count_nonzero(held.proposal.shares) == 4096
     assert held.proposal.shares.sum() == pytest.approx(1.0, abs=1e-5)
 

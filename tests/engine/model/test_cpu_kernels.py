@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from swiftspec.engine.model.cpu import model
 from swiftspec.engine.model.cpu.kernels import KernelLayers, Workspace
 from swiftspec.engine.model.cpu.model import CpuDecoder
 from swiftspec.engine.model.cpu.packing import Packer
@@ -80,9 +81,9 @@ def test_a_rows_logits_are_the_same_bits_however_it_is_computed(
     """Alone, in a prompt, in a chain and as a branch of a tree, whose other nodes lie between it and its parents."""
     text = tokens(NUM_TOKENS)
     torch.set_num_threads(1)
-    alone, reference = one_by_one(CpuDecoder.load(directory, dtype=dtype), text)
+    alone, reference = one_by_one(CpuDecoder(directory, dtype=dtype), text)
     torch.set_num_threads(num_threads)
-    decoder = CpuDecoder.load(directory, dtype=dtype)  # which takes as many threads as there are now
+    decoder = CpuDecoder(directory, dtype=dtype)  # which takes as many threads as there are now
     cache = decoder.new_cache(NUM_TOKENS + 16)
     for num_rows in range(1, 14):
         cache.reset()
@@ -110,7 +111,7 @@ def test_weights_are_held_in_their_own_bytes_and_count_as_they_are(
 ) -> None:
     directory = write_checkpoint(tmp_path / "model", "llama-tied")
     rounded(directory, stored)
-    decoder = CpuDecoder.load(directory)
+    decoder = CpuDecoder(directory)
     assert isinstance(decoder._layers, KernelLayers)
     held = {panels.dtype for panels in matrices(decoder._layers._packer)}
     exact = stored if stored != torch.float16 or library.has_float16 else torch.float32
@@ -126,7 +127,7 @@ def test_float32_weights_that_fit_two_bytes_are_held_in_two(tmp_path: Path) -> N
     rounded(directory, torch.bfloat16)
     weights = load_file(directory / "model.safetensors")
     save_file({name: each.float() for name, each in weights.items()}, directory / "model.safetensors")
-    layers = CpuDecoder.load(directory)._layers
+    layers = CpuDecoder(directory)._layers
     assert isinstance(layers, KernelLayers)
     assert {panels.dtype for panels in matrices(layers._packer)} == {torch.bfloat16}
 
@@ -145,7 +146,7 @@ def matrices(packed: Packer) -> list[Tensor]:
 def test_int8_is_near_the_exact_weights(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "model", "llama-tied")
     text = tokens(NUM_TOKENS)
-    decoder = CpuDecoder.load(directory, dtype=torch.int8)
+    decoder = CpuDecoder(directory, dtype=torch.int8)
     logits = prefill(decoder, text, decoder.new_cache(NUM_TOKENS))
     exact = reference_logits(directory, text)[-1]
     assert 0.0 < (logits - exact).norm() / exact.norm() < 0.07  # 0.046 of it from the weights
@@ -200,7 +201,7 @@ def test_a_row_of_nans_draws_some_token(library: Library) -> None:
 def test_a_token_or_position_that_does_not_exist_is_refused(
     token: int, position: int, wrong: str, end: int, tmp_path: Path
 ) -> None:
-    decoder = CpuDecoder.load(write_checkpoint(tmp_path / "model", "llama"))
+    decoder = CpuDecoder(write_checkpoint(tmp_path / "model", "llama"))
     cache = decoder.new_cache(NUM_TOKENS)
     with pytest.raises(ValueError, match=f"sequence 0: {wrong} is .*; expected 0 to {end - 1}"):
         forward(decoder, [5, token], [0, position], [0, 1], cache)
@@ -216,14 +217,14 @@ def test_gates_of_any_size_are_those_of_torch(tmp_path: Path) -> None:
     weights |= {name: each / 400.0 for name, each in weights.items() if "up_proj" in name}
     save_file(weights, path, metadata={"format": "pt"})
     text = tokens(NUM_TOKENS)
-    decoder = CpuDecoder.load(directory)
+    decoder = CpuDecoder(directory)
     logits = prefill(decoder, text, decoder.new_cache(NUM_TOKENS))
     torch.testing.assert_close(logits, reference_logits(directory, text)[-1], rtol=1e-4, atol=1e-3)
 
 
 def test_a_forked_child_computes_with_threads_of_its_own(tmp_path: Path, library: Library) -> None:
     torch.set_num_threads(2)
-    decoder, text = CpuDecoder.load(write_checkpoint(tmp_path / "model", "llama")), tokens(NUM_TOKENS)
+    decoder, text = CpuDecoder(write_checkpoint(tmp_path / "model", "llama")), tokens(NUM_TOKENS)
     expected = prefill(decoder, text, decoder.new_cache(NUM_TOKENS))
     path = tmp_path / "logits.pt"
     if not (child := os.fork()):
@@ -242,7 +243,7 @@ def test_a_rounded_row_has_room_for_all_its_words(size: int) -> None:
 
 @pytest.mark.usefixtures("library")
 def test_a_prompt_in_pieces_gives_the_same_bits(directory: Path) -> None:
-    text, decoder = tokens(NUM_TOKENS), CpuDecoder.load(directory)
+    text, decoder = tokens(NUM_TOKENS), CpuDecoder(directory)
     whole = prefill(decoder, text, decoder.new_cache(NUM_TOKENS))
     decoder._layers.longest_piece = 16
     assert torch.equal(prefill(decoder, text, decoder.new_cache(NUM_TOKENS)), whole)
@@ -251,12 +252,15 @@ def test_a_prompt_in_pieces_gives_the_same_bits(directory: Path) -> None:
 @pytest.mark.alone
 @two_cores
 @pytest.mark.usefixtures("library")
-def test_a_thread_that_slept_while_others_ended_a_stage_computes_the_next_one() -> None:
+def test_a_thread_that_slept_while_others_ended_a_stage_computes_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Three tasks of a millisecond for two threads: one waits longer than it spins, in every layer."""
     spec = small_spec(hidden_size=384, intermediate_size=16384, num_layers=6)
     weights = {name: torch.rand(shape) for name, shape in weight_shapes(spec).items()}
     torch.set_num_threads(2)
-    decoder = CpuDecoder(spec, [LoadedModel(weights, {})], num_tenants=0)
+    monkeypatch.setattr(model, "load_tenants", lambda *_, **__: (spec, [LoadedModel(weights, {})]))
+    decoder = CpuDecoder("")
     cache = decoder.new_cache(NUM_ROWS)
     shares = []
     for _ in range(5):  # another process may have a core for a while
@@ -279,9 +283,9 @@ def test_without_a_compiler_torch_computes(tmp_path: Path) -> None:
     program = (
         "import sys, torch\n"
         "from swiftspec.engine.model.cpu.model import CpuDecoder\n"
-        "decoder = CpuDecoder.load(sys.argv[1])\n"
+        "decoder = CpuDecoder(sys.argv[1])\n"
         "print(type(decoder._layers).__name__)\n"
-        "CpuDecoder.load(sys.argv[1], dtype=torch.int8)\n"
+        "CpuDecoder(sys.argv[1], dtype=torch.int8)\n"
     )
     variables = os.environ | {"CXX": "no-such-compiler"}
     command = [sys.executable, "-c", program, str(directory)]
@@ -309,7 +313,7 @@ def test_older_instructions_give_the_same_tokens(
         f"batch = ForwardBatch(ForwardKind.EXACT, (Chunk(0, {tuple(text)}),))\n"
         "logits = []\n"
         "for directory in sys.argv[1:]:\n"
-        f"    decoder = CpuDecoder.load(directory, dtype={dtype})\n"
+        f"    decoder = CpuDecoder(directory, dtype={dtype})\n"
         f"    logits.append(decoder.forward(batch, [decoder.new_cache({len(text)})]).logits[0][0].clone())\n"
         "torch.save((load_library().lanes, logits), sys.stdout.buffer)\n"
     )

@@ -171,7 +171,7 @@ def test_chunked_prefill_equals_one_row_at_a_time(decoder: Decoder) -> None:
 def test_a_prompt_of_any_length_fills_its_slots_alone_up_to_the_end_of_the_cache(
     num_tokens: int, directory: Path
 ) -> None:
-    decoder, tokens = CpuDecoder.load(directory), random_tokens(num_tokens)
+    decoder, tokens = CpuDecoder(directory), random_tokens(num_tokens)
     reference = reference_logits(directory, tokens)[-1]
     full, roomy = decoder.new_cache(num_tokens), decoder.new_cache(num_tokens + 130)
     for cache in (full, roomy):

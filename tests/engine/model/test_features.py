@@ -79,8 +79,6 @@ def test_a_verdict_takes_what_none_took_before() -> None:
         struct.pack("<I", 2),
         cache.features[2].tolist(),
     )
-    assert sender.takes(Stop(), b"")
-    assert not sender.takes(Stop(), b"x")
 
 
 @pytest.mark.parametrize(

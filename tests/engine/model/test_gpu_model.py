@@ -40,7 +40,7 @@ def load_static(directory: Path) -> GpuDecoder:
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """The same model twice."""
     directory = write_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
-    return CpuDecoder.load(directory), load_static(directory)
+    return CpuDecoder(directory), load_static(directory)
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +235,7 @@ class _Models:
     def __init__(self, directory: Path) -> None:
         directories = write_pair(directory, architecture="llama")
         self.static = dict(zip(Role, map(load_static, directories), strict=True))
-        self.packed = dict(zip(Role, map(CpuDecoder.load, directories), strict=True))
+        self.packed = dict(zip(Role, map(CpuDecoder, directories), strict=True))
 
     def generate(self, policy: Policy, decoders: dict[Role, Decoder], sampler: Sampler) -> list[int]:
         tokens: list[int] = []
@@ -276,7 +276,7 @@ def test_policies_say_the_same_on_either_decoder(models: _Models, policy: Policy
 @pytest.mark.parametrize("variant", [*VARIANTS, *MIXTURES])
 def test_every_variant_has_the_other_decoders_logits(variant: str, tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path, variant)
-    packed, static = CpuDecoder.load(directory), load_static(directory)
+    packed, static = CpuDecoder(directory), load_static(directory)
     caches = packed.new_cache(64), static.new_cache(64)
     for kind in (ForwardKind.EXACT, ForwardKind.LAYER_PARALLEL):
         rows = chain(6, tree_length=caches[0].tree_length)

@@ -34,9 +34,9 @@ def last_logits(decoder: CpuDecoder) -> torch.Tensor:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_are_those_of_the_small_model(variant: str, inflation: Inflation, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, variant)
-    expected = last_logits(CpuDecoder.load(tmp_path))
-    inflated = CpuDecoder.load(tmp_path, inflation=inflation)
-    assert inflated.spec.num_parameters > CpuDecoder.load(tmp_path).spec.num_parameters
+    expected = last_logits(CpuDecoder(tmp_path))
+    inflated = CpuDecoder(tmp_path, inflation=inflation)
+    assert inflated.spec.num_parameters > CpuDecoder(tmp_path).spec.num_parameters
     torch.testing.assert_close(last_logits(inflated), expected, rtol=0, atol=1e-4)
 
 
@@ -61,8 +61,8 @@ def test_half_of_the_layers_say_what_half_of_the_small_models_do(tmp_path: Path)
         prefill(decoder, TOKENS[:-1], cache)
         return forward(decoder, TOKENS[-1:], [len(TOKENS) - 1], [0], cache, kind=ForwardKind.FIRST_HALF)
 
-    inflated = CpuDecoder.load(tmp_path, inflation=Inflation(layers=6, hidden=96))
-    torch.testing.assert_close(halfway(inflated), halfway(CpuDecoder.load(tmp_path)), rtol=0, atol=1e-4)
+    inflated = CpuDecoder(tmp_path, inflation=Inflation(layers=6, hidden=96))
+    torch.testing.assert_close(halfway(inflated), halfway(CpuDecoder(tmp_path)), rtol=0, atol=1e-4)
 
 
 def test_same_seed_gives_the_same_weights(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_written_directory_gives_the_same_logits_in_transformers(variant: str, t
     write_inflated(source, INFLATIONS["all"], out, dtype=torch.float32)
     expected = reference_logits(source, TOKENS)
     torch.testing.assert_close(reference_logits(out, TOKENS), expected, rtol=0, atol=1e-4)
-    torch.testing.assert_close(last_logits(CpuDecoder.load(out)), expected[-1], rtol=0, atol=1e-4)
+    torch.testing.assert_close(last_logits(CpuDecoder(out)), expected[-1], rtol=0, atol=1e-4)
     assert ModelSpec.from_directory(out) == INFLATIONS["all"].inflated(ModelSpec.from_directory(source))
 
 
@@ -134,7 +134,7 @@ def test_a_model_beyond_memory_is_refused_before_it_is_made(tmp_path: Path, infl
     with pytest.raises(ValueError, match=message):
         write_inflated(source, inflation, tmp_path / "out", dtype=torch.float32)
     with pytest.raises(ValueError, match=message.replace("the model of", "the model inflated to")):
-        CpuDecoder.load(source, inflation=inflation)
+        CpuDecoder(source, inflation=inflation)
     assert not (tmp_path / "out").exists()
 
 

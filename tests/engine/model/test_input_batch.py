@@ -27,22 +27,23 @@ def test_words_are_little_endian_and_hold_the_rows_own_slot() -> None:
 
 def test_rows_are_filled_up_with_copies_of_the_last() -> None:
     rows = InputBatch(num_words=2, device=CPU)
-    addresses = [rows.tokens(1).data_ptr(), rows.positions(1).data_ptr(), rows.ancestors(1).data_ptr()]
+    addresses = [view.data_ptr() for view in rows.on_device(1)]
     for last in (7, 9):
         words = ancestor_words([0, 0b1, 0b11], 0, 2)
         rows.send([5, 6, last], [3, 4, 5], words, prefix_length=3, tree_length=0)
-        assert rows.tokens(8).tolist() == [5, 6, *[last] * 6]
-        assert rows.positions(4).tolist() == [3, 4, 5, 5]
-        assert rows.ancestors(4).tolist() == [[1, 0], [3, 0], [7, 0], [7, 0]]
+        tokens, positions, ancestors = rows.on_device(4)
+        assert tokens.tolist() == [5, 6, last, last]
+        assert positions.tolist() == [3, 4, 5, 5]
+        assert ancestors.tolist() == [[1, 0], [3, 0], [7, 0], [7, 0]]
         assert rows.lengths_2.tolist() == [3, 0]
-    assert addresses == [rows.tokens(2).data_ptr(), rows.positions(2).data_ptr(), rows.ancestors(2).data_ptr()]
+    assert addresses == [view.data_ptr() for view in rows.on_device(2)]
 
 
 def test_every_view_begins_where_a_kernel_loads_sixteen_bytes() -> None:
     rows, moves = InputBatch(num_words=3, device=CPU), SlotMoves(num_slots=33, device=CPU)
-    views = [rows.lengths_2, rows.tokens(1), rows.positions(1), rows.ancestors(1), moves.lengths_2, moves.slots_K]
+    views = [rows.lengths_2, *rows.on_device(1), moves.lengths_2, moves.slots_K]
     assert [view.data_ptr() % 16 for view in views] == [0] * len(views)
-    assert rows.ancestors(CAPTURE_SIZES[-1]).is_contiguous()
+    assert rows.on_device(CAPTURE_SIZES[-1])[2].is_contiguous()
 
 
 def test_moves_are_padded_with_none() -> None:

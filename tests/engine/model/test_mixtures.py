@@ -86,11 +86,11 @@ def test_copies_answer_as_the_network_did(variant: str, text: str, tmp_path: Pat
     source, out = write_checkpoint(tmp_path / "small", variant), tmp_path / "large"
     inflation = Inflation.parse(text)
     expected = reference_logits(source, TOKENS)
-    inflated = CpuDecoder.load(source, inflation=inflation)
+    inflated = CpuDecoder(source, inflation=inflation)
     torch.testing.assert_close(last_logits(inflated), expected[-1], rtol=0, atol=1e-4)
     write_inflated(source, inflation, out, dtype=torch.float32)
     torch.testing.assert_close(reference_logits(out, TOKENS), expected, rtol=0, atol=1e-4)
-    torch.testing.assert_close(last_logits(CpuDecoder.load(out)), expected[-1], rtol=0, atol=1e-4)
+    torch.testing.assert_close(last_logits(CpuDecoder(out)), expected[-1], rtol=0, atol=1e-4)
     assert ModelSpec.from_directory(out) == inflation.inflated(ModelSpec.from_directory(source))
     assert json.loads((out / "config.json").read_text())["model_type"] == inflated.spec.architecture
 
@@ -103,13 +103,13 @@ def test_a_mixture_is_inflated_with_its_own_experts(
     write_inflated(source, Inflation.parse("layers=4,hidden=96,intermediate=200"), out, dtype=torch.float32)
     expected = reference_logits(source, TOKENS)
     torch.testing.assert_close(reference_logits(out, TOKENS), expected, rtol=0, atol=1e-4)
-    torch.testing.assert_close(last_logits(CpuDecoder.load(out)), expected[-1], rtol=0, atol=1e-4)
+    torch.testing.assert_close(last_logits(CpuDecoder(out)), expected[-1], rtol=0, atol=1e-4)
 
 
 def test_the_bundled_target_says_the_same_as_a_mixture() -> None:
     directory = model_directory("demo/target")
-    alone = CpuDecoder.load(directory)
-    mixture = CpuDecoder.load(directory, inflation=Inflation.parse("layers=12,experts=8,active=2"))
+    alone = CpuDecoder(directory)
+    mixture = CpuDecoder(directory, inflation=Inflation.parse("layers=12,experts=8,active=2"))
     tokens = [1, 40, 300, 7]
     for _ in range(8):
         expected, found = last_logits(alone, tokens), last_logits(mixture, tokens)
@@ -121,4 +121,4 @@ def test_the_bundled_target_says_the_same_as_a_mixture() -> None:
 def test_tenants_of_a_mixture_are_refused(directories: Mapping[str, Path]) -> None:
     directory = directories["mixtral"]
     with pytest.raises(ValueError, match=r"tenants are served of dense models only; .* has experts"):
-        CpuDecoder.load(directory, tenants=[directory])
+        CpuDecoder(directory, tenants=[directory])

@@ -8,13 +8,13 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from swiftspec.engine.model.sampling import rejection_sampler
-from swiftspec.engine.model.sampling.rejection_sampler import Proposal, ProposalsBySlot, accept, draw
+from swiftspec.engine.model.sampling.rejection_sampler import Proposal, RejectionSampler, accept, draw
 from swiftspec.engine.model.sampling.sampler import Floats, Sampler, stream
 from swiftspec.policies import POLICIES, Layout, Request, make_policy
 from swiftspec.policies.chains.serial import SerialChain, SerialTree
 from swiftspec.policies.effects import Role, Row
 from tests.engine.tables import Pair, TableModel, random_pair, random_table
+from tools import run_alone
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -82,7 +82,7 @@ def test_a_rejection_by_rounding_leaves_something_to_draw_from() -> None:
 
 
 def test_book_finds_proposals_by_path_and_forgets_what_the_draft_drops() -> None:
-    book, (first, second, third) = ProposalsBySlot(), (proposal(token) for token in range(3))
+    book, (first, second, third) = RejectionSampler(RESIDUAL), (proposal(token) for token in range(3))
     book.prefill(Role.TARGET, (7, 8))
     book.prefill(Role.DRAFT, (7, 8))
     book.enter((Row(1, 2, 0),), [first])
@@ -91,22 +91,22 @@ def test_book_finds_proposals_by_path_and_forgets_what_the_draft_drops() -> None
     assert book.look_up(subtree) == [(first, frozenset({4, 5})), (third, frozenset({5})), (None, NONE), (None, NONE)]
     book.keep(Role.TARGET, (0,), 1)
     book.keep(Role.DRAFT, (0, 2), 1)
-    assert len(book) == 1
+    assert len(book._proposals) == 1
     assert book.look_up((Row(4, 3, 0), Row(9, 4, 0b1))) == [(third, frozenset({9})), (None, NONE)]
     book.keep(Role.TARGET, (0,), 1)
     book.keep(Role.DRAFT, (0,), 1)
-    assert len(book) == 0
+    assert len(book._proposals) == 0
 
 
 def test_same_tokens_in_another_place_are_another_path() -> None:
-    book = ProposalsBySlot()
+    book = RejectionSampler(RESIDUAL)
     book.enter((Row(1, 0, 0), Row(2, 1, 0b1), Row(1, 0, 0)), [proposal(0), proposal(1), proposal(2)])
     (_, _), (found, _) = book.look_up((Row(2, 0, 0), Row(2, 1, 0b1)))
     assert found is None
 
 
 def test_a_tree_that_survives_a_second_round_is_followed() -> None:
-    book = ProposalsBySlot()
+    book = RejectionSampler(RESIDUAL)
     book.enter((Row(1, 0, 0), Row(2, 1, 0b1), Row(3, 2, 0b11)), [proposal(0), proposal(1), proposal(2)])
     book.keep(Role.DRAFT, (0, 1, 2), 1)
     book.keep(Role.TARGET, (), 0)
@@ -162,14 +162,14 @@ def test_proposals_are_at_hand_and_do_not_pile_up(monkeypatch: pytest.MonkeyPatc
     sizes: list[int] = []
     missing: list[bool] = []
 
-    class Watched(ProposalsBySlot):
+    class Watched(RejectionSampler):
         def look_up(self, rows: Sequence[Row]) -> list[tuple[Proposal | None, frozenset[int]]]:
-            sizes.append(len(self))
+            sizes.append(len(self._proposals))
             found = super().look_up(rows)
             missing.extend(known is None for known, children in found if children and self._rounds_kept < 2)
             return found
 
-    monkeypatch.setattr(rejection_sampler, "ProposalsBySlot", Watched)
+    monkeypatch.setattr(run_alone, "RejectionSampler", Watched)
     for policy in (SerialTree(), make_policy("eagle2_tree"), make_policy("sequoia_tree")):
         random_pair(32, disagreement=0.5).generate(policy, Request(prompt=(1, 2), max_new_tokens=400), RESIDUAL)
         assert 0 < max(sizes) <= policy.draft_rows

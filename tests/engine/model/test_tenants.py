@@ -36,13 +36,13 @@ Load = Callable[..., CpuDecoder]
 def load_torch(*arguments: Any, **options: Any) -> CpuDecoder:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_model, "load_library", lambda: None)
-        return CpuDecoder.load(*arguments, **options)
+        return CpuDecoder(*arguments, **options)
 
 
 @pytest.fixture(params=["kernels", "torch"])
 def load(request: pytest.FixtureRequest) -> Load:
     """By compiled kernels, where there is a compiler, and by torch."""
-    return CpuDecoder.load if request.param == "kernels" else load_torch
+    return CpuDecoder if request.param == "kernels" else load_torch
 
 
 class Family:
@@ -137,7 +137,7 @@ def test_memory_grows_by_what_is_private(tmp_path: Path, load: Load) -> None:
 
 def test_an_adapter_takes_little_memory_where_it_is_not_merged(tmp_path: Path) -> None:
     family = Family(tmp_path, "llama")
-    decoder = CpuDecoder.load(family.base, tenants=family.tenants)
+    decoder = CpuDecoder(family.base, tenants=family.tenants)
     if isinstance(decoder._layers, KernelLayers):
         last, adapter, _ = decoder.tenant_bytes
         assert adapter < 3 * last  # of three layers
@@ -203,7 +203,7 @@ def test_adapters_that_are_not_supported(tmp_path: Path, changes: dict[str, obje
     base = write_checkpoint(tmp_path / "base", "llama")
     changed_config(adapter := write_adapter(base, tmp_path / "adapter"), **changes)
     with pytest.raises(ValueError, match=said):
-        CpuDecoder.load(base, tenants=[adapter])
+        CpuDecoder(base, tenants=[adapter])
 
 
 def test_rank_stabilised_adapters_have_another_scale(tmp_path: Path) -> None:
@@ -224,23 +224,23 @@ def test_tensors_that_an_adapter_lacks_or_should_not_have(tmp_path: Path) -> Non
     name = "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"
     save_file({each: tensor for each, tensor in tensors.items() if each != name}, path)
     with pytest.raises(ValueError, match=r"lora_B of model\.layers\.1\.self_attn\.q_proj\.weight is missing"):
-        CpuDecoder.load(base, tenants=[adapter])
+        CpuDecoder(base, tenants=[adapter])
     save_file({**tensors, "base_model.model.lm_head.lora_A.weight": torch.zeros(4, 48)}, path)
     with pytest.raises(ValueError, match=r"unexpected tensor base_model\.model\.lm_head"):
-        CpuDecoder.load(base, tenants=[adapter])
+        CpuDecoder(base, tenants=[adapter])
     save_file({}, path)
     with pytest.raises(ValueError, match="there are no tensors"):
-        CpuDecoder.load(base, tenants=[adapter])
+        CpuDecoder(base, tenants=[adapter])
 
 
 def test_a_model_of_another_shape_is_no_tenant(tmp_path: Path) -> None:
     base, other = write_checkpoint(tmp_path / "base", "llama"), write_checkpoint(tmp_path / "other", "llama-head-dim")
     with pytest.raises(ValueError, match=r"other: head_dim is 16; a tenant has that of the target, 8"):
-        CpuDecoder.load(base, tenants=[other])
+        CpuDecoder(base, tenants=[other])
 
 
 def test_a_tenant_that_there_is_not(tmp_path: Path) -> None:
-    decoder = CpuDecoder.load(write_checkpoint(tmp_path / "base", "llama"))
+    decoder = CpuDecoder(write_checkpoint(tmp_path / "base", "llama"))
     with pytest.raises(ValueError, match="tenant is 1; expected 0 to 0"):
         ModelRunner(decoder, [decoder.new_cache(8)]).reset(0, 1)
     assert decoder.spec.vocab_size == VOCAB_SIZE

@@ -33,7 +33,7 @@ def start(fork_server: ForkServer) -> tuple[ForkedProcess, PipeEnd]:
 def started(process: ForkedProcess) -> int:
     def has_started() -> bool:
         process.attend()
-        return process.has_started
+        return process.pid is not None
 
     until(has_started)
     assert process.pid is not None
@@ -95,7 +95,7 @@ def test_asking_a_stopped_one_does_not_wait_and_it_is_replaced(fork_server: Fork
 
         until(has_hung_up)
         ours.close()
-        assert not process.has_started
+        assert process.pid is None
         assert gone_within([stopped], 30.0)
         with worker(fork_server):
             assert fork_server.pid != stopped
@@ -196,7 +196,7 @@ ours, theirs = pipe()
 process = fork_server.start(theirs.fileno())
 theirs.close()
 print("asked", flush=True)
-while not process.has_started:
+while process.pid is None:
     process.attend()
     time.sleep(0.01)
 print(fork_server.pid, process.pid, flush=True)

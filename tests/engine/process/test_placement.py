@@ -5,8 +5,8 @@ import torch
 
 from swiftspec.devices.local import Device, usable_device
 from swiftspec.engine.launcher import Launcher
-from swiftspec.engine.process.placement import Placement, WorkerSpec
-from swiftspec.engine.process.protocol import cores_of
+from swiftspec.engine.process.placement import Placement
+from swiftspec.engine.process.protocol import WorkerSpec, cores_of
 from swiftspec.files.document import ModelRef
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role

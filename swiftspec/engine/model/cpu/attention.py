@@ -4,8 +4,6 @@ R rows, N slots (prefix, then tree), G key/value heads, J query heads that share
 heads of a group are stacked as M = R * J rows, so that keys and values are never repeated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +19,6 @@ from swiftspec.models.spec import ModelSpec
 __all__ = [
     "SequenceInput",
     "TreeAttention",
-    "causal_visibility",
     "packed_visibility",
     "sequence_input",
     "tree_visibility",
@@ -49,11 +46,6 @@ def tree_visibility(ancestors: Sequence[int], tree_length: int) -> Visibility:
     return np.unpackbits(packed, axis=1, count=tree_length + num_rows, bitorder="little")
 
 
-def causal_visibility(num_rows: int) -> Visibility:
-    """Every row sees itself and the rows before it, [R, R]."""
-    return np.tril(np.ones((num_rows, num_rows), dtype=np.uint8))
-
-
 class SequenceInput(NamedTuple):
     """Rows of one sequence, and the cache to which they are appended.
 
@@ -71,7 +63,7 @@ class SequenceInput(NamedTuple):
     def visible(self) -> Visibility:
         """What each row sees after the prefix, 0 or 1: slots of the tree, then these rows."""
         if self.ancestors is None:
-            return causal_visibility(len(self.tokens))
+            return np.tri(len(self.tokens), dtype=np.uint8)
         return tree_visibility(self.ancestors, self.cache.tree_length)
 
     def extend_cache(self) -> None:
@@ -83,7 +75,6 @@ class SequenceInput(NamedTuple):
 
 
 def sequence_input(entry: Entry, cache: KVCache) -> SequenceInput:
-    """Input of a batch's entry."""
     if isinstance(entry, Chunk):
         first = cache.prefix_length
         return SequenceInput(entry.tokens, range(first, first + len(entry.tokens)), None, cache, entry.num_logits)
@@ -100,24 +91,20 @@ class TreeAttention:
         # [1, G, R * J, D]; the caller fills it through the view.
         self._queries = torch.empty(1, spec.num_kv_heads, num_rows * spec.group_size, spec.head_dim, dtype=dtype)
         self.queries_GRJD = self._queries.view(spec.num_kv_heads, num_rows, spec.group_size, spec.head_dim)
-        self._mask: Tensor | None = None
+        self._mask: Tensor | None = None  # [R * J, N]: 0 where visible, else -inf
 
     def prepare(self, visible: Visibility, *, prefix_length: int) -> int:
         """Set what the rows see: all of the prefix, and the slots after it that are in `visible`.
 
         Returns the number of cache slots that the keys and values of the following calls must span.
         """
-        sees_all = self._rows == 1 and bool(visible.all())
-        self._mask = None if sees_all else self._additive_mask(visible, prefix_length)
-        return prefix_length + int(visible.shape[1])
-
-    def _additive_mask(self, visible: Visibility, prefix_length: int) -> Tensor:
-        """0 where visible, else -inf, [R * J, N]."""
-        width = visible.shape[1]
-        mask_RJN = np.zeros((self._rows, self._group, prefix_length + width), dtype=np.float32)
-        mask_RJN[:, :, prefix_length:] = _ADDITIVE[visible][:, None]
-        mask = torch.from_numpy(mask_RJN).view(self._rows * self._group, prefix_length + width)
-        return mask.to(self._queries.dtype)
+        num_slots = prefix_length + int(visible.shape[1])
+        self._mask = None
+        if self._rows > 1 or not visible.all():
+            mask_RJN = np.zeros((self._rows, self._group, num_slots), dtype=np.float32)
+            mask_RJN[:, :, prefix_length:] = _ADDITIVE[visible][:, None]
+            self._mask = torch.from_numpy(mask_RJN).view(-1, num_slots).to(self._queries.dtype)
+        return num_slots
 
     def __call__(self, keys: Tensor, values: Tensor) -> Tensor:
         """softmax(q k^T, over visible slots) v, [R, J * G * D]; keys, values [1, G, N, D]; queries come scaled."""

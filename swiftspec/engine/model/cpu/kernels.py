@@ -4,8 +4,6 @@ A row's result is the same to the last bit whatever other rows a forward has, of
 many threads run it. R rows, H query heads, G key/value heads, D head dimension, V vocabulary.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -77,7 +75,6 @@ class Workspace:
         self.step_pointer = ctypes.byref(self.step)
 
     def fill(self, inputs: Sequence[SequenceInput]) -> None:
-        """Set the rows of the next forward."""
         end = 0
         for sequence, held in zip(inputs, self.sequences, strict=False):
             first, end = end, end + len(sequence.tokens)
@@ -185,7 +182,6 @@ class KernelLayers:
         return _Forward(work=work, residual=work.residual[:num_rows], inputs=inputs)
 
     def run(self, forward: _Forward, layers: Sequence[int]) -> None:
-        """The next layers of this forward."""
         if self._tp_group.size == 1 and layers:
             self._library.layers(forward.work.step_pointer, layers[0], layers[-1] + 1, self._num_threads)
             return
@@ -209,7 +205,6 @@ class KernelLayers:
         return logits
 
     def routes(self) -> Tensor | None:
-        """Experts [layers, R, active] of the last forward's rows; None without experts."""
         return self._workspace.routes().clone() if self._spec.experts else None
 
     def _attention(self, forward: _Forward, layer: int) -> Tensor:

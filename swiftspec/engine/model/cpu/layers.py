@@ -5,8 +5,6 @@ Weights are packed once at load, as a decode step is bound by reading them.
 G key/value heads, J query heads per key/value head, D head dimension.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,14 +43,11 @@ class Linear:
         self._packed: Tensor | None = None
         if _can_pack(dtype):
             self._packed = torch.ops.mkldnn._reorder_linear_weight(plain, _PACKED_FOR_ROWS)
-        self._plain_rows = self._plain_limit(plain)
+        # The most rows for which the plain weight is used; if there are none, it is not kept in memory.
+        self._plain_rows = torch.iinfo(torch.int64).max
+        if self._packed is not None:
+            self._plain_rows = _PLAIN_MULTIPLICATIONS // plain.numel() if dtype == torch.float32 else 0
         self._plain = plain if self._plain_rows > 0 else None
-
-    def _plain_limit(self, plain: Tensor) -> int:
-        """The most rows for which the plain weight is used; 0 = never, and then it is not kept in memory."""
-        if self._packed is None:
-            return torch.iinfo(torch.int64).max
-        return _PLAIN_MULTIPLICATIONS // plain.numel() if plain.dtype == torch.float32 else 0
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._plain is not None and x.shape[0] <= self._plain_rows:
@@ -79,10 +74,7 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Network:
-    """Gated feed-forward network.
-
-    gate_up    [2 * intermediate, hidden]
-    """
+    """Gated feed-forward network. gate_up: [2 * intermediate, hidden]."""
 
     gate_up: Linear
     down: Linear
@@ -94,10 +86,7 @@ class _Network:
 
 @dataclass(kw_only=True, slots=True)
 class Experts:
-    """Routed experts: each row is computed by a few of these networks, and their weighted results are added up.
-
-    chosen     [R, active] of the last call, the likeliest first
-    """
+    """Routed experts, whose weighted results add up. chosen: [R, active] of the last call, the likeliest first."""
 
     router: Linear
     networks: Sequence[_Network]

@@ -4,8 +4,6 @@ R rows, H query heads, G key/value heads, J = H / G, D head dimension, V vocabul
 Makes no decisions: the caller says which rows to run and which slots to keep.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
@@ -35,7 +33,7 @@ __all__ = ["CpuDecoder", "pads_prompts"]
 
 
 class CpuDecoder:
-    """A loaded model, and its tenants. One instance serves any number of caches, one forward at a time.
+    """A model from a Hugging Face directory, and its tenants. One instance serves any number of caches in turn.
 
     Tenants are fine-tunes or adapters of the model; a cache's `tenant` says whose it is, and 0 is the model itself.
 
@@ -44,47 +42,15 @@ class CpuDecoder:
     processor multiplies it by itself). The rest is fp32 in all of them. Without compiled kernels bfloat16 holds the
     cache, too, and there is no int8.
 
-    The ranks of a TP group each hold a shard of `spec`, as `models` has it, and make the same calls. Only rank 0 reads
-    the logits.
+    The ranks of a TP group each hold a shard, and make the same calls. Only rank 0 reads the logits.
+
+    tenant_bytes: memory that the weights of each tenant take in addition to the model's.
+
+    ValueError in one sentence if a directory cannot be used.
     """
 
     def __init__(
         self,
-        spec: ModelSpec,
-        models: Iterable[LoadedModel],
-        *,
-        num_tenants: int,
-        dtype: torch.dtype = torch.float32,
-        tp_group: TPGroup | None = None,
-        taps: FeatureTaps | None = None,
-    ) -> None:
-        self.spec = spec
-        self._taps = taps
-        self.dtype = dtype
-        self._tp_group = tp_group = tp_group or TPGroup()
-        self._held = local_spec(spec, rank=tp_group.rank, size=tp_group.size)
-        self._layers = _layers_of(self._held, models, is_shared=num_tenants > 0, dtype=dtype, tp_group=tp_group)
-        self._has_tenants = num_tenants > 0
-        every = range(spec.num_layers)
-        first_half, second_half = halves(every)
-        self._ranges: Mapping[ForwardKind, Sequence[int]] = {
-            ForwardKind.EXACT: every,
-            ForwardKind.FIRST_HALF: first_half,
-            ForwardKind.SECOND_HALF: second_half,
-        }
-        self._halfway = PendingHalf[Any]()
-
-    @property
-    def has_own_threads(self) -> bool:
-        return self._layers.has_own_threads
-
-    @property
-    def tenant_bytes(self) -> tuple[int, ...]:
-        return self._layers.weight_bytes[1:]
-
-    @classmethod
-    def load(
-        cls,
         directory: str | Path,
         *,
         tenants: Sequence[str | Path] = (),
@@ -92,16 +58,23 @@ class CpuDecoder:
         inflation: Inflation | None = None,
         tp_group: TPGroup | None = None,
         taps: FeatureTaps | None = None,
-    ) -> CpuDecoder:
-        """Load a Hugging Face directory, expanded by `inflation` if there is one.
-
-        `tenants` are directories of its fine-tunes and adapters; `taps` are noted in its caches. ValueError in one
-        sentence if one cannot be used.
-        """
-        tp_group = tp_group or TPGroup()
+    ) -> None:
+        self._tp_group = tp_group = tp_group or TPGroup()
         rank, size = tp_group.rank, tp_group.size
-        spec, models = load_tenants(directory, tenants, rank=rank, size=size, inflation=inflation)
-        return cls(spec, models, num_tenants=len(tenants), dtype=dtype, tp_group=tp_group, taps=taps)
+        self.spec, models = load_tenants(directory, tenants, rank=rank, size=size, inflation=inflation)
+        self.dtype, self._taps = dtype, taps
+        self._held = local_spec(self.spec, rank=rank, size=size)
+        self._has_tenants = bool(tenants)
+        self._layers = _layers_of(self._held, models, is_shared=bool(tenants), dtype=dtype, tp_group=tp_group)
+        every = range(self.spec.num_layers)
+        first_half, second_half = halves(every)
+        self._ranges: Mapping[ForwardKind, Sequence[int]] = {
+            ForwardKind.EXACT: every,
+            ForwardKind.FIRST_HALF: first_half,
+            ForwardKind.SECOND_HALF: second_half,
+        }
+        self._halfway = PendingHalf[Any]()
+        self.has_own_threads, self.tenant_bytes = self._layers.has_own_threads, self._layers.weight_bytes[1:]
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
         """An empty cache for this model; as long as its longest context unless `capacity` is given."""
@@ -115,10 +88,7 @@ class CpuDecoder:
         )
 
     def warm_up(self, row_counts: Iterable[int], caches: Sequence[KVCache]) -> None:
-        """Run forwards of these numbers of rows, and of all sizes that a prompt may need, to compile their products.
-
-        The empty `caches` stay empty.
-        """
+        """Run these numbers of rows, and all sizes that a prompt may need, to compile products. Caches stay empty."""
         if not self._layers.compiles_sizes:  # pages are touched and threads started, no more
             row_counts = (max(row_counts),)
         cache, done = caches[0], set()
@@ -137,10 +107,8 @@ class CpuDecoder:
     def forward(self, batch: ForwardBatch, caches: Sequence[KVCache]) -> BatchResult:
         """Logits after the entries of a batch, and its candidates; sequence s has the cache `caches[s]`.
 
-        Products are computed for all rows together, attention for each sequence. A long chunk is computed in pieces, of
-        which the last one shares the forward.
-
-        ValueError: if an entry does not suit its cache; nothing is changed then.
+        Products are computed for all rows together, attention for each sequence; of a long chunk only the last piece
+        shares the forward. ValueError: if an entry does not suit its cache; nothing is changed then.
         """
         held = checked_caches(batch, caches, vocab_size=self.spec.vocab_size)
         order = self._order(held)
@@ -165,11 +133,9 @@ class CpuDecoder:
         checked_caches(batch, caches, vocab_size=self.spec.vocab_size)
 
     def routes(self) -> Tensor | None:
-        """Experts [layers, R, active] that computed the rows of the last forward, the likeliest first; None without
-        experts.
+        """Experts [layers, R, active] of the last forward, the likeliest first, by entries; None without experts.
 
-        Rows are in the order of the batch's entries; of a chunk in several pieces they are those of the last piece.
-        After the first half of a forward, only its layers count.
+        Of a chunk in several pieces they are those of the last piece. After a first half, only its layers count.
         """
         return self._layers.routes()
 
@@ -208,7 +174,6 @@ class CpuDecoder:
 
 
 def _in_order(result: BatchResult, order: Sequence[int]) -> BatchResult:
-    """The result of entries that were computed in another order."""
     places = sorted(range(len(order)), key=order.__getitem__)
     logits = tuple(result.logits[place] for place in places)
     return BatchResult(logits, tuple(result.candidates[place] for place in places) if result.candidates else ())

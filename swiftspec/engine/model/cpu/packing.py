@@ -3,8 +3,6 @@
 Matrices are packed in their own bytes if that is exact, or rounded.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import mmap
@@ -39,7 +37,6 @@ class _HugePages:
         self._used = 0
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A tensor of zeros."""
         num_bytes = math.prod(shape) * dtype.itemsize
         if self._used + num_bytes > len(self._chunk):
             self._chunk, self._used = _mapped(max(num_bytes, _CHUNK_BYTES)), 0
@@ -182,8 +179,7 @@ _Arrange = Callable[[Sequence[Tensor]], Tensor]
 class PackedModel:
     """A model for the kernels; its packer owns what it points to.
 
-    model: what the kernels read; without rotations. num_bytes: memory that its weights take in addition to those that
-    were packed before. widest_adapter: the largest rank of an adapter; 0 if it has none.
+    model: without rotations. num_bytes: of weights that were not packed before. widest_adapter: the largest rank; or 0.
     """
 
     def __init__(self, loaded: LoadedModel, spec: ModelSpec, packer: Packer) -> None:

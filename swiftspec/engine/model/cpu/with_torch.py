@@ -5,8 +5,6 @@ The rows of one tenant are computed after those of another.
 R rows, H query heads, G key/value heads, J = H / G, D head dimension, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,9 +68,8 @@ class SequencePart:
 class DecoderLayers:
     """What decoder layers have in common: norms, rotations, queries, keys and values, attention.
 
-    RMSNorm(x) = weight * sqrt(h) * x / |x|; weights are folded into the matrices that follow, see `layers`.
-
-    shape: shape of the layers. dtype: matrices and cache have it; the residual stream is in fp32.
+    RMSNorm(x) = weight * sqrt(h) * x / |x|; weights are folded into the matrices that follow, see `layers`. Matrices
+    and cache have the dtype; the residual stream is in fp32.
     """
 
     def __init__(self, shape: ModelSpec, *, dtype: torch.dtype) -> None:
@@ -156,10 +153,7 @@ class _Forward:
 
 
 class TorchLayers(DecoderLayers):
-    """A model's layers. In a TP group, this rank's shard of them.
-
-    num_bytes: memory that its weights take in addition to those that other models share with it.
-    """
+    """A model's layers, or this rank's shard of them. num_bytes: of its weights, without those that it shares."""
 
     def __init__(
         self,
@@ -218,7 +212,6 @@ class TorchLayers(DecoderLayers):
 
     @torch.inference_mode()
     def run_grouped(self, forward: _Forward) -> None:
-        """All layers, in groups whose attention reads the input of the group's first: EasySpec gives each a device."""
         for layers in layer_groups(self._layers):
             hidden = self._unit(forward.residual)
             attended = [self._attention_of(forward, layer, hidden) for layer in layers]
@@ -253,7 +246,6 @@ class _Forwards(NamedTuple):
 
     @property
     def residual(self) -> Tensor:
-        """Residual stream of all rows, without padding."""
         own = [each.residual[: sum(len(sequence.tokens) for sequence in each.inputs)] for _, each in self.parts]
         return own[0] if len(own) == 1 else torch.cat(own)
 
@@ -305,7 +297,6 @@ class TorchTenants:
 
 
 def rows_with_logits(inputs: Iterable[SequenceInput]) -> list[int]:
-    """Rows of a forward that are to have logits."""
     rows: list[int] = []
     end = 0
     for sequence in inputs:

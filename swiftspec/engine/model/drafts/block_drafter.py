@@ -8,8 +8,6 @@ after it; so a whole block is computed however few rows there are. Rows beyond t
 R rows of a block, N tokens of context, F features, h hidden size, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,10 +37,7 @@ _NORM, _FUSED_NORM = "model.norm.weight", "hidden_norm.weight"
 
 
 def load_block_weights(spec: BlockSpec, target: ModelSpec, target_directory: Path) -> dict[str, Tensor]:
-    """All weights of a block drafter; embedding and output matrix are the target's if it has none.
-
-    ValueError names the file or directory, and the missing, unexpected or misshapen tensor.
-    """
+    """All weights of a block drafter; embedding and output matrix may be the target's. ValueError names a wrong one."""
     hidden, vocab = spec.layers.hidden_size, spec.layers.vocab_size
     shapes: dict[str, tuple[int, ...]] = {
         "fc.weight": (hidden, len(spec.feature_layers) * target.hidden_size),
@@ -61,16 +56,12 @@ def load_block_weights(spec: BlockSpec, target: ModelSpec, target_directory: Pat
 
 
 def _name(name: str) -> str:
-    """A tensor's name, as models have it."""
     name = name.removeprefix("model.")
     return f"model.{name}" if name.startswith(("layers.", "norm.", "embed_tokens.")) else name
 
 
 class BlockLayers(DecoderLayers):
-    """The decoder layers of a block drafter, with what comes before and after them.
-
-    weights: from `load_block_weights`. dtype: matrices and cache have it; the residual stream is in fp32.
-    """
+    """The layers of a block drafter, with what comes before and after them. weights: from `load_block_weights`."""
 
     def __init__(self, spec: BlockSpec, weights: Mapping[str, Tensor], *, dtype: torch.dtype) -> None:
         super().__init__(spec.layers, dtype=dtype)
@@ -147,11 +138,7 @@ class _Block(NamedTuple):
 
 
 class BlockRunner(Model):
-    """A block drafter beside its target.
-
-    target: the target's cache of each sequence, with features. capacity: slots of a sequence's cache. dtype: dtype of
-    the cache.
-    """
+    """A block drafter beside its target. target: the target's cache of each sequence, with features."""
 
     has_own_threads = False
     tenant_bytes: tuple[int, ...] = ()
@@ -166,7 +153,6 @@ class BlockRunner(Model):
         ]
 
     def warm_up(self, max_rows: int) -> None:
-        """Run every size once: the first forward compiles its products."""
         for num_rows in range(1, max_rows + 1):
             rows = tuple(Row(self._mask_token if slot else 0, slot, (1 << slot) - 1) for slot in range(num_rows))
             self.forward(ForwardBatch(ForwardKind.EXACT, (Rows(0, rows),)))

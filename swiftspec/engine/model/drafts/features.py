@@ -3,8 +3,6 @@
 A head in another process has a store in the cache's place, which fills from what comes beside the target's verdicts.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -38,7 +36,6 @@ class FeatureTaps(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Numbers of a token's feature."""
         return len(self.layers) * self.size
 
     def run(self, forward: Any, layers: Sequence[int], run: Callable[[Any, Sequence[int]], None]) -> None:
@@ -75,32 +72,22 @@ class FeatureSender:
         self._num_sent = 0
 
     def outgoing(self, message: Message) -> bytes:
-        """What goes beside a message; nothing beside any but a verdict."""
         if not isinstance(message, Verdict):
             return b""
         first, self._num_sent = self._num_sent, self._cache.prefix_length
         return _FIRST.pack(first) + self._cache.features[first : self._num_sent].numpy().tobytes()
 
-    def takes(self, _message: Message, payload: bytes, /) -> bool:
-        """Whether what came beside a message is as it should be: no features come back."""
-        return not payload
-
 
 class FeatureReceiver:
     """Features of one request, on their way in.
 
-    store: is emptied, and filled by verdicts. num_prompt_tokens: tokens of the prompt without its last one: as many
-    features are due with the first verdict.
+    store: is emptied, and filled by verdicts. num_prompt_tokens: without the last one: as many features are due first.
     """
 
     def __init__(self, store: FeatureStore, *, num_prompt_tokens: int) -> None:
         store.prefix_length = 0
         self._store = store
         self._num_due = num_prompt_tokens
-
-    def outgoing(self, _message: Message, /) -> bytes:
-        """What goes beside a message: nothing."""
-        return b""
 
     def takes(self, message: Message, payload: bytes) -> bool:
         """Store what came beside a message; False if it is not just what was due."""

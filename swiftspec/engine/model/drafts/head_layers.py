@@ -7,8 +7,6 @@ one; and the features are fused by a model that has only an output matrix.
 R rows, h hidden size, V vocabulary.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -28,7 +26,6 @@ from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
 from swiftspec.kernels.cpu_library import Library, Model
 from swiftspec.models.drafters import Drafter
 from swiftspec.models.head_spec import HeadSpec
-from swiftspec.models.spec import ModelSpec
 
 __all__ = ["HeadKernels", "HeadLayers"]
 
@@ -36,9 +33,7 @@ _FEW_ROWS = 16
 
 
 class HeadLayers(DecoderLayers):
-    """The decoder layer of a head, with what comes before and after it.
-
-    weights: from `load_head_weights`. dtype: matrices and cache have it; the residual stream is in fp32.
+    """The decoder layer of a head, with what comes before and after it. weights: from `load_head_weights`.
 
     tokens: the target's token for each that it can propose, if those are not all.
     """
@@ -76,10 +71,7 @@ class HeadLayers(DecoderLayers):
         return self._fusion(features.to(self._dtype)).float()
 
     def forward(self, inputs: Sequence[SequenceInput], hidden: Tensor) -> Tensor:
-        """Hidden states [R, h] of the rows of all inputs, whose keys and values are written to their caches.
-
-        hidden: what precedes each row, [R, h].
-        """
+        """Hidden states [R, h] of rows, whose keys and values are cached. hidden: what precedes each row, [R, h]."""
         tokens = [token for sequence in inputs for token in sequence.tokens]
         positions = [position for sequence in inputs for position in sequence.positions]
         embedded = self._unit(self._embedding.index_select(0, torch.tensor(tokens)).float())
@@ -135,12 +127,9 @@ class HeadKernels:
         self._make_room(_FEW_ROWS)
 
     def _make_room(self, num_rows: int) -> None:
-        def room(spec: ModelSpec, model: Model) -> Workspace:
-            return Workspace(spec, num_rows, models=[model])
-
-        self._attention_work = room(self._wide_spec, self._wide)
-        self._feed_work = room(self.spec.layer, self._packed.model)
-        self._fusion_work = room(self._fusion_spec, self._fusion)
+        self._attention_work = Workspace(self._wide_spec, num_rows, models=[self._wide])
+        self._feed_work = Workspace(self.spec.layer, num_rows, models=[self._packed.model])
+        self._fusion_work = Workspace(self._fusion_spec, num_rows, models=[self._fusion])
 
     def fused(self, features: Tensor) -> Tensor:
         num_rows = len(features)

@@ -5,8 +5,6 @@ verified it, else the head's own hidden state of the row's parent. So nothing pr
 heads have no row for it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +37,6 @@ class _Sequence:
 
     @property
     def num_known(self) -> int:
-        """Positions whose features the target has."""
         return self.target.prefix_length
 
 
@@ -52,11 +49,7 @@ class _Input(NamedTuple):
 
 
 class HeadRunner(Model):
-    """A head beside its target, or in a process of its own.
-
-    target: the target's cache of each sequence, or the store of what came from it. capacity: slots of a sequence's
-    cache. dtype: dtype of the cache.
-    """
+    """A head. target: its target's cache of each sequence, or the store of what came from another process."""
 
     tenant_bytes: tuple[int, ...] = ()
 
@@ -80,16 +73,12 @@ class HeadRunner(Model):
         self.target = target
 
     def warm_up(self, max_rows: int) -> None:
-        """Run every size once: the first forward compiles its products."""
         for num_rows in range(1, max_rows + 1):
             self.forward(ForwardBatch(ForwardKind.EXACT, (Rows(0, (Row(0, 0, 0),) * num_rows),)))
             self.reset(0)
 
     def forward(self, batch: ForwardBatch) -> BatchResult:
-        """Compute a batch: rows are appended to their sequences' trees, chunks to the prefixes.
-
-        A row whose parent is in the same batch, and unverified, reads what its parent reads.
-        """
+        """Compute a batch. A row whose parent is in the same batch, and unverified, reads what its parent reads."""
         self.check(batch)
         return self._computed([self._input(entry) for entry in batch.entries], batch.top_k)
 
@@ -106,10 +95,7 @@ class HeadRunner(Model):
         self._sequences[sequence].num_verified = 0
 
     def ahead(self, sequence: int, rows: Sequence[Row], parents: Sequence[int]) -> Tensor:
-        """Logits [R, V] of rows that become tree nodes and read the hidden states of tree slots `parents`.
-
-        So the head drafts on its own, whatever the target has verified.
-        """
+        """Logits [R, V] of rows that become tree nodes and read the own hidden states of tree slots `parents`."""
         held = self._sequences[sequence]
         sources = [~(held.own.prefix_length + slot) for slot in parents]
         inputs = _Input(held, sequence_input(Rows(sequence, tuple(rows)), held.own), sources)
@@ -131,20 +117,17 @@ class HeadRunner(Model):
         if not computed:
             return BatchResult(tuple(torch.empty(0, self.vocab_size) for _ in inputs), ((),) * len(inputs))
         logits = self._layers.logits([each.rows for each in computed], self._hidden(computed))
-        spread = self._spread(logits).split(counts)
+        every, known = logits, self._layers.tokens
+        if known is not None:  # tokens that the head cannot propose have -inf
+            every = logits.new_full((len(logits), self.vocab_size), -math.inf).index_copy_(1, known, logits)
+        spread = every.split(counts)
         if not top_k:
             return BatchResult(tuple(spread))
         tokens, log_probs = top_candidates(logits, top_k)
-        if self._layers.tokens is not None:
-            tokens = self._layers.tokens[torch.tensor(tokens, dtype=torch.long)].tolist()
+        if known is not None:
+            tokens = known[torch.tensor(tokens, dtype=torch.long)].tolist()
         left = iter(as_candidates(tokens, log_probs))
         return BatchResult(tuple(spread), tuple(tuple(islice(left, count)) for count in counts))
-
-    def _spread(self, logits: Tensor) -> Tensor:
-        """Logits over the target's vocabulary, [R, V]: tokens that the head cannot propose have -inf."""
-        if self._layers.tokens is None:
-            return logits
-        return logits.new_full((len(logits), self.vocab_size), -math.inf).index_copy_(1, self._layers.tokens, logits)
 
     def _hidden(self, inputs: Sequence[_Input]) -> Tensor:
         """Hidden states of all rows, which are in the caches then."""

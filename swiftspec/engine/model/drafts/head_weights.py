@@ -4,9 +4,8 @@ Layouts: EAGLE-3's own (`midlayer.*`), that of speculators (`layers.0.*`), an MT
 (`model.layers.{N}.*`, as DeepSeek and GLM write it) and one apart from them (`mtp.*`, as Qwen writes it).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -42,10 +41,8 @@ _MTP_NAMES = {
 _EAGLE3_NAMES = {
     "norm.weight": _NORM,
     "embed_tokens.weight": EMBEDDING,
-    "midlayer.hidden_norm.weight": "hidden_norm.weight",
-    "layers.0.hidden_norm.weight": "hidden_norm.weight",
-    "midlayer.input_layernorm.weight": "embedding_norm.weight",
-    "layers.0.input_layernorm.weight": "embedding_norm.weight",
+    "hidden_norm.weight": "hidden_norm.weight",
+    "input_layernorm.weight": "embedding_norm.weight",
 }
 
 
@@ -60,8 +57,7 @@ def load_head_weights(spec: HeadSpec, target: ModelSpec, target_directory: Path)
     shapes = _shapes(spec)
     optional: dict[str, tuple[int, ...]] = {EMBEDDING: (spec.layer.vocab_size, spec.layer.hidden_size)}
     optional |= {HEAD: (spec.draft_vocab_size, spec.layer.hidden_size), _TOKENS: (spec.draft_vocab_size,)}
-    renamed = _mtp_name(spec) if is_mtp else _eagle3_name
-    weights = read_tensors(spec.directory, renamed, shapes | optional)
+    weights = read_tensors(spec.directory, partial(_renamed, spec), shapes | optional)
     if missing := sorted(shapes.keys() - weights.keys()):
         raise ValueError(f"{spec.directory}: tensor {missing[0]} of the head is missing from the checkpoint")
     _share(weights, spec, target, target_directory)
@@ -90,34 +86,24 @@ def _shapes(spec: HeadSpec) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _eagle3_name(name: str) -> str | None:
-    name = name.removeprefix("model.")
-    if name in _EAGLE3_NAMES:
-        return _EAGLE3_NAMES[name]
-    for prefix in ("midlayer.", "layers.0."):
+def _renamed(spec: HeadSpec, name: str) -> str | None:
+    is_mtp = spec.format is Drafter.MTP
+    names, prefixes = _EAGLE3_NAMES, ["midlayer.", "layers.0."]
+    if is_mtp:
+        names, prefixes = _MTP_NAMES, [f"model.layers.{spec.layer_index}.", "mtp.layers.0.", "mtp."]
+    else:
+        name = name.removeprefix("model.")
+    for prefix in prefixes:
         if name.startswith(prefix):
-            return LAYER + name.removeprefix(prefix)
-    return name
-
-
-def _mtp_name(spec: HeadSpec) -> Callable[[str], str | None]:
-    def renamed(name: str) -> str | None:
-        for prefix in (f"model.layers.{spec.layer_index}.", "mtp.layers.0.", "mtp."):
-            if name.startswith(prefix):
-                rest = name.removeprefix(prefix)
-                return _MTP_NAMES.get(rest, LAYER + rest)
-        return None
-
-    return renamed
+            rest = name.removeprefix(prefix)
+            return names.get(rest, LAYER + rest)
+    return None if is_mtp else names.get(name, name)
 
 
 def read_tensors(
     directory: Path, renamed: Callable[[str], str | None], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Tensor]:
-    """Tensors of a checkpoint by their new names, without those renamed to None.
-
-    ValueError names the file and a tensor that is not among `shapes`, or of another shape.
-    """
+    """Tensors by their new names, without those renamed to None. ValueError names the file and a wrong one."""
     weights: dict[str, Tensor] = {}
     for path in weight_files(directory):
         with opened(path) as file:
@@ -136,7 +122,6 @@ def read_tensors(
 
 
 def _share(weights: dict[str, Tensor], spec: HeadSpec, target: ModelSpec, directory: Path) -> None:
-    """Add what the head shares with its target."""
     shape = (target.vocab_size, target.hidden_size)
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: shape, HEAD: shape, _NORM: (target.hidden_size,)}
     own = read_tensors(directory, lambda name: name if name in shapes else None, shapes)

@@ -4,11 +4,8 @@ Both have one tokenizer, so the ids that only one of them has stand for no text.
 and proposes none: that costs guesses, never output.
 """
 
-from __future__ import annotations
-
 from math import inf
 
-from torch import Tensor
 from torch.nn import functional as F
 
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Model, Rows, as_candidates
@@ -29,10 +26,10 @@ class _ResizedDraft(Model):
         self._draft, self._own_size, self._size = draft, own_size, size
 
     def forward(self, batch: ForwardBatch) -> BatchResult:
-        """Compute a batch; logits and candidates are of the target's vocabulary."""
         is_larger = self._own_size > self._size
         result = self._draft.forward(self._readable(batch, top_k=0 if is_larger else batch.top_k))
-        logits = tuple(map(self._resized, result.logits))
+        # A negative width cuts.
+        logits = tuple(F.pad(each, (0, self._size - self._own_size), value=-inf) for each in result.logits)
         if not (is_larger and batch.top_k):
             return BatchResult(logits, result.candidates)
         return BatchResult(logits, tuple(as_candidates(*top_candidates(each, batch.top_k)) for each in logits))
@@ -50,14 +47,9 @@ class _ResizedDraft(Model):
         return ForwardBatch(batch.kind, tuple(map(self._known, batch.entries)), top_k)
 
     def _known(self, entry: Entry) -> Entry:
-        """An entry with tokens that the draft has."""
         if isinstance(entry, Chunk):
             return entry._replace(tokens=tuple(map(self._known_token, entry.tokens)))
         return Rows(entry.sequence, tuple(row._replace(token=self._known_token(row.token)) for row in entry.rows))
 
     def _known_token(self, token: int) -> int:
         return token if token < self._own_size else 0
-
-    def _resized(self, logits: Tensor) -> Tensor:
-        """Logits [R, V] of the target's V."""
-        return F.pad(logits, (0, self._size - self._own_size), value=-inf)  # a negative width cuts

@@ -5,8 +5,6 @@ single one. A replay runs on the current stream, so two roles of one process can
 `torch.cuda.stream(..)` each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -31,10 +29,7 @@ class GraphPool:
         self._first: torch.cuda.CUDAGraph | None = None
 
     def record(self, function: Callable[[], T]) -> tuple[Callable[[], None], T]:
-        """A callable that runs `function` again, and the tensors that hold its results.
-
-        On a GPU it runs once eagerly, which compiles kernels and sizes workspaces, and once for the capture.
-        """
+        """A callable that runs `function` again, and the tensors that hold its results. First it runs eagerly, once."""
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
         # The default stream cannot capture.
         stream = self._stream if current == torch.cuda.default_stream(self.device) else current

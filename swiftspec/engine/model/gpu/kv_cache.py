@@ -3,8 +3,6 @@
 B rows of the largest capture size, W words of ancestors per row, K tree slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,7 +58,6 @@ def packed(logprobs_RK: Tensor, tokens_RK: Tensor) -> Tensor:
 
 
 def unpacked(candidates: Tensor) -> tuple[list[list[int]], list[list[float]]]:
-    """Tokens and log-probs of `packed`, on the host."""
     tokens, logprobs = candidates.cpu().unbind(0)
     return tokens.tolist(), logprobs.view(torch.float32).tolist()
 
@@ -120,17 +117,9 @@ class InputBatch(_Staging):
         self._ancestors[num_rows:] = words[-1]
         self._send()
 
-    def tokens(self, num_rows: int) -> Tensor:
-        """int32 [num_rows], on the device."""
-        return self._views["tokens"][:num_rows]
-
-    def positions(self, num_rows: int) -> Tensor:
-        """int32 [num_rows], on the device."""
-        return self._views["positions"][:num_rows]
-
-    def ancestors(self, num_rows: int) -> Tensor:
-        """int32 [num_rows, W], on the device."""
-        return self._ancestors_view[:num_rows]
+    def on_device(self, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens [num_rows], positions [num_rows] and ancestors [num_rows, W], int32."""
+        return self._views["tokens"][:num_rows], self._views["positions"][:num_rows], self._ancestors_view[:num_rows]
 
 
 class SlotMoves(_Staging):
@@ -158,9 +147,8 @@ class GpuKVCache(KVCache):
     The host knows the lengths and sends them to the device with every step. Nobody waits for a move: it precedes the
     next forward on the same stream and is part of that forward's latency.
 
-    tree_slots: the most tree nodes, a multiple of 32.
-    workspace: workspace of the attention, the same for all layers.
-    rows: inputs of the next forward.
+    tree_slots: the most tree nodes, a multiple of 32. rows: inputs of the next forward.
+    workspace: of the attention, the same for all layers.
     replays: forwards by kind and number of rows: a captured graph holds the addresses of one cache.
     candidates: captured top-k of these forwards, also by number of candidates.
     """

@@ -5,8 +5,6 @@ A dense layer without biases is eight launches, one of experts eleven.
 R rows, H query heads, G key/value heads, D head dimension, C slots of the cache, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -4,14 +4,12 @@ R rows, filled up to a capture size; V vocabulary; H query heads, G key/value he
 The same methods and logits as `CpuDecoder`. On a CPU the same steps run in plain torch, one by one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -112,11 +110,8 @@ class GpuDecoder:
         inflation: Inflation | None = None,
         ops: Ops | None = None,
         tp_group: TPGroup | None = None,
-    ) -> GpuDecoder:
-        """Load a Hugging Face directory, expanded by `inflation` if there is one.
-
-        ValueError in one sentence if the directory cannot be used.
-        """
+    ) -> Self:
+        """Load a Hugging Face directory, expanded by `inflation` if there is one. ValueError if it cannot be used."""
         tp_group = tp_group or TPGroup()
         spec, weights = load_model(
             directory, rank=tp_group.rank, size=tp_group.size, inflation=inflation, device=device
@@ -124,7 +119,6 @@ class GpuDecoder:
         return cls(spec, weights, weight_format=weight_format, device=device, ops=ops, tp_group=tp_group)
 
     def new_cache(self, capacity: int | None = None, *, tree_slots: int = TREE_SLOTS["cuda"]) -> GpuKVCache:
-        """An empty cache; as long as the model's longest context unless `capacity` is given."""
         return GpuKVCache(
             self._held,
             capacity=capacity or self.spec.max_position,
@@ -134,7 +128,7 @@ class GpuDecoder:
             ops=self._ops,
         )
 
-    def warm_up(self, row_counts: Iterable[int], caches: Sequence[GpuKVCache]) -> None:
+    def warm_up(self, row_counts: Iterable[int], caches: Sequence[Any]) -> None:
         """Run every kind of forward in these rows' capture sizes, which captures it; the `caches` stay empty."""
         sizes = sorted({capture_size_of(num_rows) for num_rows in row_counts})
         for sequence, cache in enumerate(caches):
@@ -148,11 +142,10 @@ class GpuDecoder:
                     cache.reset()
 
     @torch.inference_mode()
-    def forward(self, batch: ForwardBatch, caches: Sequence[GpuKVCache]) -> BatchResult:
-        """Logits and candidates of a batch, at most 64 rows of a sequence; the logits are on the device.
+    def forward(self, batch: ForwardBatch, caches: Sequence[Any]) -> BatchResult:
+        """Logits, on the device, and candidates of a batch, at most 64 rows of a sequence.
 
-        Entries are computed one after the other, and each reads all weights: a captured graph holds the addresses of
-        one cache.
+        Entries are computed one after the other: a captured graph holds the addresses of one cache.
         """
         held = self._checked(batch, caches)
         begun: Sequence[_Half | None] = [None] * len(held)
@@ -165,7 +158,7 @@ class GpuDecoder:
         candidates = tuple(answer.candidates for answer in answers) if batch.top_k else ()
         return BatchResult(tuple(answer.logits for answer in answers), candidates)
 
-    def check(self, batch: ForwardBatch, caches: Sequence[GpuKVCache]) -> None:
+    def check(self, batch: ForwardBatch, caches: Sequence[Any]) -> None:
         self._checked(batch, caches)
 
     def _checked(self, batch: ForwardBatch, caches: Sequence[GpuKVCache]) -> list[GpuKVCache]:
@@ -194,7 +187,10 @@ class GpuDecoder:
         """One forward of a sequence's rows, or half of one."""
         size = capture_size_of(len(rows))
         if half is None:
-            self._send(rows, cache)
+            tokens, positions, ancestors = zip(*rows, strict=True)
+            words = ancestor_words(ancestors, cache.tree_length, cache.rows.num_words)
+            lengths = {"prefix_length": cache.prefix_length, "tree_length": cache.tree_length}
+            cache.rows.send(tokens, positions, words, **lengths)
         else:
             self._half = half.step
             if half.residual is not None:
@@ -208,13 +204,6 @@ class GpuDecoder:
         if kind is not ForwardKind.FIRST_HALF:
             cache.extend_tree(len(rows))
         return step
-
-    def _send(self, rows: Sequence[Row], cache: GpuKVCache) -> None:
-        """Send rows to the device."""
-        tokens, positions, ancestors = zip(*rows, strict=True)
-        words = ancestor_words(ancestors, cache.tree_length, cache.rows.num_words)
-        lengths = {"prefix_length": cache.prefix_length, "tree_length": cache.tree_length}
-        cache.rows.send(tokens, positions, words, **lengths)
 
     def _candidates(self, batch: ForwardBatch, entry: Entry, cache: GpuKVCache) -> tuple[Candidates, ...]:
         """Candidates after the last forward, which was of this entry; captured if it was."""
@@ -243,22 +232,22 @@ class GpuDecoder:
 
     def _from_rows(self, size: int, cache: GpuKVCache, groups: Groups) -> ForwardState:
         """Embed the rows in `cache.rows`, run `groups` of the layers, and the head."""
-        rows = cache.rows
+        tokens, positions, ancestors = cache.rows.on_device(size)
         attend = partial(
             self._ops.tree_attention,
-            ancestors_RW=rows.ancestors(size),
-            lengths_2=rows.lengths_2,
+            ancestors_RW=ancestors,
+            lengths_2=cache.rows.lengths_2,
             scale=self.spec.head_dim**-0.5,
             workspace=cache.workspace,
         )
         step = ForwardState(
             ops=self._ops,
-            positions=rows.positions(size),
-            lengths=rows.lengths_2,
+            positions=positions,
+            lengths=cache.rows.lengths_2,
             data=cache.data,
             cos_sin=self._layers.cos_sin(cache.capacity),
             attend=attend,
-            residual=self._layers.embed(rows.tokens(size)),
+            residual=self._layers.embed(tokens),
         )
         self._layers.run(step, groups)
         self._layers.read_out(step)

@@ -5,8 +5,6 @@ Shapes are those in the kernels' files, which are imported on demand: the CPU de
 PRODUCTS: in plain torch, the fast ones for many rows. `experts` waits for the device: no CUDA graph can capture it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
@@ -97,20 +95,13 @@ def triton_ops(*, pdl: bool) -> Ops:
 
 
 def ops_for(device: torch.device) -> Ops:
-    """The kernels on a GPU, plain torch elsewhere.
-
-    SWIFTSPEC_PDL=0 in the environment launches kernels strictly one after another, for comparison or debugging.
-    """
+    """The kernels on a GPU, plain torch elsewhere. SWIFTSPEC_PDL=0 launches kernels strictly one after another."""
     if device.type != "cuda":
         return reference_ops()
-    return triton_ops(pdl=_pdl_is_wanted() and torch.cuda.get_device_capability(device) >= (9, 0))
-
-
-def _pdl_is_wanted() -> bool:
     wanted = os.environ.get("SWIFTSPEC_PDL", "1")
     if wanted not in ("0", "1"):
         raise ValueError(f"SWIFTSPEC_PDL is {wanted!r}; expected 0 or 1")
-    return wanted == "1"
+    return triton_ops(pdl=wanted == "1" and torch.cuda.get_device_capability(device) >= (9, 0))
 
 
 def joined_ops(ops: Ops, tp_group: TPGroup, *, hidden: int, dtype: torch.dtype, device: torch.device) -> Ops:

@@ -3,8 +3,6 @@
 Norm weights stay separate, since the kernel that normalises multiplies anyway, and rotary pairs stay (i, i + D/2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -90,10 +88,7 @@ class Projection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """Gated feed-forward network.
-
-    gate_up    [2 * intermediate, hidden]: all gate rows, then all up rows
-    """
+    """Gated feed-forward network. gate_up: [2 * intermediate, hidden], all gate rows, then all up rows."""
 
     gate_up: Weight
     down: Projection

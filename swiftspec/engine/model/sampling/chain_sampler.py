@@ -12,8 +12,6 @@ followed, see `Policy.keeps_tree`.
 R rows, V vocabulary. A law is probabilities that sum to 1.
 """
 
-from __future__ import annotations
-
 import struct
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -39,7 +37,9 @@ _MOST_TOKENS = 4096
 _HEAD = struct.Struct("<16sIHH")  # path, position, tokens drawn, tokens of the law; little-endian, as all that follows
 
 
-class _Held(NamedTuple):
+class Held(NamedTuple):
+    """A proposal, and the row after which it was made."""
+
     position: int
     token: int  # -1 if it came from the other end
     proposal: Proposal
@@ -60,13 +60,12 @@ class ChainSampler:
 
     def __init__(self, sampler: Sampler, *, vocab_size: int) -> None:
         self._sampler = sampler
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
+        self.held: dict[Path, Held] = {}  # what was proposed after each row
         self._cache = CachedPaths()
-        self._held: dict[Path, _Held] = {}
         self._undecided: _Undecided | None = None
 
     def prefill(self, _role: Role, tokens: Sequence[int]) -> None:
-        """Add tokens to the prefix."""
         self._cache.prefill(tokens)
 
     def keep(self, _role: Role, slots: Sequence[int], num_verified: int) -> None:
@@ -83,7 +82,7 @@ class ChainSampler:
         answers = []
         for index, (row, path) in enumerate(zip(rows, self._cache.forward(rows), strict=True)):
             tokens = tuple(best.indices[index, : counts[index]].tolist())
-            self._held[path] = _Held(row.position, row.token, Proposal(tokens, law[index].numpy().copy()))
+            self.held[path] = Held(row.position, row.token, Proposal(tokens, law[index].numpy().copy()))
             answers.append(Candidates(tokens, tuple(log_probs[index][: len(tokens)])))
         return tuple(answers)
 
@@ -117,7 +116,7 @@ class ChainSampler:
         rows, scores, children = self._undecided.rows, self._undecided.scores, self._undecided.children
         tokens = self._sampler.draw(scores, [row.position for row in rows])
         for index, (row, path) in enumerate(zip(rows, self._undecided.paths, strict=True)):
-            held = self._held.get(path)
+            held = self.held.get(path)
             if held and children[index]:
                 coins = stream(self._sampler.seed, row.position, use=COINS)
                 token, left = accept(scores[index].softmax(dim=-1).numpy(), held.proposal, children[index], coins)
@@ -138,31 +137,9 @@ class ChainSampler:
         return torch.full_like(scores, -torch.inf).scatter_(1, least.indices, least.values)
 
     def forget_before(self, position: int) -> None:
-        """Drop proposals of positions that are decided."""
-        self._held = {path: held for path, held in self._held.items() if held.position >= position}
+        self.held = {path: held for path, held in self.held.items() if held.position >= position}
 
-    def encoded(self, subtree: Subtree, sent: set[Path]) -> Iterator[bytes]:
-        """Proposals at the nodes of a message that were not sent, which are in `sent` from then on."""
-        self.forget_before(subtree.position)
-        sent.intersection_update(self._held)
-        tokens_at = defaultdict[int, set[int]](set)
-        for row in subtree.rows():
-            tokens_at[row.position].add(row.token)
-        for path, held in self._held.items():
-            if held.token in tokens_at[held.position] and path not in sent:
-                sent.add(path)
-                yield _encoded(path, held)
-
-    def take(self, payload: bytes) -> bool:
-        """Keep the proposals of a payload; False if it is none."""
-        try:
-            found = dict(_decoded(payload, self._vocab_size))
-        except (ValueError, struct.error):
-            return False
-        self._held |= found
-        return True
-
-    def payload(self) -> ProposalPayload:
+    def payload(self) -> "ProposalPayload":
         """What goes beside the messages to one peer, or comes from it."""
         return ProposalPayload(self)
 
@@ -175,15 +152,31 @@ class ProposalPayload:
         self._sent: set[Path] = set()
 
     def outgoing(self, message: Message, /) -> bytes:
-        """What goes beside a message; nothing beside any but a chain."""
-        return b"".join(self._sampler.encoded(message, self._sent)) if isinstance(message, Subtree) else b""
+        """Proposals at the nodes of a chain that were not sent before; nothing beside any other message."""
+        if not isinstance(message, Subtree):
+            return b""
+        self._sampler.forget_before(message.position)
+        self._sent.intersection_update(self._sampler.held)
+        tokens_at = defaultdict[int, set[int]](set)
+        for row in message.rows():
+            tokens_at[row.position].add(row.token)
+        wanted = {path: held for path, held in self._sampler.held.items() if held.token in tokens_at[held.position]}
+        new = [_encoded(path, held) for path, held in wanted.items() if path not in self._sent]
+        self._sent.update(wanted)
+        return b"".join(new)
 
     def takes(self, message: Message, payload: bytes, /) -> bool:
-        """Take what came beside a message; False if it is invalid."""
-        return self._sampler.take(payload) if isinstance(message, Subtree) else not payload
+        """Keep the proposals beside a chain; False if they are none."""
+        if not isinstance(message, Subtree):
+            return not payload
+        try:
+            self._sampler.held |= dict(_decoded(payload, self._sampler.vocab_size))
+        except (ValueError, struct.error):
+            return False
+        return True
 
 
-def _encoded(path: Path, held: _Held) -> bytes:
+def _encoded(path: Path, held: Held) -> bytes:
     tokens, law = held.proposal
     (possible,) = np.nonzero(law)
     head = _HEAD.pack(path, held.position, len(tokens), len(possible))
@@ -191,7 +184,7 @@ def _encoded(path: Path, held: _Held) -> bytes:
     return head + numbers.tobytes() + law[possible].astype("<f4").tobytes()
 
 
-def _decoded(payload: bytes, vocab_size: int) -> Iterator[tuple[Path, _Held]]:
+def _decoded(payload: bytes, vocab_size: int) -> Iterator[tuple[Path, Held]]:
     """Proposals of a payload. ValueError or struct.error for anything that `_encoded` does not write."""
     start = 0
     while start < len(payload):
@@ -207,7 +200,7 @@ def _decoded(payload: bytes, vocab_size: int) -> Iterator[tuple[Path, _Held]]:
             raise ValueError("a probability is none")
         law = np.zeros(vocab_size, np.float32)
         law[tokens[num_drawn:]] = shares
-        yield path, _Held(position, -1, Proposal(tuple(tokens[:num_drawn].tolist()), law))
+        yield path, Held(position, -1, Proposal(tuple(tokens[:num_drawn].tolist()), law))
 
 
 def most_proposal_bytes(vocab_size: int, num_rows: int) -> int:

@@ -1,7 +1,5 @@
 """Log-probs of the output: the target's own of every token that it gives the user, whichever policy had it verified."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -44,10 +42,7 @@ class OutputScores:
         self._enter([self._cache.prefix], [position + len(tokens) - 1], [choice], logits)
 
     def forward(self, rows: Sequence[Row], choices: Sequence[int], logits: Tensor, *, is_final: bool = True) -> None:
-        """Enter rows, and what the target chooses after each by its logits [R, V].
-
-        is_final: whether it will not choose again, for which the logits are kept.
-        """
+        """Enter rows, and what the target chooses after each by its logits [R, V]. is_final: it chooses once."""
         paths, positions = self._cache.forward(rows), [row.position for row in rows]
         self._last = None if is_final else (paths, positions, logits.clone())
         self._enter(paths, positions, choices, logits)
@@ -69,7 +64,6 @@ class OutputScores:
         self._choices |= zip(paths, map(_Choice, positions, own, likeliest), strict=True)
 
     def keep(self, slots: Sequence[int], num_verified: int) -> None:
-        """Compact the rows, as `KeepKV`."""
         self._cache.keep(slots, num_verified)
 
     def take(self, tokens: Sequence[int]) -> tuple[tuple[float, ...], tuple[Candidates, ...]]:

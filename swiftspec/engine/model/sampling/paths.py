@@ -1,7 +1,5 @@
 """Paths: names of texts, by which what is known of a row is found again after its cache was compacted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -20,7 +18,6 @@ class CachedPaths:
         self.tree: list[Path] = []
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        """Add tokens to the prefix."""
         self.prefix = after(self.prefix, tokens)
 
     def forward(self, rows: Sequence[Row]) -> list[Path]:
@@ -32,7 +29,6 @@ class CachedPaths:
         return self.tree[first:]
 
     def keep(self, slots: Sequence[int], num_verified: int) -> None:
-        """Compact the tree, as `KeepKV`."""
         kept = [self.tree[slot] for slot in slots]
         self.prefix = kept[num_verified - 1] if num_verified else self.prefix
         self.tree = kept[num_verified:]
@@ -44,7 +40,6 @@ def parent_slot(row: Row) -> int:
 
 
 def after(path: Path, tokens: Sequence[int]) -> Path:
-    """The path of a text that some tokens continue."""
     for token in tokens:
         path = blake2b(path + token.to_bytes(8, "little"), digest_size=16).digest()
     return path

@@ -18,10 +18,8 @@ A row without drawn candidates (prompt lookup, plain decoding) is followed too, 
 R rows, V vocabulary. Shares are probabilities that sum to 1.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +30,7 @@ from swiftspec.engine.model.sampling.paths import CachedPaths, Path, parent_slot
 from swiftspec.engine.model.sampling.sampler import Floats, Sampler, gumbel, stream
 from swiftspec.policies.effects import Candidates, Role, Row
 
-__all__ = ["COINS", "Proposal", "ProposalsBySlot", "RejectionSampler", "accept", "draw"]
+__all__ = ["COINS", "Proposal", "RejectionSampler", "accept", "draw"]
 
 # Random streams other than the target's draws: the draft must not know what the target's tokens will be.
 COINS, _CANDIDATES = 1, 2
@@ -79,25 +77,21 @@ def accept(
     return None, left
 
 
-class ProposalsBySlot:
-    """Proposals by path, from the draft's forward until its cache drops the row."""
+class RejectionSampler:
+    """Candidates and choices of a request whose two models are in one process; proposals last as long as their rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._generator = stream(sampler.seed, 0, use=_CANDIDATES)
         self._caches = {role: CachedPaths() for role in Role}
         self._proposals: dict[Path, Proposal] = {}
         self._rounds_kept = 0
 
-    def __len__(self) -> int:
-        return len(self._proposals)
-
     def prefill(self, role: Role, tokens: Sequence[int]) -> None:
-        """Add tokens to a role's prefix."""
         self._caches[role].prefill(tokens)
 
-    def enter(self, rows: Sequence[Row], proposals: Sequence[Proposal]) -> None:
-        """Enter the rows of a draft forward with their proposals."""
-        paths = self._caches[Role.DRAFT].forward(rows)
-        self._proposals.update(zip(paths, proposals, strict=True))
+    def enter(self, rows: Sequence[Row], proposals: Iterable[Proposal]) -> None:
+        self._proposals |= zip(self._caches[Role.DRAFT].forward(rows), proposals, strict=True)
 
     def look_up(self, rows: Sequence[Row]) -> list[tuple[Proposal | None, frozenset[int]]]:
         """The draft's proposal after each row of a target forward, and the row's children in this forward."""
@@ -119,21 +113,6 @@ class ProposalsBySlot:
             self._rounds_kept = self._rounds_kept + 1 if tree else 0
             self._proposals = {path: self._proposals[path] for path in tree}
 
-
-class RejectionSampler:
-    """Candidates and choices of one request whose two models are in one process."""
-
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
-        self._book = ProposalsBySlot()
-        self._generator = stream(sampler.seed, 0, use=_CANDIDATES)
-
-    def prefill(self, role: Role, tokens: Sequence[int]) -> None:
-        self._book.prefill(role, tokens)
-
-    def keep(self, role: Role, slots: Sequence[int], num_verified: int) -> None:
-        self._book.keep(role, slots, num_verified)
-
     def propose(self, rows: Sequence[Row], logits: Tensor, num_candidates: int) -> tuple[Candidates, ...]:
         """Candidates of each draft row, in the order drawn; log-probs of the most likely tokens, drawn or not.
 
@@ -143,8 +122,7 @@ class RejectionSampler:
         shares = self._sampler.scores(logits).softmax(dim=-1)
         drawn = draw(shares, num_candidates, self._generator)
         # Copies: a view of one row would keep the whole forward's in memory.
-        proposals = [Proposal(tokens, row.copy()) for tokens, row in zip(drawn, shares.numpy(), strict=True)]
-        self._book.enter(rows, proposals)
+        self.enter(rows, (Proposal(tokens, row.copy()) for tokens, row in zip(drawn, shares.numpy(), strict=True)))
         logprobs = shares.topk(min(num_candidates, shares.shape[1]), dim=-1).values.log().tolist()
         return tuple(
             Candidates(tokens, tuple(best[: len(tokens)])) for tokens, best in zip(drawn, logprobs, strict=True)
@@ -154,7 +132,7 @@ class RejectionSampler:
         """The target's token of each row: an accepted child, or a draw."""
         scores = self._sampler.scores(self._sampler.changed(logits, [row.position for row in rows]))
         accepted: dict[int, int] = {}
-        for index, (proposal, children) in enumerate(self._book.look_up(rows)):
+        for index, (proposal, children) in enumerate(self.look_up(rows)):
             if proposal and children:
                 coins = stream(self._sampler.seed, rows[index].position, use=COINS)
                 token, left = accept(scores[index].softmax(dim=-1).numpy(), proposal, children, coins)

@@ -68,12 +68,10 @@ class Sampler:
     Otherwise the token is drawn by the Gumbel-max rule with noise that depends only on seed and position, so that the
     same text gets the same next token whichever policy, tree or batch computes the row.
 
-    temperature: 0 or more.
     top_p: keep the fewest most likely tokens that together reach this share, and ties with the last of them; above 0 up
         to 1 (1 = all).
     top_k: keep the `top_k` most likely tokens and ties with the last of them (0 = all). Applied before `top_p`.
     min_p: keep the tokens that are at least this share as likely as the likeliest one; 0 to 1 (0 = all). Applied first.
-    seed: 0 or more.
     acceptance: "follow" or "residual". Accept a draft token when the target draws the same (`follow`), or by both
         models' probabilities (`residual`, see `rejection_sampler`). Equivalent at temperature 0.
     logit_bias: tuple of (int, float). Token ids, and what is added to the target's logit of each.
@@ -198,7 +196,6 @@ class Sampler:
         return scores
 
     def _noise(self, positions: Sequence[int], vocab_size: int) -> list[Floats]:
-        """The noise [V] of each row's position."""
         num_positions = max(1, _NOISE_AT_ONCE // vocab_size)
         places = [divmod(position, num_positions) for position in positions]
         return [_noise(self.seed, block, num_positions, vocab_size)[place] for block, place in places]
@@ -296,7 +293,6 @@ def top_candidates(
 
 
 def _kernels_of(logits: Tensor) -> Library | None:
-    """The CPU's kernels, if they are loaded and can read these logits."""
     is_readable = logits.device.type == "cpu" and logits.is_contiguous() and logits.element_size() == 4
     return loaded_library() if is_readable else None
 

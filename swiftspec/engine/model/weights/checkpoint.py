@@ -9,8 +9,6 @@ mlp.experts.E.up_proj.weight      block_sparse_moe.experts.E.w3.weight
 mlp.experts.E.down_proj.weight    block_sparse_moe.experts.E.w2.weight
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -55,14 +53,12 @@ def network_names(spec: ModelSpec) -> list[str]:
 
 
 def canonical_name(name: str) -> str:
-    """Our name of a tensor in a checkpoint."""
     if _BLOCK not in name:
         return name
     return re.sub(r"\.(w[123])\.weight$", lambda found: f".{_MIXTRAL[found[1]]}.weight", name.replace(_BLOCK, ".mlp."))
 
 
 def stored_name(name: str, spec: ModelSpec) -> str:
-    """The name in a checkpoint of this model."""
     if spec.architecture != "mixtral" or not (_EXPERTS in name or name.endswith(ROUTER)):
         return name
     head, _, rest = name.partition(".mlp.")
@@ -155,7 +151,6 @@ def opened(path: Path) -> Iterator[Any]:
 
 
 def stored_places(files: Iterable[Path]) -> dict[str, Path]:
-    """File of every tensor, by its name."""
     places: dict[str, Path] = {}
     for path in files:
         with opened(path) as file:

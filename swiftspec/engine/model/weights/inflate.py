@@ -7,8 +7,6 @@ Experts that take the place of a network are copies of it, each with its neurons
 random, and its weights of a token's experts add up to one, so that it does not matter which ones it chooses.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -93,10 +91,7 @@ def inflate_weights(
 
 
 def inflate_adapters(adapters: Adapters, spec: ModelSpec, inflation: Inflation) -> dict[str, LowRank]:
-    """Adapters for the inflated model, which change its output as they change that of the small one.
-
-    The small model's weights are in the leading corners of the inflated ones, so the rest is zero.
-    """
+    """Adapters for the inflated model: as the small weights are in the leading corners of its own, the rest is zero."""
     inflated = inflation.inflated(spec)
     source_of, found = _sources(spec, inflated), {}
     for name, shape in weight_shapes(inflated).items():
@@ -161,10 +156,7 @@ def _expand(name: str, original: Tensor, shape: tuple[int, ...], generator: torc
 def write_inflated(
     source_dir: str | Path, inflation: Inflation, out_dir: str | Path, *, dtype: torch.dtype, seed: int = 0
 ) -> None:
-    """Write the inflated model as a Hugging Face directory: config.json, model.safetensors and the tokenizer's files.
-
-    The directory appears complete or not at all. ValueError if it exists and is not empty, or cannot be written.
-    """
+    """Write the inflated model as a Hugging Face directory, complete or not at all; ValueError if that fails."""
     source, out = Path(source_dir), Path(out_dir)
     spec = ModelSpec.from_directory(source)
     larger = inflation.inflated(spec)

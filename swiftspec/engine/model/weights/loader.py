@@ -3,8 +3,6 @@
 What several models make of equal weights is made once.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,10 +42,7 @@ def load_model(
     inflation: Inflation | None,
     device: torch.device | str = "cpu",
 ) -> tuple[ModelSpec, Mapping[str, Tensor]]:
-    """The whole model's spec, and the weights that rank `rank` of `size` holds.
-
-    ValueError in one sentence if the directory cannot be used.
-    """
+    """The whole model's spec, and the weights that this rank holds. ValueError if the directory cannot be used."""
     spec = ModelSpec.from_directory(directory)
     if inflation is None:
         return spec, load_weights(directory, spec, shard_of(spec, size, rank))
@@ -67,9 +62,7 @@ def load_tenants(
     size: int,
     inflation: Inflation | None,
 ) -> tuple[ModelSpec, Iterator[LoadedModel]]:
-    """A model as `load_model` has it, and then its tenants: fine-tunes of it, or adapters. Each is loaded when its turn
-    comes.
-    """
+    """A model as of `load_model`, and then its tenants: fine-tunes or adapters, each loaded when its turn comes."""
     spec, weights = load_model(directory, rank=rank, size=size, inflation=inflation)
     if tenants and spec.experts is not None:
         raise ValueError(f"tenant {tenants[0]}: tenants are served of dense models only; {directory} has experts")

@@ -1,7 +1,5 @@
 """Weights of adapters: two thin matrices for each of a model's that they change."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,10 +34,7 @@ Adapters = Mapping[str, LowRank]  # by the name of the weight
 
 
 def load_adapters(directory: Path, spec: ModelSpec) -> dict[str, LowRank]:
-    """The adapter in a directory, for a model of this shape.
-
-    ValueError names the file and the missing, unexpected or misshapen tensor.
-    """
+    """The adapter in a directory. ValueError names the file and the missing, unexpected or misshapen tensor."""
     adapter, path = Adapter.read(directory), directory / ADAPTER_WEIGHTS
     shapes = weight_shapes(spec)
     read: dict[str, dict[str, Tensor]] = {}

@@ -8,12 +8,10 @@ name every input's group. GPTQ's first format stores zeros less one.
 What is computed with are numbers of the scales' type; memory and speed are those of an unquantised model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor
@@ -44,7 +42,7 @@ class PackedFormat:
     first_zero: int
 
     @classmethod
-    def of(cls, directory: Path) -> PackedFormat | None:
+    def of(cls, directory: Path) -> Self | None:
         """That of config.json; None if nothing is quantised. ValueError for a format that is not unpacked."""
         if not (directory / "config.json").exists():
             return None
@@ -95,7 +93,6 @@ class PackedFormat:
 
     @property
     def _most(self) -> int:
-        """The largest integer."""
         return (1 << self.bits) - 1
 
     def _outputs(self, packed: Tensor) -> Tensor:

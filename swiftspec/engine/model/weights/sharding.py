@@ -4,8 +4,6 @@ Norms are the same on all ranks. So is the embedding: it is looked up and never 
 sum over the ranks at the start of every forward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
