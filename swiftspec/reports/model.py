@@ -33,6 +33,7 @@ __all__ = [
     "Table",
     "Tracks",
     "numbers",
+    "row",
     "texts",
 ]
 
@@ -116,6 +117,11 @@ class Row(NamedTuple):
     remark: str = ""
     tip: str = ""
     chosen: bool = False
+
+
+def row(*cells: Cell, remark: str = "", tip: str = "", chosen: bool = False) -> Row:
+    """A row of these cells."""
+    return Row(cells, remark, tip, chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
