@@ -12,7 +12,7 @@ from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse
-from swiftspec.cli.outputs import check_files, write_json
+from swiftspec.cli.outputs import check_files, draw, write_json
 from swiftspec.cli.plan_flags import compared_clients, deployment_of, parsed_jobs, price_of
 from swiftspec.cli.sections import show
 from swiftspec.cli.verbs.decide import PlanFlags
@@ -167,9 +167,6 @@ def compare_kinds(asked: PlanFlags, target: str) -> KindComparison:
         stages=console.progress,
     )
     show(kind_sections(compared), headings=True)
-    if asked.plot is not None:
-        from swiftspec.reports.figures import kinds_by_load, save_figure
-
-        save_figure(asked.plot, kinds_by_load(compared))
+    draw(asked.plot, "kinds_by_load", compared)
     write_json(asked.json, compared.model_dump(mode="json"))
     return compared

@@ -17,7 +17,7 @@ from swiftspec.cli import console
 from swiftspec.errors import check_extra
 from swiftspec.files.writing import STDOUT, Destination, locate, write_output
 
-__all__ = ["check_files", "check_outputs", "read_plan", "saved", "write_json"]
+__all__ = ["check_files", "check_outputs", "draw", "read_plan", "saved", "write_json"]
 
 # Options that name files, whatever the verb: files that are read, some by other names if there are none, and written.
 _READ = (
@@ -122,6 +122,14 @@ def _identities(path: Path) -> Iterator[object]:
 def saved(path: Path) -> str:
     """`Saved as plan.json`, for a line of the results."""
     return f"Written to {'stdout' if path == Path('-') else path}" if locate(path).is_stream else f"Saved as {path}"
+
+
+def draw(path: Path | None, figure: str, *shown: object) -> None:
+    """Draw what is to be shown as the figure of this name in `swiftspec.reports.figures`, if it was asked for."""
+    if path is not None:
+        from swiftspec.reports import figures
+
+        figures.save_figure(path, getattr(figures, figure)(*shown))
 
 
 def write_json(path: Path | None, content: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse
 from swiftspec.cli.drafts import Drafts, best_draft, compare_kinds, named_drafts, recorded_draft, show_drafts
-from swiftspec.cli.outputs import check_files, saved, write_json
+from swiftspec.cli.outputs import check_files, draw, saved, write_json
 from swiftspec.cli.plan_flags import compared_clients, deployment_of, draft_device_of, search_options
 from swiftspec.cli.sections import show_plan
 from swiftspec.cli.verbs.decide import PlanFlags
@@ -84,10 +84,7 @@ def search(asked: PlanFlags, target: str) -> Plan:
         console.paragraph(priced)
     if asked.report is not None:
         write_page(asked.report, replace(planned, plan=made))
-    if asked.plot is not None:
-        from swiftspec.reports.figures import heat_map, save_figure
-
-        save_figure(asked.plot, heat_map(made))
+    draw(asked.plot, "heat_map", made)
     report = f"; the report is {asked.report}" if asked.report else ""
     if asked.out is None:
         console.note(f"This plan is not saved; --out FILE saves it{report}")

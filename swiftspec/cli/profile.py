@@ -9,7 +9,7 @@ from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.artifacts.routes import ExpertsTouched
 from swiftspec.cli import console
 from swiftspec.cli.inflate import save_expanded
-from swiftspec.cli.outputs import check_files, saved, write_json
+from swiftspec.cli.outputs import check_files, draw, saved, write_json
 from swiftspec.cli.verbs.measure import ProfileFlags
 from swiftspec.devices.contention import BUSY_SHARE
 from swiftspec.profiler.pair import measure_pair, registered_name
@@ -61,10 +61,7 @@ def profile(asked: ProfileFlags) -> Profile:
         op_tables(both.op_rows, device=name, origin=measured.origin).save(asked.ops)
         show_ops(both.op_rows)
         console.say(f"\n{saved(asked.ops)}")
-    if asked.plot is not None:
-        from swiftspec.reports.figures import save_figure, step_latency
-
-        save_figure(asked.plot, step_latency(measured))
+    draw(asked.plot, "step_latency", measured)
     content: dict[str, Any] = {
         "profile": str(asked.out),
         "device": measured.origin.device,

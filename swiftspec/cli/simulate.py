@@ -14,7 +14,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse, refuse_settings
 from swiftspec.cli.limits import Limits, load_options, read_load
-from swiftspec.cli.outputs import read_plan, write_json
+from swiftspec.cli.outputs import draw, read_plan, write_json
 from swiftspec.cli.sections import attained, show_latencies, throughput
 from swiftspec.cli.settings import SIMULATOR, parse_settings, typed
 from swiftspec.cli.verbs.decide import SimulateFlags
@@ -72,10 +72,7 @@ def _simulate_alone(
         content["own_text_metrics"] = own_text.model_dump(mode="json")
     if asked.timeline is not None:
         save_timelines(asked.timeline, timelines)
-    if asked.plot is not None:
-        from swiftspec.reports.figures import save_figure, timeline_rounds
-
-        save_figure(asked.plot, timeline_rounds(timelines[0]))
+    draw(asked.plot, "timeline_rounds", timelines[0])
     return content
 
 
@@ -154,10 +151,7 @@ def _simulate_load(
         content["own_text_metrics"] = own_text.metrics.model_dump(mode="json")
     if asked.timeline is not None:
         save_timelines(asked.timeline, simulated.timelines, together=True)
-    if asked.plot is not None:
-        from swiftspec.reports.figures import save_figure, shared_steps
-
-        save_figure(asked.plot, shared_steps(simulated.timelines))
+    draw(asked.plot, "shared_steps", simulated.timelines)
     return content
 
 

@@ -7,7 +7,7 @@ from swiftspec.api import trace as record
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.inflate import save_expanded
-from swiftspec.cli.outputs import check_files, saved, write_json
+from swiftspec.cli.outputs import check_files, draw, saved, write_json
 from swiftspec.cli.verbs.measure import TraceFlags
 from swiftspec.reports.formatting import percent
 
@@ -41,10 +41,7 @@ def trace(asked: TraceFlags) -> AcceptanceTrace:
     recorded.save(asked.out)
     show_trace(recorded)
     console.say(f"\n{saved(asked.out)}")
-    if asked.plot is not None:
-        from swiftspec.reports.figures import acceptance_by_rank, save_figure
-
-        save_figure(asked.plot, acceptance_by_rank(recorded))
+    draw(asked.plot, "acceptance_by_rank", recorded)
     content: dict[str, Any] = {
         "trace": str(asked.out),
         "source": recorded.source,

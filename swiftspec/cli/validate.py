@@ -12,7 +12,7 @@ from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse, refuse_settings
-from swiftspec.cli.outputs import read_plan
+from swiftspec.cli.outputs import draw, read_plan
 from swiftspec.cli.settings import SCHEDULER, own_settings
 from swiftspec.cli.validate_load import plan_and_prompts, policy_names, validate_load
 from swiftspec.cli.validate_published import validate_published
@@ -114,10 +114,7 @@ def validate_plan(asked: ValidateFlags, *, stop: Callable[[], bool] | None = Non
             stop=stop or (time_limit() if asked.num_prompts is None and asked.repeats is None else None),
         )
     show_report(report, made, contention)
-    if asked.plot is not None:
-        from swiftspec.reports.figures import predicted_vs_measured, save_figure
-
-        save_figure(asked.plot, predicted_vs_measured(report))
+    draw(asked.plot, "predicted_vs_measured", report)
     if asked.json is not None:
         report.save(asked.json)
     if interrupted:
