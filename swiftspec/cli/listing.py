@@ -6,8 +6,8 @@ from swiftspec.acceptance.records import published_acceptance
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_files, write_json
 from swiftspec.cli.verbs.data import ListFlags
-from swiftspec.devices import DEVICES, DeviceSpec
-from swiftspec.engines import ENGINES, Engine
+from swiftspec.devices import DEVICES
+from swiftspec.engines import ENGINES
 from swiftspec.models import known_model, model_names
 from swiftspec.models.families import PLANNED_ONLY
 from swiftspec.models.names import ARCHITECTURES
@@ -22,12 +22,7 @@ __all__ = ["list_names"]
 def list_names(asked: ListFlags) -> None:
     """Print the names of one kind."""
     check_files(asked)
-    lists = {
-        "models": list_models,
-        "devices": list_devices,
-        "policies": list_policies,
-        "engines": list_engines,
-    }
+    lists = {"models": list_models, "devices": list_devices, "policies": list_policies, "engines": list_engines}
     write_json(asked.json, lists[asked.what]())
 
 
@@ -78,7 +73,22 @@ def _model(name: str) -> dict[str, Any]:
 
 def list_devices() -> dict[str, Any]:
     """Print memory and bandwidths of every device, and the engines whose operations were measured on it."""
-    listed = [_device(device) for device in DEVICES.values()]
+    from swiftspec.costmodel.shipped import tables_of
+
+    listed: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "memory_bytes": device.memory_bytes,
+            "memory_bandwidth_Bps": device.memory_bandwidth_Bps,
+            "link_bandwidth_Bps": device.link_bandwidth_Bps,
+            "peak_flops": dict(device.peak_flops),
+            "devices_per_node": device.devices_per_node,
+            "engines": tables.values("gemm", "framework") if (tables := tables_of(name)) else [],
+            "op_tables": device.op_tables,
+            "source": device.source,
+        }
+        for name, device in DEVICES.items()
+    ]
     rows = [
         (
             device["name"],
@@ -94,23 +104,6 @@ def list_devices() -> dict[str, Any]:
     columns = ("device", "GB", "TB/s", "GB/s to peers", "per node", "measured engines")
     console.table("Devices known by name", columns, rows, last_is_text=True)
     return {"devices": listed}
-
-
-def _device(device: DeviceSpec) -> dict[str, Any]:
-    from swiftspec.costmodel.shipped import tables_of
-
-    tables = tables_of(device.name)
-    return {
-        "name": device.name,
-        "memory_bytes": device.memory_bytes,
-        "memory_bandwidth_Bps": device.memory_bandwidth_Bps,
-        "link_bandwidth_Bps": device.link_bandwidth_Bps,
-        "peak_flops": dict(device.peak_flops),
-        "devices_per_node": device.devices_per_node,
-        "engines": tables.values("gemm", "framework") if tables else [],
-        "op_tables": device.op_tables,
-        "source": device.source,
-    }
 
 
 def list_policies() -> dict[str, Any]:
@@ -137,7 +130,18 @@ def _policy(policy: type[Policy], *, package: str | None) -> dict[str, Any]:
 
 def list_engines() -> dict[str, Any]:
     """Print release, limits of a step and drafting methods of every engine that `--engine` takes."""
-    listed = [_engine(engine) for engine in ENGINES.values()]
+    listed: list[dict[str, Any]] = [
+        {
+            "name": engine.name,
+            "full_name": engine.full_name,
+            "release": ".".join(map(str, engine.release)),
+            "step_tokens": engine.large_limits.step_tokens,
+            "requests": engine.large_limits.requests,
+            "methods": [method.value for method in engine.methods],
+            "source": engine.source,
+        }
+        for engine in ENGINES.values()
+    ]
     rows = [
         (
             engine["name"],
@@ -155,15 +159,3 @@ def list_engines() -> dict[str, Any]:
         "Limits are the defaults on large devices; `--set` changes them. `--engine NAME@RELEASE` means another release."
     )
     return {"engines": listed}
-
-
-def _engine(engine: Engine) -> dict[str, Any]:
-    return {
-        "name": engine.name,
-        "full_name": engine.full_name,
-        "release": ".".join(map(str, engine.release)),
-        "step_tokens": engine.large_limits.step_tokens,
-        "requests": engine.large_limits.requests,
-        "methods": [method.value for method in engine.methods],
-        "source": engine.source,
-    }

@@ -36,21 +36,17 @@ def simulate(asked: SimulateFlags) -> None:
         refuse(asked, ("engine",), "it is only for --load")
     else:
         refuse(asked, ("max_new_tokens",), "with --load, requests have their own lengths")
-    made = read_plan(asked, asked.plan)
-    planned = Planned.of(made, asked.plan)
-    candidate = searching(candidate_of(made, asked.policy), earlier_outputs)
-    content = {"policy": candidate.policy, "candidate": candidate.describe(), "seed": asked.seed}
+    planned = Planned.of(read_plan(asked, asked.plan), asked.plan)
+    candidate = searching(candidate_of(planned.plan, asked.policy), earlier_outputs)
     if asked.load is None:
-        content |= _simulate_alone(asked, planned, candidate, earlier_outputs=earlier_outputs)
+        found = _simulate_alone(asked, planned, candidate, earlier_outputs)
     else:
-        content |= _simulate_load(
-            asked, asked.load, planned, candidate, limits=limits, settings=others, earlier_outputs=earlier_outputs
-        )
-    write_json(asked.json, content)
+        found = _simulate_load(asked, asked.load, planned, candidate, limits, others, earlier_outputs)
+    write_json(asked.json, {"policy": candidate.policy, "candidate": candidate.describe(), "seed": asked.seed} | found)
 
 
 def _simulate_alone(
-    asked: SimulateFlags, planned: Planned, candidate: Candidate, *, earlier_outputs: int | None
+    asked: SimulateFlags, planned: Planned, candidate: Candidate, earlier_outputs: int | None
 ) -> dict[str, Any]:
     """Print, draw and save; what --json has."""
     replayed = partial(replay, planned, policy=asked.policy, max_new_tokens=asked.max_new_tokens, seed=asked.seed)
@@ -81,7 +77,6 @@ def _simulate_load(
     load: str,
     planned: Planned,
     candidate: Candidate,
-    *,
     limits: Limits,
     settings: Mapping[str, str],
     earlier_outputs: int | None,
@@ -145,7 +140,9 @@ def _simulate_load(
         console.paragraph(
             f"With the request's own text only: {before.tokens_per_round:.3f} tokens per round and a mean TPOT of "
             f"{milliseconds(before.tpot_s.mean)} ms; with earlier outputs {after.tokens_per_round:.3f} and "
-            f"{milliseconds(after.tpot_s.mean)} ms. {_repeats(simulated)}"
+            f"{milliseconds(after.tpot_s.mean)} ms. The texts of {simulated.num_repeated} of "
+            f"{count(len(simulated.records), 'request')} begin with the traced prompt of an earlier one, whose output "
+            "is then proposed whole."
         )
         content["num_repeated"] = simulated.num_repeated
         content["own_text_metrics"] = own_text.metrics.model_dump(mode="json")
@@ -178,18 +175,12 @@ def _show_alone(metrics: Metrics) -> None:
         ("tokens", str(metrics.num_tokens)),
         ("rounds", str(metrics.rounds)),
     ]
-    if metrics.tail_s is not None:
-        tail = f"{milliseconds(metrics.tail_s.median)} ms ({milliseconds(metrics.tail_s.p95)})"
+    if (tail_s := metrics.tail_s) is not None:
+        tail = f"{milliseconds(tail_s.median)} ms ({milliseconds(tail_s.p95)})"
         rows.append(("serial tail of a round on a hit, median (p95)", tail))
     if metrics.hit_fraction is not None:
         rows.append(("rounds without a forward in the tail", percent(metrics.hit_fraction)))
     console.table("Metrics", ("figure", "value"), rows)
-
-
-def _repeats(load: SimulatedLoad) -> str:
-    """A sentence on requests whose outputs an earlier one had: they gain most, and yours may not repeat as often."""
-    of_all = f"{load.num_repeated} of {count(len(load.records), 'request')}"
-    return f"The texts of {of_all} begin with the traced prompt of an earlier one, whose output is then proposed whole."
 
 
 def _show_load(load: SimulatedLoad) -> None:
