@@ -95,7 +95,9 @@ def advise(
     else:
         serving, source, error = _composed(deployment, observed, target, "" if looks_up else draft)
         looks_up = looks_up or not draft
-    _check_engine(serving, observed, "profile" if profile is not None else "engine")
+    if serving.engine.name != observed.engine:
+        field = "profile" if profile is not None else "engine"
+        raise FieldError(field, f"of {serving.engine.full_name}", f"the metrics are those of {observed.engine}")
     model = ServerModel(
         serving=serving, observed=observed, source=source, step_error=error, looks_up=looks_up
     ).calibrated()
@@ -142,8 +144,3 @@ def _composed(
     there = found.on(deployment.num_devices, context=context)
     source = f"composed of the op tables of {deployment.device}"
     return there if draft else replace(there, draft=None), source, _COMPOSED_ERROR
-
-
-def _check_engine(serving: ServingEngine, observed: ObservedLoad, field: str) -> None:
-    if serving.engine.name != observed.engine:
-        raise FieldError(field, f"of {serving.engine.full_name}", f"the metrics are those of {observed.engine}")

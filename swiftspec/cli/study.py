@@ -5,7 +5,6 @@ A study declares its own options, and reads its arguments itself: here they are 
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
 
 import typer
 
@@ -24,12 +23,7 @@ _LINES: Mapping[str, str] = {
     "blockllm": "Serve chains of blocks that fine-tunes share, in simulated time.",
 }
 _FOLDERS = {"latency": "latency_law"}  # of studies that are not called as theirs
-_OLD_VERBS = {
-    "backtest": "backtest",
-    "atts": "atts",
-    "sweep": "latency",
-    "tenants": "tenants",
-}  # and the studies that they are now
+_OLD_VERBS = {"backtest": "backtest", "atts": "atts", "sweep": "latency", "tenants": "tenants"}  # and their studies
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
@@ -64,19 +58,13 @@ def _passing_on(name: str, *, old_verb: str | None = None) -> Callable[[typer.Co
     def run(context: typer.Context) -> None:
         if old_verb is not None:
             console.note(f"swiftspec: `swiftspec {old_verb}` is now `swiftspec study {name}`")
+        from swiftspec import studies
+
+        options = import_module(f"{studies.__name__}.{_FOLDERS.get(name, name)}.options")
         program = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=_SETTINGS)
-        program.command()(_command(name))
+        program.command()(getattr(options, name))  # a function whose parameters are its options
         code = program(args=context.args, prog_name=f"swiftspec study {name}", standalone_mode=False)
         if code:
             raise typer.Exit(code)
 
     return run
-
-
-def _command(name: str) -> Callable[..., Any]:
-    """The study itself, whose parameters are its options."""
-    from swiftspec import studies
-
-    options = import_module(f"{studies.__name__}.{_FOLDERS.get(name, name)}.options")
-    study: Callable[..., Any] = getattr(options, name)
-    return study
