@@ -146,13 +146,8 @@ def curves(drawn: Curves) -> Markup:
         (element("span", class_=f"swatch {name}", aria_hidden="true"), curve.name)
         for curve, name in zip(drawn.curves, classes, strict=True)
     )
-    return join(
-        (
-            element("p", f"{drawn.y_title} over {drawn.x_title}", class_="quiet"),
-            element("div", chart, class_="plot"),
-            _legend(names),
-        )
-    )
+    title = element("p", f"{drawn.y_title} over {drawn.x_title}", class_="quiet")
+    return join((title, element("div", chart, class_="plot"), _legend(names)))
 
 
 def _level(tick: float, down_px: float) -> Iterator[Markup]:
