@@ -24,7 +24,6 @@ _SECONDS = 60.0
 
 
 def advise(asked: AdviseFlags) -> Advice:
-    """Read, advise, print and save."""
     check_files(asked)
     _check(asked)
     readings = _readings(asked)
@@ -62,7 +61,6 @@ def _check(asked: AdviseFlags) -> None:
 
 
 def _readings(asked: AdviseFlags) -> ServerReadings:
-    """From the server, or from files."""
     files = asked.before, asked.after
     if asked.url is not None:
         if any(files):

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from typer.core import TyperGroup
 
-from swiftspec.cli import settings
 from swiftspec.cli.flags import OPTION
+from swiftspec.cli.settings import CONDITIONS, DRAWN, PLANNER, REPLAYED, SERVER, SIMULATOR
 from swiftspec.cli.verbs import check, data, decide, measure, use
 from swiftspec.errors import FieldError
 
@@ -41,14 +41,7 @@ _OPTIONS = {
     for name in verbs.__all__
     for option in fields(getattr(verbs, name))
 }
-_SETTINGS = {
-    *settings.CONDITIONS,
-    *settings.DRAWN,
-    *settings.PLANNER,
-    *settings.REPLAYED,
-    *settings.SERVER,
-    *settings.SIMULATOR,
-}
+_SETTINGS = CONDITIONS.keys() | DRAWN.keys() | PLANNER.keys() | REPLAYED.keys() | SERVER.keys() | SIMULATOR.keys()
 
 
 class Group(StrEnum):

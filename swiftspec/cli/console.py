@@ -24,7 +24,6 @@ from swiftspec.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress as RichProgress
 
 __all__ = [
     "abandon_stdout",
@@ -156,7 +155,6 @@ class _Notes(logging.Handler):
 
 
 def heading(text: str) -> None:
-    """Print a title in one line."""
     text = _in_one_line(text)
     with _results() as file:
         if file.isatty():
@@ -272,7 +270,11 @@ def progress(verb: str) -> Iterator[Progress]:
     if sys.stderr is None or not sys.stderr.isatty():
         yield _plain_progress(verb, sys.stderr)
         return
-    with _rich_progress() as bar:
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as ProgressBar
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with ProgressBar(*columns, console=_rich(sys.stderr), transient=True) as bar:
         task = bar.add_task(verb, total=None)
         yield lambda done, total, what, /: bar.update(task, completed=done, total=total, description=_in_one_line(what))
 
@@ -336,15 +338,3 @@ def _rich(file: TextIO) -> "Console":
     from rich.console import Console
 
     return Console(file=file, markup=False, highlight=False, emoji=False)
-
-
-def _rich_progress() -> "RichProgress":
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    return Progress(*columns, console=_rich(sys.stderr), transient=True)

@@ -24,7 +24,6 @@ __all__ = ["export"]
 
 
 def export(asked: ExportFlags) -> Export:
-    """Export, print and save."""
     made = read_plan(asked, asked.plan)
     engine = asked.engine or made.engine or SWIFTSPEC.name
     exported = export_plan(

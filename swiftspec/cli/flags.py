@@ -58,12 +58,10 @@ def settings(meaning: str) -> Any:
 Target = Annotated[str, option("M", "Target: a Hugging Face directory, or demo/target.")]
 Draft = Annotated[str, option("M", "Draft: a Hugging Face directory, or demo/draft.")]
 Inflate = Annotated[
-    str | None,
-    option("SHAPE", "Expand the target to this shape when loading it, e.g. layers=24,hidden=1024."),
+    str | None, option("SHAPE", "Expand the target to this shape when loading it, e.g. layers=24,hidden=1024.")
 ]
 SaveInflated = Annotated[
-    Path | None,
-    option("DIR", "With --inflate: also write the expanded target, which has the same output."),
+    Path | None, option("DIR", "With --inflate: also write the expanded target, which has the same output.")
 ]
 Dtype = Annotated[
     str,
@@ -87,8 +85,7 @@ Engine = Annotated[
     str | None, option("NAME[@RELEASE]", "The engine that will serve, e.g. vllm@0.15. Default: swiftspec.")
 ]
 EnginePython = Annotated[
-    str | None,
-    option("PATH", "The Python that has --engine. Default: the engine's program is in PATH.", "--python"),
+    str | None, option("PATH", "The Python that has --engine. Default: the engine's program is in PATH.", "--python")
 ]
 ServerArgs = Annotated[str | None, option("TEXT", "More options for --engine's servers, e.g. '--max-model-len 4096'.")]
 ApiKeyFile = Annotated[Path | None, option("FILE", "The key to send; the first one of the file.")]

@@ -20,7 +20,6 @@ __all__ = ["list_names"]
 
 
 def list_names(asked: ListFlags) -> None:
-    """Print the names of one kind."""
     check_files(asked)
     lists = {"models": list_models, "devices": list_devices, "policies": list_policies, "engines": list_engines}
     write_json(asked.json, lists[asked.what]())

@@ -24,7 +24,6 @@ _SECRET_FILE = "SWIFTSPEC_SECRET_FILE"
 
 
 def is_of_torchrun(asked: RunFlags) -> bool:
-    """Whether this process is one of torchrun's."""
     return asked.ray is None and _TORCHRUN in os.environ
 
 
@@ -107,7 +106,6 @@ def _device(plan: Plan) -> "Device":
 
 
 def write_new_secret(out: Path) -> None:
-    """Write a new secret."""
     from swiftspec.engine.channel.curve import write_secret
 
     check_outputs(beside={"--new-secret": out})

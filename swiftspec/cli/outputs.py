@@ -32,10 +32,7 @@ _READ_SUFFIXES = (".safetensors", ".csv")
 
 
 def check_files(
-    asked: object,
-    *,
-    inputs: Mapping[str, Path | str | None] | None = None,
-    beside: Mapping[str, Path] | None = None,
+    asked: object, *, inputs: Mapping[str, Path | str | None] | None = None, beside: Mapping[str, Path] | None = None
 ) -> None:
     """Check the files that a verb's options name, as `check_outputs` does, and the others.
 

@@ -36,7 +36,6 @@ _RECORDED = "it needs --device; without that, acceptance comes from --trace"
 
 
 def write_page(path: Path, planned: Planned) -> None:
-    """Write the report of a plan."""
     from swiftspec.reports.html import render
     from swiftspec.simulator.driver import typical_timeline
 
@@ -46,7 +45,6 @@ def write_page(path: Path, planned: Planned) -> None:
 
 
 def plan(asked: PlanFlags) -> None:
-    """Write the report of a saved plan, compare drafts, or search."""
     if asked.plan is not None:
         _report(asked, asked.plan)
     elif asked.target is None:

@@ -60,7 +60,6 @@ def engine_here(engine: str, *, device: str, python: str | None, options: Sequen
 
 
 def profile_served(asked: ProfileFlags) -> Profile:
-    """Measure an engine's servers, or one that runs, print and save."""
     refuse(asked, ("inflate", "ops", "plot"), "a server is measured as it is, from outside")
     check_files(asked)
     measured = _measured(asked)
@@ -107,7 +106,6 @@ def _measured(asked: ProfileFlags) -> Profile:
 
 
 def _show(measured: Profile, served: Served) -> None:
-    """Print what steps take, and how well they are known."""
     console.fields(target=measured.target, draft=measured.draft, engine=served.engine, device=measured.origin.device)
     context = max(step.context for step in measured.steps)
     shown = [(Role.TARGET, Phase.VERIFY, 0), (Role.TARGET, Phase.VERIFY, context), (Role.DRAFT, Phase.EXPAND, 0)]

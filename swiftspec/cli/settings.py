@@ -57,12 +57,10 @@ class Setting:
 
 _RUNNING = Setting(int, 1, "requests at once")
 _BLOCKS = Setting(int, 1, "blocks of 16 tokens in the target's cache")
-
 _CONTROL = Setting(
     str, 0, "how much is drafted and verified: fixed:K, goodput, goodput-per-request, worth, slo, or none, all of it"
 )
 _EARLIER = Setting(int, 1, "suffix decoding searches the last N outputs, too, whoever asked for them")
-
 _TARGETS = Setting(int, 1, "equal targets that share the requests, each with these limits and devices of its own")
 _DRAFTS = Setting(int, 1, "draft groups that all targets share; one for each target if not given")
 

@@ -161,7 +161,6 @@ def _twice(profile: Profile) -> str:
 
 
 def _show_alone(metrics: Metrics) -> None:
-    """Print every figure of requests that were alone."""
     figures = metrics.figures
     rows = [
         ("tokens/s", speed(figures.tokens_per_s)),
@@ -184,7 +183,6 @@ def _show_alone(metrics: Metrics) -> None:
 
 
 def _show_load(load: SimulatedLoad) -> None:
-    """Print every figure of a load."""
     metrics = load.metrics
     latencies = {
         "TTFT": metrics.ttft_s,

@@ -21,7 +21,6 @@ _SHOWN_WINDOWS = (1, 2, 4, 8, 16)
 
 
 def trace(asked: TraceFlags) -> AcceptanceTrace:
-    """Record, print and save."""
     save_expanded(asked.target, asked.inflate, asked.save_inflated)
     check_files(asked)
     recorded = record(

@@ -131,7 +131,6 @@ def _basis(made: Plan, plan_path: Path) -> tuple[Profile, AcceptanceTrace] | Non
 
 
 def show_report(report: Report, made: Plan, contention: Contention | None = None) -> None:
-    """Print the table of predicted against measured, and the conclusions."""
     columns = ("policy", "split", "figure", "predicted", "measured", "error")
     rows, shapes = [], []
     for policy in report.policies:

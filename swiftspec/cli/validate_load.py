@@ -28,7 +28,6 @@ _FIELDS = {**_LATENCIES, "tokens/s": "output_throughput"}
 
 
 def validate_load(asked: ValidateFlags, load: str, limits: Limits) -> None:
-    """Measure, print and save."""
     refuse(asked, ("repeats", "max_new_tokens"), "with --load, every request runs once, in its own length")
     if asked.url is not None:
         refuse(asked, ("plot",), "a server's steps are not known, so there is nothing to draw")

@@ -17,7 +17,6 @@ _FIRST = ("e2e_mean_ms", "tpot_mean_ms", "ttft_p50_ms", "ttft_mean_ms", "tok_s_u
 
 
 def validate_published(asked: ValidateFlags) -> None:
-    """Predict every row of a file of loads or of speeds; print and save."""
     loads, speeds = asked.loads, asked.speeds
     if loads is not None and speeds is not None:
         raise ValueError(f"--loads is {loads} and --speeds is {speeds}; expected one of them")
@@ -40,7 +39,6 @@ def validate_published(asked: ValidateFlags) -> None:
 
 
 def show_comparison(found: Comparison, title: str) -> None:
-    """Print every row, then the errors by class and by requests at once."""
     names = [name for name in _FIRST if any(figure.name == name for row in found.rows for figure in row.figures)]
     rows = []
     for number, row in enumerate(found.rows, 1):

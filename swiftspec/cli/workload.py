@@ -27,7 +27,6 @@ _OF_DRAWN = ("arrivals", "prompt_tokens", "output_tokens", "prompts", "tokenizer
 
 
 def workload(asked: WorkloadFlags) -> Workload:
-    """Make, print and save."""
     check_files(asked, inputs={"--from": asked.source[1] if asked.source else None})
     known = tuple(parse_class(text) for text in asked.classes or ())
     settings = own_settings(asked.settings, {**DRAWN, **REPLAYED})
@@ -102,7 +101,6 @@ def _prefixes(asked: WorkloadFlags, given: Mapping[str, Any]) -> Prefixes:
 
 
 def _prompts(prompts: Path | None, tokenizer: str | None, trace: Path | None) -> PromptLengths | None:
-    """Prompts that the requests are to name, if any."""
     if prompts is not None and trace is not None:
         raise ValueError(f"--trace is {trace}, but prompts are those of --prompts; expected one of both")
     if prompts is None and tokenizer is not None:
@@ -118,7 +116,6 @@ def _prompts(prompts: Path | None, tokenizer: str | None, trace: Path | None) ->
 
 
 def show_workload(made: Workload) -> None:
-    """Print arrivals, and lengths and limits of every class."""
     rate = "set by the ends of requests" if made.is_closed else "all at once"
     if made.rate is not None:
         rate = f"{made.rate:.4g} requests/s over {made.duration_s:.4g} s"

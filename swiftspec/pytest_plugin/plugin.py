@@ -71,7 +71,6 @@ class Clock:
         return self._now_s
 
     def record(self, benchmark: "BenchmarkFixture", durations_s: Sequence[float]) -> None:
-        """Record one round for every duration."""
         left_s = iter(durations_s)
 
         def start_at_zero() -> None:
@@ -146,7 +145,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Line with the plan's choice, if there is a plan."""
     suite = config.stash.get(_SUITE, None)
     return None if suite is None else f"swiftspec: {suite.planned}; to be measured: {', '.join(suite.policies)}"
 
@@ -224,7 +222,6 @@ def swiftspec_policy(request: pytest.FixtureRequest) -> "PolicyReport":
 
 
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:
-    """Print predicted and measured speeds, if anything was measured."""
     if (report := config.stash.get(_REPORT, None)) is not None:
         terminalreporter.section("swiftspec: predicted and measured tokens/s")
         for line in table(report):

@@ -60,12 +60,10 @@ class Column(NamedTuple):
 
 
 def texts(*titles: str) -> tuple[Column, ...]:
-    """Columns of text."""
     return tuple(Column(title, True) for title in titles)
 
 
 def numbers(*titles: str) -> tuple[Column, ...]:
-    """Columns of numbers."""
     return tuple(Column(title, False) for title in titles)
 
 
@@ -120,7 +118,6 @@ class Row(NamedTuple):
 
 
 def row(*cells: Cell, remark: str = "", tip: str = "", chosen: bool = False) -> Row:
-    """A row of these cells."""
     return Row(cells, remark, tip, chosen)
 
 

@@ -126,11 +126,7 @@ def _draw(axes: Axes, span: Span, lane: int, *, is_split: bool, start_s: float, 
     left_s, right_s = max(span.start_s, start_s), min(span.end_s, end_s)
     bar_ms = ((left_s - start_s) * 1e3, (right_s - left_s) * 1e3)
     axes.broken_barh(
-        [bar_ms],
-        (middle - height / 2, height),
-        facecolors=PHASE_COLOURS[span.phase],
-        edgecolor="white",
-        linewidth=0.5,
+        [bar_ms], (middle - height / 2, height), facecolors=PHASE_COLOURS[span.phase], edgecolor="white", linewidth=0.5
     )
     if right_s - left_s > _LEAST_WIDTH * (end_s - start_s):
         centre = bar_ms[0] + bar_ms[1] / 2
