@@ -1,5 +1,6 @@
 """Verbs and flags as they were called before: they still work, and a verb says its new name."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from swiftspec.cli import console
@@ -136,8 +137,8 @@ def _kinds(arguments: Sequence[str]) -> list[str]:
     return [*arguments[:place], "--load", f"closed:{given},", *arguments[after:]]
 
 
-def _report(arguments: Sequence[str]) -> list[str]:
-    return [each.replace("--out", "--report", 1) if each.partition("=")[0] == "--out" else each for each in arguments]
+def _out_as(flag: str) -> Callable[[Sequence[str]], list[str]]:
+    return lambda arguments: [re.sub("^--out(?=$|=)", flag, each) for each in arguments]
 
 
 def _compare(arguments: Sequence[str]) -> list[str]:
@@ -149,17 +150,13 @@ def _compare(arguments: Sequence[str]) -> list[str]:
     return list(arguments)
 
 
-def _secret(arguments: Sequence[str]) -> list[str]:
-    return [each.replace("--out", "--new-secret", 1) for each in arguments]
-
-
 # Old verb -> the new one, and what becomes of its arguments.
 _VERBS: Mapping[str, tuple[str, Callable[[Sequence[str]], list[str]]]] = {
     "kinds": ("plan", _kinds),
-    "report": ("plan", _report),
+    "report": ("plan", _out_as("--report")),
     "compare": ("plan", _compare),
     "rates": ("import", list),
-    "secret": ("run", _secret),
+    "secret": ("run", _out_as("--new-secret")),
     "models": ("list models", list),
     "devices": ("list devices", list),
     "policies": ("list policies", list),

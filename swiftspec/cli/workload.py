@@ -120,13 +120,18 @@ def show_workload(made: Workload) -> None:
     if made.rate is not None:
         rate = f"{made.rate:.4g} requests/s over {made.duration_s:.4g} s"
     trace, prompts = made.trace, made.prompts
+    repeated = {}
+    if made.repeated_share:
+        turns = f"; {count(len(made.starts), 'conversation')}, whose turns wait for answers" if made.has_turns else ""
+        share = percent(made.repeated_share)
+        repeated["repeated"] = f"{share} of the prompts' tokens are those of earlier requests{turns}"
     console.fields(
         arrivals=f"replayed from {trace.file} ({trace.format})" if trace else made.arrivals,
         rate=rate,
         gaps="-" if made.gap_cv is None else f"coefficient of variation {made.gap_cv:.2f}",
         prompts=f"those of {prompts.file}" if prompts else _described(made.prompt_tokens),
         outputs=_described(made.output_tokens),
-        **_shared(made),
+        **repeated,
     )
     names = [each.name for each in made.classes]
     rows = [_cells(made, [each.name], each) for each in made.classes]
@@ -139,15 +144,6 @@ def show_workload(made: Workload) -> None:
         for reason, number in trace.left_out.items():
             console.paragraph(f"Left out: {count(number, 'row')} {reason}")
         console.paragraph(f"Licence: {trace.licence}")
-
-
-def _shared(made: Workload) -> dict[str, str]:
-    """Nothing for a workload whose prompts are all new."""
-    if not made.repeated_share:
-        return {}
-    starts = made.starts
-    turns = f"; {count(len(starts), 'conversation')}, whose turns wait for answers" if made.has_turns else ""
-    return {"repeated": f"{percent(made.repeated_share)} of the prompts' tokens are those of earlier requests{turns}"}
 
 
 def _described(lengths: Lengths) -> str:

@@ -44,8 +44,23 @@ def _doubts(compared: KindComparison) -> Iterator[Doubt]:
 
 
 def _load(compared: KindComparison, clients: int) -> Table:
+    """K draft tokens at most, the gain's 90 % interval, tokens of a round, shares of its time or cost."""
     where = f"{compared.num_devices} {compared.device}"
     last = "time" if compared.price_per_hour is None else "cost of a million output tokens"
+    rows = [
+        row(
+            kind.name,
+            f"{point.policy} {point.split}",
+            str(point.num_draft_tokens or ""),
+            speed(point.user_tokens_per_s),
+            speed(point.device_tokens_per_s),
+            f"{point.gain.low:.2f} to {point.gain.high:.2f}" if point.gain else "",
+            f"{point.tokens_per_round:.2f}",
+            *(_million(compared, 1, point.device_tokens_per_s) or (_shares(point),)),
+            kind.provenance or "",
+        )
+        for kind, point in compared.ranked(clients)
+    ]
     return Table(
         title=f"{count(clients, 'client')} at once on {where}: tokens/s of a user and of a device, times none (90 %), "
         f"tokens per round, {last}",
@@ -55,8 +70,12 @@ def _load(compared: KindComparison, clients: int) -> Table:
             *numbers(*(_if_priced(compared, "per million") or ("draft, verify",))),
             *texts("acceptance"),
         ),
-        rows=[_load_row(compared, kind, point) for kind, point in compared.ranked(clients)],
+        rows=rows,
     )
+
+
+def _shares(point: KindPoint) -> str:
+    return f"{f'{point.draft_share:.0%}, ' if point.draft_share else ''}{point.verify_share:.0%}"
 
 
 def _if_priced(compared: KindComparison, *cells: str) -> tuple[str, ...]:
@@ -67,22 +86,6 @@ def _million(compared: KindComparison, devices: int, tokens_per_s: float) -> tup
     """Cost of a million output tokens of all clients, if devices have a price."""
     price = compared.price_per_hour
     return () if price is None else (money(cost_per_million(price, devices, tokens_per_s)),)
-
-
-def _load_row(compared: KindComparison, kind: DraftingKind, point: KindPoint) -> Row:
-    """K draft tokens at most, the gain's 90 % interval, tokens of a round, shares of its time or cost."""
-    gain, drafting = point.gain, f"{point.draft_share:.0%}, " if point.draft_share else ""
-    return row(
-        kind.name,
-        f"{point.policy} {point.split}",
-        str(point.num_draft_tokens or ""),
-        speed(point.user_tokens_per_s),
-        speed(point.device_tokens_per_s),
-        f"{gain.low:.2f} to {gain.high:.2f}" if gain else "",
-        f"{point.tokens_per_round:.2f}",
-        *(_million(compared, 1, point.device_tokens_per_s) or (f"{drafting}{point.verify_share:.0%}",)),
-        kind.provenance or "",
-    )
 
 
 def _lengths(compared: KindComparison) -> Table:
