@@ -18,6 +18,10 @@ from swiftspec.reports.formatting import gigabytes
 
 __all__ = ["list_names"]
 
+# Fields that are listed as they are.
+_OF_MODELS = ("num_parameters", "num_layers", "hidden_size", "vocab_size", "max_position")
+_OF_DEVICES = ("memory_bytes", "memory_bandwidth_Bps", "link_bandwidth_Bps")
+
 
 def list_names(asked: ListFlags) -> None:
     check_files(asked)
@@ -61,11 +65,7 @@ def _model(name: str) -> dict[str, Any]:
         "name": name,
         "repository": known.source,
         "vocabulary": known.vocabulary,
-        "num_parameters": known.spec.num_parameters,
-        "num_layers": known.spec.num_layers,
-        "hidden_size": known.spec.hidden_size,
-        "vocab_size": known.spec.vocab_size,
-        "max_position": known.spec.max_position,
+        **{field: getattr(known.spec, field) for field in _OF_MODELS},
         "acceptance": {draft: sorted(set(datasets)) for draft, datasets in drafts.items()},
     }
 
@@ -77,9 +77,7 @@ def list_devices() -> dict[str, Any]:
     listed: list[dict[str, Any]] = [
         {
             "name": name,
-            "memory_bytes": device.memory_bytes,
-            "memory_bandwidth_Bps": device.memory_bandwidth_Bps,
-            "link_bandwidth_Bps": device.link_bandwidth_Bps,
+            **{field: getattr(device, field) for field in _OF_DEVICES},
             "peak_flops": dict(device.peak_flops),
             "devices_per_node": device.devices_per_node,
             "engines": tables.values("gemm", "framework") if (tables := tables_of(name)) else [],

@@ -64,15 +64,13 @@ def check_outputs(
     beside: Mapping[str, Path] | None = None,
     **paths: Path | None,
 ) -> None:
-    """Refuse outputs that could not be written now, or that would overwrite an input or each other.
+    """ValueError for outputs that could not be written now, or that would overwrite an input or each other.
 
     If one of them is stdout, messages go to stderr from now on.
 
     inputs: files and directories that the verb reads, by the name that errors use: `--plan`. beside: files that are
-    written next to an output, by the name that errors use: `the profile next to --out`. paths: outputs, by the name of
-    their option: `json` for `--json`.
-
-    ValueError: one sentence naming option and path.
+    written next to an output, by such a name, too: `the profile next to --out`. paths: outputs, by the name of their
+    option: `json` for `--json`.
     """
     outputs = {f"--{option}": path for option, path in paths.items() if path is not None} | dict(beside or {})
     read = {identity: name for name, path in (inputs or {}).items() if path for identity in _identities(Path(path))}

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+_OF_PROCESSES = ("role", "group", "rank", "node", "pid", "cores")  # what --json has of each
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Output:
@@ -209,17 +211,7 @@ def _result(candidate: Candidate, outputs: Sequence[_Output], processes: Sequenc
         "acceptance_length": metrics and _acceptance_length(metrics),
         "tokens_per_round": metrics and metrics.figures.tokens_per_round,
         "overlap_fraction": metrics and metrics.overlap_fraction,
-        "processes": [
-            {
-                "role": process.role.value,
-                "group": process.group,
-                "rank": process.rank,
-                "node": process.node,
-                "pid": process.pid,
-                "cores": list(process.cores),
-            }
-            for process in processes
-        ],
+        "processes": [{name: getattr(process, name) for name in _OF_PROCESSES} for process in processes],
     }
 
 

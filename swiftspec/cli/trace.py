@@ -50,13 +50,8 @@ def trace(asked: TraceFlags) -> AcceptanceTrace:
         "rank_acceptance": recorded.rank_acceptance(NUM_CANDIDATES),
     }
     if (measured := _routing(recorded)) is not None:
-        content["routing"] = {
-            "num_experts": measured.num_experts,
-            "num_active": measured.num_active,
-            "touched": measured.touched,
-            "correlation": measured.correlation,
-            "largest_miss": measured.largest_miss,
-        }
+        fields = ("num_experts", "num_active", "touched", "correlation", "largest_miss")
+        content["routing"] = {name: getattr(measured, name) for name in fields}
     write_json(asked.json, content)
     return recorded
 
