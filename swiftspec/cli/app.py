@@ -98,7 +98,7 @@ def _sentence(error: Exception) -> object:
         return error
     if error.filename is None and error.errno in _WRITING:
         # Every other output's error names its file; that of the parser's help does not.
-        console.abandon_stdout()
+        console.abandon(sys.stdout)
         return f"stdout: cannot be written ({error.strerror})"
     return f"{error.filename}: {error.strerror}" if error.filename else error
 

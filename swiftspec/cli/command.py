@@ -74,8 +74,8 @@ class VerbGroups(TyperGroup):
 def command(options: type, function: str) -> Callable[..., None]:
     """A function for typer that passes its options, as one object, to a function of this package's command line.
 
-    options: a frozen dataclass of `flags.flag` and annotated fields. function: `module.name` in
-    `swiftspec.cli`, imported when the verb is called, so that help is quick.
+    options: a frozen dataclass of flags. function: `module.name` in `swiftspec.cli`, imported when the verb is called,
+    so that help is quick.
     """
 
     def verb(**given: Any) -> None:
@@ -83,8 +83,8 @@ def command(options: type, function: str) -> Callable[..., None]:
         getattr(import_module(f"swiftspec.cli.{module}"), name)(options(**given))
 
     verb.__doc__ = options.__doc__
-    # What typer reads.
-    verb.__signature__ = Signature([_parameter(each) for each in fields(options)])  # type: ignore[attr-defined]
+    signature = Signature([_parameter(each) for each in fields(options)])
+    verb.__signature__ = signature  # type: ignore[attr-defined]  # what typer reads
     return verb
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
-    "abandon_stdout",
+    "abandon",
     "abridged",
     "begin",
     "error",
@@ -94,11 +94,6 @@ def keep_stdout_for_data() -> None:
 def reader_has_gone() -> bool:
     """Whether nobody reads stdout any more, and results were discarded."""
     return _STATE.reader_has_gone
-
-
-def abandon_stdout() -> None:
-    """Discard what stdout still buffers, after a write to it failed."""
-    _abandon(sys.stdout)
 
 
 def harmless(text: str) -> str:
@@ -301,7 +296,7 @@ def _write(file: TextIO | None, text: str) -> None:
         file.write(text)
         file.flush()
     except OSError:
-        _abandon(file)
+        abandon(file)
 
 
 @contextmanager
@@ -318,15 +313,15 @@ def _results(*, needs_reader: bool = False) -> Iterator[TextIO]:
     except BrokenPipeError:
         if needs_reader:
             raise
-        _abandon(file)
+        abandon(file)
         _STATE.reader_has_gone = not _STATE.stdout_is_data
     except OSError as error:
-        _abandon(file)
+        abandon(file)
         if not _STATE.stdout_is_data:
             raise ValueError(f"stdout: cannot be written ({error.strerror})") from error
 
 
-def _abandon(file: TextIO) -> None:
+def abandon(file: TextIO) -> None:
     """Send a stream's buffered output to /dev/null; otherwise the interpreter fails to flush it at exit."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
