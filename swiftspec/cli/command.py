@@ -95,10 +95,7 @@ def _parameter(option: Field[Any]) -> Parameter:
 
 
 def refuse(asked: Any, names: Iterable[str], why: str) -> None:
-    """FieldError, with the reason, for the first of these options that is given: that is not as it usually is.
-
-    asked: options, as `command` makes them.
-    """
+    """FieldError, with the reason, for the first of these options that is given: that is not as it usually is."""
     usual = {option.name: option.default for option in fields(asked)}
     for name in names:
         if (value := getattr(asked, name)) != usual[name]:

@@ -186,11 +186,9 @@ def table(
     last_is_text: bool = False,
     remarks: Sequence[str] = (),
 ) -> None:
-    """Print rows under column titles: the first `num_text_columns`, and optionally the last, flush left, others right.
+    """Print rows under column titles, wrapped where lines would be longer than `line_width`, see `lay_out`.
 
-    Text is wrapped where lines would be longer than `line_width`, see `lay_out`.
-
-    last_is_text: the last column holds text, too. remarks: text below each row, wrapped likewise; none if it is empty.
+    num_text_columns, last_is_text: which are flush left; others hold numbers. remarks: text below each row, if any.
     """
     title, columns, rows = harmless(title), [*map(harmless, columns)], [[*map(harmless, row)] for row in rows]
     remarks = [*map(harmless, remarks)]

@@ -26,7 +26,6 @@ def export(asked: ExportFlags) -> Export:
     engine = asked.engine or made.engine or SWIFTSPEC.name
 
     def lengths(num_devices: int, ranks: int, max_running: int) -> Sequence[DraftLength]:
-        """Draft tokens by batch size, from the plan's profile and trace."""
         from swiftspec.planner.under_load.schedule import draft_schedule
 
         return draft_schedule(

@@ -34,10 +34,7 @@ _READ_SUFFIXES = (".safetensors", ".csv")
 def check_files(
     asked: object, *, inputs: Mapping[str, Path | str | None] | None = None, beside: Mapping[str, Path] | None = None
 ) -> None:
-    """Check the files that a verb's options name, as `check_outputs` does, and the others.
-
-    asked: the options, as `swiftspec.cli.verbs` has them.
-    """
+    """Check the files that a verb's options name, as `check_outputs` does, and the others."""
     read = dict(inputs or {})
     for name, path in _given(asked, _READ).items():
         flag = f"--{name.replace('_', '-')}"

@@ -53,9 +53,7 @@ def _whole_numbers(text: str) -> tuple[int, ...] | None:
 
 
 def deployment_of(asked: PlanFlags) -> Deployment | None:
-    """Deployment on a named device; None without a name.
-
-    Without a number of devices it has those of a node, 8; all else that is not given is as `Deployment` has it.
+    """Deployment on a named device, on a node without a number of them; None without a name.
 
     ValueError: if an argument is given without a device, or is not known for that device.
     """

@@ -156,10 +156,7 @@ def listed(known: Mapping[str, Setting]) -> str:
 
 
 def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
-    """`max_num_seqs=128,block_size=32`, given once or several times, as a mapping.
-
-    ValueError: one sentence, for anything else.
-    """
+    """Texts by name, of `max_num_seqs=128,block_size=32`, given once or several times. ValueError for anything else."""
     found: dict[str, str] = {}
     for part in (part.strip() for text in texts or () for part in text.split(",")):
         if not part:

@@ -156,7 +156,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """Segments side by side. title: the same in words. total: value at full width; without it, that of all segments.
+    """Segments side by side. title: the same in words. total: value at full width, if not that of all segments.
 
     table: what the segments are, in numbers; without it, a legend says that.
     """
