@@ -106,8 +106,12 @@ def list_devices() -> dict[str, Any]:
 def list_policies() -> dict[str, Any]:
     """Print layout, package and shape of every policy, simplest first; then policies that cannot be used, and why."""
     found = offers()
-    listed = [_policy(policy, package=None) for policy in POLICIES.values()]
-    listed += [_policy(offer.policy, package=offer.package) for offer in found if offer.policy is not None]
+    known: list[tuple[type[Policy], str | None]] = [(policy, None) for policy in POLICIES.values()]
+    known += [(offer.policy, offer.package) for offer in found if offer.policy is not None]
+    listed: list[dict[str, Any]] = [
+        {"name": policy.name, "layout": policy.layout, "package": package, "shape": shape_of(policy())}
+        for policy, package in known
+    ]
     rows = [
         (policy["name"], policy["layout"], policy["package"] or "built in", ", ".join(policy["shape"]) or "-")
         for policy in listed
@@ -119,10 +123,6 @@ def list_policies() -> dict[str, Any]:
         console.paragraph()
         console.paragraph(f"Cannot be used: {fault}")
     return {"policies": listed, "faults": faults}
-
-
-def _policy(policy: type[Policy], *, package: str | None) -> dict[str, Any]:
-    return {"name": policy.name, "layout": policy.layout, "package": package, "shape": shape_of(policy())}
 
 
 def list_engines() -> dict[str, Any]:
