@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, TextIO
 
 from swiftspec.cli.table_layout import lay_out, wrapped
 from swiftspec.files.writing import write_output
@@ -57,12 +57,12 @@ _HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 @dataclass(slots=True)
 class _State:
     """Whether stdout carries a file's bytes (`--json -`), so that text for people goes to stderr; and has lost its
-    reader, as in `swiftspec plan ... | head`. And what cuts the result short.
+    reader, as in `swiftspec plan ... | head`. And what is kept of the result to be cut short.
     """
 
     stdout_is_data: bool = False
     reader_has_gone: bool = False
-    abridgement: "_Abridgement | None" = None
+    kept: "_Kept | None" = None
 
 
 _STATE = _State()
@@ -76,7 +76,7 @@ def begin() -> None:
     a run.
     """
     _STATE.stdout_is_data = _STATE.reader_has_gone = False
-    _STATE.abridgement = None
+    _STATE.kept = None
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
     for descriptor in range(3):
@@ -221,40 +221,27 @@ def _say_styled(line: str, style: str) -> None:
 
 @contextmanager
 def abridged(path: Path, *, most_lines: int) -> Iterator[None]:
-    """Inside the context, print only the first lines of the result; the whole of it is written to a file."""
-    _STATE.abridgement = cut = _Abridgement(most_lines)
+    """Keep the result of the context; then print its first lines, and write the whole of it to a file."""
+    _STATE.kept = kept = _Kept()
     try:
         yield
     finally:
-        _STATE.abridgement = None
-        write_output(path, _STYLE.sub("", "".join(cut.whole)).lstrip("\n").encode(errors="backslashreplace"))
-    if cut.num_hidden:
-        say(f"  .. {cut.num_hidden} more lines in {path}")
+        _STATE.kept = None
+        lines = kept.getvalue().splitlines(keepends=True)
+        with _results() as file:
+            file.write("".join(lines[:most_lines]))
+            file.flush()
+        write_output(path, _STYLE.sub("", kept.getvalue()).lstrip("\n").encode(errors="backslashreplace"))
+    if len(lines) > most_lines:
+        say(f"  .. {len(lines) - most_lines} more lines in {path}")
 
 
-class _Abridgement(io.TextIOBase):
-    """A stream that shows the first lines of what is written to it, on another one, and keeps all of it."""
-
-    def __init__(self, most_lines: int) -> None:
-        self._num_left = most_lines
-        self.whole: list[str] = []
-        self.num_hidden = 0
-        self.file: TextIO = sys.stdout
-
-    def write(self, text: str, /) -> int:
-        self.whole.append(text)
-        lines = text.splitlines(keepends=True)
-        seen, hidden = lines[: self._num_left], lines[self._num_left :]
-        self._num_left -= sum(line.endswith("\n") for line in seen)
-        self.num_hidden += sum(line.endswith("\n") for line in hidden)
-        self.file.write("".join(seen))
-        return len(text)
+class _Kept(io.StringIO):
+    """A result that is not shown yet, laid out for the stream that will show it."""
 
     def isatty(self) -> bool:
-        return self.file.isatty()
-
-    def flush(self) -> None:
-        self.file.flush()
+        file = sys.stderr if _STATE.stdout_is_data else sys.stdout
+        return file is not None and file.isatty()
 
 
 @contextmanager
@@ -303,11 +290,8 @@ def _results(*, needs_reader: bool = False) -> Iterator[TextIO]:
     file = sys.stderr if _STATE.stdout_is_data else sys.stdout
     if file is None and not _STATE.stdout_is_data:
         raise ValueError("stdout is closed; expected it open, or redirected to /dev/null")
-    found: TextIO = file or io.StringIO()  # forgotten with what it holds
-    if (cut := _STATE.abridgement) is not None:
-        cut.file = found
     try:
-        yield found if cut is None else cast(TextIO, cut)
+        yield _STATE.kept or file or io.StringIO()  # the last is forgotten with what it holds
     except BrokenPipeError:
         if needs_reader:
             raise
