@@ -230,20 +230,18 @@ def _bases(compared: KindComparison) -> Iterator[str]:
 def _to_know(compared: KindComparison) -> str:
     """What the figures leave out."""
     by_events = any(point.method == EVENTS for kind in compared.kinds for point in kind.points)
-    sentences = [
+    has_own = any(kind.own_devices for kind in compared.kinds)
+    host_s, routing = compared.host_s, compared.routing
+    sentences = (
         f"Speeds are those of users of {compared.engine}. Each client sends its next request when one ends, with a "
         f"prompt of {compared.context} tokens, which is read in the same steps.",
         f"The devices' times are composed of {compared.kernels}.",
         "Acceptance is of the texts named above, which differ from kind to kind and from yours: rates of your own "
         "(--acceptance) decide.",
-    ]
-    if any(kind.own_devices for kind in compared.kinds):
-        sentences.append("(own): a draft on its own devices, which computes beside the target.")
-    if by_events:
-        sentences.append("Clients of (own) are simulated by events, all others by recorded rounds.")
-    sentences.append("K is the most tokens drafted for a verification.")
-    if compared.host_s is not None:
-        sentences.append(f"The host time of a step, {milliseconds(compared.host_s)} ms, is given.")
-    if compared.routing:
-        sentences.append(f"Of the target's layers, {compared.routing}.")
-    return " ".join(sentences)
+        "(own): a draft on its own devices, which computes beside the target." if has_own else "",
+        "Clients of (own) are simulated by events, all others by recorded rounds." if by_events else "",
+        "K is the most tokens drafted for a verification.",
+        "" if host_s is None else f"The host time of a step, {milliseconds(host_s)} ms, is given.",
+        f"Of the target's layers, {routing}." if routing else "",
+    )
+    return " ".join(filter(None, sentences))
