@@ -23,20 +23,25 @@ from swiftspec.errors import extras_named
 from swiftspec.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from swiftspec.api import plan, profile, simulate, trace, validate
-    from swiftspec.artifacts.goal import Goal, Objective
-    from swiftspec.artifacts.metrics import measure
-    from swiftspec.artifacts.plan import Plan
-    from swiftspec.artifacts.planned import Planned
-    from swiftspec.artifacts.profile import Profile
-    from swiftspec.artifacts.report import Report
-    from swiftspec.artifacts.trace import AcceptanceTrace
-    from swiftspec.engine.api import Engine
-    from swiftspec.engine.async_api import AsyncEngine
-    from swiftspec.planner.deployment import Deployment
-    from swiftspec.planner.search.options import SearchOptions
-    from swiftspec.reports import figures
-    from swiftspec.timing.timeline import Timeline
+    from swiftspec.api import plan as plan
+    from swiftspec.api import profile as profile
+    from swiftspec.api import simulate as simulate
+    from swiftspec.api import trace as trace
+    from swiftspec.api import validate as validate
+    from swiftspec.artifacts.goal import Goal as Goal
+    from swiftspec.artifacts.goal import Objective as Objective
+    from swiftspec.artifacts.metrics import measure as measure
+    from swiftspec.artifacts.plan import Plan as Plan
+    from swiftspec.artifacts.planned import Planned as Planned
+    from swiftspec.artifacts.profile import Profile as Profile
+    from swiftspec.artifacts.report import Report as Report
+    from swiftspec.artifacts.trace import AcceptanceTrace as AcceptanceTrace
+    from swiftspec.engine.api import Engine as Engine
+    from swiftspec.engine.async_api import AsyncEngine as AsyncEngine
+    from swiftspec.planner.deployment import Deployment as Deployment
+    from swiftspec.planner.search.options import SearchOptions as SearchOptions
+    from swiftspec.reports import figures as figures
+    from swiftspec.timing.timeline import Timeline as Timeline
 
 # Module of each public name, which is imported on first use.
 _HOMES = {
@@ -60,27 +65,7 @@ _HOMES = {
     "validate": "api",
 }
 
-__all__ = [
-    "AcceptanceTrace",
-    "AsyncEngine",
-    "Deployment",
-    "Engine",
-    "Goal",
-    "Objective",
-    "Plan",
-    "Planned",
-    "Profile",
-    "Report",
-    "SearchOptions",
-    "Timeline",
-    "figures",
-    "measure",
-    "plan",
-    "profile",
-    "simulate",
-    "trace",
-    "validate",
-]
+__all__ = ["figures", *_HOMES]
 
 
 def __dir__() -> list[str]:

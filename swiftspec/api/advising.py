@@ -76,25 +76,12 @@ def advise(
 ) -> Advice:
     """Say what to change in a server that runs, and what that brings.
 
-    Parameters
-    ----------
-    readings : ServerReadings
-        Of its metrics, under load; see `read_server`.
-    profile : Profile, or path
-        As `swiftspec profile --engine` measured it, on a server of the same models on the same device.
-    deployment : Deployment, optional
-        Instead: the device, whose steps are composed, with the engine.
-    target, draft : str
-        Models beside a deployment. `ngram` is a draft that is looked up in the text, beside a profile, too.
-    settings : mapping of str to str
-        Limits of the server, by its engine's words, where they are not the profile's or the engine's own.
-    stages : Stages
-        Receives progress reports.
+    profile: as `swiftspec profile --engine` measured it, on a server of the same models on the same device.
+    deployment: instead, the device, whose steps are composed, with the engine. target, draft: models beside it;
+    `ngram` is a draft that is looked up in the text, beside a profile, too.
+    settings: limits of the server, by its engine's words, where they are not the profile's or the engine's own.
 
-    Raises
-    ------
-    ValueError
-        If the readings are no two of one server under load, or the model is of another engine.
+    ValueError: if the readings are no two of one server under load, or the model is of another engine.
     """
     from swiftspec.advise.changes import advice_on
     from swiftspec.advise.model import ServerModel
@@ -108,7 +95,9 @@ def advise(
     else:
         serving, source, error = _composed(deployment, observed, target, "" if looks_up else draft)
         looks_up = looks_up or not draft
-    _check_engine(serving, observed, "profile" if profile is not None else "engine")
+    if serving.engine.name != observed.engine:
+        field = "profile" if profile is not None else "engine"
+        raise FieldError(field, f"of {serving.engine.full_name}", f"the metrics are those of {observed.engine}")
     model = ServerModel(
         serving=serving, observed=observed, source=source, step_error=error, looks_up=looks_up
     ).calibrated()
@@ -155,8 +144,3 @@ def _composed(
     there = found.on(deployment.num_devices, context=context)
     source = f"composed of the op tables of {deployment.device}"
     return there if draft else replace(there, draft=None), source, _COMPOSED_ERROR
-
-
-def _check_engine(serving: ServingEngine, observed: ObservedLoad, field: str) -> None:
-    if serving.engine.name != observed.engine:
-        raise FieldError(field, f"of {serving.engine.full_name}", f"the metrics are those of {observed.engine}")

@@ -11,7 +11,7 @@ from swiftspec.engine.checks import ContextLimit
 from swiftspec.files.document import ModelRef
 from swiftspec.models import known_model, model_names
 from swiftspec.models.inflation import inflated_spec
-from swiftspec.models.spec import ModelSpec, is_model_directory
+from swiftspec.models.spec import is_model_directory
 
 __all__ = ["Prompts", "check_context", "read_plan", "read_priced", "read_texts"]
 
@@ -39,14 +39,12 @@ def read_texts(prompts: Prompts, limit: int | None) -> Sequence[Prompt]:
 
 def check_context(target: ModelRef, candidates: Sequence[Candidate], workload: Workload) -> None:
     """ValueError if a request is longer than the target's context, where the target's shape is known here."""
-    if (spec := _spec_of(target)) is None:
+    if target.model in model_names():
+        spec = known_model(target.model).spec
+    elif is_model_directory(target.model):
+        spec = inflated_spec(target)
+    else:
         return
     limit = ContextLimit.of_model(spec, [each.build() for each in candidates], model=target.model)
     for number, asked in enumerate(workload.requests):
         limit.check(asked.prompt_tokens, asked.output_tokens, prompt=f"requests[{number}]")
-
-
-def _spec_of(target: ModelRef) -> ModelSpec | None:
-    if target.model in model_names():
-        return known_model(target.model).spec
-    return inflated_spec(target) if is_model_directory(target.model) else None

@@ -28,27 +28,11 @@ def load_test(
     The server tokenises the prompts (`/tokenize`, as vLLM's does), counts the tokens of its streams, and ignores ends
     of sequence when asked to; a request's output then has exactly the workload's length.
 
-    Parameters
-    ----------
-    url : str
-        Address of the server.
-    workload : Workload, or path
-        Its requests come at their times, or when a client of the closed loop is free.
-    prompts : sequence of str, or path
-        Texts, of which one is drawn for each request, and cut or repeated to its length.
-    api_key : str
-        If the server wants one.
-    seed : int
-        Of the drawn prompts.
-    limit : int, optional
-        Use at most this many prompts.
-    stages : Stages
-        Receives progress reports.
+    workload: its requests come at their times, or when a client of the closed loop is free.
+    prompts: texts, of which one is drawn for each request by the seed, and cut or repeated to its length; at most
+    `limit`.
 
-    Raises
-    ------
-    ValueError
-        If the server does not answer, or no request ended well.
+    ValueError: if the server does not answer, or no request ended well.
     """
     asked = workload if isinstance(workload, Workload) else Workload.load(Path(workload))
     model, sent = send(url, asked, prompts, api_key=api_key, seed=seed, limit=limit, stages=stages)

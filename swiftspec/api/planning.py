@@ -219,35 +219,18 @@ def compare_kinds(
     None, suffix decoding, draft models on the target's devices and on their own, parallel drafts, heads and block
     drafters, each in the shape that is fastest at the load.
 
-    Parameters
-    ----------
-    target : str
-        Name or directory.
-    deployment : Deployment
-        Devices, formats of weights, prompt tokens.
-    drafts : sequence of str, or mapping from str to str, optional
-        As of a plan: names, directories, `pard:NAME`, or heads such as `eagle3`. A mapping gives acceptance rates by
-        draft, as `swiftspec.plan` takes them; None is the published one. `suffix` with tokens per round, as `1.8@5`, is
-        suffix decoding with that acceptance. Without, the smallest draft model, the same as a parallel draft, and every
-        kind of head.
-    clients : sequence of int
-        Loads: requests that decode together.
-    trace : path, optional
-        A recorded trace whose text suffix decoding drafts from; a bundled one if not given.
-    dataset : str, optional
-        Acceptance on this data set or class of text.
-    num_jobs : int
-        Processes; 1 stays in this one, -1 starts one per core.
-    price_per_hour : float, optional
-        Of one device, in any currency: a million output tokens are priced.
+    drafts: as of a plan: names, directories, `pard:NAME`, or heads such as `eagle3`. A mapping gives acceptance rates
+    by draft, as `swiftspec.plan` takes them; None is the published one. `suffix` with tokens per round, as `1.8@5`, is
+    suffix decoding with that acceptance. Without, the smallest draft model, the same as a parallel draft, and every
+    kind of head.
+    clients: loads, requests that decode together.
+    trace: a recorded one whose text suffix decoding drafts from; a bundled one if not given.
+    dataset: acceptance on this data set or class of text.
+    num_jobs: processes; 1 stays in this one, -1 starts one per core.
+    price_per_hour: of one device, in any currency: a million output tokens are priced.
 
-    Raises
-    ------
-    ValueError
-        If a name is unknown, a draft does not fit the target, or the target does not fit on the devices.
+    ValueError: if a name is unknown, a draft does not fit the target, or the target does not fit on the devices.
 
-    Examples
-    --------
     >>> h100 = swiftspec.Deployment(device="h100", num_devices=8, quant="fp8")
     >>> compared = compare_kinds("llama-3.3-70b", deployment=h100)
     >>> kind, point = compared.ranked(clients=16)[0]

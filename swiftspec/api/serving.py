@@ -34,37 +34,19 @@ def simulate_load(
     """Serve a workload by a plan in simulated time.
 
     Texts are the plan's traced ones, chosen at random for requests that name no prompt, and cut or continued to the
-    workload's lengths: load and acceptance are independent.
+    workload's lengths: load and acceptance are independent. If the plan was made for this workload, the latency limits
+    are those of the plan; otherwise the workload's own.
 
-    Parameters
-    ----------
-    planned : Planned, or path
-    workload : Workload, or path
-        If the plan was made for it, the latency limits are those of the plan; otherwise the workload's own.
-    policy : str, optional
-        One of the plan's alternatives; its choice if not given.
-    options : LoadOptions, optional
-        Limits of the scheduler. If not given, those of a plan that was made for this workload.
-    earlier_outputs : int, optional
-        Most outputs of earlier requests that a suffix-decoding policy searches, too. The plan's if not given, which is
-        none.
-    engine : str, optional
-        Engine that serves, with its release: `vllm@0.15`. Of another one than this package's, limits are those of its
-        steps, and `options` are not used.
-    settings : mapping of str to str, optional
-        With `engine`: limits by its own words.
-    seed : int
-        The same seed gives the same result.
-    timelines : bool
-        Whether requests are to have timelines: then events are simulated, where recorded rounds might do.
-    stages : Stages
-        Receives progress reports.
+    policy: one of the plan's alternatives; its choice if not given.
+    options: limits of the scheduler; those of a plan that was made for this workload if not given.
+    earlier_outputs: most outputs of earlier requests that a suffix-decoding policy searches, too; the plan's if not
+    given, which is none.
+    engine: engine that serves, with its release: `vllm@0.15`. Of another one than this package's, limits are those of
+    its steps, changed by `settings` in its own words, and `options` are not used.
+    timelines: whether requests are to have timelines: then events are simulated, where recorded rounds might do.
 
-    Raises
-    ------
-    ValueError
-        If the plan has no such policy, the policy searches no earlier outputs, a prompt is not in its trace, or a
-        request does not fit into the target's context or the cache, or the engine cannot run the policy.
+    ValueError: if the plan has no such policy, the policy searches no earlier outputs, a prompt is not in its trace, a
+    request does not fit into the target's context or the cache, or the engine cannot run the policy.
     """
     planned = read_priced(planned)
     path = None if isinstance(workload, Workload) else Path(workload)

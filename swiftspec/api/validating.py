@@ -123,40 +123,18 @@ def validate_load(
 ) -> LoadComparison:
     """Serve a workload on this machine, and compare what was measured with what is simulated.
 
-    Parameters
-    ----------
-    planned : Planned, or path
-    workload : Workload, or path
-        Its requests come at their times, or when a client of the closed loop is free. Their outputs have exactly its
-        lengths: they do not end at an end of sequence.
-    prompts : sequence of str, or path
-        Texts, of which one is drawn for each request, and cut or repeated to its length. They should not be the traced
-        ones.
-    policies : sequence of str, optional
-        Policies to run; the chosen one is always included. All of the plan's if not given.
-    options : LoadOptions
-        Limits of the scheduler, simulated and measured.
-    seed : int
-        Of the drawn prompts.
-    limit : int, optional
-        Use at most this many prompts.
-    url : str, optional
-        Send the workload to this server, which runs one policy of the plan, instead of to an engine of its own.
-        `policies` names it, unless it is the plan's choice. It is re-timed if the server keeps timelines.
-    api_key : str
-        If the server wants one.
-    stages : Stages
-        Receives progress reports.
+    workload: its requests come at their times, or when a client of the closed loop is free. Their outputs have exactly
+    its lengths: they do not end at an end of sequence.
+    prompts: texts, of which one is drawn for each request by the seed, and cut or repeated to its length; at most
+    `limit`. They should not be the traced ones.
+    policies: all of the plan's if not given; the chosen one is always included.
+    options: limits of the scheduler, simulated and measured.
+    url: send the workload to this server, which runs one policy of the plan, instead of to an engine of its own.
+    `policies` names it, unless it is the plan's choice. It is re-timed if the server keeps timelines.
 
-    Raises
-    ------
-    ValueError
-        If the plan is for another machine, a policy is not in it, a request does not fit the context or the cache, or
-        the server does not answer.
-    KeyboardInterrupt
-        If Ctrl-C ended it early.
-    swiftspec.errors.EngineError
-        If a process of a target died.
+    ValueError: if the plan is for another machine, a policy is not in it, a request does not fit the context or the
+    cache, or the server does not answer. KeyboardInterrupt: if Ctrl-C ended it early. EngineError: if a process of a
+    target died.
     """
     planned = read_priced(planned)
     options = options.on(planned.profile.device)
@@ -167,11 +145,10 @@ def validate_load(
         candidates = planned.plan.select(policies)
         requests = load_requests(planned.plan, workload, read_texts(prompts, limit), seed=seed)
     else:
-        _check_greedy(planned.plan, url)
-        candidates = [_policy_of_server(planned.plan, policies)]
+        candidates = [_policy_of_server(planned.plan, policies, url)]
     simulated = partial(simulate_load, workload=workload, options=options, seed=seed, timelines=True, stages=stages)
     loads: list[PolicyLoad] = []
-    timelines: dict[str, tuple[Sequence[Timeline], Sequence[Timeline]]] = {}
+    shown = planned.plan.chosen.policy if url is None else candidates[0].policy
     for candidate in candidates:
         predicted = simulated(planned, policy=candidate.policy)
         if url is None:
@@ -181,7 +158,8 @@ def validate_load(
             lengths = [workload.requests[number].prompt_tokens for number in sent.timelines]
             served = _Served(sent.metrics, tuple(sent.timelines.values()), lengths, sent.late_s)
         loads.append(_compared(planned, candidate, predicted, served, simulated))
-        timelines[candidate.policy] = predicted.timelines, served.timelines
+        if candidate.policy == shown:
+            before, after = predicted.timelines, served.timelines
     report = LoadReport(
         origin=Origin.here(),
         plan_sha256=sha256(planned.plan.to_bytes()).hexdigest(),
@@ -193,19 +171,13 @@ def validate_load(
         num_drafts=options.num_drafts,
         policies=tuple(loads),
     )
-    shown = planned.plan.chosen.policy if url is None else candidates[0].policy
-    before, after = timelines[shown]
     return LoadComparison(report=report, simulated=tuple(before), measured=tuple(after))
 
 
-def _check_greedy(plan: Plan, url: str) -> None:
-    """ValueError if requests to a server, which are greedy, are not what the plan predicts."""
+def _policy_of_server(plan: Plan, policies: Sequence[str] | None, url: str) -> Candidate:
+    """The policy that a server runs. ValueError if several are named, or the plan does not predict greedy requests."""
     if not plan.sampling.is_greedy:
         raise FieldError("url", url, f"requests to it are greedy; the plan's trace was not: {plan.sampling}")
-
-
-def _policy_of_server(plan: Plan, policies: Sequence[str] | None) -> Candidate:
-    """The policy that a server runs. ValueError if several are named."""
     if policies is not None and len(policies) != 1:
         raise ValueError(f"--policies is {','.join(policies)}; a server runs one, expected its name")
     return candidate_of(plan, policies[0] if policies else None)

@@ -52,28 +52,12 @@ def validate_served(
 ) -> LoadReport:
     """Start the engine of a plan with each policy, send the same load to each, and compare.
 
-    Parameters
-    ----------
-    planned : Planned, or path
-        A plan on the profile of a server.
-    workload : Workload, or path
-    prompts : sequence of str, or path
-        As of `validate_load`.
-    here : EngineHere
-        The engine on this machine.
-    policies : sequence of str, optional
-        Policies to run; the chosen one is always included. All of the plan's that the engine has if not given.
-    seed, limit
-        As of `validate_load`.
-    freeze : Path, optional
-        File for the predictions, which are written before the first request is sent.
-    stages : Stages
-        Receives progress reports.
+    planned: a plan on the profile of a server. workload, prompts, seed, limit: as of `validate_load`.
+    here: the engine on this machine.
+    policies: all of the plan's that the engine has if not given; the chosen one is always included.
+    freeze: file for the predictions, which are written before the first request is sent.
 
-    Raises
-    ------
-    ValueError
-        If the plan is of no server, a server does not start, or no request ends well.
+    ValueError: if the plan is of no server, a server does not start, or no request ends well.
     """
     planned = read_priced(planned)
     served = planned.profile.served

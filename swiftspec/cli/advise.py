@@ -24,15 +24,19 @@ _SECONDS = 60.0
 
 
 def advise(asked: AdviseFlags) -> Advice:
-    """Read, advise, print and save."""
     check_files(asked)
     _check(asked)
     readings = _readings(asked)
-    settings = parse_settings(asked.settings)
+    settings, deployment = parse_settings(asked.settings), None
+    if asked.device is not None:
+        engine, formats = asked.engine or readings.after.engine, formats_of(asked.dtype)
+        deployment = Deployment(
+            device=asked.device, num_devices=asked.devices, engine=engine, settings=settings, **formats
+        )
     advice = advice_for(
         readings,
         profile=asked.profile,
-        deployment=_deployment(asked, readings.after.engine, settings),
+        deployment=deployment,
         target=asked.target or "",
         draft=asked.draft or "",
         settings=settings,
@@ -62,7 +66,6 @@ def _check(asked: AdviseFlags) -> None:
 
 
 def _readings(asked: AdviseFlags) -> ServerReadings:
-    """From the server, or from files."""
     files = asked.before, asked.after
     if asked.url is not None:
         if any(files):
@@ -75,16 +78,3 @@ def _readings(asked: AdviseFlags) -> ServerReadings:
     if asked.seconds is None:
         raise ValueError("--seconds is missing; expected the time between --before and --after")
     return ServerReadings.of(asked.before, asked.after, seconds=asked.seconds)
-
-
-def _deployment(asked: AdviseFlags, engine: str, settings: dict[str, str]) -> Deployment | None:
-    """The server's device; None beside a profile."""
-    if asked.device is None:
-        return None
-    return Deployment(
-        device=asked.device,
-        num_devices=asked.devices,
-        engine=asked.engine or engine,
-        settings=settings,
-        **formats_of(asked.dtype),
-    )

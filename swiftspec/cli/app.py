@@ -41,9 +41,7 @@ app = typer.Typer(
 
 def usage_sentence(error: typer.TyperException) -> str:
     """Typer's own sentence, except for an invalid value: `--devices is '0'; expected 1 or more`."""
-    problems = getattr(
-        error.__cause__ or error.__context__, "errors", None
-    )  # pydantic's, which is not imported for this
+    problems = getattr(error.__cause__ or error.__context__, "errors", None)  # pydantic's, which is not imported here
     parameter = getattr(error, "param", None)
     if problems is None or parameter is None or not parameter.opts:
         return error.format_message()
@@ -100,7 +98,7 @@ def _sentence(error: Exception) -> object:
         return error
     if error.filename is None and error.errno in _WRITING:
         # Every other output's error names its file; that of the parser's help does not.
-        console.abandon_stdout()
+        console.abandon(sys.stdout)
         return f"stdout: cannot be written ({error.strerror})"
     return f"{error.filename}: {error.strerror}" if error.filename else error
 

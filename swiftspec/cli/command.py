@@ -1,15 +1,16 @@
 """Verbs made from dataclasses, whose fields are their options: for typer, in the groups of the help, and in errors."""
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from enum import StrEnum
 from importlib import import_module
-from typing import Any
+from inspect import Parameter, Signature
+from typing import Annotated, Any
 
 from typer.core import TyperGroup
 
-from swiftspec.cli import settings
+from swiftspec.cli.flags import OPTION
+from swiftspec.cli.settings import CONDITIONS, DRAWN, PLANNER, REPLAYED, SERVER, SIMULATOR
 from swiftspec.cli.verbs import check, data, decide, measure, use
 from swiftspec.errors import FieldError
 
@@ -40,14 +41,7 @@ _OPTIONS = {
     for name in verbs.__all__
     for option in fields(getattr(verbs, name))
 }
-_SETTINGS = {
-    *settings.CONDITIONS,
-    *settings.DRAWN,
-    *settings.PLANNER,
-    *settings.REPLAYED,
-    *settings.SERVER,
-    *settings.SIMULATOR,
-}
+_SETTINGS = CONDITIONS.keys() | DRAWN.keys() | PLANNER.keys() | REPLAYED.keys() | SERVER.keys() | SIMULATOR.keys()
 
 
 class Group(StrEnum):
@@ -80,8 +74,8 @@ class VerbGroups(TyperGroup):
 def command(options: type, function: str) -> Callable[..., None]:
     """A function for typer that passes its options, as one object, to a function of this package's command line.
 
-    options: a frozen dataclass whose fields are annotated with `typer.Option`. function: `module.name` in
-    `swiftspec.cli`, imported when the verb is called, so that help is quick.
+    options: a frozen dataclass of flags. function: `module.name` in `swiftspec.cli`, imported when the verb is called,
+    so that help is quick.
     """
 
     def verb(**given: Any) -> None:
@@ -89,15 +83,19 @@ def command(options: type, function: str) -> Callable[..., None]:
         getattr(import_module(f"swiftspec.cli.{module}"), name)(options(**given))
 
     verb.__doc__ = options.__doc__
-    verb.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]  # what typer reads
+    signature = Signature([_parameter(each) for each in fields(options)])
+    verb.__signature__ = signature  # type: ignore[attr-defined]  # what typer reads
     return verb
 
 
-def refuse(asked: Any, names: Iterable[str], why: str) -> None:
-    """FieldError, with the reason, for the first of these options that is given: that is not as it usually is.
+def _parameter(option: Field[Any]) -> Parameter:
+    kind = Annotated[option.type, option.metadata[OPTION]] if option.metadata else option.type
+    default = Parameter.empty if option.default is MISSING else option.default
+    return Parameter(option.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
-    asked: options, as `command` makes them.
-    """
+
+def refuse(asked: Any, names: Iterable[str], why: str) -> None:
+    """FieldError, with the reason, for the first of these options that is given: that is not as it usually is."""
     usual = {option.name: option.default for option in fields(asked)}
     for name in names:
         if (value := getattr(asked, name)) != usual[name]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, TextIO
 
 from swiftspec.cli.table_layout import lay_out, wrapped
 from swiftspec.files.writing import write_output
@@ -24,10 +24,9 @@ from swiftspec.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress as RichProgress
 
 __all__ = [
-    "abandon_stdout",
+    "abandon",
     "abridged",
     "begin",
     "error",
@@ -58,12 +57,12 @@ _HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 @dataclass(slots=True)
 class _State:
     """Whether stdout carries a file's bytes (`--json -`), so that text for people goes to stderr; and has lost its
-    reader, as in `swiftspec plan ... | head`. And what cuts the result short.
+    reader, as in `swiftspec plan ... | head`. And what is kept of the result to be cut short.
     """
 
     stdout_is_data: bool = False
     reader_has_gone: bool = False
-    abridgement: "_Abridgement | None" = None
+    kept: "_Kept | None" = None
 
 
 _STATE = _State()
@@ -77,7 +76,7 @@ def begin() -> None:
     a run.
     """
     _STATE.stdout_is_data = _STATE.reader_has_gone = False
-    _STATE.abridgement = None
+    _STATE.kept = None
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
     for descriptor in range(3):
@@ -95,11 +94,6 @@ def keep_stdout_for_data() -> None:
 def reader_has_gone() -> bool:
     """Whether nobody reads stdout any more, and results were discarded."""
     return _STATE.reader_has_gone
-
-
-def abandon_stdout() -> None:
-    """Discard what stdout still buffers, after a write to it failed."""
-    _abandon(sys.stdout)
 
 
 def harmless(text: str) -> str:
@@ -156,7 +150,6 @@ class _Notes(logging.Handler):
 
 
 def heading(text: str) -> None:
-    """Print a title in one line."""
     text = _in_one_line(text)
     with _results() as file:
         if file.isatty():
@@ -193,11 +186,9 @@ def table(
     last_is_text: bool = False,
     remarks: Sequence[str] = (),
 ) -> None:
-    """Print rows under column titles: the first `num_text_columns`, and optionally the last, flush left, others right.
+    """Print rows under column titles, wrapped where lines would be longer than `line_width`, see `lay_out`.
 
-    Text is wrapped where lines would be longer than `line_width`, see `lay_out`.
-
-    last_is_text: the last column holds text, too. remarks: text below each row, wrapped likewise; none if it is empty.
+    num_text_columns, last_is_text: which are flush left; others hold numbers. remarks: text below each row, if any.
     """
     title, columns, rows = harmless(title), [*map(harmless, columns)], [[*map(harmless, row)] for row in rows]
     remarks = [*map(harmless, remarks)]
@@ -230,40 +221,27 @@ def _say_styled(line: str, style: str) -> None:
 
 @contextmanager
 def abridged(path: Path, *, most_lines: int) -> Iterator[None]:
-    """Inside the context, print only the first lines of the result; the whole of it is written to a file."""
-    _STATE.abridgement = cut = _Abridgement(most_lines)
+    """Keep the result of the context; then print its first lines, and write the whole of it to a file."""
+    _STATE.kept = kept = _Kept()
     try:
         yield
     finally:
-        _STATE.abridgement = None
-        write_output(path, _STYLE.sub("", "".join(cut.whole)).lstrip("\n").encode(errors="backslashreplace"))
-    if cut.num_hidden:
-        say(f"  .. {cut.num_hidden} more lines in {path}")
+        _STATE.kept = None
+        lines = kept.getvalue().splitlines(keepends=True)
+        with _results() as file:
+            file.write("".join(lines[:most_lines]))
+            file.flush()
+        write_output(path, _STYLE.sub("", kept.getvalue()).lstrip("\n").encode(errors="backslashreplace"))
+    if len(lines) > most_lines:
+        say(f"  .. {len(lines) - most_lines} more lines in {path}")
 
 
-class _Abridgement(io.TextIOBase):
-    """A stream that shows the first lines of what is written to it, on another one, and keeps all of it."""
-
-    def __init__(self, most_lines: int) -> None:
-        self._num_left = most_lines
-        self.whole: list[str] = []
-        self.num_hidden = 0
-        self.file: TextIO = sys.stdout
-
-    def write(self, text: str, /) -> int:
-        self.whole.append(text)
-        lines = text.splitlines(keepends=True)
-        seen, hidden = lines[: self._num_left], lines[self._num_left :]
-        self._num_left -= sum(line.endswith("\n") for line in seen)
-        self.num_hidden += sum(line.endswith("\n") for line in hidden)
-        self.file.write("".join(seen))
-        return len(text)
+class _Kept(io.StringIO):
+    """A result that is not shown yet, laid out for the stream that will show it."""
 
     def isatty(self) -> bool:
-        return self.file.isatty()
-
-    def flush(self) -> None:
-        self.file.flush()
+        file = sys.stderr if _STATE.stdout_is_data else sys.stdout
+        return file is not None and file.isatty()
 
 
 @contextmanager
@@ -272,7 +250,11 @@ def progress(verb: str) -> Iterator[Progress]:
     if sys.stderr is None or not sys.stderr.isatty():
         yield _plain_progress(verb, sys.stderr)
         return
-    with _rich_progress() as bar:
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as ProgressBar
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with ProgressBar(*columns, console=_rich(sys.stderr), transient=True) as bar:
         task = bar.add_task(verb, total=None)
         yield lambda done, total, what, /: bar.update(task, completed=done, total=total, description=_in_one_line(what))
 
@@ -299,7 +281,7 @@ def _write(file: TextIO | None, text: str) -> None:
         file.write(text)
         file.flush()
     except OSError:
-        _abandon(file)
+        abandon(file)
 
 
 @contextmanager
@@ -308,23 +290,20 @@ def _results(*, needs_reader: bool = False) -> Iterator[TextIO]:
     file = sys.stderr if _STATE.stdout_is_data else sys.stdout
     if file is None and not _STATE.stdout_is_data:
         raise ValueError("stdout is closed; expected it open, or redirected to /dev/null")
-    found: TextIO = file or io.StringIO()  # forgotten with what it holds
-    if (cut := _STATE.abridgement) is not None:
-        cut.file = found
     try:
-        yield found if cut is None else cast(TextIO, cut)
+        yield _STATE.kept or file or io.StringIO()  # the last is forgotten with what it holds
     except BrokenPipeError:
         if needs_reader:
             raise
-        _abandon(file)
+        abandon(file)
         _STATE.reader_has_gone = not _STATE.stdout_is_data
     except OSError as error:
-        _abandon(file)
+        abandon(file)
         if not _STATE.stdout_is_data:
             raise ValueError(f"stdout: cannot be written ({error.strerror})") from error
 
 
-def _abandon(file: TextIO) -> None:
+def abandon(file: TextIO) -> None:
     """Send a stream's buffered output to /dev/null; otherwise the interpreter fails to flush it at exit."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -336,15 +315,3 @@ def _rich(file: TextIO) -> "Console":
     from rich.console import Console
 
     return Console(file=file, markup=False, highlight=False, emoji=False)
-
-
-def _rich_progress() -> "RichProgress":
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    return Progress(*columns, console=_rich(sys.stderr), transient=True)

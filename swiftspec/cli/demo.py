@@ -168,7 +168,6 @@ class _Stages:
         self._took[name] = time.monotonic() - start_s, found
 
     def show(self) -> None:
-        """Print the time of every stage, and whether the machine was busy."""
         rows = [(name, f"{took_s:.0f}", percent(found.others_share)) for name, (took_s, found) in self._took.items()]
         rows.append(("all", f"{sum(took_s for took_s, _ in self._took.values()):.0f}", ""))
         columns = ("stage", "seconds", "other processes")

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from swiftspec.api import compare_kinds as lay_out
 from swiftspec.artifacts.kinds import KindComparison
-from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.planned import Planned
 from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse
-from swiftspec.cli.outputs import check_files, write_json
+from swiftspec.cli.outputs import check_files, draw, write_json
 from swiftspec.cli.plan_flags import compared_clients, deployment_of, parsed_jobs, price_of
 from swiftspec.cli.sections import show
 from swiftspec.cli.verbs.decide import PlanFlags
@@ -22,7 +21,7 @@ from swiftspec.policies import Layout, policy_class, policy_names
 from swiftspec.policies.effects import Role
 from swiftspec.reports.formatting import speed
 from swiftspec.reports.kinds import kind_sections
-from swiftspec.reports.model import Row, Section, Table, numbers, texts
+from swiftspec.reports.model import Section, Table, numbers, row, texts
 
 if TYPE_CHECKING:
     from swiftspec.acceptance import GivenAcceptance
@@ -119,32 +118,26 @@ def show_drafts(drafts: Drafts) -> None:
     from swiftspec.planner.search.goals import preference
 
     made = {name: found.plan for name, found in drafts.items() if isinstance(found, Planned)}
-    ordered = sorted(made, key=lambda name: preference(made[name]), reverse=True)
-    table = Table(
-        title="Drafts",
-        columns=(*texts("draft", "policy", "split", "acceptance"), *numbers("devices", "tokens/s")),
-        rows=[_row(name, made[name]) for name in ordered],
-    )
+    rows = [
+        row(
+            name,
+            plan.chosen.policy,
+            plan.chosen.split,
+            plan.acceptance.provenance if plan.acceptance else "",
+            str(len(plan.chosen.devices)),
+            speed(plan.chosen.prediction.metrics.figures.tokens_per_s),
+            remark=plan.acceptance.basis if plan.acceptance else "",
+        )
+        for name, plan in sorted(made.items(), key=lambda found: preference(found[1]), reverse=True)
+    ]
+    columns = (*texts("draft", "policy", "split", "acceptance"), *numbers("devices", "tokens/s"))
     faults = [f"No plan with {name}: {found}" for name, found in drafts.items() if isinstance(found, ValueError)]
     best = f"The best is {best_draft(drafts).plan.draft.model}:"
+    table = Table(title="Drafts", columns=columns, rows=rows)
     show([Section(key="drafts", title="Drafts", parts=(table, *faults, best))])
 
 
-def _row(name: str, made: Plan) -> Row:
-    chosen, acceptance = made.chosen, made.acceptance
-    cells = (
-        name,
-        chosen.policy,
-        chosen.split,
-        acceptance.provenance if acceptance else "",
-        str(len(chosen.devices)),
-        speed(chosen.prediction.metrics.figures.tokens_per_s),
-    )
-    return Row(cells, remark=acceptance.basis if acceptance else "")
-
-
 def compare_kinds(asked: PlanFlags, target: str) -> KindComparison:
-    """Compare, print and save."""
     deployment = deployment_of(asked)
     if deployment is None:
         raise ValueError(f"--load is {asked.load}; drafts are compared on other hardware only: expected --device")
@@ -167,9 +160,6 @@ def compare_kinds(asked: PlanFlags, target: str) -> KindComparison:
         stages=console.progress,
     )
     show(kind_sections(compared), headings=True)
-    if asked.plot is not None:
-        from swiftspec.reports.figures import kinds_by_load, save_figure
-
-        save_figure(asked.plot, kinds_by_load(compared))
+    draw(asked.plot, "kinds_by_load", compared)
     write_json(asked.json, compared.model_dump(mode="json"))
     return compared

@@ -1,8 +1,6 @@
 """`swiftspec export`: a plan as another engine's command line, and what that engine cannot express."""
 
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.basis import read_profile, read_trace
@@ -24,14 +22,26 @@ __all__ = ["export"]
 
 
 def export(asked: ExportFlags) -> Export:
-    """Export, print and save."""
     made = read_plan(asked, asked.plan)
     engine = asked.engine or made.engine or SWIFTSPEC.name
+
+    def lengths(num_devices: int, ranks: int, max_running: int) -> Sequence[DraftLength]:
+        from swiftspec.planner.under_load.schedule import draft_schedule
+
+        return draft_schedule(
+            read_profile(made, asked.plan),
+            read_trace(made, asked.plan),
+            num_devices=num_devices,
+            max_running=max_running,
+            ranks=ranks,
+            serving=_serving(made, engine),
+        )
+
     exported = export_plan(
         made,
         engine_named(engine),
         policy=asked.policy,
-        lengths=partial(_lengths, made, asked.plan, engine),  # asked for only if they are needed
+        lengths=lengths,  # asked for only if they are needed
         max_running=asked.max_running,
         imitated=read_trace(made, asked.plan) if asked.synthetic else None,
         draft=asked.draft,
@@ -42,22 +52,6 @@ def export(asked: ExportFlags) -> Export:
         console.say(saved(asked.out))
     write_json(asked.json, exported.model_dump(mode="json"))
     return exported
-
-
-def _lengths(
-    plan: Plan, path: Path, engine: str, num_devices: int, ranks: int, max_running: int
-) -> Sequence[DraftLength]:
-    """Draft tokens by batch size, from the plan's profile and trace."""
-    from swiftspec.planner.under_load.schedule import draft_schedule
-
-    return draft_schedule(
-        read_profile(plan, path),
-        read_trace(plan, path),
-        num_devices=num_devices,
-        max_running=max_running,
-        ranks=ranks,
-        serving=_serving(plan, engine),
-    )
 
 
 def _serving(plan: Plan, engine: str) -> "ServingEngine | None":

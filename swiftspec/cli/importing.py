@@ -28,7 +28,6 @@ _TRACED_TOKENS = 8  # of a chain on a trace
 
 
 def import_files(asked: ImportFlags) -> None:
-    """Read acceptance or op tables, print and save."""
     settings = own_settings(asked.settings, CONDITIONS)
     shape = {name: settings.pop(name, None) for name in ("num_draft_tokens", "top_k", "rows")}
     context = settings.pop("prompt_tokens", None)
@@ -74,7 +73,6 @@ def _is_trace(path: Path) -> bool:
 
 
 def _import_tables(asked: ImportFlags) -> None:
-    """Read op tables, print and save."""
     if asked.device is None:
         raise ValueError(f"--device is missing; --from {asked.source} needs the device whose rows to take")
     check_files(asked, inputs={"--from": asked.source})
@@ -101,7 +99,6 @@ def _import_tables(asked: ImportFlags) -> None:
 
 
 def show_tables(tables: OpTables) -> None:
-    """Print the number of measurements per table, and who made them."""
     rows = [
         (
             name,

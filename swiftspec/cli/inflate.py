@@ -25,10 +25,7 @@ def inflate(asked: InflateFlags) -> None:
 def save_expanded(
     target: str, inflate: str | None, out: Path | None, *, dtype: str = "float32", seed: int = 0
 ) -> dict[str, object]:
-    """Write the expanded target as a Hugging Face directory, and print both shapes, if `out` is given.
-
-    ValueError: naming the flag.
-    """
+    """Write the expanded target to a directory, if one is given, and print both shapes. ValueError naming the flag."""
     if out is None:
         return {}
     if inflate is None:

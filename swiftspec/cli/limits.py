@@ -12,14 +12,7 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.scheduler.controls.named import control_under
 from swiftspec.workload import make_workload
 
-__all__ = [
-    "LIMITS",
-    "Limits",
-    "given_load",
-    "load_options",
-    "parse_limits",
-    "read_load",
-]
+__all__ = ["LIMITS", "Limits", "given_load", "load_options", "parse_limits", "read_load"]
 
 # What `--limit` knows: how it is written, and what is expected of it.
 _MILLISECONDS = "a positive number of milliseconds"
@@ -49,10 +42,7 @@ def load_options(limits: Limits, usual: LoadOptions | None = None) -> LoadOption
 
 
 def parse_limits(texts: Sequence[str] | None) -> dict[str, float]:
-    """`ttft=500,tpot=8,p=95,speed=200,devices=4`, given once or several times.
-
-    ValueError: naming the limit that is unknown, given twice or out of range.
-    """
+    """Limits by name, of `ttft=500,tpot=8`, given once or several times. ValueError naming the one that is wrong."""
     found: dict[str, float] = {}
     for part in (part.strip() for text in texts or () for part in text.split(",")):
         name, _, text = part.partition("=")
@@ -77,10 +67,7 @@ def _number(name: str, text: str) -> float:
 
 
 def given_load(text: str, *, prompt_tokens: int, output_tokens: int) -> Workload | Path:
-    """A file of requests, or requests of one length: `closed:64` are 64 clients, `poisson:8` are 8 requests/s.
-
-    ValueError: if the text begins as a process does, and is none.
-    """
+    """A file of requests, or requests of one length. ValueError if the text begins as a process does, and is none."""
     if not Arrivals.parameters.get(text.partition(":")[0]) or Path(text).exists():
         return Path(text)
     arrivals = Arrivals.parse(text, field="--load")

@@ -6,8 +6,8 @@ from swiftspec.acceptance.records import published_acceptance
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_files, write_json
 from swiftspec.cli.verbs.data import ListFlags
-from swiftspec.devices import DEVICES, DeviceSpec
-from swiftspec.engines import ENGINES, Engine
+from swiftspec.devices import DEVICES
+from swiftspec.engines import ENGINES
 from swiftspec.models import known_model, model_names
 from swiftspec.models.families import PLANNED_ONLY
 from swiftspec.models.names import ARCHITECTURES
@@ -18,16 +18,14 @@ from swiftspec.reports.formatting import gigabytes
 
 __all__ = ["list_names"]
 
+# Fields that are listed as they are.
+_OF_MODELS = ("num_parameters", "num_layers", "hidden_size", "vocab_size", "max_position")
+_OF_DEVICES = ("memory_bytes", "memory_bandwidth_Bps", "link_bandwidth_Bps")
+
 
 def list_names(asked: ListFlags) -> None:
-    """Print the names of one kind."""
     check_files(asked)
-    lists = {
-        "models": list_models,
-        "devices": list_devices,
-        "policies": list_policies,
-        "engines": list_engines,
-    }
+    lists = {"models": list_models, "devices": list_devices, "policies": list_policies, "engines": list_engines}
     write_json(asked.json, lists[asked.what]())
 
 
@@ -67,18 +65,27 @@ def _model(name: str) -> dict[str, Any]:
         "name": name,
         "repository": known.source,
         "vocabulary": known.vocabulary,
-        "num_parameters": known.spec.num_parameters,
-        "num_layers": known.spec.num_layers,
-        "hidden_size": known.spec.hidden_size,
-        "vocab_size": known.spec.vocab_size,
-        "max_position": known.spec.max_position,
+        **{field: getattr(known.spec, field) for field in _OF_MODELS},
         "acceptance": {draft: sorted(set(datasets)) for draft, datasets in drafts.items()},
     }
 
 
 def list_devices() -> dict[str, Any]:
     """Print memory and bandwidths of every device, and the engines whose operations were measured on it."""
-    listed = [_device(device) for device in DEVICES.values()]
+    from swiftspec.costmodel.shipped import tables_of
+
+    listed: list[dict[str, Any]] = [
+        {
+            "name": name,
+            **{field: getattr(device, field) for field in _OF_DEVICES},
+            "peak_flops": dict(device.peak_flops),
+            "devices_per_node": device.devices_per_node,
+            "engines": tables.values("gemm", "framework") if (tables := tables_of(name)) else [],
+            "op_tables": device.op_tables,
+            "source": device.source,
+        }
+        for name, device in DEVICES.items()
+    ]
     rows = [
         (
             device["name"],
@@ -96,28 +103,15 @@ def list_devices() -> dict[str, Any]:
     return {"devices": listed}
 
 
-def _device(device: DeviceSpec) -> dict[str, Any]:
-    from swiftspec.costmodel.shipped import tables_of
-
-    tables = tables_of(device.name)
-    return {
-        "name": device.name,
-        "memory_bytes": device.memory_bytes,
-        "memory_bandwidth_Bps": device.memory_bandwidth_Bps,
-        "link_bandwidth_Bps": device.link_bandwidth_Bps,
-        "peak_flops": dict(device.peak_flops),
-        "devices_per_node": device.devices_per_node,
-        "engines": tables.values("gemm", "framework") if tables else [],
-        "op_tables": device.op_tables,
-        "source": device.source,
-    }
-
-
 def list_policies() -> dict[str, Any]:
     """Print layout, package and shape of every policy, simplest first; then policies that cannot be used, and why."""
     found = offers()
-    listed = [_policy(policy, package=None) for policy in POLICIES.values()]
-    listed += [_policy(offer.policy, package=offer.package) for offer in found if offer.policy is not None]
+    known: list[tuple[type[Policy], str | None]] = [(policy, None) for policy in POLICIES.values()]
+    known += [(offer.policy, offer.package) for offer in found if offer.policy is not None]
+    listed: list[dict[str, Any]] = [
+        {"name": policy.name, "layout": policy.layout, "package": package, "shape": shape_of(policy())}
+        for policy, package in known
+    ]
     rows = [
         (policy["name"], policy["layout"], policy["package"] or "built in", ", ".join(policy["shape"]) or "-")
         for policy in listed
@@ -131,13 +125,20 @@ def list_policies() -> dict[str, Any]:
     return {"policies": listed, "faults": faults}
 
 
-def _policy(policy: type[Policy], *, package: str | None) -> dict[str, Any]:
-    return {"name": policy.name, "layout": policy.layout, "package": package, "shape": shape_of(policy())}
-
-
 def list_engines() -> dict[str, Any]:
     """Print release, limits of a step and drafting methods of every engine that `--engine` takes."""
-    listed = [_engine(engine) for engine in ENGINES.values()]
+    listed: list[dict[str, Any]] = [
+        {
+            "name": engine.name,
+            "full_name": engine.full_name,
+            "release": ".".join(map(str, engine.release)),
+            "step_tokens": engine.large_limits.step_tokens,
+            "requests": engine.large_limits.requests,
+            "methods": [method.value for method in engine.methods],
+            "source": engine.source,
+        }
+        for engine in ENGINES.values()
+    ]
     rows = [
         (
             engine["name"],
@@ -155,15 +156,3 @@ def list_engines() -> dict[str, Any]:
         "Limits are the defaults on large devices; `--set` changes them. `--engine NAME@RELEASE` means another release."
     )
     return {"engines": listed}
-
-
-def _engine(engine: Engine) -> dict[str, Any]:
-    return {
-        "name": engine.name,
-        "full_name": engine.full_name,
-        "release": ".".join(map(str, engine.release)),
-        "step_tokens": engine.large_limits.step_tokens,
-        "requests": engine.large_limits.requests,
-        "methods": [method.value for method in engine.methods],
-        "source": engine.source,
-    }

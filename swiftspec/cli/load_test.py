@@ -19,7 +19,6 @@ _MOST_BYTES = 1 << 20
 
 
 def load_test(asked: LoadTestFlags) -> LoadTest:
-    """Send, print and save."""
     check_files(asked)
     test = measure(
         asked.url,

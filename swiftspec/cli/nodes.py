@@ -3,13 +3,13 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.plan import Candidate, Plan
 from swiftspec.cli import console
 from swiftspec.cli.outputs import check_outputs
+from swiftspec.cli.verbs.use import RunFlags
 
 if TYPE_CHECKING:
     from swiftspec.devices.local import Device
@@ -17,64 +17,55 @@ if TYPE_CHECKING:
     from swiftspec.engine.process.placement import Executor
     from swiftspec.engine.process.protocol import WorkerSpec
 
-__all__ = ["NodeOptions", "on_ray", "write_new_secret"]
+__all__ = ["executor_of", "is_of_torchrun", "on_ray", "serve_rank", "write_new_secret"]
 
 _TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun only
 _TORCH_LOGS = "TORCH_CPP_LOG_LEVEL"
 _SECRET_FILE = "SWIFTSPEC_SECRET_FILE"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeOptions:
-    """Flags about machines. ray: address of a cluster. secret: file of torchrun's processes."""
+def is_of_torchrun(asked: RunFlags) -> bool:
+    return asked.ray is None and _TORCHRUN in os.environ
 
-    ray: str | None = None
-    secret: Path | None = None
 
-    @property
-    def is_here(self) -> bool:
-        """Whether the engine's processes are all this machine's, and this program's."""
-        return self.ray is None and _TORCHRUN not in os.environ
+def serve_rank(asked: RunFlags, plan: Plan, candidate: Candidate) -> bool:
+    """Keep a rank for the first of torchrun's processes, until that ends; false if this process is not another one.
 
-    def serve_rank(self, plan: Plan, candidate: Candidate) -> bool:
-        """Keep a rank for the first of torchrun's processes, until that ends; false if this process is not another one.
+    ValueError or EngineError as of `TorchrunProcess.host`.
+    """
+    if not is_of_torchrun(asked) or (process := _torchrun(plan, candidate)).rank == 0:
+        return False
+    from swiftspec.engine.process.interrupts import interrupts_noted
 
-        ValueError or EngineError as of `TorchrunProcess.host`.
-        """
-        if self.ray is not None or _TORCHRUN not in os.environ:
-            return False
-        process = _torchrun(plan, candidate)
-        if process.rank == 0:
-            return False
-        from swiftspec.engine.process.interrupts import interrupts_noted
+    host = process.host(device=_device(plan), secret=_read_secret(asked))
+    with interrupts_noted():  # Ctrl-C goes to all processes, and is from now on process 0's to handle
+        host.serve()
+    return True
 
-        host = process.host(device=_device(plan), secret=self._read_secret())
-        with interrupts_noted():  # Ctrl-C goes to all processes, and is from now on process 0's to handle
-            host.serve()
-        return True
 
-    @contextmanager
-    def executor(self, plan: Plan, candidate: Candidate) -> Iterator["Executor | None"]:
-        """Where a candidate's processes run; None is this machine."""
-        if self.ray is None and _TORCHRUN in os.environ:
-            process, slots = _torchrun(plan, candidate), _slots(plan, candidate)
-            with process.launch(slots, device=_device(plan), secret=self._read_secret()) as executor:
-                yield executor
-        else:
-            with on_ray(self.ray, plan, candidate) as there:
-                yield there
+@contextmanager
+def executor_of(asked: RunFlags, plan: Plan, candidate: Candidate) -> Iterator["Executor | None"]:
+    """Where a candidate's processes run; None is this machine."""
+    if is_of_torchrun(asked):
+        process, slots = _torchrun(plan, candidate), _slots(plan, candidate)
+        with process.launch(slots, device=_device(plan), secret=_read_secret(asked)) as executor:
+            yield executor
+    else:
+        with on_ray(asked.ray, plan, candidate) as there:
+            yield there
 
-    def _read_secret(self) -> bytes:
-        """Secret from --secret, or from the file that the environment names. ValueError without either."""
-        from swiftspec.engine.channel.curve import MAKE_ONE, read_secret
 
-        path = self.secret or os.environ.get(_SECRET_FILE)
-        if not path:
-            raise ValueError(
-                "--secret is missing; it is what keeps other users out, even on one machine: "
-                f"make one with {MAKE_ONE}, and give every node a copy"
-            )
-        return read_secret(Path(path))
+def _read_secret(asked: RunFlags) -> bytes:
+    """Secret from --secret, or from the file that the environment names. ValueError without either."""
+    from swiftspec.engine.channel.curve import MAKE_ONE, read_secret
+
+    path = asked.secret or os.environ.get(_SECRET_FILE)
+    if not path:
+        raise ValueError(
+            "--secret is missing; it is what keeps other users out, even on one machine: "
+            f"make one with {MAKE_ONE}, and give every node a copy"
+        )
+    return read_secret(Path(path))
 
 
 @contextmanager
@@ -116,7 +107,6 @@ def _device(plan: Plan) -> "Device":
 
 
 def write_new_secret(out: Path) -> None:
-    """Write a new secret."""
     from swiftspec.engine.channel.curve import write_secret
 
     check_outputs(beside={"--new-secret": out})

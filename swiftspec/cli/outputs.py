@@ -17,7 +17,7 @@ from swiftspec.cli import console
 from swiftspec.errors import check_extra
 from swiftspec.files.writing import STDOUT, Destination, locate, write_output
 
-__all__ = ["check_files", "check_outputs", "read_plan", "saved", "write_json"]
+__all__ = ["check_files", "check_outputs", "draw", "read_plan", "saved", "write_json"]
 
 # Options that name files, whatever the verb: files that are read, some by other names if there are none, and written.
 _READ = (
@@ -32,15 +32,9 @@ _READ_SUFFIXES = (".safetensors", ".csv")
 
 
 def check_files(
-    asked: object,
-    *,
-    inputs: Mapping[str, Path | str | None] | None = None,
-    beside: Mapping[str, Path] | None = None,
+    asked: object, *, inputs: Mapping[str, Path | str | None] | None = None, beside: Mapping[str, Path] | None = None
 ) -> None:
-    """Check the files that a verb's options name, as `check_outputs` does, and the others.
-
-    asked: the options, as `swiftspec.cli.verbs` has them.
-    """
+    """Check the files that a verb's options name, as `check_outputs` does, and the others."""
     read = dict(inputs or {})
     for name, path in _given(asked, _READ).items():
         flag = f"--{name.replace('_', '-')}"
@@ -67,15 +61,13 @@ def check_outputs(
     beside: Mapping[str, Path] | None = None,
     **paths: Path | None,
 ) -> None:
-    """Refuse outputs that could not be written now, or that would overwrite an input or each other.
+    """ValueError for outputs that could not be written now, or that would overwrite an input or each other.
 
     If one of them is stdout, messages go to stderr from now on.
 
     inputs: files and directories that the verb reads, by the name that errors use: `--plan`. beside: files that are
-    written next to an output, by the name that errors use: `the profile next to --out`. paths: outputs, by the name of
-    their option: `json` for `--json`.
-
-    ValueError: one sentence naming option and path.
+    written next to an output, by such a name, too: `the profile next to --out`. paths: outputs, by the name of their
+    option: `json` for `--json`.
     """
     outputs = {f"--{option}": path for option, path in paths.items() if path is not None} | dict(beside or {})
     read = {identity: name for name, path in (inputs or {}).items() if path for identity in _identities(Path(path))}
@@ -122,6 +114,14 @@ def _identities(path: Path) -> Iterator[object]:
 def saved(path: Path) -> str:
     """`Saved as plan.json`, for a line of the results."""
     return f"Written to {'stdout' if path == Path('-') else path}" if locate(path).is_stream else f"Saved as {path}"
+
+
+def draw(path: Path | None, figure: str, *shown: object) -> None:
+    """Draw what is to be shown as the figure of this name in `swiftspec.reports.figures`, if it was asked for."""
+    if path is not None:
+        from swiftspec.reports import figures
+
+        figures.save_figure(path, getattr(figures, figure)(*shown))
 
 
 def write_json(path: Path | None, content: Mapping[str, Any]) -> None:

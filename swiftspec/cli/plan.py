@@ -13,7 +13,7 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse
 from swiftspec.cli.drafts import Drafts, best_draft, compare_kinds, named_drafts, recorded_draft, show_drafts
-from swiftspec.cli.outputs import check_files, saved, write_json
+from swiftspec.cli.outputs import check_files, draw, saved, write_json
 from swiftspec.cli.plan_flags import compared_clients, deployment_of, draft_device_of, search_options
 from swiftspec.cli.sections import show_plan
 from swiftspec.cli.verbs.decide import PlanFlags
@@ -31,11 +31,11 @@ __all__ = ["experts_priced", "plan", "search", "write_page"]
 
 _FEW_ROWS = 4
 _NOT_HERE = "it cannot be given with --device, which plans without running or measuring anything here"
+_NEEDED = "a plan for this machine needs it, one for other hardware needs --device"
 _RECORDED = "it needs --device; without that, acceptance comes from --trace"
 
 
 def write_page(path: Path, planned: Planned) -> None:
-    """Write the report of a plan."""
     from swiftspec.reports.html import render
     from swiftspec.simulator.driver import typical_timeline
 
@@ -45,7 +45,6 @@ def write_page(path: Path, planned: Planned) -> None:
 
 
 def plan(asked: PlanFlags) -> None:
-    """Write the report of a saved plan, compare drafts, or search."""
     if asked.plan is not None:
         _report(asked, asked.plan)
     elif asked.target is None:
@@ -84,10 +83,7 @@ def search(asked: PlanFlags, target: str) -> Plan:
         console.paragraph(priced)
     if asked.report is not None:
         write_page(asked.report, replace(planned, plan=made))
-    if asked.plot is not None:
-        from swiftspec.reports.figures import heat_map, save_figure
-
-        save_figure(asked.plot, heat_map(made))
+    draw(asked.plot, "heat_map", made)
     report = f"; the report is {asked.report}" if asked.report else ""
     if asked.out is None:
         console.note(f"This plan is not saved; --out FILE saves it{report}")
@@ -175,24 +171,24 @@ def _content(made: Plan, out: Path | None, each: Drafts) -> dict[str, Any]:
     return content
 
 
-def _needed(flag: str, path: Path | None) -> Path:
-    if path is None:
-        raise ValueError(f"{flag} is missing; a plan for this machine needs it, one for other hardware needs --device")
-    return path
-
-
 def _plan_here(asked: PlanFlags, target: str, options: SearchOptions) -> Planned:
     """The plan for the machine of a profile, and by default for all of its devices."""
     refuse(asked, ("dataset", "acceptance"), _RECORDED)
-    profile = _needed("--profile", asked.profile)
+    if (profile := asked.profile) is None:
+        raise ValueError(f"--profile is missing; {_NEEDED}")
     draft = recorded_draft(asked.draft or (), options.policy, profile)
-    trace = _needed("--trace", asked.trace)
+    if (trace := asked.trace) is None:
+        raise ValueError(f"--trace is missing; {_NEEDED}")
     latencies = Profile.load(profile)
     num_devices = asked.devices or latencies.num_devices
-    wanted = draft_device_of(asked.draft_device)[1] if asked.draft_device else 0
+    drafts_file, wanted = draft_device_of(asked.draft_device) if asked.draft_device else (None, 0)
     options.check(num_devices=num_devices + wanted)
     recorded = AcceptanceTrace.load(trace)
-    _check_same_machine(latencies, profile)
+    if latencies.device in DEVICES:  # a composed profile
+        raise ValueError(
+            f"{profile}: a profile of {latencies.device}, which this machine is not; plan for it with --device "
+            f"{latencies.device}, without --profile"
+        )
     pair = resolve_pair(
         target=target,
         draft=draft,
@@ -204,12 +200,11 @@ def _plan_here(asked: PlanFlags, target: str, options: SearchOptions) -> Planned
     from swiftspec.planner.recorded import plan_recorded
 
     drafts = None
-    if asked.draft_device is not None:
-        file, wanted = draft_device_of(asked.draft_device)
-        drafts = Profile.load(file)
+    if drafts_file is not None:
+        drafts = Profile.load(drafts_file)
         if wanted > drafts.num_devices:
             there = count(drafts.num_devices, "device")
-            raise ValueError(f"--draft-device is {asked.draft_device}; {file} is of {there}")
+            raise ValueError(f"--draft-device is {asked.draft_device}; {drafts_file} is of {there}")
         drafts = drafts.model_copy(update={"num_devices": wanted})
     with console.progress("plan") as progress:
         return plan_recorded(
@@ -236,12 +231,3 @@ def experts_priced(planned: Planned) -> str | None:
         f"Verifications are priced at the experts that as many consecutive tokens of the traced texts touch: {shown} "
         f"rows. The profile's own touched {profiled[few]:.2f} for {few}"
     )
-
-
-def _check_same_machine(profile: Profile, path: Path) -> None:
-    """ValueError for a composed profile: its device is not in this machine."""
-    if profile.device in DEVICES:
-        raise ValueError(
-            f"{path}: a profile of {profile.device}, which this machine is not; plan for it with --device "
-            f"{profile.device}, without --profile"
-        )

@@ -31,7 +31,7 @@ __all__ = [
 
 _NODE = 8  # devices of most accelerators in a node
 _OF_A_DEVICE = ("host_ms", "draft_kv_budget", "expert_correlation")  # settings
-_LENGTHS = (512, 256)  # tokens of the prompts and outputs of a process
+_PROMPT_TOKENS, _OUTPUT_TOKENS = 512, 256  # of the requests of a process
 
 
 def compared_clients(asked: PlanFlags) -> tuple[int, ...]:
@@ -53,9 +53,7 @@ def _whole_numbers(text: str) -> tuple[int, ...] | None:
 
 
 def deployment_of(asked: PlanFlags) -> Deployment | None:
-    """Deployment on a named device; None without a name.
-
-    Without a number of devices it has those of a node, 8; all else that is not given is as `Deployment` has it.
+    """Deployment on a named device, on a node without a number of them; None without a name.
 
     ValueError: if an argument is given without a device, or is not known for that device.
     """
@@ -121,7 +119,7 @@ def search_options(asked: PlanFlags) -> SearchOptions:
     num_jobs, backend = parsed_jobs(asked)
     return SearchOptions(
         policy=None if asked.policy == "auto" else asked.policy,
-        goal=_goal(asked, limits, price=price_of(asked)),
+        goal=_goal(asked, limits),
         ranks=settings.get("ranks"),
         degrees=_parse_degrees(asked.degrees),
         seed=asked.seed,
@@ -140,8 +138,9 @@ def price_of(asked: PlanFlags) -> float | None:
     return price
 
 
-def _goal(asked: PlanFlags, limits: Mapping[str, float], *, price: float | None) -> Goal:
+def _goal(asked: PlanFlags, limits: Mapping[str, float]) -> Goal:
     """Objective and limits; a lowest speed without an objective asks for the fewest devices."""
+    price = price_of(asked)
     speed, tpot_ms, ttft_ms = (limits.get(name) for name in ("speed", "tpot", "ttft"))
     objective = Objective(asked.objective or ("tokens-per-s" if speed is None else "devices"))
     if objective is Objective.COST and price is None:
@@ -164,10 +163,16 @@ def _load(asked: PlanFlags, limits: Mapping[str, float], settings: Mapping[str, 
     """The load, with the planner's settings; None without one."""
     transfer_ms = settings.get("transfer_ms")
     if asked.load is None:
-        _check_without_load(asked, limits, settings)
+        given = {
+            "--limit p": limits.get("p"),
+            **{f"--set {name}": settings.get(name) for name in ("max_running", "load_requests", "transfer_ms")},
+            "--fleet": asked.fleet,
+        }
+        if flag := next((flag for flag, value in given.items() if value is not None), None):
+            raise ValueError(f"{flag} is {given[flag]:g}; it needs --load")
         return None
-    lengths = (asked.prompt_tokens or _LENGTHS[0], asked.output_tokens or _LENGTHS[1])
-    workload = given_load(asked.load, prompt_tokens=lengths[0], output_tokens=lengths[1])
+    prompt, output = asked.prompt_tokens or _PROMPT_TOKENS, asked.output_tokens or _OUTPUT_TOKENS
+    workload = given_load(asked.load, prompt_tokens=prompt, output_tokens=output)
     max_running = settings.get("max_running")
     if max_running is None and asked.fleet is not None:
         max_running = usual_max_running(asked.device or "cpu")
@@ -179,17 +184,6 @@ def _load(asked: PlanFlags, limits: Mapping[str, float], settings: Mapping[str, 
         options=LoadOptions() if max_running is None else LoadOptions(max_running=max_running),
         transfer_s=None if transfer_ms is None else transfer_ms / 1e3,
     )
-
-
-def _check_without_load(asked: PlanFlags, limits: Mapping[str, float], settings: Mapping[str, Any]) -> None:
-    given = {
-        "--limit p": limits.get("p"),
-        **{f"--set {name}": settings.get(name) for name in ("max_running", "load_requests", "transfer_ms")},
-        "--fleet": asked.fleet,
-    }
-    for flag, value in given.items():
-        if value is not None:
-            raise ValueError(f"{flag} is {value:g}; it needs --load")
 
 
 def parsed_jobs(asked: PlanFlags) -> tuple[int, str | None]:

@@ -9,7 +9,7 @@ from swiftspec.artifacts.profile import Profile, StepPoint
 from swiftspec.artifacts.routes import ExpertsTouched
 from swiftspec.cli import console
 from swiftspec.cli.inflate import save_expanded
-from swiftspec.cli.outputs import check_files, saved, write_json
+from swiftspec.cli.outputs import check_files, draw, saved, write_json
 from swiftspec.cli.verbs.measure import ProfileFlags
 from swiftspec.devices.contention import BUSY_SHARE
 from swiftspec.profiler.pair import measure_pair, registered_name
@@ -61,15 +61,12 @@ def profile(asked: ProfileFlags) -> Profile:
         op_tables(both.op_rows, device=name, origin=measured.origin).save(asked.ops)
         show_ops(both.op_rows)
         console.say(f"\n{saved(asked.ops)}")
-    if asked.plot is not None:
-        from swiftspec.reports.figures import save_figure, step_latency
-
-        save_figure(asked.plot, step_latency(measured))
-    content: dict[str, Any] = {
-        "profile": str(asked.out),
-        "device": measured.origin.device,
-        "steps": _summaries(measured),
-    }
+    draw(asked.plot, "step_latency", measured)
+    steps = [
+        step.model_dump(mode="json", exclude={"quantiles_s"}) | {"median_s": step.latency.median_s}
+        for step in measured.steps
+    ]
+    content: dict[str, Any] = {"profile": str(asked.out), "device": measured.origin.device, "steps": steps}
     if measured.sharing is not None:
         content["sharing"] = measured.sharing.model_dump(mode="json")["costs"]
     if measured.experts_touched is not None:
@@ -239,17 +236,9 @@ def show_checks(measured: Profile, context: int) -> None:
 def checked_steps(measured: Profile) -> list[tuple[StepPoint, StepPoint]]:
     """Pairs of composed and measured step, for steps that were also measured whole."""
     composed = {(step.table, step.rows, step.context): step for step in measured.steps}
-    checks = {(check.table, check.rows, check.context): check for check in measured.checks}
-    pairs = [(composed[key], check) for key, check in checks.items() if key in composed]
-    return sorted(pairs, key=lambda pair: _order(pair[1]))
+    pairs = [(composed.get((check.table, check.rows, check.context)), check) for check in measured.checks]
+    return sorted(((step, check) for step, check in pairs if step), key=lambda pair: _order(pair[1]))
 
 
 def _order(step: StepPoint) -> tuple[str, int, int, int, bool, bool, int]:
     return step.role, list(Phase).index(step.phase), step.degree, step.ranks, step.peer_busy, step.cold, step.rows
-
-
-def _summaries(measured: Profile) -> list[dict[str, Any]]:
-    return [
-        step.model_dump(mode="json", exclude={"quantiles_s"}) | {"median_s": step.latency.median_s}
-        for step in measured.steps
-    ]

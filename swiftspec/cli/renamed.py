@@ -1,6 +1,6 @@
 """Verbs and flags as they were called before: they still work, and a verb says its new name."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from swiftspec.cli import console
 
@@ -11,28 +11,31 @@ _COMPARED = "closed:1,4,16,64"  # loads at which `kinds` compared drafts
 
 def _set(*names: str) -> dict[str, str]:
     """Flags that are settings now, of the same names."""
-    return {f"--{name.replace('_', '-')}": f"--set {name}=" for name in names}
+    return {f"--{name.replace('_', '-')}": f"--set {name}={{}}" for name in names}
 
 
-_PROMPTS = {"--limit": "--num-prompts"}
+_PROMPTS = {"--limit": "--num-prompts {}"}
 _OF_LOADS = {
-    "--workload": "--load",
+    "--workload": "--load {}",
     **_set("control", "max_running", "max_waiting", "kv_blocks", "prefill_tokens", "gather_ms"),
 }
-# Verb -> old flag -> the new one, with the name that its value gets if that ends with `=`; whole if it has a value.
+# Verb, as it is called now or was before -> old flag -> its new words; {} is its value.
 _FLAGS: Mapping[str, Mapping[str, str]] = {
+    "kinds": {"--clients": "--load closed:{},"},  # with a comma at the end, so that even one load is compared at
+    "report": {"--out": "--report {}"},
+    "secret": {"--out": "--new-secret {}"},
     "trace": _PROMPTS,
     "plan": {
-        "--quant": "--dtype",
-        "--context": "--prompt-tokens",
-        "--workload": "--load",
-        "--min-tokens-per-s": "--limit speed=",
-        "--max-tpot-ms": "--limit tpot=",
-        "--max-ttft-ms": "--limit ttft=",
-        "--tpot-ms": "--limit tpot=",
-        "--ttft-ms": "--limit ttft=",
-        "--percentile": "--limit p=",
-        "--max-gpus": "--limit devices=",
+        "--quant": "--dtype {}",
+        "--context": "--prompt-tokens {}",
+        "--workload": "--load {}",
+        "--min-tokens-per-s": "--limit speed={}",
+        "--max-tpot-ms": "--limit tpot={}",
+        "--max-ttft-ms": "--limit ttft={}",
+        "--tpot-ms": "--limit tpot={}",
+        "--ttft-ms": "--limit ttft={}",
+        "--percentile": "--limit p={}",
+        "--max-gpus": "--limit devices={}",
         "--expert-parallel": "--layout tp8ep8",
         **_set("load_requests", "max_running", "transfer_ms", "host_ms", "price_per_hour", "ranks"),
         **_set("draft_kv_budget", "expert_correlation"),
@@ -44,7 +47,7 @@ _FLAGS: Mapping[str, Mapping[str, str]] = {
         "--full": "--set replay=false",
     },
     "validate": _OF_LOADS | _PROMPTS,
-    "loadtest": {"--workload": "--load"} | _PROMPTS,
+    "loadtest": {"--workload": "--load {}"} | _PROMPTS,
     "serve": {
         **_set("max_context", "max_running", "max_waiting", "kv_blocks", "max_restarts", "request_timeout_s"),
         **_set("send_timeout_s", "drain_s", "control", "earlier_outputs", "keep_timelines"),
@@ -54,14 +57,31 @@ _FLAGS: Mapping[str, Mapping[str, str]] = {
         **_set("start_s", "duration_s", "rate"),
     },
     "import": {
-        "--vllm-metrics": "--from",
-        "--sglang-metrics": "--from",
-        "--trace": "--from",
-        "--context": "--set prompt_tokens=",
+        "--vllm-metrics": "--from {}",
+        "--sglang-metrics": "--from {}",
+        "--trace": "--from {}",
+        "--context": "--set prompt_tokens={}",
         "--thinking": "--set thinking=true",
         "--no-thinking": "--set thinking=false",
         **_set("kind", "num_draft_tokens", "dataset", "temperature", "prompt_tokens"),
     },
+}
+
+
+# Old verb -> the new one.
+_VERBS: Mapping[str, str] = {
+    "kinds": "plan",
+    "report": "plan",
+    "compare": "plan",
+    "rates": "import",
+    "secret": "run",
+    "backtest": "study backtest",
+    "atts": "study atts",
+    "sweep": "study latency",
+    "tenants": "study tenants",
+    "models": "list models",
+    "devices": "list devices",
+    "policies": "list policies",
 }
 
 
@@ -71,10 +91,12 @@ def renewed(arguments: Sequence[str]) -> list[str]:
         return []
     verb, *rest = arguments
     if verb in _VERBS:
-        new, change = _VERBS[verb]
-        console.note(f"swiftspec: `swiftspec {verb}` is now `swiftspec {new}`")
-        verb, *rest = *new.split(), *change(rest)
-    return [verb, *_renewed_flags(verb, rest)]
+        console.note(f"swiftspec: `swiftspec {verb}` is now `swiftspec {_VERBS[verb]}`")
+        rest = _of_old_verb(verb, rest)
+        verb, *names = _VERBS[verb].split()
+        rest = [*names, *rest]
+    found = _renewed_flags(verb, rest)
+    return [verb, *(_today(found) if verb == "plan" else found)]
 
 
 def _renewed_flags(verb: str, arguments: Sequence[str]) -> list[str]:
@@ -86,24 +108,34 @@ def _renewed_flags(verb: str, arguments: Sequence[str]) -> list[str]:
         if flag not in known:
             found.append(f"{flag}{equals}{value}")
             continue
-        name, _, beginning = known[flag].partition(" ")
-        found.append(name)
-        if beginning and not beginning.endswith("="):
-            found.append(beginning)
-        elif equals or waiting:
-            found.append(f"{beginning}{value if equals else waiting.pop(0)}")
-    return _today(found) if verb == "plan" else found
+        for word in known[flag].split():
+            if "{}" not in word or equals:
+                found.append(word.format(value))
+            elif waiting:
+                found.append(word.format(waiting.pop(0)))
+    return found
+
+
+def _of_old_verb(verb: str, arguments: Sequence[str]) -> list[str]:
+    found = _renewed_flags(verb, arguments)
+    if verb == "compare" and "--run" in found:
+        raise ValueError(
+            "--run is of `swiftspec compare`, which is two commands now: `swiftspec plan --out plan.json` shows every "
+            "policy at its best, and `swiftspec validate --plan plan.json --prompts FILE` measures them"
+        )
+    return [*found, "--load", _COMPARED] if verb == "kinds" and "--load" not in found else found
 
 
 def _today(arguments: list[str]) -> list[str]:
     """Three flags of `plan` that are said with others now."""
-    is_told = any(each.startswith("transfer_ms=") for each in arguments)
-    if _taken(arguments, "--role") == "decode" and not is_told:
+    role, cluster, draft = (_taken(arguments, flag) for flag in ("--role", "--backend", "--draft-quant"))
+    if role == "decode" and not any(each.startswith("transfer_ms=") for each in arguments):
         arguments += ["--set", "transfer_ms=0"]
-    if cluster := _taken(arguments, "--backend"):
-        _change(arguments, "--jobs", lambda number: f"{cluster}:{number}", otherwise=cluster)
-    if draft := _taken(arguments, "--draft-quant"):
-        _change(arguments, "--dtype", lambda target: f"{target},{draft}", otherwise=f"bf16,{draft}")
+    if cluster:
+        number = _taken(arguments, "--jobs")
+        arguments += ["--jobs", f"{cluster}:{number}" if number else cluster]
+    if draft:
+        arguments += ["--dtype", f"{_taken(arguments, '--dtype') or 'bf16'},{draft}"]
     return arguments
 
 
@@ -114,53 +146,3 @@ def _taken(arguments: list[str], flag: str) -> str | None:
     place = arguments.index(flag)
     del arguments[place]
     return arguments.pop(place)
-
-
-def _change(arguments: list[str], flag: str, change: Callable[[str], str], *, otherwise: str) -> None:
-    """Change a flag's value where it stands, or add the flag."""
-    if flag in arguments[:-1]:
-        place = arguments.index(flag) + 1
-        arguments[place] = change(arguments[place])
-    else:
-        arguments += [flag, otherwise]
-
-
-def _kinds(arguments: Sequence[str]) -> list[str]:
-    """Loads with a comma at the end, so that even one is compared at."""
-    flags = [each.partition("=")[0] for each in arguments]
-    if "--clients" not in flags:
-        return [*arguments, "--load", _COMPARED]
-    place = flags.index("--clients")
-    given = arguments[place].partition("=")[2] or "".join(arguments[place + 1 : place + 2])
-    after = place + 1 if "=" in arguments[place] else place + 2
-    return [*arguments[:place], "--load", f"closed:{given},", *arguments[after:]]
-
-
-def _report(arguments: Sequence[str]) -> list[str]:
-    return [each.replace("--out", "--report", 1) if each.partition("=")[0] == "--out" else each for each in arguments]
-
-
-def _compare(arguments: Sequence[str]) -> list[str]:
-    if "--run" in arguments:
-        raise ValueError(
-            "--run is of `swiftspec compare`, which is two commands now: `swiftspec plan --out plan.json` shows every "
-            "policy at its best, and `swiftspec validate --plan plan.json --prompts FILE` measures them"
-        )
-    return list(arguments)
-
-
-def _secret(arguments: Sequence[str]) -> list[str]:
-    return [each.replace("--out", "--new-secret", 1) for each in arguments]
-
-
-# Old verb -> the new one, and what becomes of its arguments.
-_VERBS: Mapping[str, tuple[str, Callable[[Sequence[str]], list[str]]]] = {
-    "kinds": ("plan", _kinds),
-    "report": ("plan", _report),
-    "compare": ("plan", _compare),
-    "rates": ("import", list),
-    "secret": ("run", _secret),
-    "models": ("list models", list),
-    "devices": ("list devices", list),
-    "policies": ("list policies", list),
-}

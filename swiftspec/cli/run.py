@@ -12,8 +12,8 @@ from swiftspec.artifacts.metrics import Metrics, measure
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.prompts import Prompt, read_prompts
 from swiftspec.cli import console
-from swiftspec.cli.nodes import NodeOptions, write_new_secret
-from swiftspec.cli.outputs import read_plan, write_json
+from swiftspec.cli.nodes import executor_of, is_of_torchrun, serve_rank, write_new_secret
+from swiftspec.cli.outputs import draw, read_plan, write_json
 from swiftspec.cli.served import engine_of, run_on_engine
 from swiftspec.cli.verbs.use import RunFlags
 from swiftspec.engine.api import Engine
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from swiftspec.engine.process.protocol import ProcessInfo
 
 __all__ = ["run"]
+
+_OF_PROCESSES = ("role", "group", "rank", "node", "pid", "cores")  # what --json has of each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +61,9 @@ def run(asked: RunFlags) -> None:
         run_on_engine(asked, served_by, list(_prompts(asked)))
         return
     candidate = candidate_of(made, asked.policy)
-    nodes = NodeOptions(asked.ray, asked.secret)
-    check_devices(made, [candidate] if nodes.is_here else [], source=str(asked.plan))
-    if nodes.serve_rank(made, candidate):
+    is_here = asked.ray is None and not is_of_torchrun(asked)
+    check_devices(made, [candidate] if is_here else [], source=str(asked.plan))
+    if serve_rank(asked, made, candidate):
         return
     tasks = make_tasks(made, [candidate], _prompts(asked), max_new_tokens=asked.max_new_tokens or made.max_new_tokens)
     from swiftspec.engine.model.sampling.sampler import Sampler
@@ -80,7 +82,7 @@ def run(asked: RunFlags) -> None:
         console.note(f"the output is that of {made.target}, not of the checkpoint's own weights")
     with ExitStack() as held:
         with ExitStack() as stack:
-            executor = stack.enter_context(nodes.executor(made, candidate))
+            executor = stack.enter_context(executor_of(asked, made, candidate))
             engine = stack.enter_context(
                 Engine(
                     made,
@@ -98,10 +100,11 @@ def run(asked: RunFlags) -> None:
             outputs, ended_by = _generate(engine, tasks, sampler, interrupted, asked.tenant)
         if outputs:
             _show(candidate, _metrics(outputs), processes)
+            timelines = [output.timeline for output in outputs]
             with ExitStack() as each:  # if one file does not fit on the disk, the next one still may
                 each.callback(write_json, asked.json, _result(candidate, outputs, processes))
-                each.callback(_save_plot, outputs, asked.plot)
-                each.callback(_save_timelines, outputs, processes, asked.timeline)
+                each.callback(draw, asked.plot if timelines[0].commits else None, "timeline_rounds", timelines[0])
+                each.callback(_save_timelines, timelines, processes, asked.timeline)
     if ended_by is not None:
         raise ended_by
 
@@ -192,17 +195,10 @@ def _show(candidate: Candidate, metrics: Metrics | None, processes: Sequence["Pr
         console.note(f"{process.role} process {process.pid} on core{'s' * (len(process.cores) > 1)} {cores}{node}")
 
 
-def _save_timelines(outputs: Sequence[_Output], processes: Sequence["ProcessInfo"], path: Path | None) -> None:
+def _save_timelines(timelines: Sequence[Timeline], processes: Sequence["ProcessInfo"], path: Path | None) -> None:
     if path is not None:
         names = {(process.role, process.group): f"{process.role} (pid {process.pid})" for process in processes}
-        save_timelines(path, [output.timeline for output in outputs], names=names)
-
-
-def _save_plot(outputs: Sequence[_Output], path: Path | None) -> None:
-    if path is not None and outputs[0].timeline.commits:
-        from swiftspec.reports.figures import save_figure, timeline_rounds
-
-        save_figure(path, timeline_rounds(outputs[0].timeline))
+        save_timelines(path, timelines, names=names)
 
 
 def _result(candidate: Candidate, outputs: Sequence[_Output], processes: Sequence["ProcessInfo"]) -> dict[str, Any]:
@@ -215,17 +211,7 @@ def _result(candidate: Candidate, outputs: Sequence[_Output], processes: Sequenc
         "acceptance_length": metrics and _acceptance_length(metrics),
         "tokens_per_round": metrics and metrics.figures.tokens_per_round,
         "overlap_fraction": metrics and metrics.overlap_fraction,
-        "processes": [
-            {
-                "role": process.role.value,
-                "group": process.group,
-                "rank": process.rank,
-                "node": process.node,
-                "pid": process.pid,
-                "cores": list(process.cores),
-            }
-            for process in processes
-        ],
+        "processes": [{name: getattr(process, name) for name in _OF_PROCESSES} for process in processes],
     }
 
 

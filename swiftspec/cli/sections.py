@@ -55,7 +55,6 @@ def _show_table(table: Table, most_rows: int | None) -> None:
 
 
 def show_latencies(title: str, latencies: Mapping[str, Percentiles]) -> None:
-    """Print means and percentiles of latencies, in ms."""
     rows = [(name, *map(milliseconds, (of.mean, of.p50, of.p95, of.p99))) for name, of in latencies.items()]
     console.table(title, ("figure", "mean", "p50", "p95", "p99"), rows)
 

@@ -121,15 +121,17 @@ def serve(asked: ServeFlags) -> None:
 
 def _note_defaults(config: GenerationConfig) -> None:
     """Say how the model's own file has requests sampled that do not say so."""
-    if config.sampling:
-        listed = ", ".join(f"{name}={value:g}" for name, value in config.sampling.items())
+    sampling, left_out = (
+        ", ".join(f"{name}={value:g}" for name, value in settings.items())
+        for settings in (config.sampling, config.left_out)
+    )
+    if sampling:
         console.note(
-            f"requests that do not say otherwise have {listed}, from the model's generation_config.json; "
+            f"requests that do not say otherwise have {sampling}, from the model's generation_config.json; "
             "--set generation_config=false has OpenAI's defaults instead"
         )
-    if config.left_out:
-        listed = ", ".join(f"{name}={value:g}" for name, value in config.left_out.items())
-        console.note(f"the model's generation_config.json has {listed}, which this server cannot apply")
+    if left_out:
+        console.note(f"the model's generation_config.json has {left_out}, which this server cannot apply")
 
 
 def _tenants(named: Sequence[str], *, model: str) -> dict[str, str]:

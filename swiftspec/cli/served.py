@@ -15,7 +15,7 @@ from swiftspec.artifacts.basis import read_profile
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.prompts import Prompt
-from swiftspec.artifacts.served import MeasuredStep, Served
+from swiftspec.artifacts.served import Served
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse
 from swiftspec.cli.load_test import read_api_key
@@ -37,6 +37,7 @@ from swiftspec.timing.timeline import Phase
 
 __all__ = ["engine_here", "engine_of", "profile_served", "run_on_engine", "serve_on_engine"]
 
+_DEVICES = ("cpu", "cuda")
 _SEQUENCES = 8  # requests at once, if the user does not say
 _MINUTES = {"cpu": 15.0, "cuda": 6.0}
 _ROWS = (1, 2, 4, 8, 16, 32)
@@ -52,14 +53,13 @@ def engine_here(engine: str, *, device: str, python: str | None, options: Sequen
     found = engine_named(engine)
     if found.command is None:
         raise FieldError("--engine", engine, "it is this package's own, which is measured without the option")
-    if device not in ("cpu", "cuda"):
+    if device not in _DEVICES:
         raise FieldError("--device", device, "expected cpu or cuda")
     found.limits_here(device, options)
     return EngineHere(engine=found, device=device, python=python, options=tuple(options))
 
 
 def profile_served(asked: ProfileFlags) -> Profile:
-    """Measure an engine's servers, or one that runs, print and save."""
     refuse(asked, ("inflate", "ops", "plot"), "a server is measured as it is, from outside")
     check_files(asked)
     measured = _measured(asked)
@@ -88,9 +88,10 @@ def _measured(asked: ProfileFlags) -> Profile:
             api_key=read_api_key(asked.api_key_file),
             stages=console.progress,
         )
-    here = engine_here(
-        asked.engine or "", device=asked.device, python=asked.python, options=shlex.split(asked.server_args or "")
-    )
+    options = shlex.split(asked.server_args or "")
+    here = engine_here(asked.engine or "", device=asked.device, python=asked.python, options=options)
+    logs = asked.out.with_name(f"{asked.out.name}.logs")
+    logs.mkdir(parents=True, exist_ok=True)
     return profile_engine(
         asked.target,
         asked.draft,
@@ -99,50 +100,37 @@ def _measured(asked: ProfileFlags) -> Profile:
         max_sequences=sequences,
         minutes=minutes,
         starts=asked.starts,
-        logs=_logs(asked.out),
+        logs=logs,
         stages=console.progress,
     )
 
 
-def _logs(out: Path) -> Path:
-    """Folder of the servers' logs, beside the profile."""
-    folder = out.with_name(f"{out.name}.logs")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def _show(measured: Profile, served: Served) -> None:
-    """Print what steps take, and how well they are known."""
     console.fields(target=measured.target, draft=measured.draft, engine=served.engine, device=measured.origin.device)
     context = max(step.context for step in measured.steps)
+    shown = [(Role.TARGET, Phase.VERIFY, 0), (Role.TARGET, Phase.VERIFY, context), (Role.DRAFT, Phase.EXPAND, 0)]
     rows = [
         (
             str(rows),
-            *(milliseconds(_step_s(measured, Role.TARGET, Phase.VERIFY, rows, at)) for at in (0, context)),
-            milliseconds(_step_s(measured, Role.DRAFT, Phase.EXPAND, rows, 0)),
+            *(milliseconds(measured.step(StepKey(role, phase, 1, rows, at)).mean_s) for role, phase, at in shown),
         )
         for rows in _ROWS
     ]
     columns = ("rows", "step, ms", f"behind {context} tokens", "draft forward, ms")
     console.table(f"Steps of {served.engine}, of one request", columns, rows)
     worst = max(served.measured, key=lambda step: abs(step.error))
+    described = (
+        f"of {worst.read} tokens of a prompt"
+        if worst.read
+        else f"{worst.drafting} with {worst.sequences} requests of {worst.rows / worst.sequences:.1f} rows"
+    )
     console.paragraph(
         f"Fitted to {len(served.measured)} kinds of steps in {served.minutes:.1f} minutes, "
-        f"{percent(served.median_error)} off in the median; the worst, {_described(worst)}, takes "
+        f"{percent(served.median_error)} off in the median; the worst, {described}, takes "
         f"{milliseconds(worst.seconds)} ms and {milliseconds(worst.fitted_s)} by the fit. Above the engine, a "
         f"request takes {milliseconds(served.request_s)} ms and each token of its prompt "
         f"{1e6 * served.prompt_token_s:.0f} us"
     )
-
-
-def _described(step: MeasuredStep) -> str:
-    if step.read:
-        return f"of {step.read} tokens of a prompt"
-    return f"{step.drafting} with {step.sequences} requests of {step.rows / step.sequences:.1f} rows"
-
-
-def _step_s(measured: Profile, role: Role, phase: Phase, rows: int, context: int) -> float:
-    return measured.step(StepKey(role, phase, 1, rows, context)).mean_s
 
 
 def engine_of(plan: Path, engine: str | None) -> str | None:
@@ -150,7 +138,7 @@ def engine_of(plan: Path, engine: str | None) -> str | None:
     if engine is not None:
         return None if engine == "swiftspec" else engine
     made = Plan.load(plan)
-    if made.engine is None or made.device not in ("cpu", "cuda"):
+    if made.engine is None or made.device not in _DEVICES:
         return None
     served = read_profile(made, plan).served
     return served.engine if served else None
@@ -198,7 +186,11 @@ def _server(
     plan = asked.plan
     assert plan is not None, "checked before"
     made = Plan.load(plan)
-    here = _here(made, plan, engine, asked)
+    # The engine as its profile was measured, unless the flags say otherwise.
+    is_here = made.device in _DEVICES
+    served = read_profile(made, plan).served if is_here else None
+    options = served.options if served and asked.server_args is None else shlex.split(asked.server_args or "")
+    here = engine_here(engine, device=made.device if is_here else "cuda", python=asked.python, options=options)
     exported = export_plan(made, here.engine, policy=asked.policy)
     if exported.is_other_plan:
         console.note(exported.basis)
@@ -208,11 +200,3 @@ def _server(
             started = here.server(exported, target=target, log=log, progress=progress, port=port)
             server = stack.enter_context(started)
         yield server, exported, made
-
-
-def _here(made: Plan, plan: Path, engine: str, asked: RunFlags | ServeFlags) -> EngineHere:
-    """The engine as its profile was measured, unless the flags say otherwise."""
-    served = read_profile(made, plan).served if made.device in ("cpu", "cuda") else None
-    options = served.options if served and asked.server_args is None else shlex.split(asked.server_args or "")
-    device = made.device if made.device in ("cpu", "cuda") else "cuda"
-    return engine_here(engine, device=device, python=asked.python, options=options)

@@ -57,12 +57,10 @@ class Setting:
 
 _RUNNING = Setting(int, 1, "requests at once")
 _BLOCKS = Setting(int, 1, "blocks of 16 tokens in the target's cache")
-
 _CONTROL = Setting(
     str, 0, "how much is drafted and verified: fixed:K, goodput, goodput-per-request, worth, slo, or none, all of it"
 )
 _EARLIER = Setting(int, 1, "suffix decoding searches the last N outputs, too, whoever asked for them")
-
 _TARGETS = Setting(int, 1, "equal targets that share the requests, each with these limits and devices of its own")
 _DRAFTS = Setting(int, 1, "draft groups that all targets share; one for each target if not given")
 
@@ -158,10 +156,7 @@ def listed(known: Mapping[str, Setting]) -> str:
 
 
 def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
-    """`max_num_seqs=128,block_size=32`, given once or several times, as a mapping.
-
-    ValueError: one sentence, for anything else.
-    """
+    """Texts by name, of `max_num_seqs=128,block_size=32`, given once or several times. ValueError for anything else."""
     found: dict[str, str] = {}
     for part in (part.strip() for text in texts or () for part in text.split(",")):
         if not part:

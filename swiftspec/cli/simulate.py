@@ -14,7 +14,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse, refuse_settings
 from swiftspec.cli.limits import Limits, load_options, read_load
-from swiftspec.cli.outputs import read_plan, write_json
+from swiftspec.cli.outputs import draw, read_plan, write_json
 from swiftspec.cli.sections import attained, show_latencies, throughput
 from swiftspec.cli.settings import SIMULATOR, parse_settings, typed
 from swiftspec.cli.verbs.decide import SimulateFlags
@@ -36,21 +36,17 @@ def simulate(asked: SimulateFlags) -> None:
         refuse(asked, ("engine",), "it is only for --load")
     else:
         refuse(asked, ("max_new_tokens",), "with --load, requests have their own lengths")
-    made = read_plan(asked, asked.plan)
-    planned = Planned.of(made, asked.plan)
-    candidate = searching(candidate_of(made, asked.policy), earlier_outputs)
-    content = {"policy": candidate.policy, "candidate": candidate.describe(), "seed": asked.seed}
+    planned = Planned.of(read_plan(asked, asked.plan), asked.plan)
+    candidate = searching(candidate_of(planned.plan, asked.policy), earlier_outputs)
     if asked.load is None:
-        content |= _simulate_alone(asked, planned, candidate, earlier_outputs=earlier_outputs)
+        found = _simulate_alone(asked, planned, candidate, earlier_outputs)
     else:
-        content |= _simulate_load(
-            asked, asked.load, planned, candidate, limits=limits, settings=others, earlier_outputs=earlier_outputs
-        )
-    write_json(asked.json, content)
+        found = _simulate_load(asked, asked.load, planned, candidate, limits, others, earlier_outputs)
+    write_json(asked.json, {"policy": candidate.policy, "candidate": candidate.describe(), "seed": asked.seed} | found)
 
 
 def _simulate_alone(
-    asked: SimulateFlags, planned: Planned, candidate: Candidate, *, earlier_outputs: int | None
+    asked: SimulateFlags, planned: Planned, candidate: Candidate, earlier_outputs: int | None
 ) -> dict[str, Any]:
     """Print, draw and save; what --json has."""
     replayed = partial(replay, planned, policy=asked.policy, max_new_tokens=asked.max_new_tokens, seed=asked.seed)
@@ -72,10 +68,7 @@ def _simulate_alone(
         content["own_text_metrics"] = own_text.model_dump(mode="json")
     if asked.timeline is not None:
         save_timelines(asked.timeline, timelines)
-    if asked.plot is not None:
-        from swiftspec.reports.figures import save_figure, timeline_rounds
-
-        save_figure(asked.plot, timeline_rounds(timelines[0]))
+    draw(asked.plot, "timeline_rounds", timelines[0])
     return content
 
 
@@ -84,7 +77,6 @@ def _simulate_load(
     load: str,
     planned: Planned,
     candidate: Candidate,
-    *,
     limits: Limits,
     settings: Mapping[str, str],
     earlier_outputs: int | None,
@@ -148,16 +140,15 @@ def _simulate_load(
         console.paragraph(
             f"With the request's own text only: {before.tokens_per_round:.3f} tokens per round and a mean TPOT of "
             f"{milliseconds(before.tpot_s.mean)} ms; with earlier outputs {after.tokens_per_round:.3f} and "
-            f"{milliseconds(after.tpot_s.mean)} ms. {_repeats(simulated)}"
+            f"{milliseconds(after.tpot_s.mean)} ms. The texts of {simulated.num_repeated} of "
+            f"{count(len(simulated.records), 'request')} begin with the traced prompt of an earlier one, whose output "
+            "is then proposed whole."
         )
         content["num_repeated"] = simulated.num_repeated
         content["own_text_metrics"] = own_text.metrics.model_dump(mode="json")
     if asked.timeline is not None:
         save_timelines(asked.timeline, simulated.timelines, together=True)
-    if asked.plot is not None:
-        from swiftspec.reports.figures import save_figure, shared_steps
-
-        save_figure(asked.plot, shared_steps(simulated.timelines))
+    draw(asked.plot, "shared_steps", simulated.timelines)
     return content
 
 
@@ -170,7 +161,6 @@ def _twice(profile: Profile) -> str:
 
 
 def _show_alone(metrics: Metrics) -> None:
-    """Print every figure of requests that were alone."""
     figures = metrics.figures
     rows = [
         ("tokens/s", speed(figures.tokens_per_s)),
@@ -184,22 +174,15 @@ def _show_alone(metrics: Metrics) -> None:
         ("tokens", str(metrics.num_tokens)),
         ("rounds", str(metrics.rounds)),
     ]
-    if metrics.tail_s is not None:
-        tail = f"{milliseconds(metrics.tail_s.median)} ms ({milliseconds(metrics.tail_s.p95)})"
+    if (tail_s := metrics.tail_s) is not None:
+        tail = f"{milliseconds(tail_s.median)} ms ({milliseconds(tail_s.p95)})"
         rows.append(("serial tail of a round on a hit, median (p95)", tail))
     if metrics.hit_fraction is not None:
         rows.append(("rounds without a forward in the tail", percent(metrics.hit_fraction)))
     console.table("Metrics", ("figure", "value"), rows)
 
 
-def _repeats(load: SimulatedLoad) -> str:
-    """A sentence on requests whose outputs an earlier one had: they gain most, and yours may not repeat as often."""
-    of_all = f"{load.num_repeated} of {count(len(load.records), 'request')}"
-    return f"The texts of {of_all} begin with the traced prompt of an earlier one, whose output is then proposed whole."
-
-
 def _show_load(load: SimulatedLoad) -> None:
-    """Print every figure of a load."""
     metrics = load.metrics
     latencies = {
         "TTFT": metrics.ttft_s,

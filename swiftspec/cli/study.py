@@ -5,7 +5,6 @@ A study declares its own options, and reads its arguments itself: here they are 
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
 
 import typer
 
@@ -24,25 +23,17 @@ _LINES: Mapping[str, str] = {
     "blockllm": "Serve chains of blocks that fine-tunes share, in simulated time.",
 }
 _FOLDERS = {"latency": "latency_law"}  # of studies that are not called as theirs
-_OLD_VERBS = {
-    "backtest": "backtest",
-    "atts": "atts",
-    "sweep": "latency",
-    "tenants": "tenants",
-}  # and the studies that they are now
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
 def register(app: typer.Typer) -> None:
-    """Add `study` to the command line, and the verbs that studies once were, hidden."""
+    """Add `study` to the command line."""
     studies = typer.Typer(rich_markup_mode=None, context_settings=_SETTINGS)
     studies.callback(invoke_without_command=True)(_study)
     for name, line in _LINES.items():
         studies.command(name, help=line, context_settings=_PASSED_ON)(_passing_on(name))
     app.add_typer(studies, name="study", rich_help_panel=Group.MORE)
-    for verb, name in _OLD_VERBS.items():
-        app.command(verb, hidden=True, context_settings=_PASSED_ON)(_passing_on(name, old_verb=verb))
 
 
 def _study(context: typer.Context) -> None:
@@ -58,25 +49,17 @@ def _study(context: typer.Context) -> None:
         console.say(context.get_help())
 
 
-def _passing_on(name: str, *, old_verb: str | None = None) -> Callable[[typer.Context], None]:
+def _passing_on(name: str) -> Callable[[typer.Context], None]:
     """Command that runs a study with the arguments that it gets."""
 
     def run(context: typer.Context) -> None:
-        if old_verb is not None:
-            console.note(f"swiftspec: `swiftspec {old_verb}` is now `swiftspec study {name}`")
+        from swiftspec import studies
+
+        options = import_module(f"{studies.__name__}.{_FOLDERS.get(name, name)}.options")
         program = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=_SETTINGS)
-        program.command()(_command(name))
+        program.command()(getattr(options, name))  # a function whose parameters are its options
         code = program(args=context.args, prog_name=f"swiftspec study {name}", standalone_mode=False)
         if code:
             raise typer.Exit(code)
 
     return run
-
-
-def _command(name: str) -> Callable[..., Any]:
-    """The study itself, whose parameters are its options."""
-    from swiftspec import studies
-
-    options = import_module(f"{studies.__name__}.{_FOLDERS.get(name, name)}.options")
-    study: Callable[..., Any] = getattr(options, name)
-    return study

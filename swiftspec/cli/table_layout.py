@@ -30,12 +30,7 @@ def lay_out(
 def wrapped(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
     """Wrap a text into lines; a word longer than a line stays whole."""
     lines = textwrap.wrap(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
+        text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )
     return [line.rstrip() for line in lines] or [first.rstrip()]
 

@@ -7,7 +7,7 @@ from swiftspec.api import trace as record
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.inflate import save_expanded
-from swiftspec.cli.outputs import check_files, saved, write_json
+from swiftspec.cli.outputs import check_files, draw, saved, write_json
 from swiftspec.cli.verbs.measure import TraceFlags
 from swiftspec.reports.formatting import percent
 
@@ -21,7 +21,6 @@ _SHOWN_WINDOWS = (1, 2, 4, 8, 16)
 
 
 def trace(asked: TraceFlags) -> AcceptanceTrace:
-    """Record, print and save."""
     save_expanded(asked.target, asked.inflate, asked.save_inflated)
     check_files(asked)
     recorded = record(
@@ -41,10 +40,7 @@ def trace(asked: TraceFlags) -> AcceptanceTrace:
     recorded.save(asked.out)
     show_trace(recorded)
     console.say(f"\n{saved(asked.out)}")
-    if asked.plot is not None:
-        from swiftspec.reports.figures import acceptance_by_rank, save_figure
-
-        save_figure(asked.plot, acceptance_by_rank(recorded))
+    draw(asked.plot, "acceptance_by_rank", recorded)
     content: dict[str, Any] = {
         "trace": str(asked.out),
         "source": recorded.source,
@@ -54,13 +50,8 @@ def trace(asked: TraceFlags) -> AcceptanceTrace:
         "rank_acceptance": recorded.rank_acceptance(NUM_CANDIDATES),
     }
     if (measured := _routing(recorded)) is not None:
-        content["routing"] = {
-            "num_experts": measured.num_experts,
-            "num_active": measured.num_active,
-            "touched": measured.touched,
-            "correlation": measured.correlation,
-            "largest_miss": measured.largest_miss,
-        }
+        fields = ("num_experts", "num_active", "touched", "correlation", "largest_miss")
+        content["routing"] = {name: getattr(measured, name) for name in fields}
     write_json(asked.json, content)
     return recorded
 

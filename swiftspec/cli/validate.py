@@ -12,7 +12,7 @@ from swiftspec.artifacts.report import PolicyReport, Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 from swiftspec.cli.command import refuse, refuse_settings
-from swiftspec.cli.outputs import read_plan
+from swiftspec.cli.outputs import draw, read_plan
 from swiftspec.cli.settings import SCHEDULER, own_settings
 from swiftspec.cli.validate_load import plan_and_prompts, policy_names, validate_load
 from swiftspec.cli.validate_published import validate_published
@@ -73,9 +73,8 @@ def say_drift(report: Report) -> None:
 
 def validate(asked: ValidateFlags) -> None:
     """Compare predicted with measured: of files of others, of a plan under a load, or of a plan's policies alone."""
-    if asked.loads is not None or asked.speeds is not None:
+    if (file := asked.loads or asked.speeds) is not None:
         if asked.plan is not None or asked.prompts is not None:
-            file = asked.loads or asked.speeds
             raise ValueError(f"--plan and --prompts are of a plan; with {file} expected neither")
         validate_published(asked)
         return
@@ -114,10 +113,7 @@ def validate_plan(asked: ValidateFlags, *, stop: Callable[[], bool] | None = Non
             stop=stop or (time_limit() if asked.num_prompts is None and asked.repeats is None else None),
         )
     show_report(report, made, contention)
-    if asked.plot is not None:
-        from swiftspec.reports.figures import predicted_vs_measured, save_figure
-
-        save_figure(asked.plot, predicted_vs_measured(report))
+    draw(asked.plot, "predicted_vs_measured", report)
     if asked.json is not None:
         report.save(asked.json)
     if interrupted:
@@ -135,7 +131,6 @@ def _basis(made: Plan, plan_path: Path) -> tuple[Profile, AcceptanceTrace] | Non
 
 
 def show_report(report: Report, made: Plan, contention: Contention | None = None) -> None:
-    """Print the table of predicted against measured, and the conclusions."""
     columns = ("policy", "split", "figure", "predicted", "measured", "error")
     rows, shapes = [], []
     for policy in report.policies:
@@ -152,9 +147,17 @@ def show_report(report: Report, made: Plan, contention: Contention | None = None
         f"from {made.trace.path}. ± is the error's 95 % confidence interval over the choice of prompts."
     )
     say_drift(report)
-    _say_plain_drift(report)
+    plain = next((policy for policy in report.policies if policy.policy == "autoregressive"), None)
+    if plain and abs(plain.error.round_s.median) >= _DRIFT:
+        change = plain.measured.round_s.median / plain.predicted.round_s.median - 1
+        console.paragraph(
+            f"Autoregressive rounds, which do not depend on acceptance, took {signed_percent(change)} against the "
+            "prediction: the machine is not as it was when profiled. Profile it again while nothing else runs."
+        )
     console.paragraph(regret(report, contention))
-    _say_speedups(report, chosen)
+    if plain and plain is not chosen:
+        ratio = chosen.measured.tokens_per_s / plain.measured.tokens_per_s
+        console.say(f"Measured speed-up over autoregressive decoding: {ratio:.2f}")
     console.paragraph(
         f"Speed of light: {percent(metrics.light_fraction)} of {speed(metrics.speed_of_light)} tokens/s "
         f"({metrics.figures.tokens_per_round:.2f} tokens per verification of {milliseconds(metrics.verify_s)} ms)"
@@ -190,25 +193,6 @@ def _show_acceptance(report: Report) -> None:
     console.paragraph()
     columns = ("policy", "", *map(str, range(1, most + 1)))
     console.table("Rounds that accept at least 1, 2, .. draft tokens", columns, rows, num_text_columns=2)
-
-
-def _say_plain_drift(report: Report) -> None:
-    """Print the error of autoregressive rounds: without acceptance in them, it is due to the machine or its profile."""
-    plain = next((policy for policy in report.policies if policy.policy == "autoregressive"), None)
-    if plain is None or abs(plain.error.round_s.median) < _DRIFT:
-        return
-    change = plain.measured.round_s.median / plain.predicted.round_s.median - 1
-    console.paragraph(
-        f"Autoregressive rounds, which do not depend on acceptance, took {signed_percent(change)} against the "
-        "prediction: the machine is not as it was when profiled. Profile it again while nothing else runs."
-    )
-
-
-def _say_speedups(report: Report, chosen: PolicyReport) -> None:
-    speeds = {policy.policy: policy.measured.tokens_per_s for policy in report.policies}
-    if "autoregressive" in speeds and chosen.policy != "autoregressive":
-        ratio = speeds[chosen.policy] / speeds["autoregressive"]
-        console.say(f"Measured speed-up over autoregressive decoding: {ratio:.2f}")
 
 
 def _rows(report: PolicyReport) -> list[tuple[str, ...]]:

@@ -13,7 +13,7 @@ from swiftspec.cli import console
 from swiftspec.cli.command import refuse
 from swiftspec.cli.limits import Limits, load_options, read_load
 from swiftspec.cli.load_test import read_api_key
-from swiftspec.cli.outputs import read_plan
+from swiftspec.cli.outputs import draw, read_plan
 from swiftspec.cli.served import engine_here
 from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.devices.contention import watch_contention
@@ -28,7 +28,6 @@ _FIELDS = {**_LATENCIES, "tokens/s": "output_throughput"}
 
 
 def validate_load(asked: ValidateFlags, load: str, limits: Limits) -> None:
-    """Measure, print and save."""
     refuse(asked, ("repeats", "max_new_tokens"), "with --load, every request runs once, in its own length")
     if asked.url is not None:
         refuse(asked, ("plot",), "a server's steps are not known, so there is nothing to draw")
@@ -54,10 +53,7 @@ def validate_load(asked: ValidateFlags, load: str, limits: Limits) -> None:
     show_load_report(compared.report)
     if contention.is_busy:
         console.paragraph(f"Other processes took {percent(contention.others_share)} of the cores meanwhile")
-    if asked.plot is not None:
-        from swiftspec.reports.figures import save_figure, shared_steps_compared
-
-        save_figure(asked.plot, shared_steps_compared(compared.simulated, compared.measured))
+    draw(asked.plot, "shared_steps_compared", compared.simulated, compared.measured)
     if asked.json is not None:
         compared.report.save(asked.json)
 
@@ -129,16 +125,14 @@ def _median_error(report: LoadReport, name: str) -> str:
 
 def _means(policy: PolicyLoad, num_again: int) -> Iterator[tuple[str, ...]]:
     """Rows of a policy. num_again: repeated predictions, with measured step times and with measured acceptance, too."""
-    again = [(policy.retimed, policy.retimed_error), (policy.retraced, policy.retraced_error)][:num_again]
+    means = (policy.predicted, *(policy.retimed, policy.retraced)[:num_again], policy.measured)
+    errors = (policy.error, *(policy.retimed_error, policy.retraced_error)[:num_again])
     for number, (name, field) in enumerate(_FIELDS.items()):
         yield (
             "" if number else policy.policy,
             name,
-            _mean(policy.predicted, name),
-            *(_mean(metrics, name) if metrics else "" for metrics, _ in again),
-            _mean(policy.measured, name),
-            signed_percent(getattr(policy.error, field)),
-            *(signed_percent(getattr(error, field)) if error else "" for _, error in again),
+            *(_mean(metrics, name) if metrics else "" for metrics in means),
+            *(signed_percent(getattr(error, field)) if error else "" for error in errors),
         )
 
 
@@ -148,10 +142,9 @@ def _acceptance(policy: PolicyLoad) -> str:
         f"{100 * predicted:.0f}/{100 * measured:.0f}"
         for predicted, measured in zip(policy.survival, policy.measured_survival, strict=False)
     )
-    rounds = (
-        f"{policy.predicted.tokens_per_round:.2f} tokens per round, measured {policy.measured.tokens_per_round:.2f}"
-    )
-    return f"{policy.policy}: {rounds}" + (f"; accepted up to each position, in %: {shares}" if shares else "")
+    predicted, measured = policy.predicted.tokens_per_round, policy.measured.tokens_per_round
+    rounds = f"{policy.policy}: {predicted:.2f} tokens per round, measured {measured:.2f}"
+    return rounds + (f"; accepted up to each position, in %: {shares}" if shares else "")
 
 
 def _mean(metrics: LoadMetrics, name: str) -> str:

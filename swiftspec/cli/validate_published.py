@@ -1,11 +1,8 @@
 """`swiftspec validate --loads FILE` and `--speeds FILE`: measurements of others, or one's own, against predictions."""
 
-from pathlib import Path
-from typing import Any
-
 from swiftspec.artifacts.gain import Verdict
 from swiftspec.cli import console
-from swiftspec.cli.outputs import check_files, write_json
+from swiftspec.cli.outputs import check_files, draw, write_json
 from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.engines import engine_named
 from swiftspec.reports.formatting import percent, signed_percent
@@ -16,18 +13,10 @@ from swiftspec.validation.published.speeds import compare_speeds
 __all__ = ["validate_published"]
 
 # Figures that a row of the table shows.
-_FIRST = (
-    "e2e_mean_ms",
-    "tpot_mean_ms",
-    "ttft_p50_ms",
-    "ttft_mean_ms",
-    "tok_s_user",
-    GAIN,
-)
+_FIRST = ("e2e_mean_ms", "tpot_mean_ms", "ttft_p50_ms", "ttft_mean_ms", "tok_s_user", GAIN)
 
 
 def validate_published(asked: ValidateFlags) -> None:
-    """Predict every row of a file of loads or of speeds; print and save."""
     loads, speeds = asked.loads, asked.speeds
     if loads is not None and speeds is not None:
         raise ValueError(f"--loads is {loads} and --speeds is {speeds}; expected one of them")
@@ -39,27 +28,17 @@ def validate_published(asked: ValidateFlags) -> None:
     with console.progress("validate") as progress:
         found = compare(file, engine=named, leave_out=LeaveOut(asked.leave_out), done=progress)
     show_comparison(found, f"{'Loads' if loads else 'Speeds'} of {file.name}")
-    save_comparison(found, freeze=asked.freeze, plot=asked.plot, json_path=asked.json)
-
-
-def save_comparison(found: Comparison, *, freeze: Path | None, plot: Path | None, json_path: Path | None) -> None:
-    """Write what was asked for."""
-    if plot is not None:
-        from swiftspec.reports.figures import backtest_errors, save_figure
-
-        pairs: dict[str, list[tuple[float, float]]] = {}
-        kept = [row for index, row in enumerate(found.rows) if index not in found.failed]
-        for row in kept:
-            for figure in row.figures:
-                if figure.name in _FIRST:
-                    pairs.setdefault(_words(figure.name), []).append((figure.measured, figure.predicted))
-        save_figure(plot, backtest_errors(pairs))
-    write_json(freeze, frozen(found))
-    write_json(json_path, found.content())
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for index, row in enumerate(found.rows):
+        for figure in row.figures if index not in found.failed else ():
+            if figure.name in _FIRST:
+                pairs.setdefault(_words(figure.name), []).append((figure.measured, figure.predicted))
+    draw(asked.plot, "backtest_errors", pairs)
+    write_json(asked.freeze, frozen(found))
+    write_json(asked.json, found.content())
 
 
 def show_comparison(found: Comparison, title: str) -> None:
-    """Print every row, then the errors by class and by requests at once."""
     names = [name for name in _FIRST if any(figure.name == name for row in found.rows for figure in row.figures)]
     rows = []
     for number, row in enumerate(found.rows, 1):
@@ -79,9 +58,16 @@ def show_comparison(found: Comparison, title: str) -> None:
         "Errors",
         ("rows of", "figure", "rows", "median", "mean", "nine of ten", "worst", "bias", "in 90 % interval"),
         [
-            _error_cells(group, name, of)
+            (
+                group,
+                _words(name),
+                str(errors["rows"]),
+                *(percent(errors[which]) for which in ("median", "mean", "nine_of_ten", "worst")),
+                signed_percent(errors["bias"]),
+                percent(errors["inside_90_percent_interval"]),
+            )
             for group, by in summary["errors"].items()
-            for name, of in by.items()
+            for name, errors in by.items()
             if name in names
         ],
         num_text_columns=2,
@@ -102,17 +88,6 @@ def show_comparison(found: Comparison, title: str) -> None:
         console.paragraph(f"Limits: {'; '.join(limits)}")
     if found.leave_out is not LeaveOut.NONE:
         console.paragraph(f"Each row was predicted with constants that were fitted without its {found.leave_out}.")
-
-
-def _error_cells(group: str, name: str, errors: dict[str, Any]) -> tuple[str, ...]:
-    return (
-        group,
-        _words(name),
-        str(errors["rows"]),
-        *(percent(errors[which]) for which in ("median", "mean", "nine_of_ten", "worst")),
-        signed_percent(errors["bias"]),
-        percent(errors["inside_90_percent_interval"]),
-    )
 
 
 def _words(name: str) -> str:

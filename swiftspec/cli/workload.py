@@ -1,6 +1,6 @@
 """`swiftspec workload`: writes a workload that is drawn from distributions, or replayed from a load trace."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -27,17 +27,17 @@ _OF_DRAWN = ("arrivals", "prompt_tokens", "output_tokens", "prompts", "tokenizer
 
 
 def workload(asked: WorkloadFlags) -> Workload:
-    """Make, print and save."""
     check_files(asked, inputs={"--from": asked.source[1] if asked.source else None})
     known = tuple(parse_class(text) for text in asked.classes or ())
     settings = own_settings(asked.settings, {**DRAWN, **REPLAYED})
     if asked.source is None:
-        refuse_settings(_among(settings, REPLAYED), "it needs --from, which names a load trace")
+        others = {name: value for name, value in settings.items() if name in REPLAYED}
+        refuse_settings(others, "it needs --from, which names a load trace")
         made = _drawn(asked, settings, known or DEFAULT_CLASSES)
     else:
         why = "arrivals and lengths are those of the file that --from names"
         refuse(asked, _OF_DRAWN, why)
-        refuse_settings(_among(settings, DRAWN), why)
+        refuse_settings({name: value for name, value in settings.items() if name in DRAWN}, why)
         name, path = asked.source
         made = replay(name, path, num_requests=asked.requests, classes=known, seed=asked.seed, **settings)
     made.save(asked.out)
@@ -84,10 +84,6 @@ def parse_class(text: str) -> RequestClass:
     return RequestClass.checked(fields, source=f"--class is {shown(text)}")
 
 
-def _among(settings: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name in known}
-
-
 def _lengths(text: str | None, flag: str) -> Lengths | None:
     return None if text is None else Lengths.parse(text, field=flag)
 
@@ -105,7 +101,6 @@ def _prefixes(asked: WorkloadFlags, given: Mapping[str, Any]) -> Prefixes:
 
 
 def _prompts(prompts: Path | None, tokenizer: str | None, trace: Path | None) -> PromptLengths | None:
-    """Prompts that the requests are to name, if any."""
     if prompts is not None and trace is not None:
         raise ValueError(f"--trace is {trace}, but prompts are those of --prompts; expected one of both")
     if prompts is None and tokenizer is not None:
@@ -121,23 +116,27 @@ def _prompts(prompts: Path | None, tokenizer: str | None, trace: Path | None) ->
 
 
 def show_workload(made: Workload) -> None:
-    """Print arrivals, and lengths and limits of every class."""
     rate = "set by the ends of requests" if made.is_closed else "all at once"
     if made.rate is not None:
         rate = f"{made.rate:.4g} requests/s over {made.duration_s:.4g} s"
     trace, prompts = made.trace, made.prompts
+    repeated = {}
+    if made.repeated_share:
+        turns = f"; {count(len(made.starts), 'conversation')}, whose turns wait for answers" if made.has_turns else ""
+        share = percent(made.repeated_share)
+        repeated["repeated"] = f"{share} of the prompts' tokens are those of earlier requests{turns}"
     console.fields(
         arrivals=f"replayed from {trace.file} ({trace.format})" if trace else made.arrivals,
         rate=rate,
         gaps="-" if made.gap_cv is None else f"coefficient of variation {made.gap_cv:.2f}",
         prompts=f"those of {prompts.file}" if prompts else _described(made.prompt_tokens),
         outputs=_described(made.output_tokens),
-        **_shared(made),
+        **repeated,
     )
     names = [each.name for each in made.classes]
-    rows = [_cells(made, [name]) for name in names]
+    rows = [_cells(made, [each.name], each) for each in made.classes]
     if len(names) > 1:
-        rows.append(_cells(made, names))
+        rows.append(_cells(made, names, None))
     columns = ("class", "requests", "share", "TTFT ms", "TPOT ms")
     lengths = ("prompt mean", "prompt median", "output mean", "output median")
     console.table(f"{count(len(made.requests), 'request')}, lengths in tokens", (*columns, *lengths), rows)
@@ -147,48 +146,35 @@ def show_workload(made: Workload) -> None:
         console.paragraph(f"Licence: {trace.licence}")
 
 
-def _shared(made: Workload) -> dict[str, str]:
-    """Nothing for a workload whose prompts are all new."""
-    if not made.repeated_share:
-        return {}
-    starts = made.starts
-    turns = f"; {count(len(starts), 'conversation')}, whose turns wait for answers" if made.has_turns else ""
-    return {"repeated": f"{percent(made.repeated_share)} of the prompts' tokens are those of earlier requests{turns}"}
-
-
 def _described(lengths: Lengths) -> str:
     from_files = {Distribution.REPLAY: "as recorded", Distribution.PROMPTS: "those of the prompts"}
     return from_files.get(lengths.distribution, str(lengths))
 
 
-def _cells(made: Workload, names: Sequence[str]) -> tuple[str, ...]:
+def _cells(made: Workload, names: Sequence[str], only: RequestClass | None) -> tuple[str, ...]:
     """Cells of one class, or of several together."""
     number = sum(made.num_by_class[name] for name in names)
-    only = next(each for each in made.classes if each.name == names[0]) if len(names) == 1 else None
     limits = (only.ttft_s, only.tpot_s) if only else (None, None)
-    lengths = _length_figures(made, names)
     return (
-        names[0] if only else "all",
+        only.name if only else "all",
         str(number),
         percent(number / len(made.requests)),
         *("-" if limit_s is None else milliseconds(limit_s) for limit_s in limits),
-        *(f"{value:.0f}" if number else "-" for figures in lengths.values() for value in figures.values()),
+        *(f"{length:.0f}" if number else "-" for of in _lengths_of(made, names).values() for length in of.values()),
     )
 
 
-def _length_figures(made: Workload, names: Sequence[str]) -> dict[str, dict[str, float]]:
+def _lengths_of(made: Workload, names: Sequence[str]) -> dict[str, dict[str, float]]:
     """Mean and median lengths of the requests of these classes; 0 if there are none."""
-    chosen = [request for request in made.requests if request.class_name in names]
-    columns = {
-        "prompt_tokens": [request.prompt_tokens for request in chosen],
-        "output_tokens": [request.output_tokens for request in chosen],
-    }
-    return {name: {"mean": fmean(c or (0,)), "median": float(median(c or (0,)))} for name, c in columns.items()}
+    found = {}
+    for field in ("prompt_tokens", "output_tokens"):
+        lengths = [getattr(request, field) for request in made.requests if request.class_name in names] or [0]
+        found[field] = {"mean": fmean(lengths), "median": float(median(lengths))}
+    return found
 
 
 def _summary(made: Workload) -> dict[str, Any]:
     """What is printed, for machines: seconds, and None for what there is not."""
-    names = [each.name for each in made.classes]
     return {
         "arrivals": str(made.arrivals),
         "num_requests": len(made.requests),
@@ -196,12 +182,12 @@ def _summary(made: Workload) -> dict[str, Any]:
         "duration_s": made.duration_s,
         "gap_cv": made.gap_cv,
         "repeated_share": made.repeated_share,
-        **_length_figures(made, names),
+        **_lengths_of(made, [each.name for each in made.classes]),
         "classes": [
             {
                 **each.model_dump(exclude={"share"}),
                 "num_requests": made.num_by_class[each.name],
-                **_length_figures(made, [each.name]),
+                **_lengths_of(made, [each.name]),
             }
             for each in made.classes
         ],

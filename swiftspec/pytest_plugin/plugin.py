@@ -1,18 +1,20 @@
-"""Hooks and fixtures of the pytest plugin.
+"""Options, hooks and fixtures of the pytest plugin.
 
     pytest --swiftspec-plan plan.json --swiftspec-prompts prompts.jsonl
 
 pytest loads this module in every run of everyone who has installed the package, so it imports nothing but pytest until
-one of its options is given, and changes nothing without them.
+one of its options is given, and changes nothing without them. Files that they name are read and checked before any
+test runs.
 """
 
-from collections.abc import Iterator, Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pytest
-
-from swiftspec.pytest_plugin.suite import Suite, add_options, read_suite
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
@@ -24,9 +26,38 @@ if TYPE_CHECKING:
 
 __all__ = ["Clock", "extra_info", "swiftspec_plan", "swiftspec_policy", "swiftspec_report", "table"]
 
-_SUITE = pytest.StashKey[Suite]()
+_REPEATS = 3  # as `swiftspec validate` has it
+_Value = TypeVar("_Value")
+_SUITE = pytest.StashKey["_Suite"]()
 _REPORT = pytest.StashKey["Report"]()
 _CLOCK = pytest.StashKey["Clock"]()
+
+
+class _Suite(NamedTuple):
+    """The plan, and its policies to measure, in its order, always including the chosen one."""
+
+    planned: "Planned"
+    policies: Sequence[str]
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"{text!r}; expected a whole number from 1 on")
+    return int(text)
+
+
+# Option: how its value is written, what makes it of that, and its help.
+_OPTIONS: Mapping[str, tuple[str, Callable[[str], object], str]] = {
+    "plan": ("FILE", Path, "Plan whose policies are measured, as `swiftspec plan --out FILE` writes it."),
+    "prompts": ("FILE", Path, "Prompts to measure with: JSON lines, each with a `prompt`."),
+    "profile": ("FILE", Path, "Where the plan's profile is now. Default: where the plan says."),
+    "trace": ("FILE", Path, "Where the plan's trace is now. Default: where the plan says."),
+    "policies": ("A,B", str, "Measure only these policies and the chosen one. Default: every policy of the plan."),
+    "repeats": ("N", _positive, f"Repetitions; speeds are their medians. Default: {_REPEATS}."),
+    "limit": ("N", _positive, "Use at most N prompts, spread over the file. Default: all."),
+    "max_new_tokens": ("N", _positive, "Output tokens per prompt at most. Default: the plan's."),
+    "json": ("FILE", Path, "Write the whole report, as `swiftspec validate --json FILE` does."),
+}
 
 
 class Clock:
@@ -40,7 +71,6 @@ class Clock:
         return self._now_s
 
     def record(self, benchmark: "BenchmarkFixture", durations_s: Sequence[float]) -> None:
-        """Record one round for every duration."""
         left_s = iter(durations_s)
 
         def start_at_zero() -> None:
@@ -102,18 +132,19 @@ def table(report: "Report") -> Iterator[str]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --swiftspec-plan and the other options."""
-    add_options(parser)
+    """Add --swiftspec-plan and the other options, as one group in pytest's --help."""
+    group = parser.getgroup("swiftspec", "swiftspec: check the predictions of a plan on this machine")
+    for name, (metavar, kind, text) in _OPTIONS.items():
+        group.addoption(_flag(name), metavar=metavar, type=kind, default=None, help=text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options; a mistake ends pytest here."""
-    if (suite := read_suite(config)) is not None:
+    if (suite := _read_suite(config)) is not None:
         config.stash[_SUITE] = suite
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Line with the plan's choice, if there is a plan."""
     suite = config.stash.get(_SUITE, None)
     return None if suite is None else f"swiftspec: {suite.planned}; to be measured: {', '.join(suite.policies)}"
 
@@ -151,24 +182,25 @@ def swiftspec_plan(pytestconfig: pytest.Config) -> "Planned":
 def swiftspec_report(pytestconfig: pytest.Config) -> "Report":
     """Predicted and measured figures of every policy: a swiftspec.Report. Measured once, when first asked for."""
     suite = _suite(pytestconfig)
+    given = {name: pytestconfig.getoption(f"swiftspec_{name}") for name in _OPTIONS}
     from swiftspec.api import validate
     from swiftspec.errors import EngineError
 
     try:
         report = validate(
             suite.planned,
-            suite.prompts,
+            given["prompts"],
             policies=suite.policies,
-            repeats=suite.repeats,
-            limit=suite.limit,
-            max_new_tokens=suite.max_new_tokens,
+            repeats=given["repeats"] or _REPEATS,
+            limit=given["limit"],
+            max_new_tokens=given["max_new_tokens"],
             stages=_announcing(pytestconfig),
         )
     except (ValueError, EngineError) as error:
-        pytest.fail(f"--swiftspec-plan is {suite.plan_path}, which could not be measured: {error}", pytrace=False)
+        pytest.fail(f"--swiftspec-plan is {given['plan']}, which could not be measured: {error}", pytrace=False)
     pytestconfig.stash[_REPORT] = report
-    if suite.json is not None:
-        report.save(suite.json)
+    if given["json"] is not None:
+        report.save(given["json"])
     return report
 
 
@@ -190,14 +222,13 @@ def swiftspec_policy(request: pytest.FixtureRequest) -> "PolicyReport":
 
 
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:
-    """Print predicted and measured speeds, if anything was measured."""
     if (report := config.stash.get(_REPORT, None)) is not None:
         terminalreporter.section("swiftspec: predicted and measured tokens/s")
         for line in table(report):
             terminalreporter.write_line(line)
 
 
-def _suite(config: pytest.Config) -> Suite:
+def _suite(config: pytest.Config) -> _Suite:
     if (suite := config.stash.get(_SUITE, None)) is None:
         missing = "--swiftspec-plan is missing; the swiftspec fixtures need it, and --swiftspec-prompts"
         pytest.fail(missing, pytrace=False)
@@ -228,3 +259,66 @@ def _announcing(config: pytest.Config) -> "Stages":
         yield progress
 
     return stage
+
+
+def _read_suite(config: pytest.Config) -> _Suite | None:
+    """The suite that the options describe; None if none is given. UsageError for files that cannot be used."""
+    given = [name for name in _OPTIONS if config.getoption(f"swiftspec_{name}") is not None]
+    if not given:
+        return None
+    for name, what in (("plan", "a plan's file"), ("prompts", "a file of prompts to measure with")):
+        if name not in given:
+            raise pytest.UsageError(f"{_flag(given[0])} is given without {_flag(name)}; expected {what} as well")
+    if getattr(config.option, "dist", "no") != "no":
+        raise pytest.UsageError(
+            "--swiftspec-plan measures latencies, which other tests running at the same time would distort; "
+            "expected pytest without -n"
+        )
+    from swiftspec.artifacts.prompts import read_prompts
+
+    path: Path = config.getoption("swiftspec_plan")
+    prompts: Path = config.getoption("swiftspec_prompts")
+    planned = _checked("plan", lambda: _read_planned(config, path))
+    _checked("prompts", lambda: read_prompts(prompts))
+    names: str | None = config.getoption("swiftspec_policies")
+    wanted = None if names is None else [name.strip() for name in names.split(",")]
+    candidates = _checked("policies", lambda: planned.plan.select(wanted))
+    json: Path | None = config.getoption("swiftspec_json")
+    if json is not None:
+        _checked("json", lambda: _check_output(json, inputs=(path, prompts, planned.profile_path, planned.trace_path)))
+    return _Suite(planned, [candidate.policy for candidate in candidates])
+
+
+def _read_planned(config: pytest.Config, path: Path) -> "Planned":
+    """The plan with its profile and trace, which may have been moved but not changed."""
+    from swiftspec.artifacts.plan import Plan
+    from swiftspec.artifacts.planned import Planned
+
+    plan = Plan.load(path)
+    moved = {name: file for name in ("profile", "trace") if (file := config.getoption(f"swiftspec_{name}"))}
+    bases = {name: getattr(plan, name).model_copy(update={"path": str(file.resolve())}) for name, file in moved.items()}
+    return replace(Planned.of(plan.model_copy(update=bases), path), plan=plan)
+
+
+def _check_output(path: Path, *, inputs: Sequence[Path | None]) -> None:
+    """ValueError if the file could not be written, or is one of those that are read."""
+    from swiftspec.files.writing import locate
+
+    try:
+        destination = locate(path)
+        destination.check()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written ({error.strerror})") from error
+    if destination.status is not None and any(file and file.exists() and file.samefile(path) for file in inputs):
+        raise ValueError(f"{path} is read as an input; expected another file")
+
+
+def _checked(name: str, read: Callable[[], _Value]) -> _Value:
+    try:
+        return read()
+    except ValueError as error:
+        raise pytest.UsageError(f"{_flag(name)}: {error}") from error
+
+
+def _flag(name: str) -> str:
+    return f"--swiftspec-{name.replace('_', '-')}"

@@ -35,7 +35,11 @@ def answer_in_words(advice: Advice) -> str:
 
 def _in_words(change: Change, advice: Advice) -> str:
     if change.kind is ChangeKind.DRAFT_LENGTH:
-        return f"Draft {count(change.value, 'token')} instead of {_now(advice)}" if change.value else "Draft nothing"
+        return (
+            f"Draft {count(change.value, 'token')} instead of {advice.observed.draft_tokens}"
+            if change.value
+            else "Draft nothing"
+        )
     return _named(change)
 
 
@@ -74,7 +78,7 @@ def _tried(advice: Advice) -> Section:
     parts: list[Part] = []
     if len(advice.lengths) > 1:
         is_best = advice.best is not None and advice.best.kind is ChangeKind.DRAFT_LENGTH
-        chosen = advice.best.value if advice.best and is_best else _now(advice)
+        chosen = advice.best.value if advice.best and is_best else advice.observed.draft_tokens
         points = [
             Point(
                 each.value,
@@ -97,12 +101,8 @@ def _tried(advice: Advice) -> Section:
     return Section(key="tried", title="What was tried", parts=parts)
 
 
-def _now(advice: Advice) -> int:
-    return advice.observed.draft_tokens
-
-
 def _row(change: Change, advice: Advice) -> Row:
-    is_now = change.kind is ChangeKind.DRAFT_LENGTH and change.value == _now(advice)
+    is_now = change.kind is ChangeKind.DRAFT_LENGTH and change.value == advice.observed.draft_tokens
     name = f"{_named(change)}{' (now)' if is_now else ''}"
     interval = DASH if is_now else f"{change.gain.low:.2f} to {change.gain.high:.2f}"
     times = milliseconds(change.ttft_s), milliseconds(change.tpot_s)

@@ -86,44 +86,37 @@ def _links(plan: Plan) -> Iterator[str]:
 
 def _group(group: GroupMemory) -> Bar:
     held = [
-        Segment(f"{role} weights", size, f"{gigabytes(size)} GB", _PAINTS[role])
-        for role, size in group.weights_bytes.items()
+        *((f"{role} weights", size, _PAINTS[role], 1.0) for role, size in group.weights_bytes.items()),
+        *((f"{role} KV cache", size, _PAINTS[role], _KV_SHADE) for role, size in group.kv_bytes.items()),
+        ("graphs and workspace", group.reserve_bytes, "wait", 1.0),
     ]
-    held += [
-        Segment(f"{role} KV cache", size, f"{gigabytes(size)} GB", _PAINTS[role], _KV_SHADE)
-        for role, size in group.kv_bytes.items()
-    ]
-    reserve = f"{gigabytes(group.reserve_bytes)} GB"
     whose = " and ".join(group.weights_bytes)
     of_each = f"each of {len(group.devices)} devices" if len(group.devices) > 1 else "the device"
     return Bar(
         title=f"Memory of {of_each} of the {whose}: {gigabytes(group.used_bytes)} GB of "
         f"{gigabytes(group.usable_bytes)} GB, {gigabytes(sum(group.weights_bytes.values()))} GB of them weights",
-        segments=[*held, Segment("graphs and workspace", group.reserve_bytes, reserve, "wait")],
+        segments=[Segment(name, size, f"{gigabytes(size)} GB", paint, shade) for name, size, paint, shade in held],
         total=max(group.usable_bytes, group.used_bytes),
     )
 
 
 def references(plan: Plan, profile: Profile) -> Mapping[Source, Sequence[Part]]:
     """What a plan's numbers rest on, in the order of `Source`: files with their digests, and who wrote them."""
+    without = "" if plan.known_errors else "; they do not include the profile's own error"
+    simulation = (
+        f"{count(plan.num_simulated, 'option')} simulated; the finalists on every prompt of the trace, up to "
+        f"{count(plan.max_new_tokens, 'output token')} each. Intervals are 95 % confidence intervals of the mean over "
+        f"prompts{without}."
+    )
     trace = "Trace of how the draft ranks the target's tokens."
     found: dict[Source, Sequence[Part]] = {
-        Source.SIMULATION: (_simulation(plan), *_written(plan.origin)),
+        Source.SIMULATION: (simulation, *_written(plan.origin)),
         Source.LATENCIES: (*_latencies(plan, profile), _file(plan.profile), *_written(profile.origin)),
         Source.ACCEPTANCE: (trace, _file(plan.trace)),
     }
     if plan.memory or plan.quantisation:
         found[Source.DATASHEETS] = [_datasheets(plan)]
     return found
-
-
-def _simulation(plan: Plan) -> str:
-    without = "" if plan.known_errors else "; they do not include the profile's own error"
-    return (
-        f"{count(plan.num_simulated, 'option')} simulated; the finalists on every prompt of the trace, up to "
-        f"{count(plan.max_new_tokens, 'output token')} each. Intervals are 95 % confidence intervals of the mean over "
-        f"prompts{without}."
-    )
 
 
 def _latencies(plan: Plan, profile: Profile) -> list[str]:

@@ -6,19 +6,7 @@ from math import prod
 
 from swiftspec.artifacts.plan import Explored, Plan, cost_per_million
 from swiftspec.reports.formatting import count, estimated, milliseconds, money, signed_percent, speed
-from swiftspec.reports.model import (
-    DASH,
-    SIMULATED,
-    Curve,
-    Curves,
-    HeatCell,
-    Point,
-    Row,
-    Section,
-    Table,
-    numbers,
-    texts,
-)
+from swiftspec.reports.model import DASH, SIMULATED, Curve, Curves, HeatCell, Point, Section, Table, numbers, row, texts
 
 __all__ = ["devices", "fastest_first", "groups", "splits"]
 
@@ -59,7 +47,7 @@ def _heat_map(plan: Plan, explored: Sequence[Explored], title: str) -> Table:
     corner, down, across = "policy", policies, splits
     if len(policies) < len(splits):
         corner, down, across = "split", splits, policies
-    rows = [Row((row, *(cells.get((row, column), DASH) for column in across))) for row in down]
+    rows = [row(name, *(cells.get((name, column), DASH) for column in across)) for name in down]
     return Table(title=title, columns=(*texts(corner), *numbers(*across)), rows=rows)
 
 
@@ -71,16 +59,10 @@ def _split_order(split: str) -> tuple[tuple[int, ...], str]:
 def _heat_cell(plan: Plan, cell: Explored) -> HeatCell:
     speeds = [other.tokens_per_s for other in plan.explored]
     share = (cell.tokens_per_s - min(speeds)) / ((max(speeds) - min(speeds)) or 1.0)
-    fast, per_token = speed(cell.tokens_per_s), milliseconds(cell.tpot_s)
+    short = f"{cell.tokens_per_s:.0f}" if cell.tokens_per_s >= 100 else speed(cell.tokens_per_s)
     how = ", estimated from short simulations" if cell.estimated else ""
-    short = f"{cell.tokens_per_s:.0f}" if cell.tokens_per_s >= 100 else fast
-    return HeatCell(
-        text=estimated(short, cell),
-        share=share,
-        tip=f"{_named(cell)}: {fast} tokens/s, {per_token} ms per token{how}; the best of "
-        f"{count(cell.num_options, 'option')}",
-        chosen=_is_chosen(plan, cell),
-    )
+    tip = f"{_speed(cell)}, {milliseconds(cell.tpot_s)} ms per token{how}; the best of "
+    return HeatCell(estimated(short, cell), share, tip + count(cell.num_options, "option"), _is_chosen(plan, cell))
 
 
 def devices(plan: Plan) -> Section | None:
@@ -88,30 +70,25 @@ def devices(plan: Plan) -> Section | None:
     fastest, price = plan.fastest_by_devices, plan.goal.price_per_hour
     if len(fastest) < 2:
         return None
-    gains = [
-        "",
-        *(signed_percent(after.tokens_per_s / cell.tokens_per_s - 1) for cell, after in pairwise(fastest.values())),
-    ]
+    cells = list(fastest.values())
+    gains = ["", *(signed_percent(after.tokens_per_s / cell.tokens_per_s - 1) for cell, after in pairwise(cells))]
     rows = [
-        Row(
-            (
-                cell.policy,
-                cell.split,
-                str(number),
-                estimated(speed(cell.tokens_per_s), cell),
-                estimated(speed(cell.tokens_per_s / number), cell),
-                estimated(milliseconds(cell.tpot_s), cell),
-                *([] if price is None else [money(cost_per_million(price, number, cell.tokens_per_s))]),
-                gain,
-            ),
+        row(
+            cell.policy,
+            cell.split,
+            str(number),
+            estimated(speed(cell.tokens_per_s), cell),
+            estimated(speed(cell.tokens_per_s / number), cell),
+            estimated(milliseconds(cell.tpot_s), cell),
+            *([] if price is None else [money(cost_per_million(price, number, cell.tokens_per_s))]),
+            gain,
             chosen=_is_chosen(plan, cell),
         )
         for (number, cell), gain in zip(fastest.items(), gains, strict=True)
     ]
     costs = [] if price is None else ["per million"]
     points = [
-        Point(number, cell.tokens_per_s, f"{_named(cell)}: {speed(cell.tokens_per_s)} tokens/s", _is_chosen(plan, cell))
-        for number, cell in fastest.items()
+        Point(number, cell.tokens_per_s, _speed(cell), _is_chosen(plan, cell)) for number, cell in fastest.items()
     ]
     chart = Curves(
         curves=[Curve("fastest found", points)],
@@ -126,18 +103,13 @@ def devices(plan: Plan) -> Section | None:
             *numbers("devices", "tokens/s", "per device", "ms per token", *costs, "against the row above"),
         ),
         rows=rows,
-        footnote="~ estimated from short simulations" if any(cell.estimated for cell in fastest.values()) else "",
+        footnote="~ estimated from short simulations" if any(cell.estimated for cell in cells) else "",
     )
-    return Section(
-        key="devices",
-        title="Speed against devices",
-        parts=(chart, table),
-        sources=SIMULATED,
-    )
+    return Section(key="devices", title="Speed against devices", parts=(chart, table), sources=SIMULATED)
 
 
-def _named(cell: Explored) -> str:
-    return f"{cell.policy} {cell.split}"
+def _speed(cell: Explored) -> str:
+    return f"{cell.policy} {cell.split}: {speed(cell.tokens_per_s)} tokens/s"
 
 
 def _is_chosen(plan: Plan, cell: Explored) -> bool:

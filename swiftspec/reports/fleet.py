@@ -5,22 +5,17 @@ from collections.abc import Iterator
 from swiftspec.artifacts.fleet import Drafting, Fleet, LoadPoint, ReplicaKind
 from swiftspec.artifacts.plan import Plan
 from swiftspec.reports.formatting import count, milliseconds, money, percent, speed
-from swiftspec.reports.model import SIMULATED, Curve, Curves, Point, Row, Section, Table, numbers, texts
+from swiftspec.reports.model import SIMULATED, Curve, Curves, Point, Row, Section, Table, numbers, row, texts
 
 __all__ = ["fleet"]
 
 
 def fleet(plan: Plan) -> list[Section]:
     """The sections; none of a plan without a fleet."""
-    found = plan.fleet
-    if found is None:
+    if (found := plan.fleet) is None:
         return []
-    return [
-        _size(plan, found),
-        _front(found),
-        _classes(found),
-        *([_lengths(found)] if found.draft_lengths else []),
-    ]
+    lengths = [_lengths(found)] if found.draft_lengths else []
+    return [_size(plan, found), _front(found), _classes(found), *lengths]
 
 
 def _size(plan: Plan, found: Fleet) -> Section:
@@ -30,7 +25,7 @@ def _size(plan: Plan, found: Fleet) -> Section:
             *texts("replica", "control"),
             *numbers("devices", "replicas", "in total", "capacity", "alone", "pays up to", "best for"),
         ),
-        rows=[Row(_kind_cells(kind), chosen=number == 0) for number, kind in enumerate(found.kinds)],
+        rows=[_kind(kind, chosen=kind is found.kinds[0]) for kind in found.kinds],
         footnote=f"Capacity and loads in {found.unit} per device; ~ marks what longer simulations did not check; + the "
         "highest load that both could serve",
     )
@@ -57,71 +52,72 @@ def _front(found: Fleet) -> Section:
             *texts("replica"),
             *numbers("load", "user tokens/s", "tokens/s per device", "per million", "in limits", "TTFT", "p95"),
         ),
-        rows=[Row(_front_cells(found, kind, point)) for kind, point in found.front],
+        rows=[
+            row(
+                kind.name + _controlled(kind),
+                _load(kind, point),
+                speed(point.user_tokens_per_s),
+                speed(_per_device(kind, point)),
+                "" if (cost := found.cost(kind, point)) is None else money(cost),
+                percent(point.attained),
+                milliseconds(point.ttft_s),
+                milliseconds(point.ttft_p95_s),
+            )
+            for kind, point in found.front
+        ],
         footnote=f"{count(found.num_simulations, 'simulation')} of replicas under load",
     )
-    return Section(
-        key="front", title="Users' speed against tokens per device", parts=(points, table), sources=SIMULATED
-    )
+    title = "Users' speed against tokens per device"
+    return Section(key="front", title=title, parts=(points, table), sources=SIMULATED)
 
 
 def _classes(found: Fleet) -> Section:
     """Attainment by class and kind, at the highest load per device that the kind serves within the limits."""
     names = list(found.point.attainment)
-    rows = [
-        Row(
-            (
-                kind.name,
-                f"{point.rate / kind.num_devices:.2f}",
-                *(percent(point.attainment.get(name, 0)) for name in names),
-            )
-        )
-        for kind in found.kinds
-        for point in kind.within[-1:]
-    ]
     table = Table(
         title="Attainment by class at each kind's highest load within the limits",
         columns=(*texts("replica"), *numbers("load", *names)),
-        rows=rows,
+        rows=[
+            row(kind.name, _load(kind, point), *(percent(point.attainment.get(name, 0)) for name in names))
+            for kind in found.kinds
+            for point in kind.within[-1:]
+        ],
     )
     return Section(key="classes", title="Attainment by class", parts=[table], sources=SIMULATED)
 
 
 def _lengths(found: Fleet) -> Section:
-    rows = [
-        Row(
-            (
+    table = Table(
+        title="Best draft length of a serial chain on these devices, by batch",
+        columns=numbers("batch", "draft tokens", "tokens/s", "without a draft", "gain"),
+        rows=[
+            row(
                 str(best.batch),
                 str(best.num_draft_tokens),
                 speed(best.tokens_per_s),
                 speed(best.plain_tokens_per_s),
                 f"{best.tokens_per_s / best.plain_tokens_per_s:.2f}x",
             )
-        )
-        for best in found.draft_lengths
-    ]
-    table = Table(
-        title="Best draft length of a serial chain on these devices, by batch",
-        columns=numbers("batch", "draft tokens", "tokens/s", "without a draft", "gain"),
-        rows=rows,
+            for best in found.draft_lengths
+        ],
     )
     return Section(key="lengths", title="Draft length by batch", parts=[table], sources=SIMULATED)
 
 
 def _choice(plan: Plan, fleet: Fleet) -> str:
     """Sentence: the replicas that serve the load, what users see, and what it costs."""
-    chosen, point = fleet.chosen, fleet.point
-    used = f"{count(fleet.num_replicas, 'replica')} of {chosen.name}{_controlled(chosen)}"
-    where = f"on {fleet.num_devices} of {fleet.most_devices} {plan.device}"
-    kept = f"{percent(point.attained)} of the requests keep their limits"
-    served = f"{speed(point.user_tokens_per_s)} tokens/s per user, {speed(_per_device(chosen, point))} per device"
-    cost = fleet.cost_per_million_tokens
+    chosen, point, cost = fleet.chosen, fleet.point, fleet.cost_per_million_tokens
+    load = f"{fleet.rate:g} {fleet.unit}"
+    whose = (
+        f"Fleet for {load}:"
+        if fleet.is_enough
+        else f"No fleet of {fleet.most_devices} {plan.device} keeps the limits at {load}. The highest goodput has"
+    )
     price = "" if cost is None else f"; a million tokens cost {money(cost)}"
-    if fleet.is_enough:
-        return f"Fleet for {fleet.rate:g} {fleet.unit}: {used}, {where}: {kept}, {served}{price}."
     return (
-        f"No fleet of {fleet.most_devices} {plan.device} keeps the limits at {fleet.rate:g} {fleet.unit}. The "
-        f"highest goodput has {used}, {where}: {kept}, {served}{price}."
+        f"{whose} {count(fleet.num_replicas, 'replica')} of {chosen.name}{_controlled(chosen)}, on {fleet.num_devices} "
+        f"of {fleet.most_devices} {plan.device}: {percent(point.attained)} of the requests keep their limits, "
+        f"{speed(point.user_tokens_per_s)} tokens/s per user, {speed(_per_device(chosen, point))} per device{price}."
     )
 
 
@@ -150,39 +146,25 @@ def _others(fleet: Fleet) -> str:
     return f"Devices needed otherwise: {'; '.join(parts)}."
 
 
-def _kind_cells(kind: ReplicaKind) -> tuple[str, ...]:
-    """Loads per device, `alone` in tokens/s."""
-    even = kind.break_even
-    replicas = "none" if kind.num_replicas is None else f"{'' if kind.is_fewest else '~'}{kind.num_replicas}"
-    total = "" if kind.total_devices is None else f"{'' if kind.is_fewest else '~'}{kind.total_devices}"
-    best = "" if even.best_from is None or even.best_to is None else f"{even.best_from:.2f} to {even.best_to:.2f}"
-    pays = "" if even.plain_up_to is None else f"{even.plain_up_to:.2f}{'+' * even.is_open}"
-    return (
+def _kind(kind: ReplicaKind, *, chosen: bool) -> Row:
+    even, about = kind.break_even, "" if kind.is_fewest else "~"
+    return row(
         kind.name,
         kind.control,
         str(kind.num_devices),
-        replicas,
-        total,
+        "none" if kind.num_replicas is None else f"{about}{kind.num_replicas}",
+        "" if kind.total_devices is None else f"{about}{kind.total_devices}",
         f"{kind.capacity / kind.num_devices:.2f}",
         speed(kind.tokens_per_s),
-        pays,
-        best,
+        "" if even.plain_up_to is None else f"{even.plain_up_to:.2f}{'+' * even.is_open}",
+        "" if even.best_from is None or even.best_to is None else f"{even.best_from:.2f} to {even.best_to:.2f}",
+        chosen=chosen,
     )
 
 
-def _front_cells(fleet: Fleet, kind: ReplicaKind, point: LoadPoint) -> tuple[str, ...]:
-    """Load per device, times in ms."""
-    cost = fleet.cost(kind, point)
-    return (
-        kind.name + _controlled(kind),
-        f"{point.rate / kind.num_devices:.2f}",
-        speed(point.user_tokens_per_s),
-        speed(_per_device(kind, point)),
-        "" if cost is None else money(cost),
-        percent(point.attained),
-        milliseconds(point.ttft_s),
-        milliseconds(point.ttft_p95_s),
-    )
+def _load(kind: ReplicaKind, point: LoadPoint) -> str:
+    """Of a device."""
+    return f"{point.rate / kind.num_devices:.2f}"
 
 
 def _per_device(kind: ReplicaKind, point: LoadPoint) -> float:

@@ -69,26 +69,22 @@ def money(amount: float) -> str:
 
 def objective(plan: Plan) -> str:
     """Objective and limits of a plan: `cost, at most 4.00 ms per token, 2 per device and hour`."""
-    goal, limits = plan.goal, []
+    goal, parts = plan.goal, [str(plan.goal.objective)]
+    if plan.under_load is not None:
+        parts = ["goodput" if plan.under_load.goal.is_limited else "mean end-to-end time"]
     if goal.min_tokens_per_s is not None:
-        limits.append(f"at least {goal.min_tokens_per_s:g} tokens/s")
+        parts.append(f"at least {goal.min_tokens_per_s:g} tokens/s")
     if goal.tpot_s is not None:
-        limits.append(f"at most {milliseconds(goal.tpot_s)} ms per token")
+        parts.append(f"at most {milliseconds(goal.tpot_s)} ms per token")
     if goal.ttft_s is not None:
-        limits.append(f"at most {milliseconds(goal.ttft_s)} ms to the first token")
+        parts.append(f"at most {milliseconds(goal.ttft_s)} ms to the first token")
     if goal.max_devices is not None:
-        limits.append(f"at most {count(goal.max_devices, 'device')}")
+        parts.append(f"at most {count(goal.max_devices, 'device')}")
     if goal.splits:
-        limits.append(f"split {' or '.join(goal.splits)}")
+        parts.append(f"split {' or '.join(goal.splits)}")
     if goal.price_per_hour is not None:
-        limits.append(f"{goal.price_per_hour:g} per device and hour")
-    return ", ".join([_objective(plan), *limits])
-
-
-def _objective(plan: Plan) -> str:
-    if plan.under_load is None:
-        return plan.goal.objective
-    return "goodput" if plan.under_load.goal.is_limited else "mean end-to-end time"
+        parts.append(f"{goal.price_per_hour:g} per device and hour")
+    return ", ".join(parts)
 
 
 def engine(plan: Plan) -> str:
@@ -123,8 +119,6 @@ def known_errors(plan: Plan) -> str:
     """Errors that the 95 % intervals include besides the spread of prompts, and those missing; empty without any."""
     known = [f"{name} ({percent(error)})" for name, error in plan.known_errors.items() if error is not None]
     unknown = [name for name, error in plan.known_errors.items() if error is None]
-    if not known and not unknown:
-        return ""
     text = f"95 % intervals include the spread of prompts and the known errors of {', '.join(known)}" if known else ""
     missing = f"the error of {', '.join(unknown)} is unknown and not included" if unknown else ""
     return "; ".join(filter(None, [text, missing]))

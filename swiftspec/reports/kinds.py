@@ -7,7 +7,7 @@ from swiftspec.artifacts.goal import cost_per_million
 from swiftspec.artifacts.kinds import DeviceUse, DraftingKind, KindComparison, KindPoint
 from swiftspec.artifacts.load_metrics import EVENTS
 from swiftspec.reports.formatting import count, gigabytes, milliseconds, money, percent, speed
-from swiftspec.reports.model import Doubt, Row, Section, Table, numbers, texts
+from swiftspec.reports.model import Doubt, Row, Section, Table, numbers, row, texts
 from swiftspec.timing.latency import Provenance
 
 __all__ = ["kind_sections"]
@@ -44,8 +44,23 @@ def _doubts(compared: KindComparison) -> Iterator[Doubt]:
 
 
 def _load(compared: KindComparison, clients: int) -> Table:
+    """K draft tokens at most, the gain's 90 % interval, tokens of a round, shares of its time or cost."""
     where = f"{compared.num_devices} {compared.device}"
     last = "time" if compared.price_per_hour is None else "cost of a million output tokens"
+    rows = [
+        row(
+            kind.name,
+            f"{point.policy} {point.split}",
+            str(point.num_draft_tokens or ""),
+            speed(point.user_tokens_per_s),
+            speed(point.device_tokens_per_s),
+            f"{point.gain.low:.2f} to {point.gain.high:.2f}" if point.gain else "",
+            f"{point.tokens_per_round:.2f}",
+            *(_million(compared, 1, point.device_tokens_per_s) or (_shares(point),)),
+            kind.provenance or "",
+        )
+        for kind, point in compared.ranked(clients)
+    ]
     return Table(
         title=f"{count(clients, 'client')} at once on {where}: tokens/s of a user and of a device, times none (90 %), "
         f"tokens per round, {last}",
@@ -55,8 +70,12 @@ def _load(compared: KindComparison, clients: int) -> Table:
             *numbers(*(_if_priced(compared, "per million") or ("draft, verify",))),
             *texts("acceptance"),
         ),
-        rows=[_load_row(compared, kind, point) for kind, point in compared.ranked(clients)],
+        rows=rows,
     )
+
+
+def _shares(point: KindPoint) -> str:
+    return f"{f'{point.draft_share:.0%}, ' if point.draft_share else ''}{point.verify_share:.0%}"
 
 
 def _if_priced(compared: KindComparison, *cells: str) -> tuple[str, ...]:
@@ -67,27 +86,6 @@ def _million(compared: KindComparison, devices: int, tokens_per_s: float) -> tup
     """Cost of a million output tokens of all clients, if devices have a price."""
     price = compared.price_per_hour
     return () if price is None else (money(cost_per_million(price, devices, tokens_per_s)),)
-
-
-def _load_row(compared: KindComparison, kind: DraftingKind, point: KindPoint) -> Row:
-    """K draft tokens at most, the gain's 90 % interval, tokens of a round, shares of its time or cost."""
-    gain = point.gain
-    cells = (
-        kind.name,
-        f"{point.policy} {point.split}",
-        str(point.num_draft_tokens or ""),
-        speed(point.user_tokens_per_s),
-        speed(point.device_tokens_per_s),
-        f"{gain.low:.2f} to {gain.high:.2f}" if gain else "",
-        f"{point.tokens_per_round:.2f}",
-        *(_million(compared, 1, point.device_tokens_per_s) or (_shares(point),)),
-        kind.provenance or "",
-    )
-    return Row(cells)
-
-
-def _shares(point: KindPoint) -> str:
-    return f"{f'{point.draft_share:.0%}, ' if point.draft_share else ''}{point.verify_share:.0%}"
 
 
 def _lengths(compared: KindComparison) -> Table:
@@ -107,7 +105,7 @@ def _length_row(compared: KindComparison, kind: DraftingKind) -> Row:
         pays = point is not None and point.gain is not None and point.gain.ratio > 1
         lengths.append("-" if point is None else str(point.num_draft_tokens) if pays else "0")
     up_to = "never" if kind.pays_up_to is None else f"{kind.pays_up_to:.0f}{'+' * kind.is_open}"
-    return Row((kind.name, *lengths, up_to))
+    return row(kind.name, *lengths, up_to)
 
 
 def _best(compared: KindComparison) -> Iterator[str]:
@@ -118,28 +116,26 @@ def _best(compared: KindComparison) -> Iterator[str]:
             yield f"{count(load, 'client')}: no kind has room for them."
             continue
         kind, point = ranked[0]
-        sentence = (
-            f"{count(load, 'client')}: {_named(kind, point)}, {speed(point.user_tokens_per_s)} tokens/s{_gain(point)}"
-        )
+        named = _with_length(kind.name, point.num_draft_tokens)
+        sentence = f"{count(load, 'client')}: {named}, {speed(point.user_tokens_per_s)} tokens/s{_gain(point)}"
         known = [pair for pair in ranked if pair[0].provenance not in (None, Provenance.ASSUMED)]
         if kind.provenance is Provenance.ASSUMED and known:
             other, its = known[0]
             sentence += (
-                f", if acceptance is as assumed; of those with known acceptance {_named(other, its)}, "
-                f"{speed(its.user_tokens_per_s)}{_gain(its)}"
+                ", if acceptance is as assumed; of those with known acceptance "
+                f"{_with_length(other.name, its.num_draft_tokens)}, {speed(its.user_tokens_per_s)}{_gain(its)}"
             )
         for other, its in ranked[1:]:
             if other.is_bundled and its.user_tokens_per_s > point.user_tokens_per_s:
                 sentence += (
-                    f"; {_named(other, its)} would have {speed(its.user_tokens_per_s)}{_gain(its)}, if your text "
-                    "repeated itself as the bundled one does"
+                    f"; {_with_length(other.name, its.num_draft_tokens)} would have {speed(its.user_tokens_per_s)}"
+                    f"{_gain(its)}, if your text repeated itself as the bundled one does"
                 )
         yield f"{sentence}."
 
 
-def _named(kind: DraftingKind, point: KindPoint) -> str:
-    length = f" with K={point.num_draft_tokens}" if point.num_draft_tokens else ""
-    return f"{kind.name}{length}"
+def _with_length(kind: str, num_draft_tokens: int) -> str:
+    return f"{kind} with K={num_draft_tokens}" if num_draft_tokens else kind
 
 
 def _gain(point: KindPoint) -> str:
@@ -151,17 +147,6 @@ def _gain(point: KindPoint) -> str:
 
 def _uses(compared: KindComparison) -> Table:
     """All devices as one group, with the draft on devices of its own, as replicas, or one of these alone."""
-    rows = []
-    for use in compared.uses:
-        cells = (
-            str(use.clients),
-            _divided(use, compared.num_devices),
-            f"{use.kind}{f' with K={use.num_draft_tokens}' if use.num_draft_tokens else ''}",
-            speed(use.user_tokens_per_s),
-            speed(use.tokens_per_s),
-            *_million(compared, use.replicas * use.replica_devices, use.tokens_per_s),
-        )
-        rows.append(Row(cells))
     return Table(
         title="The best for a user when devices are one group, replicas among which clients are divided, or idle",
         columns=(
@@ -169,7 +154,17 @@ def _uses(compared: KindComparison) -> Table:
             *texts("devices", "draft"),
             *numbers("a user", "all users", *_if_priced(compared, "per million")),
         ),
-        rows=rows,
+        rows=[
+            row(
+                str(use.clients),
+                _divided(use, compared.num_devices),
+                _with_length(use.kind, use.num_draft_tokens),
+                speed(use.user_tokens_per_s),
+                speed(use.tokens_per_s),
+                *_million(compared, use.replicas * use.replica_devices, use.tokens_per_s),
+            )
+            for use in compared.uses
+        ],
         footnote="Drafts from the text count if its acceptance is given or recorded. Idle devices cost nothing here.",
     )
 
@@ -184,35 +179,31 @@ def _divided(use: DeviceUse, num_devices: int) -> str:
 
 def _costs(compared: KindComparison) -> Iterator[Table]:
     """Memory and prefix hits of every kind, and tokens per round above which its shapes pay."""
-    held = [(kind, kind.memory) for kind in compared.kinds if kind.memory is not None]
     plain = compared.plain.memory
     yield Table(
         title="Memory: a draft's weights on each of its devices, and tokens of all requests that there is cache for",
         columns=(*texts("kind"), *numbers("draft, GB", "tokens", "of none's", "read again of a prefix")),
         rows=[
-            Row(
-                (
-                    kind.name,
-                    gigabytes(memory.draft_bytes) if memory.draft_bytes else "-",
-                    f"{memory.cached_tokens:,}",
-                    percent(memory.cached_tokens / plain.cached_tokens) if plain and plain.cached_tokens else "",
-                    f"{memory.read_again} tokens" if memory.read_again else "-",
-                )
+            row(
+                kind.name,
+                gigabytes(memory.draft_bytes) if memory.draft_bytes else "-",
+                f"{memory.cached_tokens:,}",
+                percent(memory.cached_tokens / plain.cached_tokens) if plain and plain.cached_tokens else "",
+                f"{memory.read_again} tokens" if memory.read_again else "-",
             )
-            for kind, memory in held
+            for kind in compared.kinds
+            if (memory := kind.memory) is not None
         ],
     )
-    drafts = [kind for kind in compared.kinds if kind.draft]
-    points = [point for kind in drafts for point in kind.points]
+    points = [(kind.name, point) for kind in compared.kinds if kind.draft for point in kind.points]
     if points:
-        lengths = sorted({1, 2, 3, 5} | {point.num_draft_tokens for point in points})
+        lengths = sorted({1, 2, 3, 5} | {point.num_draft_tokens for _, point in points})
         yield Table(
             title="Tokens per round above which drafting is faster than none, by draft tokens K, whatever it accepts",
             columns=(*texts("kind"), *numbers("clients", *(f"K={tokens}" for tokens in lengths))),
             rows=[
-                Row((kind.name, str(point.clients), *(_threshold(point, tokens) for tokens in lengths)))
-                for kind in drafts
-                for point in kind.points
+                row(name, str(point.clients), *(_threshold(point, tokens) for tokens in lengths))
+                for name, point in points
             ],
             footnote="- marks more than K + 1, which no draft reaches.",
         )
@@ -239,20 +230,18 @@ def _bases(compared: KindComparison) -> Iterator[str]:
 def _to_know(compared: KindComparison) -> str:
     """What the figures leave out."""
     by_events = any(point.method == EVENTS for kind in compared.kinds for point in kind.points)
-    sentences = [
+    has_own = any(kind.own_devices for kind in compared.kinds)
+    host_s, routing = compared.host_s, compared.routing
+    sentences = (
         f"Speeds are those of users of {compared.engine}. Each client sends its next request when one ends, with a "
         f"prompt of {compared.context} tokens, which is read in the same steps.",
         f"The devices' times are composed of {compared.kernels}.",
         "Acceptance is of the texts named above, which differ from kind to kind and from yours: rates of your own "
         "(--acceptance) decide.",
-    ]
-    if any(kind.own_devices for kind in compared.kinds):
-        sentences.append("(own): a draft on its own devices, which computes beside the target.")
-    if by_events:
-        sentences.append("Clients of (own) are simulated by events, all others by recorded rounds.")
-    sentences.append("K is the most tokens drafted for a verification.")
-    if compared.host_s is not None:
-        sentences.append(f"The host time of a step, {milliseconds(compared.host_s)} ms, is given.")
-    if compared.routing:
-        sentences.append(f"Of the target's layers, {compared.routing}.")
-    return " ".join(sentences)
+        "(own): a draft on its own devices, which computes beside the target." if has_own else "",
+        "Clients of (own) are simulated by events, all others by recorded rounds." if by_events else "",
+        "K is the most tokens drafted for a verification.",
+        "" if host_s is None else f"The host time of a step, {milliseconds(host_s)} ms, is given.",
+        f"Of the target's layers, {routing}." if routing else "",
+    )
+    return " ".join(filter(None, sentences))

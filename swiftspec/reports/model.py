@@ -33,6 +33,7 @@ __all__ = [
     "Table",
     "Tracks",
     "numbers",
+    "row",
     "texts",
 ]
 
@@ -59,12 +60,10 @@ class Column(NamedTuple):
 
 
 def texts(*titles: str) -> tuple[Column, ...]:
-    """Columns of text."""
     return tuple(Column(title, True) for title in titles)
 
 
 def numbers(*titles: str) -> tuple[Column, ...]:
-    """Columns of numbers."""
     return tuple(Column(title, False) for title in titles)
 
 
@@ -118,6 +117,10 @@ class Row(NamedTuple):
     chosen: bool = False
 
 
+def row(*cells: Cell, remark: str = "", tip: str = "", chosen: bool = False) -> Row:
+    return Row(cells, remark, tip, chosen)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """Rows under column titles. footnote: what marks in it mean, or what it leaves out."""
@@ -153,7 +156,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """Segments side by side. title: the same in words. total: value at full width; without it, that of all segments.
+    """Segments side by side. title: the same in words. total: value at full width, if not that of all segments.
 
     table: what the segments are, in numbers; without it, a legend says that.
     """

@@ -30,11 +30,11 @@ from swiftspec.reports.model import (
     Facts,
     Interval,
     Part,
-    Row,
     Section,
     Source,
     Table,
     numbers,
+    row,
     texts,
 )
 from swiftspec.reports.rounds import rounds
@@ -73,13 +73,12 @@ def plan_sections(
 
 def _answer(plan: Plan) -> Section:
     """The choice as a title, what to doubt, whose engine, and the figures that explain it."""
-    answer = _answer_alone(plan) if plan.under_load is None else _answer_under_load(plan, plan.under_load)
-    title, caption, figures = answer
+    title, caption, figures = _alone(plan) if plan.under_load is None else _under_load(plan, plan.under_load)
     parts = (*_doubts(plan), Facts(figures, _rests_on(plan.chosen)))
     return Section(key="answer", title=title, caption=caption, parts=parts, sources=SIMULATED)
 
 
-def _answer_alone(plan: Plan) -> tuple[str, str, dict[str, str]]:
+def _alone(plan: Plan) -> tuple[str, str, dict[str, str]]:
     """Title, caption and figures: what one request at a time gets."""
     chosen, metrics = plan.chosen, plan.chosen.prediction.metrics
     speeds = _interval(chosen, limit=chosen.prediction.tokens_per_s_high)
@@ -95,7 +94,7 @@ def _answer_alone(plan: Plan) -> tuple[str, str, dict[str, str]]:
     return title, f"with {shape}" if (shape := shape_text(chosen.describe())) else "", figures
 
 
-def _answer_under_load(plan: Plan, load: UnderLoad) -> tuple[str, str, dict[str, str]]:
+def _under_load(plan: Plan, load: UnderLoad) -> tuple[str, str, dict[str, str]]:
     """The same for many requests: what they get, and under which limits."""
     chosen, predicted = plan.chosen, load.predictions[plan.chosen.policy]
     metrics, within = predicted.metrics, " within their limits" if load.goal.is_limited else ""
@@ -142,15 +141,30 @@ def _doubts(plan: Plan) -> Iterator[Part]:
 
 def _policies(plan: Plan) -> Section:
     """The best of every policy, the chosen one first, and why it was chosen."""
-    candidates = list(plan.candidates.values())
+    candidates = plan.candidates.values()
     limit = max(candidate.prediction.tokens_per_s_high for candidate in candidates)
+    rows = [
+        row(
+            candidate.policy,
+            candidate.split,
+            speed(figures.tokens_per_s),
+            _interval(candidate, limit=limit),
+            f"{milliseconds(figures.round_s.median)} ({milliseconds(figures.round_s.p95)})",
+            f"{figures.tokens_per_round:.2f}",
+            # With several target groups that verify at once, the speed of one is no bound.
+            percent(metrics.light_fraction) if candidate.build().target_groups == 1 else DASH,
+            remark=shape_text(candidate.describe()),
+            tip=_rests_on(candidate),
+            chosen=candidate is plan.chosen,
+        )
+        for candidate in candidates
+        for metrics, figures in [(candidate.prediction.metrics, candidate.prediction.metrics.figures)]
+    ]
+    columns = ("tokens/s", "95 % interval", "round ms (p95)", "per round", "of light")
     table = Table(
         title="The best of every policy, as predicted",
-        columns=(
-            *texts("policy", "split"),
-            *numbers("tokens/s", "95 % interval", "round ms (p95)", "per round", "of light"),
-        ),
-        rows=[_candidate(candidate, limit=limit, chosen=candidate is plan.chosen) for candidate in candidates],
+        columns=(*texts("policy", "split"), *numbers(*columns)),
+        rows=rows,
     )
     return Section(
         key="policies",
@@ -160,21 +174,6 @@ def _policies(plan: Plan) -> Section:
         parts=(*_reasons(plan), table, *_remarks(plan)),
         sources=SIMULATED,
     )
-
-
-def _candidate(candidate: Candidate, *, limit: float, chosen: bool) -> Row:
-    metrics, figures = candidate.prediction.metrics, candidate.prediction.metrics.figures
-    cells = (
-        candidate.policy,
-        candidate.split,
-        speed(figures.tokens_per_s),
-        _interval(candidate, limit=limit),
-        f"{milliseconds(figures.round_s.median)} ({milliseconds(figures.round_s.p95)})",
-        f"{figures.tokens_per_round:.2f}",
-        # With several target groups that verify at once, the speed of one is no bound.
-        percent(metrics.light_fraction) if candidate.build().target_groups == 1 else DASH,
-    )
-    return Row(cells, remark=shape_text(candidate.describe()), tip=_rests_on(candidate), chosen=chosen)
 
 
 def _interval(candidate: Candidate, *, limit: float) -> Interval:
@@ -192,13 +191,19 @@ def _reasons(plan: Plan) -> Iterator[str]:
     if plan.under_load is not None:
         yield "For one request at a time:"
     yield _chosen(plan)
-    used = f"On {len(plan.chosen.devices)} of {count(plan.num_devices + plan.draft_devices, 'device')}"
-    yield f"{used}. Objective: {objective(plan)}."
+    devices = count(plan.num_devices + plan.draft_devices, "device")
+    yield f"On {len(plan.chosen.devices)} of {devices}. Objective: {objective(plan)}."
     if plan.gain is not None and plan.under_load is None:
         yield drafting(plan.gain)
     if plan.goal.objective is Objective.DEVICES:
         yield _fewest(plan)
-    yield _request(plan)
+    metrics, cost = plan.chosen.prediction.metrics, plan.cost_per_million_tokens
+    priced = "" if cost is None else f" A million tokens cost {money(cost)}, in the currency of the price per hour."
+    yield (
+        f"First token after {milliseconds(metrics.ttft_s)} ms, then one every {milliseconds(metrics.tpot_s)} ms: "
+        f"{count(plan.max_new_tokens, 'output token')} in {plan.max_new_tokens / metrics.figures.tokens_per_s:.3g} s."
+        + priced
+    )
     if Role.DRAFT in plan.chosen.groups:
         patience = "the time of two steps" if plan.draft_devices else f"{milliseconds(plan.chosen.patience_s)} ms"
         yield f"If the draft sends nothing for {patience}, the target goes on without it."
@@ -226,24 +231,10 @@ def _fewest(plan: Plan) -> str:
     """The number of devices it takes, in a sentence."""
     used = len(plan.chosen.devices)
     text = f"{count(used, 'device')} {'is' if used == 1 else 'are'} the fewest that keep to these limits"
-    fewer = plan.fastest_by_devices.get(used - 1)
-    if fewer is None:
+    if (fewer := plan.fastest_by_devices.get(used - 1)) is None:
         return f"{text}."
     best = f"{estimated(speed(fewer.tokens_per_s), fewer)} tokens/s by {fewer.policy} {fewer.split}"
     return f"{text}; the fastest found on {used - 1}: {best}."
-
-
-def _request(plan: Plan) -> str:
-    """Time of one request, and the cost of a million tokens."""
-    metrics = plan.chosen.prediction.metrics
-    whole_s = plan.max_new_tokens / metrics.figures.tokens_per_s
-    text = (
-        f"First token after {milliseconds(metrics.ttft_s)} ms, then one every {milliseconds(metrics.tpot_s)} ms: "
-        f"{count(plan.max_new_tokens, 'output token')} in {whole_s:.3g} s."
-    )
-    if (cost := plan.cost_per_million_tokens) is None:
-        return text
-    return f"{text} A million tokens cost {money(cost)}, in the currency of the price per hour."
 
 
 def _remarks(plan: Plan) -> Iterator[str]:
@@ -265,23 +256,20 @@ def _sensitivity(plan: Plan) -> Section | None:
         return None
     planned = plan.chosen.prediction.metrics.figures.tokens_per_s
     rows = [
-        Row(
-            (
-                case.change,
-                speed(case.best_tokens_per_s),
-                speed(case.tokens_per_s) if case.tokens_per_s else "does not fit",
-                signed_percent(case.tokens_per_s / planned - 1) if case.tokens_per_s else "",
-                case.best.partition(" (")[0] if case.changes_choice else "still the choice",
-            ),
+        row(
+            case.change,
+            speed(case.best_tokens_per_s),
+            speed(case.tokens_per_s) if case.tokens_per_s else "does not fit",
+            signed_percent(case.tokens_per_s / planned - 1) if case.tokens_per_s else "",
+            case.best.partition(" (")[0] if case.changes_choice else "still the choice",
             remark=shape_text(case.best) if case.changes_choice else "",
             chosen=case.changes_choice,
         )
         for case in plan.sensitivities
     ]
-    changing = sum(case.changes_choice for case in plan.sensitivities)
-    verdict = f"{changing or 'none'} of {count(len(rows), 'case')}"
+    changing = sum(case.changes_choice for case in plan.sensitivities) or "none"
     table = Table(
-        title=f"What would change the choice: {verdict}",
+        title=f"What would change the choice: {changing} of {count(len(rows), 'case')}",
         columns=(*texts("if"), *numbers("tokens/s", "the choice's", "change"), *texts("best is")),
         rows=rows,
     )
@@ -290,16 +278,16 @@ def _sensitivity(plan: Plan) -> Section | None:
 
 def _search(plan: Plan) -> Section:
     """What was simulated, one row for each reason to reject options, even if policies share it; and the input files."""
-    rejections = plan.rejections
-    total = sum(rejection.num_options for rejection in rejections)
+    total = sum(rejection.num_options for rejection in plan.rejections)
     devices = count(plan.num_devices + plan.draft_devices, "device")
     simulated = f"Simulated {count(plan.num_simulated, 'candidate')} on {devices}"
     rows = [
-        Row(
-            (found.reason, str(found.num_options)),
+        row(
+            found.reason,
+            str(found.num_options),
             remark=", ".join(f"{policy} {number}" for policy, number in found.by_policy.items() if policy),
         )
-        for found in rejections
+        for found in plan.rejections
     ]
     table = Table(title=f"{simulated}, rejected {total}", columns=(*texts("reason"), *numbers("options")), rows=rows)
     based_on = f"Based on {plan.profile.path} and {plan.trace.path}, for" if plan.profile.path else "For"

@@ -9,7 +9,7 @@ from swiftspec.artifacts.profile import Profile
 from swiftspec.policies import Layout
 from swiftspec.policies.effects import Role
 from swiftspec.reports.formatting import count, milliseconds, percent
-from swiftspec.reports.model import Bar, Row, Section, Segment, Source, Table, Tracks, numbers, texts
+from swiftspec.reports.model import Bar, Section, Segment, Source, Table, Tracks, numbers, row, texts
 from swiftspec.timing.latency import Latency, Provenance
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
@@ -37,14 +37,9 @@ class Item(NamedTuple):
 
 
 def rounds(plan: Plan, profile: Profile, timeline: Timeline) -> list[Section]:
-    """The sections; none of a timeline without rounds."""
+    """Draft and target over ten rounds, and the time of a mean one; nothing of a timeline without rounds."""
     if not timeline.verifications_s:
         return []
-    return [_ten_rounds(plan, timeline), _breakdown(plan, profile, timeline)]
-
-
-def _ten_rounds(plan: Plan, timeline: Timeline) -> Section:
-    """Draft and target over ten rounds."""
     excerpt, metrics = timeline.excerpt(num_rounds=_ROUNDS), plan.chosen.prediction.metrics
     number = count(min(_ROUNDS, len(timeline.verifications_s)), "round")
     length_ms = milliseconds(excerpt.end_s - excerpt.start_s)
@@ -52,26 +47,22 @@ def _ten_rounds(plan: Plan, timeline: Timeline) -> Section:
         f"{number} of {timeline.request}, {length_ms} ms: target computes {percent(metrics.target_busy)} of the time, "
         f"draft {percent(metrics.draft_busy)}"
     )
-    return Section(
+    over_time = Section(
         key="timeline",
         title=f"{number} of the plan",
         caption=f"Prompt {timeline.request}, simulated: {length_ms} ms, time in ms.",
         parts=[Tracks(excerpt=excerpt, names=timeline.process_names, label=label)],
         sources=(Source.SIMULATION, Source.LATENCIES),
     )
-
-
-def _breakdown(plan: Plan, profile: Profile, timeline: Timeline) -> Section:
-    """Time per round as a bar for every process, and in numbers."""
-    items = time_per_round(timeline, plan.chosen, profile)
     intro = f"Prompt {timeline.request}, per round, from its first verification to its last token."
-    return Section(
+    of_a_round = Section(
         key="round",
         title="Where a round's time goes",
         caption=f"{intro} {_tail(plan)}",
-        parts=[_process(name, found) for name, found in items.items()],
+        parts=[_process(*found) for found in time_per_round(timeline, plan.chosen, profile).items()],
         sources=(Source.SIMULATION, Source.LATENCIES),
     )
+    return [over_time, of_a_round]
 
 
 def _tail(plan: Plan) -> str:
@@ -87,7 +78,7 @@ def _tail(plan: Plan) -> str:
 def _process(name: str, items: Sequence[Item]) -> Bar:
     total_s, segments = sum(item.seconds for item in items), _segments(items)
     rows = [
-        Row((segment, milliseconds(item.seconds), percent(item.seconds / total_s), item.provenance or "from the rest"))
+        row(segment, milliseconds(item.seconds), percent(item.seconds / total_s), item.provenance or "from the rest")
         for item, segment in zip(items, segments, strict=True)
     ]
     title = f"{name}: {milliseconds(total_s)} ms per round"

@@ -3,19 +3,17 @@
 from swiftspec.artifacts.goal import cost_per_million
 from swiftspec.artifacts.load_metrics import Percentiles
 from swiftspec.artifacts.plan import Plan
-from swiftspec.artifacts.under_load import DecodePool, LoadPrediction, UnderLoad
-from swiftspec.artifacts.workload import RequestClass
+from swiftspec.artifacts.under_load import LoadPrediction, UnderLoad
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.reports.formatting import count, drafting, milliseconds, money, percent, shape_text, speed
-from swiftspec.reports.model import SIMULATED, Row, Section, Table, numbers, texts
+from swiftspec.reports.model import SIMULATED, Row, Section, Table, numbers, row, texts
 
 __all__ = ["cached", "choice", "compared", "stated_limits", "under_load"]
 
 
 def under_load(plan: Plan) -> Section | None:
     """The choice, what it assumes, and the best candidate of every policy; None of a plan for one request at a time."""
-    load = plan.under_load
-    if load is None:
+    if (load := plan.under_load) is None:
         return None
     sentences = (
         choice(plan, load),
@@ -42,7 +40,7 @@ def under_load(plan: Plan) -> Section | None:
 def _row(plan: Plan, policy: str, prediction: LoadPrediction) -> Row:
     """Means and 95th percentiles, and tokens/s of a single request."""
     metrics = prediction.metrics
-    cells = (
+    return row(
         policy,
         plan.candidates[policy].split,
         f"{metrics.request_goodput:.2f}",
@@ -51,8 +49,9 @@ def _row(plan: Plan, policy: str, prediction: LoadPrediction) -> Row:
         *_two(metrics.tpot_s),
         *_two(metrics.e2el_s),
         speed(prediction.tokens_per_s),
+        remark=shape_text(prediction.candidate),
+        chosen=policy == plan.chosen.policy,
     )
-    return Row(cells, remark=shape_text(prediction.candidate), chosen=policy == plan.chosen.policy)
 
 
 def _two(values: Percentiles) -> tuple[str, str]:
@@ -63,24 +62,19 @@ def choice(plan: Plan, load: UnderLoad) -> str:
     """Sentence: the chosen candidate and the figure that it was chosen for."""
     prediction = load.predictions[plan.chosen.policy]
     metrics = prediction.metrics
-    if not load.goal.is_limited:
-        return (
-            f"Chosen for this load: {prediction.candidate}, for the lowest mean end-to-end time, "
-            f"{milliseconds(metrics.e2el_s.mean)} ms: neither the options nor the workload's classes have limits."
-            f"{_room(prediction)}"
-        )
-    return (
-        f"Chosen for this load: {prediction.candidate}, for {metrics.request_goodput:.2f} requests/s within their "
-        f"limits, of {metrics.request_throughput:.2f} served ({percent(prediction.attained)}).{_room(prediction)}"
+    why = (
+        f"{metrics.request_goodput:.2f} requests/s within their limits, of {metrics.request_throughput:.2f} served "
+        f"({percent(prediction.attained)})."
+        if load.goal.is_limited
+        else f"the lowest mean end-to-end time, {milliseconds(metrics.e2el_s.mean)} ms: neither the options nor the "
+        "workload's classes have limits."
     )
-
-
-def _room(prediction: LoadPrediction) -> str:
+    text = f"Chosen for this load: {prediction.candidate}, for {why}"
     if prediction.num_blocks is None:
-        return ""
-    gave_way = prediction.metrics.num_preemptions
+        return text
+    gave_way = metrics.num_preemptions
     lack = f"; for lack of them requests gave way {count(gave_way, 'time')}" if gave_way else ""
-    return f" Its devices have room for {prediction.num_blocks:,} cache blocks of 16 tokens{lack}."
+    return f"{text} Its devices have room for {prediction.num_blocks:,} cache blocks of 16 tokens{lack}."
 
 
 def _cost(plan: Plan, load: UnderLoad) -> str:
@@ -123,9 +117,17 @@ def _methods(load: UnderLoad) -> str:
 
 
 def cached(plan: Plan, load: UnderLoad) -> str:
-    """Sentence: how much of the prompts is found in the prefix cache, with the choice's draft and without a draft."""
-    if load.decode_pool is not None:
-        return _decode_pool(load.decode_pool)
+    """Sentence: how much of the prompts is found in the prefix cache, with the choice's draft and without a draft.
+
+    Of a pool that only decodes: what it leaves to others, and how many instances that takes.
+    """
+    if (pool := load.decode_pool) is not None:
+        return (
+            f"A pool that only decodes: TTFT begins when a prompt has been read elsewhere, and its cache comes "
+            f"{milliseconds(pool.transfer_s)} ms later. Reading the prompts, {pool.prompt_tokens_per_s:,.0f} tokens/s, "
+            f"takes {count(pool.num_prefill_instances, 'instance')} on as many devices, each of which reads "
+            f"{pool.prefill_tokens_per_s:,.0f} tokens/s. More of a split into prefill and decoding is not planned."
+        )
     if not load.repeated_share:
         return ""
     repeated = f"{percent(load.repeated_share)} of the prompts' tokens are those of earlier requests"
@@ -141,28 +143,20 @@ def cached(plan: Plan, load: UnderLoad) -> str:
     return f"{found}, and {percent(plain.cache.hit_rate)} of {plain.cache.tokens:,} without a draft."
 
 
-def _decode_pool(pool: DecodePool) -> str:
-    """Sentences: what the pool leaves to others, and how many instances that takes."""
-    return (
-        f"A pool that only decodes: TTFT begins when a prompt has been read elsewhere, and its cache comes "
-        f"{milliseconds(pool.transfer_s)} ms later. Reading the prompts, {pool.prompt_tokens_per_s:,.0f} tokens/s, "
-        f"takes {count(pool.num_prefill_instances, 'instance')} on as many devices, each of which reads "
-        f"{pool.prefill_tokens_per_s:,.0f} tokens/s. More of a split into prefill and decoding is not planned."
-    )
-
-
 def stated_limits(load: UnderLoad) -> str:
     """The limits of every class, and how many requests keep them; empty without any."""
-    limits = "; ".join(_limits(each, alone=len(load.goal.classes) == 1) for each in load.goal.classes)
     kept = f", for {load.goal.percentile:g} % of the requests" if load.goal.percentile is not None else ""
-    return f"Limits: {limits}{kept}" if load.goal.is_limited else ""
+    return f"Limits: {_limits(load)}{kept}" if load.goal.is_limited else ""
 
 
-def _limits(one: RequestClass, *, alone: bool) -> str:
-    figures = [
-        f"{name} {milliseconds(limit)} ms" for name, limit in (("TTFT", one.ttft_s), ("TPOT", one.tpot_s)) if limit
-    ]
-    return ("" if alone else f"{one.name} ") + (" and ".join(figures) or "none")
+def _limits(load: UnderLoad) -> str:
+    """`TTFT 500.00 ms and TPOT 50.00 ms`, with their names if there are several classes."""
+    said = {}
+    for each in load.goal.classes:
+        limits = {"TTFT": each.ttft_s, "TPOT": each.tpot_s}
+        said[each.name] = " and ".join(f"{name} {milliseconds(limit)} ms" for name, limit in limits.items() if limit)
+    alone = len(said) == 1
+    return "; ".join(("" if alone else f"{name} ") + (limits or "none") for name, limits in said.items())
 
 
 def _unmet(plan: Plan, load: UnderLoad) -> str:
@@ -200,9 +194,8 @@ def compared(load: UnderLoad, policy: str) -> str:
     """Sentence for a simulation of the same workload: what the plan predicted, and for how many requests."""
     metrics = load.predictions[policy].metrics
     part = f"the first {load.num_simulated} of " if load.num_simulated < load.num_requests else ""
-    limits = "; ".join(_limits(each, alone=len(load.goal.classes) == 1) for each in load.goal.classes)
     within = f" and {metrics.request_goodput:.2f} requests/s within their limits" if load.goal.is_limited else ""
-    whose = f" Limits are the plan's: {limits}." if load.goal.is_limited else ""
+    whose = f" Limits are the plan's: {_limits(load)}." if load.goal.is_limited else ""
     return (
         f"The plan was made for this workload. For {part}{count(load.num_requests, 'request')} it predicted a mean "
         f"TPOT of {milliseconds(metrics.tpot_s.mean)} ms{within}.{whose}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -244,3 +245,13 @@ def test_a_demo_that_cannot_begin_leaves_no_folder(tmp_path: Path, arguments: li
 def test_a_demo_keeps_a_folder_that_was_there(tmp_path: Path) -> None:
     assert main(["demo", "--dir", str(tmp_path), "--inflate", "layers=1"]) == 2
     assert tmp_path.is_dir()
+
+
+@pytest.mark.extra("plots")
+def test_every_figure_that_a_verb_draws_is_there() -> None:
+    from swiftspec.reports import figures
+
+    sources = (path.read_text() for path in (ROOT / "swiftspec/cli").glob("*.py"))
+    drawn = {name for source in sources for name in re.findall(r'\bdraw\(.*?, "(\w+)", ', source)}
+    assert len(drawn) > 5
+    assert drawn <= set(figures.__all__)

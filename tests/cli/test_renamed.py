@@ -14,7 +14,7 @@ from swiftspec.cli.renamed import renewed
         ("plan --workload W --ttft-ms 200 --percentile=95", "plan --load W --limit ttft=200 --limit p=95"),
         ("plan --expert-parallel --max-gpus 4", "plan --layout tp8ep8 --limit devices=4"),
         ("plan --context 96 --backend ray", "plan --prompt-tokens 96 --jobs ray"),
-        ("plan --backend dask --jobs 8 --seed 1", "plan --jobs dask:8 --seed 1"),
+        ("plan --backend dask --jobs 8 --seed 1", "plan --seed 1 --jobs dask:8"),
         ("simulate --workload W --max-running=16", "simulate --load W --set max_running=16"),
         ("serve --plan P --drain-s 3", "serve --plan P --set drain_s=3"),
         ("trace --limit 3", "trace --num-prompts 3"),

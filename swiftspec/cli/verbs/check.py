@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from swiftspec.cli import flags
+from swiftspec.cli.flags import flag, option
 from swiftspec.cli.settings import SCHEDULER, listed
 
 __all__ = ["AdviseFlags", "LoadTestFlags", "ValidateFlags"]
@@ -25,47 +24,28 @@ class ValidateFlags:
       swiftspec validate --loads measured.csv --engine vllm@0.15 --leave-out model
     """
 
-    plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Plan to run and to compare with.")] = None
-    prompts: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Prompts as JSON Lines, other than the traced ones.")
-    ] = None
-    loads: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Instead: measured loads, CSV or JSON of vllm bench, GuideLLM, AIPerf, inference-perf."
-        ),
-    ] = None
-    speeds: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Instead: CSV file of measured speeds by drafting method.")
-    ] = None
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="NAME[@RELEASE]", help="With --loads or --speeds: of rows without one."),
-    ] = None
-    leave_out: Annotated[
-        Literal["none", "model", "source"],
-        typer.Option(help="With --loads or --speeds: what the constants of a row are fitted without."),
-    ] = "none"
-    freeze: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="With --loads or --speeds: write predictions alone, hashed. Of a server's plan: before measuring.",
-        ),
-    ] = None
-    policies: Annotated[str, typer.Option(metavar="all|A,B", help="Which to run; always includes the choice.")] = "all"
-    repeats: Annotated[
-        int | None, typer.Option(min=1, help="Repetitions; speeds are their medians. Default: 3; of a load 1.")
-    ] = None
+    plan: Path | None = flag("FILE", "Plan to run and to compare with.")
+    prompts: Path | None = flag("FILE", "Prompts as JSON Lines, other than the traced ones.")
+    loads: Path | None = flag(
+        "FILE", "Instead: measured loads, CSV or JSON of vllm bench, GuideLLM, AIPerf, inference-perf."
+    )
+    speeds: Path | None = flag("FILE", "Instead: CSV file of measured speeds by drafting method.")
+    engine: str | None = flag("NAME[@RELEASE]", "With --loads or --speeds: of rows without one.")
+    leave_out: Literal["none", "model", "source"] = flag(
+        "", "With --loads or --speeds: what the constants of a row are fitted without.", default="none"
+    )
+    freeze: Path | None = flag(
+        "FILE", "With --loads or --speeds: write predictions alone, hashed. Of a server's plan: before measuring."
+    )
+    policies: str = flag("all|A,B", "Which to run; always includes the choice.", default="all")
+    repeats: int | None = flag("", "Repetitions; speeds are their medians. Default: 3; of a load 1.", min=1)
     max_new_tokens: flags.NewTokens = None
     num_prompts: flags.NumPrompts = None
     load: flags.Load = None
-    url: Annotated[
-        str | None, typer.Option(metavar="URL", help="With --load: send it to `swiftspec serve` of this plan.")
-    ] = None
+    url: str | None = flag("URL", "With --load: send it to `swiftspec serve` of this plan.")
     python: flags.EnginePython = None
     api_key_file: flags.ApiKeyFile = None
-    settings: Annotated[list[str] | None, flags.settings(f"With --load: {listed(SCHEDULER)}.")] = None
+    settings: list[str] | None = flags.settings(f"With --load: {listed(SCHEDULER)}.")
     seed: flags.Seed = 0
     plot: flags.Plot = None
     json: flags.Json = None
@@ -83,8 +63,8 @@ class LoadTestFlags:
           --json loadtest.json
     """
 
-    url: Annotated[str, typer.Option(metavar="URL", help="Address of a server of OpenAI's API.")]
-    load: Annotated[Path, typer.Option(metavar="FILE", help="Requests to send; `swiftspec workload` writes it.")]
+    url: Annotated[str, option("URL", "Address of a server of OpenAI's API.")]
+    load: Annotated[Path, option("FILE", "Requests to send; `swiftspec workload` writes it.")]
     prompts: flags.Prompts
     api_key_file: flags.ApiKeyFile = None
     num_prompts: flags.NumPrompts = None
@@ -106,41 +86,22 @@ class AdviseFlags:
           --target llama-3.1-8b --draft eagle3 --set max_num_seqs=128
     """
 
-    url: Annotated[str | None, typer.Option(metavar="URL", help="Address of a vLLM or an SGLang that runs.")] = None
-    seconds: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="Time between the readings. Default with --url: 60; files need it."),
-    ] = None
-    before: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Instead of --url: what /metrics answered, and .. ")
-    ] = None
-    after: Annotated[Path | None, typer.Option(metavar="FILE", help=".. what it answered --seconds later.")] = None
-    profile: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Profile of such a server, by `swiftspec profile --engine`."),
-    ] = None
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Instead of --profile: the server's device, e.g. h100.")
-    ] = None
-    devices: Annotated[int, typer.Option(min=1, help="With --device: devices of the server.")] = 1
-    target: Annotated[str | None, typer.Option(metavar="M", help="With --device: the model that is served.")] = None
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            metavar="M",
-            help="With --device: its draft. With either, ngram says that drafts are looked up in the text.",
-        ),
-    ] = None
-    dtype: Annotated[
-        str | None, typer.Option(metavar="TARGET[,DRAFT]", help="With --device: formats of the weights, e.g. fp8.")
-    ] = None
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="NAME[@RELEASE]", help="With --device: the server's engine. Default: as its metrics say."),
-    ] = None
-    settings: Annotated[
-        list[str] | None, flags.settings("The server's own limits, by its engine's words, e.g. max_num_seqs=128.")
-    ] = None
+    url: str | None = flag("URL", "Address of a vLLM or an SGLang that runs.")
+    seconds: float | None = flag("S", "Time between the readings. Default with --url: 60; files need it.")
+    before: Path | None = flag("FILE", "Instead of --url: what /metrics answered, and .. ")
+    after: Path | None = flag("FILE", ".. what it answered --seconds later.")
+    profile: Path | None = flag("FILE", "Profile of such a server, by `swiftspec profile --engine`.")
+    device: str | None = flag("NAME", "Instead of --profile: the server's device, e.g. h100.")
+    devices: int = flag("", "With --device: devices of the server.", default=1, min=1)
+    target: str | None = flag("M", "With --device: the model that is served.")
+    draft: str | None = flag(
+        "M", "With --device: its draft. With either, ngram says that drafts are looked up in the text."
+    )
+    dtype: str | None = flag("TARGET[,DRAFT]", "With --device: formats of the weights, e.g. fp8.")
+    engine: str | None = flag("NAME[@RELEASE]", "With --device: the server's engine. Default: as its metrics say.")
+    settings: list[str] | None = flags.settings(
+        "The server's own limits, by its engine's words, e.g. max_num_seqs=128."
+    )
     api_key_file: flags.ApiKeyFile = None
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page to show (.html).")] = None
+    report: Path | None = flag("FILE", "Write a page to show (.html).")
     json: flags.Json = None

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from swiftspec.cli import flags
+from swiftspec.cli.flags import flag, option
 from swiftspec.cli.settings import CONDITIONS, DRAWN, REPLAYED, listed
 
 __all__ = ["ImportFlags", "ListFlags", "WorkloadFlags"]
@@ -29,51 +30,29 @@ class WorkloadFlags:
           --out workload.json --json -
     """
 
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the workload.")]
-    arrivals: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROCESS",
-            help="poisson:RATE, gamma:RATE:SHAPE (vLLM's burstiness), constant:RATE, in requests/s, or closed:CLIENTS. "
-            "RATE may be stages: 2x600,4x300 is 2 requests/s for 600 s, then 4 for 300 s.",
-        ),
-    ] = None
-    requests: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Number of requests; with --from, the first N. Default: those of the stages."
-        ),
-    ] = None
-    prompt_tokens: Annotated[
-        str | None,
-        typer.Option(metavar="LENGTHS", help="fixed:TOKENS, uniform:LEAST:MOST or lognormal:MEAN:CV."),
-    ] = None
-    output_tokens: Annotated[str | None, typer.Option(metavar="LENGTHS", help="As --prompt-tokens.")] = None
-    prompts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Name prompts of this file, JSON lines with `prompt`; needs --tokenizer."),
-    ] = None
-    tokenizer: Annotated[
-        str | None, typer.Option(metavar="M", help="Model that counts the tokens of --prompts: a directory.")
-    ] = None
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Name prompts of this acceptance trace, with its outputs.")
-    ] = None
-    source: Annotated[
-        tuple[str, Path] | None,
-        typer.Option(
-            "--from", metavar="FORMAT FILE", help="Replay a load trace: azure, burstgpt, mooncake or adaserve."
-        ),
-    ] = None
-    classes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--class",
-            metavar="NAME[:LIMITS]",
-            help="Class of requests, such as chat:ttft=500,tpot=50,share=0.3, with limits in ms; may be repeated.",
-        ),
-    ] = None
-    settings: Annotated[list[str] | None, flags.settings(f"{listed(DRAWN)}. With --from: {listed(REPLAYED)}.")] = None
+    out: Annotated[Path, option("FILE", "Where to write the workload.")]
+    arrivals: str | None = flag(
+        "PROCESS",
+        "poisson:RATE, gamma:RATE:SHAPE (vLLM's burstiness), constant:RATE, in requests/s, or closed:CLIENTS. "
+        "RATE may be stages: 2x600,4x300 is 2 requests/s for 600 s, then 4 for 300 s.",
+    )
+    requests: int | None = flag(
+        "N", "Number of requests; with --from, the first N. Default: those of the stages.", min=1
+    )
+    prompt_tokens: str | None = flag("LENGTHS", "fixed:TOKENS, uniform:LEAST:MOST or lognormal:MEAN:CV.")
+    output_tokens: str | None = flag("LENGTHS", "As --prompt-tokens.")
+    prompts: Path | None = flag("FILE", "Name prompts of this file, JSON lines with `prompt`; needs --tokenizer.")
+    tokenizer: str | None = flag("M", "Model that counts the tokens of --prompts: a directory.")
+    trace: Path | None = flag("FILE", "Name prompts of this acceptance trace, with its outputs.")
+    source: tuple[str, Path] | None = flag(
+        "FORMAT FILE", "Replay a load trace: azure, burstgpt, mooncake or adaserve.", "--from"
+    )
+    classes: list[str] | None = flag(
+        "NAME[:LIMITS]",
+        "Class of requests, such as chat:ttft=500,tpot=50,share=0.3, with limits in ms; may be repeated.",
+        "--class",
+    )
+    settings: list[str] | None = flags.settings(f"{listed(DRAWN)}. With --from: {listed(REPLAYED)}.")
     seed: flags.Seed = 0
     json: flags.Json = None
 
@@ -95,24 +74,18 @@ class ImportFlags:
 
     source: Annotated[
         str,
-        typer.Option(
-            "--from",
-            metavar="FILE|DIR|aiconfigurator",
-            help="Acceptance: metrics, a log or answers of vLLM, SGLang or llama.cpp, results of vllm bench serve, or "
+        option(
+            "FILE|DIR|aiconfigurator",
+            "Acceptance: metrics, a log or answers of vLLM, SGLang or llama.cpp, results of vllm bench serve, or "
             "a trace. Op tables: a folder of CSV files, or the installed package.",
+            "--from",
         ),
     ]
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write op tables (.npz), or acceptance (.json).")]
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of op tables: the device whose rows to take, e.g. h200-sxm.")
-    ] = None
-    target: Annotated[str | None, typer.Option(metavar="M", help="Of acceptance: the target. Default: the file's.")] = (
-        None
-    )
-    drafter: Annotated[
-        str | None, typer.Option(metavar="M", help="Drafter: a draft model or a head. Default: the trace's.")
-    ] = None
-    settings: Annotated[list[str] | None, flags.settings(f"Of acceptance: {listed(CONDITIONS)}.")] = None
+    out: Annotated[Path, option("FILE", "Where to write op tables (.npz), or acceptance (.json).")]
+    device: str | None = flag("NAME", "Of op tables: the device whose rows to take, e.g. h200-sxm.")
+    target: str | None = flag("M", "Of acceptance: the target. Default: the file's.")
+    drafter: str | None = flag("M", "Drafter: a draft model or a head. Default: the trace's.")
+    settings: list[str] | None = flags.settings(f"Of acceptance: {listed(CONDITIONS)}.")
     json: flags.Json = None
 
 

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from swiftspec.cli import flags
+from swiftspec.cli.flags import flag
 from swiftspec.cli.settings import PLANNER, SIMULATOR, listed
 
 __all__ = ["PlanFlags", "SimulateFlags"]
@@ -31,158 +30,93 @@ class PlanFlags:
           --load workload.json --limit ttft=500,tpot=30 --set price_per_hour=2.5 --out fleet.json
     """
 
-    target: Annotated[str | None, typer.Option(metavar="M", help="Target: a directory or, with --device, a name.")] = (
-        None
+    target: str | None = flag("M", "Target: a directory or, with --device, a name.")
+    draft: list[str] | None = flag(
+        "M",
+        "Draft: as for the target. With --device, repeat it to compare several; pard:NAME is a parallel one, "
+        "and eagle3, mtp, p-eagle, dflash and dspark are heads.",
     )
-    draft: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="M",
-            help="Draft: as for the target. With --device, repeat it to compare several; pard:NAME is a parallel one, "
-            "and eagle3, mtp, p-eagle, dflash and dspark are heads.",
-        ),
-    ] = None
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Where to write the plan. With --device, its profile and trace are saved next to X.json as "
-            "X.profile.json and X.trace.npz.",
-        ),
-    ] = None
-    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="A profile of this machine.")] = None
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A trace of this pair; with --device, of text like yours.")
-    ] = None
-    device: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Plan for this device, e.g. h100 or b200: see `swiftspec list devices`."),
-    ] = None
-    devices: Annotated[
-        int | None, typer.Option(min=1, help="Devices for the pair. Default: those profiled; with --device, 8.")
-    ] = None
-    draft_device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE[:N]",
-            help="With another engine: N further devices, one by default, that only a draft server uses: by name with "
-            "--device, otherwise a profile of them.",
-        ),
-    ] = None
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FORMAT[,FORMAT]",
-            help="With --device: weights of the target and of the draft, bf16 (default), fp8, int8, int4, mxfp4 or "
-            "nvfp4. Otherwise the profile's.",
-        ),
-    ] = None
+    out: Path | None = flag(
+        "FILE",
+        "Where to write the plan. With --device, its profile and trace are saved next to X.json as "
+        "X.profile.json and X.trace.npz.",
+    )
+    profile: Path | None = flag("FILE", "A profile of this machine.")
+    trace: Path | None = flag("FILE", "A trace of this pair; with --device, of text like yours.")
+    device: str | None = flag("NAME", "Plan for this device, e.g. h100 or b200: see `swiftspec list devices`.")
+    devices: int | None = flag("", "Devices for the pair. Default: those profiled; with --device, 8.", min=1)
+    draft_device: str | None = flag(
+        "NAME|FILE[:N]",
+        "With another engine: N further devices, one by default, that only a draft server uses: by name with "
+        "--device, otherwise a profile of them.",
+    )
+    dtype: str | None = flag(
+        "FORMAT[,FORMAT]",
+        "With --device: weights of the target and of the draft, bf16 (default), fp8, int8, int4, mxfp4 or "
+        "nvfp4. Otherwise the profile's.",
+    )
     inflate: flags.Inflate = None
     engine: flags.Engine = None
-    settings: Annotated[
-        list[str] | None,
-        flags.settings(
-            f"{listed(PLANNER)}. Of another --engine, its limits by its own words, as max_num_seqs=128,block_size=32."
-        ),
-    ] = None
-    op_tables: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --device: op tables that `swiftspec import` wrote.")
-    ] = None
-    prompt_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Tokens of a prompt. Default: the trace's, or 512.")
-    ] = None
-    output_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Tokens of an output. Default: the trace's, or 256.")
-    ] = None
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="With --device: acceptance on this data set, or on a class of text: code, edits, mathematics, chat, "
-            "summaries, random. Default: on all.",
-        ),
-    ] = None
-    acceptance: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RATE",
-            help="With --device: measured acceptance rate, one for each --draft, or `published`. 0.75 of single draft "
-            "tokens, 0.44@5 on average over chains of 5, 0.8,0.7,0.6 by position (vLLM logs both). Or tokens per "
-            "round: 2.9@5 of chains of 5, 3.4@3-4-8 of trees of 3 steps, top-k 4 and 8 rows. Or a file of `swiftspec "
-            "import`.",
-        ),
-    ] = None
-    load: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|PROCESS",
-            help="Plan for many requests: a file of `swiftspec workload`, closed:CLIENTS or poisson:RATE. Several "
-            "numbers, as closed:1,4,16,64, or no --draft compare drafts at each, and make no plan.",
-        ),
-    ] = None
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE,..",
-            help="Limits to keep: ttft=MS, tpot=MS, of each request of a load, or the means of one user; p=PERCENT of "
-            "a load's requests; speed=TOKENS_PER_S at least; devices=N at most.",
-        ),
-    ] = None
-    fleet: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="With --load: the fewest of N devices on which equal replicas, of at most --devices each, keep the "
-            "limits together, for 95 percent of the requests if p does not say otherwise.",
-        ),
-    ] = None
-    objective: Annotated[
-        Literal["tokens-per-s", "tpot", "tpot-p95", "tokens-per-gpu", "cost", "devices"] | None,
-        typer.Option(
-            help="What to optimise. Default: tokens-per-s; with a speed to reach, devices; of a load goodput."
-        ),
-    ] = None
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|all|NAME",
-            help="Search the policies that have been near the best (auto), all, or one beside autoregressive decoding.",
-        ),
-    ] = "auto"
-    split: Annotated[
-        str | None,
-        typer.Option(metavar="T+D", help="Only this split: devices of the target and of the draft, 4+4, or 8 shared."),
-    ] = None
-    degrees: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,N,..", help="TP degrees to consider, e.g. 1,2,4,8. Default: those that the engine can run."
-        ),
-    ] = None
-    layout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="dpNtpMepE",
-            help="With --device: how N x M devices share a target with experts. tp8 divides all of it (any number of "
-            "devices does by default); dp8 has attention in data parallel; ep8 after either puts whole experts on "
-            "each device, as dp8ep8.",
-        ),
-    ] = None
-    seed: flags.Seed = 0
-    jobs: Annotated[
-        str,
-        typer.Option(
-            metavar="N|ray:N|dask:N",
-            help="Simulation processes, here or on a Ray or Dask cluster that runs; -1, ray and dask: one per core.",
-        ),
-    ] = "-1"
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report of the plan: one HTML file.")] = (
-        None
+    settings: list[str] | None = flags.settings(
+        f"{listed(PLANNER)}. Of another --engine, its limits by its own words, as max_num_seqs=128,block_size=32."
     )
-    plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --report: of this plan, without a search.")
-    ] = None
+    op_tables: Path | None = flag("FILE", "With --device: op tables that `swiftspec import` wrote.")
+    prompt_tokens: int | None = flag("N", "Tokens of a prompt. Default: the trace's, or 512.", min=1)
+    output_tokens: int | None = flag("N", "Tokens of an output. Default: the trace's, or 256.", min=1)
+    dataset: str | None = flag(
+        "NAME",
+        "With --device: acceptance on this data set, or on a class of text: code, edits, mathematics, chat, "
+        "summaries, random. Default: on all.",
+    )
+    acceptance: list[str] | None = flag(
+        "RATE",
+        "With --device: measured acceptance rate, one for each --draft, or `published`. 0.75 of single draft "
+        "tokens, 0.44@5 on average over chains of 5, 0.8,0.7,0.6 by position (vLLM logs both). Or tokens per "
+        "round: 2.9@5 of chains of 5, 3.4@3-4-8 of trees of 3 steps, top-k 4 and 8 rows. Or a file of `swiftspec "
+        "import`.",
+    )
+    load: str | None = flag(
+        "FILE|PROCESS",
+        "Plan for many requests: a file of `swiftspec workload`, closed:CLIENTS or poisson:RATE. Several "
+        "numbers, as closed:1,4,16,64, or no --draft compare drafts at each, and make no plan.",
+    )
+    limit: list[str] | None = flag(
+        "NAME=VALUE,..",
+        "Limits to keep: ttft=MS, tpot=MS, of each request of a load, or the means of one user; p=PERCENT of "
+        "a load's requests; speed=TOKENS_PER_S at least; devices=N at most.",
+    )
+    fleet: int | None = flag(
+        "N",
+        "With --load: the fewest of N devices on which equal replicas, of at most --devices each, keep the "
+        "limits together, for 95 percent of the requests if p does not say otherwise.",
+        min=1,
+    )
+    objective: Literal["tokens-per-s", "tpot", "tpot-p95", "tokens-per-gpu", "cost", "devices"] | None = flag(
+        "", "What to optimise. Default: tokens-per-s; with a speed to reach, devices; of a load goodput."
+    )
+    policy: str = flag(
+        "auto|all|NAME",
+        "Search the policies that have been near the best (auto), all, or one beside autoregressive decoding.",
+        default="auto",
+    )
+    split: str | None = flag("T+D", "Only this split: devices of the target and of the draft, 4+4, or 8 shared.")
+    degrees: str | None = flag(
+        "N,N,..", "TP degrees to consider, e.g. 1,2,4,8. Default: those that the engine can run."
+    )
+    layout: str | None = flag(
+        "dpNtpMepE",
+        "With --device: how N x M devices share a target with experts. tp8 divides all of it (any number of "
+        "devices does by default); dp8 has attention in data parallel; ep8 after either puts whole experts on "
+        "each device, as dp8ep8.",
+    )
+    seed: flags.Seed = 0
+    jobs: str = flag(
+        "N|ray:N|dask:N",
+        "Simulation processes, here or on a Ray or Dask cluster that runs; -1, ray and dask: one per core.",
+        default="-1",
+    )
+    report: Path | None = flag("FILE", "Write a report of the plan: one HTML file.")
+    plan: Path | None = flag("FILE", "With --report: of this plan, without a search.")
     plot: flags.Plot = None
     json: flags.Json = None
 
@@ -202,10 +136,9 @@ class SimulateFlags:
     policy: flags.PolicyName = None
     max_new_tokens: flags.NewTokens = None
     load: flags.Load = None
-    settings: Annotated[
-        list[str] | None,
-        flags.settings(f"With --load: {listed(SIMULATOR)}. Of another --engine, its limits by its own words."),
-    ] = None
+    settings: list[str] | None = flags.settings(
+        f"With --load: {listed(SIMULATOR)}. Of another --engine, its limits by its own words."
+    )
     engine: flags.Engine = None
     timeline: flags.Timeline = None
     seed: flags.Seed = 0

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from swiftspec.cli import flags
+from swiftspec.cli.flags import flag, option
 
 __all__ = ["InflateFlags", "ProfileFlags", "TraceFlags"]
 
@@ -26,42 +25,27 @@ class ProfileFlags:
 
     target: flags.Target
     draft: flags.Draft
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the profile.")]
+    out: Annotated[Path, option("FILE", "Where to write the profile.")]
     inflate: flags.Inflate = None
     save_inflated: flags.SaveInflated = None
-    device: Annotated[str, typer.Option(metavar="cpu|cuda", help="What to measure on.")] = "cpu"
-    devices: Annotated[int | None, typer.Option(min=1, help="Number of GPUs, or of CPU cores. Default: all.")] = None
+    device: str = flag("cpu|cuda", "What to measure on.", default="cpu")
+    devices: int | None = flag("", "Number of GPUs, or of CPU cores. Default: all.", min=1)
     dtype: flags.Dtype = "auto"
-    ranks: Annotated[
-        int, typer.Option(min=1, metavar="N", help="On a CPU, also measure models divided by N processes.")
-    ] = 1
-    max_sequences: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Also measure steps that up to N requests share.")
-    ] = 1
+    ranks: int = flag("N", "On a CPU, also measure models divided by N processes.", default=1, min=1)
+    max_sequences: int = flag("N", "Also measure steps that up to N requests share.", default=1, min=1)
     engine: flags.Engine = None
-    url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Measure the server that runs there."),
-    ] = None
+    url: str | None = flag("URL", "Measure the server that runs there.")
     api_key_file: flags.ApiKeyFile = None
     python: flags.EnginePython = None
     server_args: flags.ServerArgs = None
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Measure no longer, so less of slow models. Default: 10, of a server 15; on GPUs 5 and 6.",
-        ),
-    ] = None
-    starts: Annotated[
-        int,
-        typer.Option(min=1, max=3, help="With --engine: servers that are started: plain, with a draft, with ngram."),
-    ] = 3
-    ops: Annotated[Path | None, typer.Option(metavar="FILE", help="Also time single operations (.npz).")] = None
-    accept_noise: Annotated[
-        bool, typer.Option("--accept-noise", help="Save a GPU's profile even if its times are noisy.")
-    ] = False
+    minutes: float | None = flag(
+        "N", "Measure no longer, so less of slow models. Default: 10, of a server 15; on GPUs 5 and 6.", min=1
+    )
+    starts: int = flag(
+        "", "With --engine: servers that are started: plain, with a draft, with ngram.", default=3, min=1, max=3
+    )
+    ops: Path | None = flag("FILE", "Also time single operations (.npz).")
+    accept_noise: bool = flag("", "Save a GPU's profile even if its times are noisy.", "--accept-noise", default=False)
     plot: flags.Plot = None
     json: flags.Json = None
 
@@ -81,15 +65,15 @@ class TraceFlags:
     target: flags.Target
     draft: flags.Draft
     prompts: flags.Prompts
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the trace (.npz).")]
+    out: Annotated[Path, option("FILE", "Where to write the trace (.npz).")]
     inflate: flags.Inflate = None
     save_inflated: flags.SaveInflated = None
     dtype: flags.Dtype = "auto"
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Output tokens per prompt, at most.")] = 128
+    max_new_tokens: int = flag("", "Output tokens per prompt, at most.", default=128, min=1)
     num_prompts: flags.NumPrompts = None
     temperature: flags.Temperature = 0.0
-    top_p: Annotated[float, flags.TOP_P] = 1.0
-    top_k: Annotated[int, flags.TOP_K] = 0
+    top_p: float = flag("", flags.TOP_P, default=1.0)
+    top_k: int = flag("", flags.TOP_K, default=0)
     seed: flags.Seed = 0
     plot: flags.Plot = None
     json: flags.Json = None
@@ -100,8 +84,8 @@ class InflateFlags:
     """Write a larger model with exactly the small one's output, as profile and trace do with --save-inflated."""
 
     target: flags.Target
-    inflate: Annotated[str, typer.Option(metavar="SHAPE", help="Target shape, e.g. layers=24,hidden=1024.")]
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the Hugging Face directory.")]
-    dtype: Annotated[str, typer.Option(help="float32 (fp32) or bfloat16 (bf16).")] = "float32"
+    inflate: Annotated[str, option("SHAPE", "Target shape, e.g. layers=24,hidden=1024.")]
+    out: Annotated[Path, option("DIR", "Where to write the Hugging Face directory.")]
+    dtype: str = flag("", "float32 (fp32) or bfloat16 (bf16).", default="float32")
     seed: flags.Seed = 0
     json: flags.Json = None

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from swiftspec.cli import flags
+from swiftspec.cli.flags import flag
 from swiftspec.cli.settings import SERVER, listed
 
 __all__ = ["DemoFlags", "ExportFlags", "RunFlags", "ServeFlags"]
@@ -24,44 +23,28 @@ class RunFlags:
       swiftspec run --plan plan.json --prompt "def main():" --engine vllm
     """
 
-    plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.  [required]")
-    ] = None
-    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="A text to continue.")] = None
-    prompts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Several prompts: JSON lines with `prompt`, or Spec-Bench `turns`."),
-    ] = None
+    plan: Path | None = flag("FILE", "A plan, as `swiftspec plan` wrote it.  [required]")
+    prompt: str | None = flag("TEXT", "A text to continue.")
+    prompts: Path | None = flag("FILE", "Several prompts: JSON lines with `prompt`, or Spec-Bench `turns`.")
     policy: flags.PolicyName = None
     max_new_tokens: flags.NewTokens = None
-    temperature: Annotated[
-        float | None, typer.Option(help="0 is greedy. Default, as of top-p and top-k: as in the plan's trace.")
-    ] = None
-    top_p: Annotated[float | None, flags.TOP_P] = None
-    top_k: Annotated[int | None, flags.TOP_K] = None
+    temperature: float | None = flag("", "0 is greedy. Default, as of top-p and top-k: as in the plan's trace.")
+    top_p: float | None = flag("", flags.TOP_P)
+    top_k: int | None = flag("", flags.TOP_K)
     seed: flags.Seed = 0
-    tenant: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Decode with this fine-tune or LoRA adapter of the target.")
-    ] = None
-    acceptance_method: Annotated[
-        Literal["follow", "residual"],
-        typer.Option(
-            help="follow: accept a draft token if the target samples the same one; drafts guess with its noise. "
-            "residual: rejection sampling, which accepts a few per cent more of a chain, and less of a tree."
-        ),
-    ] = "follow"
+    tenant: str | None = flag("DIR", "Decode with this fine-tune or LoRA adapter of the target.")
+    acceptance_method: Literal["follow", "residual"] = flag(
+        "",
+        "follow: accept a draft token if the target samples the same one; drafts guess with its noise. "
+        "residual: rejection sampling, which accepts a few per cent more of a chain, and less of a tree.",
+        default="follow",
+    )
     engine: flags.Engine = None
     python: flags.EnginePython = None
     server_args: flags.ServerArgs = None
     ray: flags.Ray = None
-    secret: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Under torchrun: secret shared by its processes, from --new-secret."),
-    ] = None
-    new_secret: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a secret for torchrun's processes, and do nothing else."),
-    ] = None
+    secret: Path | None = flag("FILE", "Under torchrun: secret shared by its processes, from --new-secret.")
+    new_secret: Path | None = flag("FILE", "Write a secret for torchrun's processes, and do nothing else.")
     timeline: flags.Timeline = None
     plot: flags.Plot = None
     json: flags.Json = None
@@ -84,51 +67,30 @@ class ServeFlags:
       swiftspec serve --role draft --draft demo/draft --address ipc:///tmp/draft --set num_draft_tokens=6
     """
 
-    plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A plan, as `swiftspec plan` wrote it.  [required]")
-    ] = None
-    role: Annotated[
-        Literal["draft"] | None,
-        typer.Option(help="Only draft, without a plan, for a vLLM server with `swiftspec.drafter.Drafter`."),
-    ] = None
-    draft: Annotated[str | None, typer.Option(metavar="M", help="With --role: the draft.")] = None
-    address: Annotated[
-        str | None, typer.Option(metavar="A", help="With --role: ipc://FILE, or tcp://HOST:PORT with --secret.")
-    ] = None
-    devices: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --role: cores. Default: 1.")] = None
-    secret: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --role: from `swiftspec run --new-secret`.")
-    ] = None
-    policy: flags.PolicyName = None
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is every one of this machine's.")] = (
-        "127.0.0.1"
+    plan: Path | None = flag("FILE", "A plan, as `swiftspec plan` wrote it.  [required]")
+    role: Literal["draft"] | None = flag(
+        "", "Only draft, without a plan, for a vLLM server with `swiftspec.drafter.Drafter`."
     )
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000
-    model_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model's name for clients. Default: as the plan names it.")
-    ] = None
-    tenant: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=DIR",
-            help="Serve a fine-tune or LoRA adapter of the target, too; requests name it as `model`. May be repeated.",
-        ),
-    ] = None
-    api_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keys, one a line; a request needs one of them.")
-    ] = None
-    allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Without keys: answer under this DNS name, too; otherwise under addresses and local names only. "
-            "May be repeated.",
-        ),
-    ] = None
-    chat_template: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Jinja template of conversations, instead of the model's.")
-    ] = None
-    settings: Annotated[list[str] | None, flags.settings(f"{listed(SERVER)}.")] = None
+    draft: str | None = flag("M", "With --role: the draft.")
+    address: str | None = flag("A", "With --role: ipc://FILE, or tcp://HOST:PORT with --secret.")
+    devices: int | None = flag("N", "With --role: cores. Default: 1.", min=1)
+    secret: Path | None = flag("FILE", "With --role: from `swiftspec run --new-secret`.")
+    policy: flags.PolicyName = None
+    host: str = flag("", "Address to listen on; 0.0.0.0 is every one of this machine's.", default="127.0.0.1")
+    port: int = flag("", "Port to listen on; 0 takes a free one.", default=8000, min=0, max=65535)
+    model_name: str | None = flag("NAME", "The model's name for clients. Default: as the plan names it.")
+    tenant: list[str] | None = flag(
+        "NAME=DIR",
+        "Serve a fine-tune or LoRA adapter of the target, too; requests name it as `model`. May be repeated.",
+    )
+    api_key_file: Path | None = flag("FILE", "Keys, one a line; a request needs one of them.")
+    allowed_host: list[str] | None = flag(
+        "NAME",
+        "Without keys: answer under this DNS name, too; otherwise under addresses and local names only. "
+        "May be repeated.",
+    )
+    chat_template: Path | None = flag("FILE", "Jinja template of conversations, instead of the model's.")
+    settings: list[str] | None = flags.settings(f"{listed(SERVER)}.")
     engine: flags.Engine = None
     python: flags.EnginePython = None
     server_args: flags.ServerArgs = None
@@ -149,24 +111,16 @@ class ExportFlags:
     """
 
     plan: flags.PlanFile
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Whose command, e.g. vllm or llamacpp. Default: the plan's engine."),
-    ] = None
+    engine: str | None = flag("NAME", "Whose command, e.g. vllm or llamacpp. Default: the plan's engine.")
     policy: flags.PolicyName = None
-    synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Let the engine imitate the traced acceptance, without draft weights.")
-    ] = False
-    max_running: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Requests at once, with draft tokens by batch size. Default: as planned."
-        ),
-    ] = None
-    draft: Annotated[
-        str | None, typer.Option(metavar="M", help="The draft's checkpoint, if the plan names none, e.g. of a head.")
-    ] = None
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the command as a shell script.")] = None
+    synthetic: bool = flag(
+        "", "Let the engine imitate the traced acceptance, without draft weights.", "--synthetic", default=False
+    )
+    max_running: int | None = flag(
+        "N", "Requests at once, with draft tokens by batch size. Default: as planned.", min=1
+    )
+    draft: str | None = flag("M", "The draft's checkpoint, if the plan names none, e.g. of a head.")
+    out: Path | None = flag("FILE", "Also write the command as a shell script.")
     json: flags.Json = None
 
 
@@ -182,13 +136,8 @@ class DemoFlags:
       swiftspec demo --budget-minutes 3
     """
 
-    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder for the files.")] = Path(
-        "swiftspec-demo"
-    )
-    devices: Annotated[int | None, typer.Option(min=1, help="Cores. Default: two, if there are.")] = None
-    budget_minutes: Annotated[
-        float,
-        typer.Option(min=1, metavar="MIN", help="Measure less if that is needed to end in about this time."),
-    ] = 8.0
-    plot: Annotated[bool, typer.Option("--plot", help="Also draw figures, in the same folder.")] = False
+    directory: Path = flag("DIR", "Folder for the files.", "--dir", default=Path("swiftspec-demo"))
+    devices: int | None = flag("", "Cores. Default: two, if there are.", min=1)
+    budget_minutes: float = flag("MIN", "Measure less if that is needed to end in about this time.", default=8.0, min=1)
+    plot: bool = flag("", "Also draw figures, in the same folder.", "--plot", default=False)
     json: flags.Json = None

@@ -21,15 +21,9 @@ def predicted_vs_measured(report: Report) -> Figure:
     _bars(panels[0], report, "speed (tokens/s)", lambda figures: figures.tokens_per_s)
     _bars(panels[1], report, "round, median (ms)", lambda figures: figures.round_s.median * 1e3)
     _bars(panels[2], report, "tokens per round", lambda figures: figures.tokens_per_round)
-    repeats = [(number, value) for number, policy in enumerate(report.policies) for value in policy.repeats]
-    panels[0].plot(
-        [number + 0.2 for number, _ in repeats],
-        [value for _, value in repeats],
-        linestyle="none",
-        marker="_",
-        color="black",
-        label="one repetition",
-    )
+    numbers = [number + 0.2 for number, policy in enumerate(report.policies) for _ in policy.repeats]
+    repeats = [value for policy in report.policies for value in policy.repeats]
+    panels[0].plot(numbers, repeats, "_", color="black", label="one repetition")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(f"Predicted against measured, {report.num_prompts} prompts; chosen: {report.chosen}")
     return figure
@@ -51,19 +45,16 @@ def tournament(candidates: Sequence[Candidate], report: Report | None) -> Figure
     figure = Figure(figsize=(8, 0.5 * len(candidates) + 1.5), layout="constrained")
     axes = figure.subplots()
     numbers = np.arange(len(candidates))
-    predictions = [candidate.prediction for candidate in candidates]
-    predicted = np.array([prediction.metrics.figures.tokens_per_s for prediction in predictions])
-    reach = [
-        predicted - [prediction.tokens_per_s_low for prediction in predictions],
-        [prediction.tokens_per_s_high for prediction in predictions] - predicted,
-    ]
-    measured = {} if report is None else {policy.policy: policy.measured.tokens_per_s for policy in report.policies}
-    height = 0.38 if measured else 0.7
-    shift = height / 2 if measured else 0.0
+    found = [candidate.prediction for candidate in candidates]
+    speeds = [(each.tokens_per_s_low, each.metrics.figures.tokens_per_s, each.tokens_per_s_high) for each in found]
+    low, predicted, high = np.array(speeds).T
+    reach = [predicted - low, high - predicted]
+    height, shift = (0.7, 0.0) if report is None else (0.38, 0.19)
     axes.barh(numbers - shift, predicted, height, xerr=reach, color=ORANGE, label="predicted, 95 % over prompts")
-    if measured:
-        speeds = [measured[candidate.policy] for candidate in candidates]
-        axes.barh(numbers + shift, speeds, height, color=BLUE, label="measured")
+    if report is not None:
+        by_policy = {policy.policy: policy.measured.tokens_per_s for policy in report.policies}
+        measured = [by_policy[candidate.policy] for candidate in candidates]
+        axes.barh(numbers + shift, measured, height, color=BLUE, label="measured")
     axes.set(xlabel="speed (tokens/s)", title="Every policy at its best")
     axes.set_yticks(numbers, [f"{candidate.policy} {candidate.split}" for candidate in candidates])
     axes.invert_yaxis()

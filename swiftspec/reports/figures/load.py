@@ -1,6 +1,6 @@
 """Figures of requests that share steps."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -60,25 +60,24 @@ def shared_steps(timelines: Sequence[Timeline], *, num_requests: int = 6, num_ro
 
     ValueError if no request has a verification.
     """
-    figure = Figure(figsize=(12, 0.9 + 0.55 * num_requests), layout="constrained")
-    present = _draw_window(figure.subplots(), timelines, num_requests, num_rounds)
-    return _finished(figure, present)
+    return _drawn({"": timelines}, num_requests, num_rounds, height=0.9 + 0.55 * num_requests)
 
 
 def shared_steps_compared(
     simulated: Sequence[Timeline], measured: Sequence[Timeline], *, num_requests: int = 4, num_rounds: int = 6
 ) -> Figure:
     """As `shared_steps`, of a simulation and of what was measured, one above the other."""
-    figure = Figure(figsize=(12, 1.8 + 1.1 * num_requests), layout="constrained")
-    above, below = figure.subplots(2)
-    present = _draw_window(above, simulated, num_requests, num_rounds)
-    present |= _draw_window(below, measured, num_requests, num_rounds)
-    above.set_title("simulated")
-    below.set_title("measured")
-    return _finished(figure, present)
+    both = {"simulated": simulated, "measured": measured}
+    return _drawn(both, num_requests, num_rounds, height=1.8 + 1.1 * num_requests)
 
 
-def _finished(figure: Figure, present: Set[Phase]) -> Figure:
+def _drawn(titled: Mapping[str, Sequence[Timeline]], num_requests: int, num_rounds: int, *, height: float) -> Figure:
+    """A panel for each, one above the other."""
+    figure = Figure(figsize=(12, height), layout="constrained")
+    present: set[Phase] = set()
+    for axes, (title, timelines) in zip(figure.subplots(len(titled), squeeze=False).flat, titled.items(), strict=True):
+        present |= _draw_window(axes, timelines, num_requests, num_rounds)
+        axes.set_title(title)
     handles = phase_patches(present)
     figure.legend(handles=handles, ncols=len(handles), loc="outside lower center", frameon=False)
     figure.suptitle("Requests that share steps; numbers are rows")
@@ -127,13 +126,8 @@ def _draw(axes: Axes, span: Span, lane: int, *, is_split: bool, start_s: float, 
     left_s, right_s = max(span.start_s, start_s), min(span.end_s, end_s)
     bar_ms = ((left_s - start_s) * 1e3, (right_s - left_s) * 1e3)
     axes.broken_barh(
-        [bar_ms],
-        (middle - height / 2, height),
-        facecolors=PHASE_COLOURS[span.phase],
-        edgecolor="white",
-        linewidth=0.5,
+        [bar_ms], (middle - height / 2, height), facecolors=PHASE_COLOURS[span.phase], edgecolor="white", linewidth=0.5
     )
     if right_s - left_s > _LEAST_WIDTH * (end_s - start_s):
-        axes.text(
-            bar_ms[0] + bar_ms[1] / 2, middle, str(span.rows), ha="center", va="center", fontsize=7, color="white"
-        )
+        centre = bar_ms[0] + bar_ms[1] / 2
+        axes.text(centre, middle, str(span.rows), ha="center", va="center", fontsize=7, color="white")

@@ -50,21 +50,15 @@ def _heat(axes: Axes, cells: Sequence[Explored], *, chosen: tuple[str, str], fas
 def speed_against_devices(plan: Plan) -> Figure:
     """tokens/s of every explored option over its devices; the line joins the fastest for each number of devices."""
     figure, axes = new_figure()
-    axes.plot(
-        [cell.num_devices for cell in plan.explored],
-        [cell.tokens_per_s for cell in plan.explored],
-        linestyle="none",
-        marker="o",
-        color=GREY,
-        alpha=0.5,
-        label="a policy at its best on a split",
-    )
+    devices = [cell.num_devices for cell in plan.explored]
+    every = [cell.tokens_per_s for cell in plan.explored]
+    axes.plot(devices, every, "o", color=GREY, alpha=0.5, label="a policy at its best on a split")
     fastest = plan.fastest_by_devices
     speeds = [cell.tokens_per_s for cell in fastest.values()]
     axes.plot(list(fastest), speeds, marker="o", color=BLUE, label="the fastest")
-    for devices, cell in fastest.items():
+    for number, cell in fastest.items():
         label = f"{cell.policy}\n{cell.split}"
-        axes.annotate(label, (devices, cell.tokens_per_s), (0, 7), textcoords="offset points", ha="center", fontsize=7)
+        axes.annotate(label, (number, cell.tokens_per_s), (0, 7), textcoords="offset points", ha="center", fontsize=7)
     axes.set(xlabel="devices in use", ylabel="speed (tokens/s)", ylim=(0, 1.15 * max(speeds)))
     axes.margins(x=0.08)
     axes.legend(loc="lower right")
@@ -101,7 +95,8 @@ def forward_parts(forwards: Mapping[str, Latency]) -> Figure:
     names = list(dict.fromkeys((part.name, part.provenance) for latency in forwards.values() for part in latency.parts))
     starts = np.zeros(len(forwards))
     for number, (name, provenance) in enumerate(names):
-        widths = np.array([_part_ms(latency, name) for latency in forwards.values()])
+        seconds = [sum(part.seconds for part in each.parts if part.name == name) for each in forwards.values()]
+        widths = np.array(seconds) * 1e3
         colour, faint = COLOURS[number % len(COLOURS)], number >= len(COLOURS)
         label = f"{name} ({provenance})"
         axes.barh(list(forwards), widths, left=starts, color=colour, alpha=0.5 if faint else 1.0, label=label)
@@ -110,7 +105,3 @@ def forward_parts(forwards: Mapping[str, Latency]) -> Figure:
     axes.invert_yaxis()
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure
-
-
-def _part_ms(latency: Latency, name: str) -> float:
-    return sum(part.seconds for part in latency.parts if part.name == name) * 1e3

@@ -49,13 +49,11 @@ def bar(drawn: Bar) -> Markup:
 
 
 def swatch(segment: Segment) -> Markup:
-    """A square in the colour of a segment."""
     style = None if segment.shade == 1 else f"opacity:{segment.shade:.2f}"
     return element("span", class_=f"swatch paint-{segment.paint}", style=style, aria_hidden="true")
 
 
 def _legend(items: Iterable[tuple[Markup, str]]) -> Markup:
-    """Swatches with their names."""
     return element("ul", *(element("li", mark, name) for mark, name in items), class_="legend")
 
 
@@ -146,17 +144,11 @@ def curves(drawn: Curves) -> Markup:
         (element("span", class_=f"swatch {name}", aria_hidden="true"), curve.name)
         for curve, name in zip(drawn.curves, classes, strict=True)
     )
-    return join(
-        (
-            element("p", f"{drawn.y_title} over {drawn.x_title}", class_="quiet"),
-            element("div", chart, class_="plot"),
-            _legend(names),
-        )
-    )
+    title = element("p", f"{drawn.y_title} over {drawn.x_title}", class_="quiet")
+    return join((title, element("div", chart, class_="plot"), _legend(names)))
 
 
 def _level(tick: float, down_px: float) -> Iterator[Markup]:
-    """A horizontal line with its value."""
     yield element("line", class_="axis", x1="0", x2="100%", y1=down_px, y2=down_px)
     yield element("text", f"{tick:g}", x="-8", y=down_px + 4, text_anchor="end")
 

@@ -9,14 +9,7 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
 from swiftspec.reports.advice import advice_sections
 from swiftspec.reports.basis import references
-from swiftspec.reports.html.charts import (
-    bar,
-    curves,
-    interval,
-    scrolling,
-    swatch,
-    timeline_tracks,
-)
+from swiftspec.reports.html.charts import bar, curves, interval, scrolling, swatch, timeline_tracks
 from swiftspec.reports.html.markup import Markup, element, join
 from swiftspec.reports.model import (
     Bar,
@@ -55,29 +48,19 @@ def render(plan: Plan, *, profile: Profile, timeline: Timeline | None) -> str:
     where = f"{plan.num_devices} \N{MULTIPLICATION SIGN} {plan.device}" if plan.num_devices > 1 else plan.device
     if plan.draft_devices:
         where += f", and {plan.draft_devices} \N{MULTIPLICATION SIGN} {plan.draft_device} for the draft"
-    main = element(
-        "main",
-        _header(answer, f"{plan.models}, on {where}"),
-        *(_section(section) for section in sections),
-        _references(references(plan, profile)),
-    )
-    return _page(f"{plan.models} on {where}", main)
+    header = _header(answer, f"{plan.models}, on {where}")
+    return _page(f"{plan.models} on {where}", header, sections, _references(references(plan, profile)))
 
 
 def render_advice(advice: Advice) -> str:
     """Advice for a server that runs, as the text of an HTML file."""
     answer, *sections = advice_sections(advice)
-    subject = f"{advice.server}, {advice.origin.created_utc}"
-    main = element("main", _header(answer, subject), *(_section(section) for section in sections))
-    return _page(f"Advice for {advice.server}", main)
+    header = _header(answer, f"{advice.server}, {advice.origin.created_utc}")
+    return _page(f"Advice for {advice.server}", header, sections)
 
 
-def _page(title: str, main: Markup) -> str:
-    return "<!DOCTYPE html>\n" + element("html", _head(title), element("body", main), lang="en") + "\n"
-
-
-def _head(title: str) -> Markup:
-    return element(
+def _page(title: str, header: Markup, sections: Sequence[Section], *rest: Markup) -> str:
+    head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -85,6 +68,8 @@ def _head(title: str) -> Markup:
         element("title", title),
         element("style", Markup(files("swiftspec.reports.html").joinpath("report.css").read_text(encoding="utf-8"))),
     )
+    main = element("main", header, *map(_section, sections), *rest)
+    return "<!DOCTYPE html>\n" + element("html", head, element("body", main), lang="en") + "\n"
 
 
 def _header(answer: Section, subject: str) -> Markup:
@@ -218,6 +203,5 @@ def _references(found: Mapping[Source, Sequence[Part]]) -> Markup:
         element("li", element("h3", source), *map(_part, parts), id=f"source-{number}")
         for number, (source, parts) in enumerate(found.items(), start=1)
     )
-    return element(
-        "section", title, element("ol", *items, class_="notes"), id="sources", aria_labelledby="sources-title"
-    )
+    notes = element("ol", *items, class_="notes")
+    return element("section", title, notes, id="sources", aria_labelledby="sources-title")
