@@ -203,23 +203,16 @@ def _measured(
     workload: Workload, requests: Sequence[Request], served: dict[int, Generation], late_s: float
 ) -> MeasuredLoad:
     limits = {each.name: each for each in workload.classes}
+    numbers = sorted(served)
     records = []
-    for number, generation in sorted(served.items()):
-        of_class = limits[workload.requests[number].class_name]
-        records.append(
-            ServedRecord.of(
-                generation.timeline,
-                begun_s=generation.begun_s,
-                num_preemptions=generation.preemptions,
-                class_name=of_class.name,
-                ttft_limit_s=of_class.ttft_s,
-                tpot_limit_s=of_class.tpot_s,
-            )
-        )
+    for number in numbers:
+        one, of_class = served[number], limits[workload.requests[number].class_name]
+        record = ServedRecord.of(one.timeline, of_class, begun_s=one.begun_s, num_preemptions=one.preemptions)
+        records.append(record)
     return MeasuredLoad(
         metrics=load_metrics(records),
         records=tuple(records),
-        timelines=tuple(served[number].timeline for number in sorted(served)),
-        prompt_tokens=tuple(len(requests[number].prompt) for number in sorted(served)),
+        timelines=tuple(served[number].timeline for number in numbers),
+        prompt_tokens=tuple(len(requests[number].prompt) for number in numbers),
         late_s=late_s,
     )
