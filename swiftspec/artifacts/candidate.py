@@ -110,6 +110,11 @@ class Candidate(Facts):
         return {device for group in self.groups.values() for device in group}
 
     @property
+    def tokens_per_s(self) -> float:
+        """Predicted speed of one request at a time."""
+        return self.prediction.metrics.figures.tokens_per_s
+
+    @property
     def split(self) -> str:
         """As `named_split`."""
         return named_split(self.groups, self.ranks, target_groups=self.build().target_groups)

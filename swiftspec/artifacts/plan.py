@@ -287,7 +287,7 @@ class Plan(Document):
             (
                 candidate.policy,
                 candidate.split,
-                f"{candidate.prediction.metrics.figures.tokens_per_s:.1f}",
+                f"{candidate.tokens_per_s:.1f}",
                 candidate.describe().partition(" (")[2].removesuffix(")"),
             )
             for candidate in self.candidates.values()
@@ -300,10 +300,9 @@ class Plan(Document):
     @property
     def summary(self) -> str:
         """`llama-3-70b with llama-3.2-1b on 8 h100-sxm: swiftspec 4+1 (verify_rows=16), 243.8 tokens/s predicted`."""
-        speed = self.chosen.prediction.metrics.figures.tokens_per_s
         return (
             f"{self.target.model} with {self.draft.model} on {self.where}: "
-            f"{self.chosen.describe()}, {speed:.1f} tokens/s predicted"
+            f"{self.chosen.describe()}, {self.chosen.tokens_per_s:.1f} tokens/s predicted"
         )
 
     @property
@@ -358,8 +357,7 @@ class Plan(Document):
         """Price of the devices in use for the time of a million tokens; None if the goal has no price."""
         if self.goal.price_per_hour is None:
             return None
-        tokens_per_s = self.chosen.prediction.metrics.figures.tokens_per_s
-        return cost_per_million(self.goal.price_per_hour, len(self.chosen.devices), tokens_per_s)
+        return cost_per_million(self.goal.price_per_hour, len(self.chosen.devices), self.chosen.tokens_per_s)
 
     @property
     def rejections(self) -> list[Rejection]:

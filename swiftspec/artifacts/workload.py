@@ -157,42 +157,36 @@ class Workload(Document):
         names = {each.name for each in self.classes}
         for index, request in enumerate(self.requests):
             if request.class_name not in names:
-                raise ValueError(
-                    f"requests[{index}].class_name is {shown(request.class_name)}; expected one of classes"
-                )
+                name = shown(request.class_name)
+                raise ValueError(f"requests[{index}].class_name is {name}; expected one of classes")
         return self
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _requests_possible(self) -> Self:
         if self.is_closed and self.duration_s:
             last = len(self.requests) - 1
             raise ValueError(
                 f"requests[{last}].arrival_s is {self.duration_s}; expected 0, since arrivals are {self.arrivals}"
             )
-        for index, (before, after) in enumerate(pairwise(self.requests), start=1):
-            if after.arrival_s < before.arrival_s:
-                raise ValueError(
-                    f"requests[{index}].arrival_s is {after.arrival_s}, before the {before.arrival_s} of the request "
-                    "before it; expected ascending times"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _prompts_and_turns_possible(self) -> Self:
         begun = set[str]()
-        for index, request in enumerate(self.requests):
+        for index, (before, request) in enumerate(pairwise((self.requests[0], *self.requests))):
             shared = sum(tokens for _, tokens in request.shared)
-            if shared > request.prompt_tokens:
-                raise ValueError(
-                    f"requests[{index}].shared has {shared} tokens; prompt_tokens is {request.prompt_tokens}"
+            if request.arrival_s < before.arrival_s:
+                fault = (
+                    f"arrival_s is {request.arrival_s}, before the {before.arrival_s} of the request before it; "
+                    "expected ascending times"
                 )
-            if request.think_time_s is not None and request.conversation not in begun:
-                raise ValueError(
-                    f"requests[{index}].think_time_s is {request.think_time_s:g}; expected an earlier request of "
-                    f"conversation {shown(request.conversation)}"
+            elif shared > request.prompt_tokens:
+                fault = f"shared has {shared} tokens; prompt_tokens is {request.prompt_tokens}"
+            elif request.think_time_s is not None and request.conversation not in begun:
+                fault = (
+                    f"think_time_s is {request.think_time_s:g}; expected an earlier request of conversation "
+                    f"{shown(request.conversation)}"
                 )
-            if request.conversation is not None:
-                begun.add(request.conversation)
+            else:
+                begun.add(request.conversation or "")
+                continue
+            raise ValueError(f"requests[{index}].{fault}")
         return self
 
     @model_validator(mode="after")

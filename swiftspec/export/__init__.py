@@ -8,7 +8,7 @@ from typing import Any
 from swiftspec.acceptance.importing import chain_rates
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.fleet import DraftLength
-from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.devices import DEVICES
 from swiftspec.engines import Engine
@@ -144,7 +144,7 @@ def export_plan(
         full_name=engine.full_name,
         version=engine.command.release,
         planned=planned.describe(),
-        planned_tokens_per_s=_speed(planned),
+        planned_tokens_per_s=planned.tokens_per_s,
         candidate=found.describe(),
         tokens_per_s=found.tokens_per_s,
         num_replicas=plan.fleet.num_replicas if plan.fleet else 1,
@@ -238,7 +238,3 @@ def _imitating(served: ServerSettings, trace: AcceptanceTrace) -> ServerSettings
 def _quantisation(plan: Plan) -> dict[Role, str]:
     stated = {Role.TARGET: plan.target.dtype, Role.DRAFT: plan.draft.dtype} | plan.quantisation
     return {role: name for role, name in stated.items() if name in ("fp8", "int8", "int4")}
-
-
-def _speed(candidate: Candidate) -> float:
-    return candidate.prediction.metrics.figures.tokens_per_s

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, Queue
 from threading import Event
 
@@ -104,7 +104,10 @@ def engine_for_load(
         interrupts_noted() as interrupted,
     ):
         engine = LoadEngine(launcher=launcher, candidate=candidate, sampling=plan.sampling, interrupted=interrupted)
-        warm = [_shortened(request) for request in requests[: admission.max_running * replicas.num_targets]]
+        warm = [
+            replace(request, max_new_tokens=min(_WARM_UP_TOKENS, request.max_new_tokens))
+            for request in requests[: admission.max_running * replicas.num_targets]
+        ]
         _Run(engine, workload, lambda _: None).open(warm, [0.0] * len(warm))
         yield engine
 
@@ -131,10 +134,6 @@ class LoadEngine:
         else:
             late_s = run.open(requests, [request.arrival_s for request in workload.requests])
         return _measured(workload, requests, run.ended, late_s)
-
-
-def _shortened(request: Request) -> Request:
-    return Request(prompt=request.prompt, max_new_tokens=min(_WARM_UP_TOKENS, request.max_new_tokens))
 
 
 class _Run:

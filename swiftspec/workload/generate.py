@@ -90,16 +90,11 @@ def draw_lengths(lengths: Lengths, num_requests: int, rng: np.random.Generator, 
         case Distribution.LOGNORMAL:
             assert lengths.mean is not None
             assert lengths.cv is not None
-            return _lognormal(lengths.mean, lengths.cv, num_requests, rng)
+            variance = math.log1p(lengths.cv**2)  # of the logarithm
+            drawn = rng.lognormal(math.log(lengths.mean) - variance / 2, math.sqrt(variance), num_requests)
+            return np.clip(np.rint(drawn), 1, MOST_TOKENS).astype(np.int64)
         case other:
             raise FieldError(field, other, f"expected {Lengths.syntax}")
-
-
-def _lognormal(mean: float, cv: float, num_requests: int, rng: np.random.Generator) -> _Tokens:
-    variance = math.log1p(cv**2)  # of the logarithm
-    drawn = rng.lognormal(math.log(mean) - variance / 2, math.sqrt(variance), num_requests)
-    rounded: _Tokens = np.clip(np.rint(drawn), 1, MOST_TOKENS).astype(np.int64)
-    return rounded
 
 
 def arrival_times(arrivals: Arrivals, num_requests: int, rng: np.random.Generator) -> _Times:

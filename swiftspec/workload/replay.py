@@ -12,7 +12,7 @@ from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin, file_sha256
 from swiftspec.files.reading import shown
 from swiftspec.workload.generate import DEFAULT_CLASSES, assign_classes, check_classes, random_streams
-from swiftspec.workload.load_traces import FORMATS, TraceRow
+from swiftspec.workload.load_traces import FORMATS, TraceRow, read_mooncake
 
 __all__ = ["replay", "shared_stretches"]
 
@@ -47,12 +47,9 @@ def replay(
     load_format = FORMATS[format_name]
     window = _Window(start_s, duration_s, num_requests)
     window.check()
-    if time_unit is None:
-        rows = load_format.read(path)
-    elif load_format.read_in is None or time_unit not in ("s", "ms"):
+    if time_unit is not None and (format_name != "mooncake" or time_unit not in ("s", "ms")):
         raise FieldError("time_unit", shown(time_unit), "expected s or ms, of stamps in the format mooncake")
-    else:
-        rows = load_format.read_in(path, time_unit)
+    rows = load_format.read(path) if time_unit is None else read_mooncake(path, time_unit)
     taken, left_out = _take(rows, window, time_column=load_format.time_column)
     if not taken:
         raise ValueError(f"{path}: no request arrives {window}; expected at least one")
