@@ -232,6 +232,7 @@ class ServerModel:
             cache_tokens=self.observed.cache_tokens or engine.cache_tokens,
             step_s=lambda work: factor * step_s(work),
             prefixes=prefixes,
-            chains=chains
-            and replace(chains, draft_s=lambda requests, context: factor * chains.draft_s(requests, context)),
+            chains=None
+            if chains is None
+            else replace(chains, draft_s=lambda requests, context: factor * chains.draft_s(requests, context)),
         )
