@@ -48,31 +48,30 @@ class UnpredictedError(ValueError):
     """Why a row cannot be predicted, a clause."""
 
 
-def cell_count(cells: Mapping[str, str], *names: str, default: int | None = None, least: int = 0) -> int:
-    """A whole number of the first of these columns that has one. UnpredictedError without any and without a default."""
-    found = cell_number(cells, *names)
+def cell_count(cells: Mapping[str, str], name: str, *, default: int | None = None, least: int = 0) -> int:
+    """A whole number of a column. UnpredictedError for an empty cell without a default."""
+    found = cell_number(cells, name)
     if found is None:
         if default is None:
-            raise UnpredictedError(f"{names[0]} is missing")
+            raise UnpredictedError(f"{name} is missing")
         return default
     if found != int(found) or not least <= found <= _MOST:
-        raise ValueError(f"{names[0]} is {found:g}; expected a whole number, {least} to {_MOST}")
+        raise ValueError(f"{name} is {found:g}; expected a whole number, {least} to {_MOST}")
     return int(found)
 
 
-def cell_number(cells: Mapping[str, str], *names: str, default: float | None = None) -> float | None:
-    """A finite number of the first of these columns that has one. ValueError for a cell that is none."""
-    for name in names:
-        text = cells.get(name, "").strip()
-        if text:
-            try:
-                value = float(text)
-            except ValueError:
-                raise ValueError(f"{name} is {text!r}; expected a number") from None
-            if not math.isfinite(value):
-                raise ValueError(f"{name} is {text}; expected a finite number")
-            return value
-    return default
+def cell_number(cells: Mapping[str, str], name: str) -> float | None:
+    """A finite number of a column; None for an empty cell. ValueError for a cell that is none."""
+    text = cells.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}; expected a number") from None
+    if not math.isfinite(value):
+        raise ValueError(f"{name} is {text}; expected a finite number")
+    return value
 
 
 def cell_above_0(cells: Mapping[str, str], name: str) -> float | None:
