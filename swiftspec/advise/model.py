@@ -122,12 +122,10 @@ class ServerModel:
 
     @cached_property
     def acceptance(self) -> CountedAcceptance:
-        """Acceptance of its drafts."""
         return CountedAcceptance.of(self.observed)
 
     @property
     def now(self) -> Variant:
-        """The server as it is."""
         return Variant(length=self.observed.draft_tokens, requests=max(1, round(self.observed.present)))
 
     @property
@@ -158,7 +156,6 @@ class ServerModel:
 
     @property
     def method(self) -> Method:
-        """How it drafts."""
         drafts = self.serving.drafts
         return Method.PROMPT_LOOKUP if self.looks_up or drafts is None else drafts.method
 
@@ -184,7 +181,6 @@ class ServerModel:
         )
 
     def fit(self) -> ServerFit:
-        """How it fits what was counted."""
         served = self.serve(self.now)
         return ServerFit(
             source=self.source,

@@ -41,8 +41,6 @@ class _Meta(_Part):
 
 
 class Model(_Part):
-    """A model of a server."""
-
     id: Annotated[str, Field(min_length=1, max_length=_MOST_NAME_CHARACTERS)]
     root: str | None = None
     max_model_len: _Count | None = None
@@ -99,8 +97,6 @@ class ScoredText(_Part):
 
 
 class Failed(_Part):
-    """An error."""
-
     error: Any = None
 
 

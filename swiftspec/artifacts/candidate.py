@@ -99,14 +99,12 @@ class Candidate(Facts):
         return self
 
     def build(self) -> Policy:
-        """The policy object."""
         if self.package is not None and self.policy not in policy_names():
             raise FieldError("policy", f"{self.policy!r} of the package {self.package}, which is not installed")
         return make_policy(self.policy, **self.shape)
 
     @property
     def devices(self) -> set[int]:
-        """Numbers of the devices in use."""
         return {device for group in self.groups.values() for device in group}
 
     @property

@@ -51,7 +51,6 @@ class _Quantiles(Facts):
 
     @property
     def latency(self) -> Latency:
-        """The quantiles with their provenance."""
         return Latency(self.quantiles_s, self.provenance)
 
 
@@ -260,13 +259,6 @@ class Profile(Document):
         """
         return self.latencies.step(key)
 
-    def host_latency(self, phase: Phase, *, rows: int = 1, policy: str = "") -> Latency | None:
-        """Host time of a policy's effect, linear in rows between measurements; None if the profile has none.
-
-        That of several policies together if the policy's own was not measured.
-        """
-        return self.latencies.host_latency(phase, rows=rows, policy=policy)
-
     def retimed(self, factors: Mapping[StepTable, float | RowFactors]) -> Self:
         """The same profile with the steps of these tables scaled by factors, and so what sequences and pauses cost.
 
@@ -282,19 +274,13 @@ class Profile(Document):
             phase = Phase.EXPAND if role is Role.DRAFT else Phase.VERIFY
             return factor(StepTable(role, phase, degree, peer_busy, ranks=ranks))
 
-        changed = {
-            "steps": tuple(_stretched(step, factor(step.table, step.rows)) for step in self.steps),
-            "sharing": self.sharing.scaled(lambda table: of_rounds(*table)) if self.sharing else None,
-            "warm_up": tuple(
+        return self.replaced(
+            steps=tuple(_stretched(step, factor(step.table, step.rows)) for step in self.steps),
+            sharing=self.sharing.scaled(lambda table: of_rounds(*table)) if self.sharing else None,
+            warm_up=tuple(
                 cost.scaled(of_rounds(cost.role, cost.degree, cost.ranks, peer_busy=False)) for cost in self.warm_up
             ),
-        }
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
-        return type(self)(**fields | changed)
-
-    def degrees(self, phase: Phase, *, role: Role, ranks: int = 1) -> list[int]:
-        """Degrees for which a role's steps of a phase are known with these ranks, ascending."""
-        return self.latencies.degrees(phase, role=role, ranks=ranks)
+        )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy, as pydantic makes it, without the latencies that were computed from the original."""
@@ -304,7 +290,6 @@ class Profile(Document):
 
     @cached_property
     def latencies(self) -> Latencies:
-        """The latencies alone."""
         steps: dict[StepTable, list[StepPoint]] = {}
         for step in self.steps:
             steps.setdefault(step.table, []).append(step)

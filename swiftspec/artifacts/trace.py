@@ -42,7 +42,6 @@ class Guesses(NamedTuple):
 
     @property
     def num_candidates(self) -> int:
-        """K."""
         return int(self.tokens.shape[-1])
 
 
@@ -91,7 +90,6 @@ class TracedPrompt:
 
     @property
     def draft(self) -> Guesses:
-        """The draft's guesses."""
         return self.guesses[Guesser.DRAFT]
 
     @property
@@ -147,7 +145,6 @@ class AcceptanceTrace:
 
     @property
     def guessers(self) -> frozenset[Guesser]:
-        """Guessers recorded for every prompt."""
         return frozenset.intersection(*[frozenset(prompt.guesses) for prompt in self.prompts])
 
     @property
@@ -258,7 +255,6 @@ def _split(prompts: Sequence[_PromptFacts], arrays: Mapping[str, np.ndarray]) ->
 
 
 def _all_guesses(arrays: Mapping[str, np.ndarray]) -> dict[Guesser, Guesses]:
-    """Guesses of all prompts, by guesser."""
     found = {guesser: _guesses(arrays, guesser) for guesser in Guesser}
     return {guesser: guesses for guesser, guesses in found.items() if guesses is not None}
 

@@ -261,12 +261,10 @@ class Workload(Document):
 
     @cached_property
     def num_by_class(self) -> Mapping[str, int]:
-        """Number of requests of every class."""
         found = Counter(request.class_name for request in self.requests)
         return {each.name: found[each.name] for each in self.classes}
 
     def class_of(self, request: WorkloadRequest) -> RequestClass:
-        """The class of one of the requests, with its limits."""
         return next(each for each in self.classes if each.name == request.class_name)
 
     def scaled(self, *, rate: float) -> Self:
@@ -289,9 +287,6 @@ class Workload(Document):
             raise FieldError("rate", f"{rate:g}, but {why}")
         whole_s, new_s = self.duration_s, len(self.requests) / rate
         moved = tuple(each.model_copy(update={"arrival_s": each.arrival_s / whole_s * new_s}) for each in self.requests)
-        changes = {
-            "requests": moved,
-            "arrivals": self.arrivals.at(rate * len(self.starts) / len(moved)) if self.trace is None else self.arrivals,
-            "trace": None if self.trace is None else self.trace.model_copy(update={"rate": rate}),
-        }
-        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
+        if self.trace is not None:
+            return self.replaced(requests=moved, trace=self.trace.model_copy(update={"rate": rate}))
+        return self.replaced(requests=moved, arrivals=self.arrivals.at(rate * len(self.starts) / len(moved)))

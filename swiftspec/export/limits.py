@@ -43,7 +43,6 @@ def not_expressed(plan: Plan, planned: Candidate, engine: Engine) -> Iterator[st
 
 
 def remarks(plan: Plan, found: Runnable, engine: Engine) -> Iterator[str]:
-    """Sentences about the exported plan."""
     basis = "forwards composed of measured kernels" if plan.engine else "swiftspec's own engine"
     yield f"Speeds are predicted for {basis} on {plan.device}; none was measured on {engine.full_name}."
     plain = plan.candidates.get("autoregressive")

@@ -89,4 +89,4 @@ def _is_known(point: StepPoint, profile: Profile) -> bool:
     """Whether the profile holds forwards of this kind. A cold one is compared with cold ones only."""
     if point.cold and point.table not in profile.latencies.steps:
         return False
-    return point.degree in profile.degrees(point.phase, role=point.role, ranks=point.ranks)
+    return point.degree in profile.latencies.degrees(point.phase, role=point.role, ranks=point.ranks)

@@ -251,8 +251,7 @@ def with_arrivals(
     starts = np.cumsum([each.think_time_s is None for each in requests])  # turns arrive with their conversation
     times = arrival_times(arrivals, int(starts[-1]), streams.arrivals)[starts - 1].tolist()
     moved = [each.model_copy(update={"arrival_s": time_s}) for each, time_s in zip(requests, times, strict=True)]
-    changes = {"arrivals": arrivals, "requests": tuple(moved), "trace": None}
-    return Workload(**{name: getattr(workload, name) for name in Workload.model_fields} | changes)
+    return workload.replaced(arrivals=arrivals, requests=tuple(moved), trace=None)
 
 
 def _num_requests(arrivals: Arrivals, asked: int | None, shared: Prefixes) -> int:

@@ -145,12 +145,10 @@ class MeasuredRow:
 
     @property
     def model(self) -> str:
-        """The target's registered name."""
         return self.target.name
 
     @property
     def spec(self) -> ModelSpec:
-        """The target's shape."""
         return self.target.spec
 
     @property
