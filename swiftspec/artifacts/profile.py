@@ -290,6 +290,7 @@ class Profile(Document):
 
     @cached_property
     def latencies(self) -> Latencies:
+        """The latencies alone."""
         steps: dict[StepTable, list[StepPoint]] = {}
         for step in self.steps:
             steps.setdefault(step.table, []).append(step)

@@ -145,6 +145,7 @@ class AcceptanceTrace:
 
     @property
     def guessers(self) -> frozenset[Guesser]:
+        """Guessers recorded for every prompt."""
         return frozenset.intersection(*[frozenset(prompt.guesses) for prompt in self.prompts])
 
     @property
