@@ -12,7 +12,6 @@ from swiftspec.engines.constants import Constants
 from swiftspec.engines.description import Engine
 from swiftspec.models import QUANTISATIONS
 from swiftspec.models.device_layout import DeviceLayout
-from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.composed_engine import ComposedEngine
@@ -148,10 +147,6 @@ class MeasuredRow:
         return self.target.name
 
     @property
-    def spec(self) -> ModelSpec:
-        return self.target.spec
-
-    @property
     def is_closed(self) -> bool:
         """Whether clients send the next request when one ends."""
         return self.requests.num_clients is not None
@@ -163,7 +158,7 @@ class MeasuredRow:
             engine=self.engine,
             device=self.device,
             degree=self.degree,
-            target=self.spec,
+            target=self.target.spec,
             quant=self.quant,
             draft=None if drafting is None else drafting.model(self.quant),
             settings=self.settings,
