@@ -125,9 +125,9 @@ def is_odd(row: MeasuredRow) -> bool:
     That is another library's experts, a format that is not priced, states, and the waits of ranks for each other.
     """
     stands_in = f"{row.device.name}:{row.quant}" in row.engine.own_experts
-    if stands_in or row.spec.attention_ranks > 1 or STAND_IN in " ".join(row.gaps):
+    if stands_in or row.target.spec.attention_ranks > 1 or STAND_IN in " ".join(row.gaps):
         return True
-    parts = row.spec.attentions if isinstance(row.spec, SparseSpec) else ()
+    parts = row.target.spec.attentions if isinstance(row.target.spec, SparseSpec) else ()
     return any(part.state_values or getattr(part, "indexer", None) for part in parts)
 
 

@@ -49,16 +49,16 @@ def advice_on(model: ServerModel, *, server: str, progress: Progress) -> Advice:
         progress(done, len(wanted), f"{kind} {value}")
         tried.append(_tried(evidence, kind, value, variant))
     outcome, best, needed = _judged(evidence, tried)
-    by_load = _by_load(model, lengths, [each for each in tried if each.change.kind is ChangeKind.DRAFT_LENGTH])
-    is_length = [each.change.kind is ChangeKind.DRAFT_LENGTH for each in tried]
+    of_lengths, others = tried[: len(lengths)], tried[len(lengths) :]
+    by_load = _by_load(model, lengths, of_lengths)
     return Advice(
         origin=Origin.here(),
         server=server,
         outcome=outcome,
         observed=model.observed,
         fit=model.fit(),
-        lengths=tuple(each.change for each, length in zip(tried, is_length, strict=True) if length),
-        changes=tuple(each.change for each, length in zip(tried, is_length, strict=True) if not length),
+        lengths=tuple(each.change for each in of_lengths),
+        changes=tuple(each.change for each in others),
         best=best,
         needed_requests=needed,
         by_load=by_load,

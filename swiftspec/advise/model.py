@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -16,7 +15,6 @@ import numpy.typing as npt
 from swiftspec.artifacts.advice import ObservedLoad, ServerFit
 from swiftspec.engines.words import Method
 from swiftspec.planner.under_load.arrays import EngineUnderLoad, simulate
-from swiftspec.planner.under_load.decoding import Chains
 from swiftspec.planner.under_load.loads import UNEVEN, Requests
 from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.scheduler.prefix_cache import PrefixCache
@@ -124,12 +122,10 @@ class ServerModel:
 
     @cached_property
     def acceptance(self) -> CountedAcceptance:
-        """Acceptance of its drafts."""
         return CountedAcceptance.of(self.observed)
 
     @property
     def now(self) -> Variant:
-        """The server as it is."""
         return Variant(length=self.observed.draft_tokens, requests=max(1, round(self.observed.present)))
 
     @property
@@ -160,7 +156,6 @@ class ServerModel:
 
     @property
     def method(self) -> Method:
-        """How it drafts."""
         drafts = self.serving.drafts
         return Method.PROMPT_LOOKUP if self.looks_up or drafts is None else drafts.method
 
@@ -186,7 +181,6 @@ class ServerModel:
         )
 
     def fit(self) -> ServerFit:
-        """How it fits what was counted."""
         served = self.serve(self.now)
         return ServerFit(
             source=self.source,
@@ -234,9 +228,7 @@ class ServerModel:
             cache_tokens=self.observed.cache_tokens or engine.cache_tokens,
             step_s=lambda work: factor * step_s(work),
             prefixes=prefixes,
-            chains=None if chains is None else replace(chains, draft_s=_slower(chains, factor)),
+            chains=None
+            if chains is None
+            else replace(chains, draft_s=lambda requests, context: factor * chains.draft_s(requests, context)),
         )
-
-
-def _slower(chains: Chains, factor: float) -> Callable[[int, float], float]:
-    return lambda requests, context: factor * chains.draft_s(requests, context)

@@ -12,6 +12,7 @@ __all__ = [
     "Answer",
     "Chunk",
     "Failed",
+    "Model",
     "Models",
     "ScoredText",
     "Timings",
@@ -39,7 +40,7 @@ class _Meta(_Part):
     n_ctx: _Count | None = None
 
 
-class _Model(_Part):
+class Model(_Part):
     id: Annotated[str, Field(min_length=1, max_length=_MOST_NAME_CHARACTERS)]
     root: str | None = None
     max_model_len: _Count | None = None
@@ -49,7 +50,7 @@ class _Model(_Part):
 class Models(_Part):
     """The models of a server."""
 
-    data: Annotated[tuple[_Model, ...], Field(min_length=1)]
+    data: Annotated[tuple[Model, ...], Field(min_length=1)]
 
 
 class Version(_Part):
@@ -96,8 +97,6 @@ class ScoredText(_Part):
 
 
 class Failed(_Part):
-    """An error."""
-
     error: Any = None
 
 

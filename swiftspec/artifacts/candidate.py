@@ -99,15 +99,18 @@ class Candidate(Facts):
         return self
 
     def build(self) -> Policy:
-        """The policy object."""
         if self.package is not None and self.policy not in policy_names():
             raise FieldError("policy", f"{self.policy!r} of the package {self.package}, which is not installed")
         return make_policy(self.policy, **self.shape)
 
     @property
     def devices(self) -> set[int]:
-        """Numbers of the devices in use."""
         return {device for group in self.groups.values() for device in group}
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Predicted speed of one request at a time."""
+        return self.prediction.metrics.figures.tokens_per_s
 
     @property
     def split(self) -> str:

@@ -106,7 +106,6 @@ class ReplicaKind(Facts):
 
     @property
     def drafting(self) -> Drafting:
-        """Where it drafts."""
         if self.num_drafts is not None:
             return Drafting.POOL
         layouts = {
@@ -118,7 +117,6 @@ class ReplicaKind(Facts):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it decodes without any drafts."""
         return self.policy == "autoregressive"
 
     @property

@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final, Self
 
 import numpy as np
 from pydantic import Field
 
+from swiftspec.artifacts.workload import RequestClass
 from swiftspec.files.document import Facts
 from swiftspec.timing.timeline import Timeline
 
@@ -21,7 +23,6 @@ __all__ = [
     "SimulatedLoad",
     "load_metrics",
 ]
-
 
 EVENTS: Final = "events"
 RECORDED_ROUNDS: Final = "recorded rounds"
@@ -69,17 +70,8 @@ class ServedRecord:
     meets_limits: bool = True
 
     @classmethod
-    def of(
-        cls,
-        timeline: Timeline,
-        *,
-        begun_s: float,
-        num_preemptions: int = 0,
-        class_name: str = "",
-        ttft_limit_s: float | None = None,
-        tpot_limit_s: float | None = None,
-    ) -> Self:
-        """Record of a timeline that begins with its arrival; limits are those of its class, if it has any."""
+    def of(cls, timeline: Timeline, of_class: RequestClass, *, begun_s: float, num_preemptions: int = 0) -> Self:
+        """Record of a timeline that begins with its arrival."""
         record = cls(
             arrival_s=timeline.start_s,
             queued_s=begun_s - timeline.start_s,
@@ -87,15 +79,14 @@ class ServedRecord:
             num_tokens=timeline.num_tokens,
             num_rounds=len(timeline.verifications_s),
             num_preemptions=num_preemptions,
-            class_name=class_name,
         )
-        return record.judged(ttft_limit_s, tpot_limit_s)
+        return record.judged(of_class)
 
-    def judged(self, ttft_limit_s: float | None, tpot_limit_s: float | None) -> Self:
-        """The record, with whether it keeps these limits; none if None."""
-        meets_ttft = ttft_limit_s is None or self.ttft_s <= ttft_limit_s
-        meets_tpot = tpot_limit_s is None or self.tpot_s <= tpot_limit_s
-        return replace(self, meets_limits=meets_ttft and meets_tpot)
+    def judged(self, of_class: RequestClass) -> Self:
+        """The record, with whether it keeps the limits of its class."""
+        pairs = ((self.ttft_s, of_class.ttft_s), (self.tpot_s, of_class.tpot_s))
+        meets_limits = all(limit_s is None or found_s <= limit_s for found_s, limit_s in pairs)
+        return replace(self, class_name=of_class.name, meets_limits=meets_limits)
 
     @property
     def ttft_s(self) -> float:
@@ -183,38 +174,26 @@ class SimulatedLoad:
         return sum(record.meets_limits for record in self.records) / (self.metrics.completed + self.metrics.refused)
 
 
-def load_metrics(
-    records: Sequence[ServedRecord], *, refused: int = 0, from_s: float = 0.0, until_s: float | None = None
-) -> LoadMetrics:
-    """Metrics of the requests that came between `from_s` and `until_s`: warm-up and drain are cut by time.
-
-    ValueError if there are none.
-    """
-    kept = [
-        record for record in records if from_s <= record.arrival_s and (until_s is None or record.arrival_s <= until_s)
-    ]
-    if not kept:
-        raise ValueError(f"records has none that came between {from_s} s and {until_s} s; expected at least one")
-    duration_s = max(record.commits_s[-1] for record in kept) - min(record.arrival_s for record in kept)
-    num_tokens, num_rounds = sum(record.num_tokens for record in kept), sum(record.num_rounds for record in kept)
-    classes = sorted({record.class_name for record in kept})
+def load_metrics(records: Sequence[ServedRecord], *, refused: int = 0) -> LoadMetrics:
+    """Metrics of at least one request."""
+    duration_s = max(record.commits_s[-1] for record in records) - min(record.arrival_s for record in records)
+    num_tokens, num_rounds = sum(record.num_tokens for record in records), sum(record.num_rounds for record in records)
+    kept: dict[str, list[bool]] = {}
+    for record in sorted(records, key=attrgetter("class_name")):
+        kept.setdefault(record.class_name, []).append(record.meets_limits)
     return LoadMetrics(
-        completed=len(kept),
+        completed=len(records),
         refused=refused,
         duration_s=duration_s,
-        request_throughput=len(kept) / duration_s,
+        request_throughput=len(records) / duration_s,
         output_throughput=num_tokens / duration_s,
-        request_goodput=sum(record.meets_limits for record in kept) / duration_s,
-        attainment={name: _attainment([record for record in kept if record.class_name == name]) for name in classes},
-        ttft_s=Percentiles.of(record.ttft_s for record in kept),
-        tpot_s=Percentiles.of(record.tpot_s for record in kept if record.num_tokens > 1),
-        itl_s=Percentiles.of(right - left for record in kept for left, right in pairwise(record.commits_s)),
-        e2el_s=Percentiles.of(record.e2e_s for record in kept),
-        queued_s=Percentiles.of(record.queued_s for record in kept),
+        request_goodput=sum(record.meets_limits for record in records) / duration_s,
+        attainment={name: sum(held) / len(held) for name, held in kept.items()},
+        ttft_s=Percentiles.of(record.ttft_s for record in records),
+        tpot_s=Percentiles.of(record.tpot_s for record in records if record.num_tokens > 1),
+        itl_s=Percentiles.of(right - left for record in records for left, right in pairwise(record.commits_s)),
+        e2el_s=Percentiles.of(record.e2e_s for record in records),
+        queued_s=Percentiles.of(record.queued_s for record in records),
         tokens_per_round=num_tokens / max(1, num_rounds),
-        num_preemptions=sum(record.num_preemptions for record in kept),
+        num_preemptions=sum(record.num_preemptions for record in records),
     )
-
-
-def _attainment(records: Sequence[ServedRecord]) -> float:
-    return sum(record.meets_limits for record in records) / len(records)

@@ -22,7 +22,6 @@ class LoadErrors(Facts):
 
     @classmethod
     def of(cls, predicted: LoadMetrics, measured: LoadMetrics) -> "LoadErrors":
-        """Errors of a prediction."""
         return cls(
             ttft=predicted.ttft_s.mean / measured.ttft_s.mean - 1,
             tpot=predicted.tpot_s.mean / measured.tpot_s.mean - 1 if measured.tpot_s.mean else 0.0,
@@ -56,17 +55,14 @@ class PolicyLoad(Facts):
 
     @property
     def error(self) -> LoadErrors:
-        """Errors of the prediction."""
         return LoadErrors.of(self.predicted, self.measured)
 
     @property
     def retimed_error(self) -> LoadErrors | None:
-        """Errors of the re-timed prediction."""
         return LoadErrors.of(self.retimed, self.measured) if self.retimed else None
 
     @property
     def retraced_error(self) -> LoadErrors | None:
-        """Errors of the re-traced prediction."""
         return LoadErrors.of(self.retraced, self.measured) if self.retraced else None
 
 

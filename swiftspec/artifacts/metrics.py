@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import accumulate
 from typing import Self
 
@@ -30,16 +31,7 @@ class Totals:
     verified_tokens: int = 0
     seconds: float = 0.0
 
-    @classmethod
-    def of(cls, timelines: Iterable[Timeline]) -> Self:
-        """Sums over some requests."""
-        totals = cls()
-        for timeline in timelines:
-            totals = totals.plus(timeline)
-        return totals
-
     def plus(self, timeline: Timeline) -> Self:
-        """The sums with one more request."""
         return replace(
             self,
             requests=self.requests + 1,
@@ -155,7 +147,7 @@ def measure(timelines: Sequence[Timeline]) -> Metrics:
     hit_tails = [seconds for seconds, forwards in tails if not forwards]
     busy = [_overlap(timeline) for timeline in timelines]
     target_busy_s = sum(target_s for _, target_s in busy)
-    totals = Totals.of(timelines)
+    totals = reduce(Totals.plus, timelines, Totals())
     figures = Figures(
         tokens_per_s=totals.tokens_per_s,
         round_s=_spread(rounds) or Spread(median=0.0, p95=0.0),

@@ -23,12 +23,7 @@ __all__ = [
     "resolve_pair",
 ]
 
-DTYPES = {
-    "float32": "float32",
-    "fp32": "float32",
-    "bfloat16": "bfloat16",
-    "bf16": "bfloat16",
-}
+DTYPES = {"float32": "float32", "fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16"}
 # Matrices are rounded to int8 at load, one scale an output; everything else is float32.
 CPU_DTYPES = DTYPES | {"int8": "int8"}
 # The layers' weights are quantised to fp8 or int4 at load; everything else is bfloat16.
@@ -91,13 +86,12 @@ def check_models(pair: Pair, *, profile: Profile, profile_path: Path, trace: Acc
     Latencies depend on inflation and dtype. Acceptance does not, because an inflated target has the same output: a
     trace only has to be of the same models.
     """
-    _check_model(profile_path, "target", profile.target, pair.target)
-    _check_model(profile_path, "draft", profile.draft, pair.draft)
-    for role, recorded, named in (("target", trace.target, pair.target), ("draft", trace.draft, pair.draft)):
-        if recorded.model != named.model:
-            raise ValueError(f"{trace_path}: {role} is {recorded.model}; --{role} is {named.model}")
-
-
-def _check_model(path: Path, role: str, recorded: ModelRef, named: ModelRef) -> None:
-    if recorded.model != named.model or recorded.inflate != named.inflate:
-        raise ValueError(f"{path}: {role} is {recorded}; expected {named}, as --{role} and --inflate say")
+    named = {"target": pair.target, "draft": pair.draft}
+    for role, model in (("target", profile.target), ("draft", profile.draft)):
+        if (model.model, model.inflate) != (named[role].model, named[role].inflate):
+            raise ValueError(
+                f"{profile_path}: {role} is {model}; expected {named[role]}, as --{role} and --inflate say"
+            )
+    for role, model in (("target", trace.target), ("draft", trace.draft)):
+        if model.model != named[role].model:
+            raise ValueError(f"{trace_path}: {role} is {model.model}; --{role} is {named[role].model}")

@@ -3,19 +3,18 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from swiftspec.artifacts.candidate import Candidate, Prediction, described, named_group, named_split
-from swiftspec.artifacts.explored import Explored, Sensitivity
 from swiftspec.artifacts.fleet import Fleet
-from swiftspec.artifacts.former import LAYOUT, as_today
 from swiftspec.artifacts.gain import Gain
 from swiftspec.artifacts.goal import Goal, Objective, cost_per_million
 from swiftspec.artifacts.profile import MOST_DEVICES, Collective
 from swiftspec.artifacts.sampling_params import GREEDY, SamplingParams
 from swiftspec.artifacts.under_load import UnderLoad
+from swiftspec.engines import FORMER_NAMES
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Basis, Document, Facts, ModelRef
 from swiftspec.policies import Layout
@@ -47,7 +46,40 @@ WEAK_SHARE = 0.2
 WEAK = (Provenance.ROOFLINE, Provenance.ASSUMED)
 _Count = Annotated[int, Field(ge=0)]
 _Speed = Annotated[float, Field(ge=0)]
-_Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
+_LAYOUT = r"^((dp\d+)?(tp\d+)?(ep\d+)?)$"  # as `DeviceLayout` writes it
+
+
+class Explored(Facts):
+    """The best simulated option of a policy on one split: a cell of the heat map.
+
+    tokens_per_s: from request to last token. tpot_s: mean over requests. For options that did not reach the last stage,
+    both are early-stage results, scaled by how the policy's finalist changed between that stage and the last:
+    `estimated`. num_options: simulated on this split.
+    """
+
+    policy: str
+    split: str
+    num_devices: int = Field(ge=1)
+    tokens_per_s: float = Field(gt=0)
+    tpot_s: float = Field(ge=0)
+    num_options: _Count
+    estimated: bool = False
+
+
+class Sensitivity(Facts):
+    """Effect of another assumption on the choice.
+
+    change: `all-reduce +20 %`. tokens_per_s: of the chosen candidate; its prediction is scaled by the ratio of two
+    simulations on the same few prompts, as changed and as planned. best, best_tokens_per_s: the fastest of the chosen
+    and its rivals after the change, computed likewise; rivals are options that might have been chosen. changes_choice:
+    whether that is another option, by more than simplicity may cost.
+    """
+
+    change: str
+    tokens_per_s: _Speed
+    best: str
+    best_tokens_per_s: _Speed
+    changes_choice: bool
 
 
 class Acceptance(Facts):
@@ -175,7 +207,7 @@ class Plan(Document):
     engine_settings: dict[str, str] = Field(default_factory=dict, exclude_if=lambda found: not found)
     kv_dtype: str = Field(default="", pattern="^(|bf16|fp8)$", exclude_if=lambda found: not found)
     longest_request: _Count = Field(default=0, exclude_if=lambda count: not count)
-    layout: str = Field(default="", pattern=LAYOUT, exclude_if=lambda found: not found)
+    layout: str = Field(default="", pattern=_LAYOUT, exclude_if=lambda found: not found)
     num_devices: int = Field(ge=1, le=MOST_DEVICES)
     draft_device: str = Field(default="", exclude_if=lambda found: not found)
     draft_devices: _Count = Field(default=0, exclude_if=lambda found: not found)
@@ -203,7 +235,22 @@ class Plan(Document):
     fleet: Fleet | None = Field(default=None, exclude_if=lambda found: found is None)
     feature_bytes: _Count = Field(default=0, exclude_if=lambda count: not count)
 
-    _former = model_validator(mode="before")(as_today)
+    @model_validator(mode="before")
+    @classmethod
+    def _as_today(cls, values: Any) -> Any:
+        """Former words: an engine by another name, and whole experts on the choice's devices, now a layout."""
+        if not isinstance(values, dict):
+            return values
+        found = {name: value for name, value in values.items() if name != "expert_parallel"}
+        if isinstance(engine := values.get("engine"), str):
+            found["engine"] = FORMER_NAMES.get(engine, engine)
+        if values.get("expert_parallel") is True:
+            try:
+                degree = len(values["chosen"]["groups"][Role.TARGET])
+            except (KeyError, TypeError):
+                return found  # whose other errors are told
+            found["layout"] = f"tp{degree}ep{degree}"
+        return found
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -240,7 +287,7 @@ class Plan(Document):
             (
                 candidate.policy,
                 candidate.split,
-                f"{candidate.prediction.metrics.figures.tokens_per_s:.1f}",
+                f"{candidate.tokens_per_s:.1f}",
                 candidate.describe().partition(" (")[2].removesuffix(")"),
             )
             for candidate in self.candidates.values()
@@ -253,10 +300,9 @@ class Plan(Document):
     @property
     def summary(self) -> str:
         """`llama-3-70b with llama-3.2-1b on 8 h100-sxm: swiftspec 4+1 (verify_rows=16), 243.8 tokens/s predicted`."""
-        speed = self.chosen.prediction.metrics.figures.tokens_per_s
         return (
             f"{self.target.model} with {self.draft.model} on {self.where}: "
-            f"{self.chosen.describe()}, {speed:.1f} tokens/s predicted"
+            f"{self.chosen.describe()}, {self.chosen.tokens_per_s:.1f} tokens/s predicted"
         )
 
     @property
@@ -311,8 +357,7 @@ class Plan(Document):
         """Price of the devices in use for the time of a million tokens; None if the goal has no price."""
         if self.goal.price_per_hour is None:
             return None
-        tokens_per_s = self.chosen.prediction.metrics.figures.tokens_per_s
-        return cost_per_million(self.goal.price_per_hour, len(self.chosen.devices), tokens_per_s)
+        return cost_per_million(self.goal.price_per_hour, len(self.chosen.devices), self.chosen.tokens_per_s)
 
     @property
     def rejections(self) -> list[Rejection]:

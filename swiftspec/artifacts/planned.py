@@ -75,8 +75,7 @@ class Planned:
 
     def __str__(self) -> str:
         chosen = self.plan.chosen
-        speed = chosen.prediction.metrics.figures.tokens_per_s
-        return f"{chosen.describe()} on {self.plan.device}: {speed:.1f} tokens/s predicted"
+        return f"{chosen.describe()} on {self.plan.device}: {chosen.tokens_per_s:.1f} tokens/s predicted"
 
     def placed(self, path: Path) -> tuple[Plan, Mapping[Path, bytes]]:
         """The plan as saved at `path`, and the files to be written next to it; none next to a stream."""

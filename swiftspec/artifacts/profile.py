@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from swiftspec.artifacts.routes import ExpertsTouched
 from swiftspec.artifacts.served import Served
@@ -51,7 +51,6 @@ class _Quantiles(Facts):
 
     @property
     def latency(self) -> Latency:
-        """The quantiles with their provenance."""
         return Latency(self.quantiles_s, self.provenance)
 
 
@@ -219,8 +218,8 @@ class Profile(Document):
     padded_prompts: tuple[Role, ...] = tuple(Role)
     others_share: float | None = Field(default=None, ge=0.0, le=1.0)
     passes: int | None = Field(default=None, ge=1, exclude_if=lambda count: count is None)
-    sharing: Sharing | None = None
-    warm_up: tuple[WarmUpCost, ...] = ()
+    sharing: Sharing | None = Field(default=None, exclude_if=lambda sharing: sharing is None)
+    warm_up: tuple[WarmUpCost, ...] = Field(default=(), exclude_if=lambda costs: not costs)
     feature_bytes: int = Field(default=0, ge=0, exclude_if=lambda count: not count)
     served: Served | None = Field(default=None, exclude_if=lambda server: server is None)
     experts_touched: ExpertsTouched | None = Field(default=None, exclude_if=lambda touched: touched is None)
@@ -237,12 +236,6 @@ class Profile(Document):
                 what = ", ".join(str(part) for part in key)
                 raise ValueError(f"{name} holds {count} entries of ({what}); expected one each")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Older files have no costs of sharing and of pauses, and are written as they were read."""
-        fields: dict[str, Any] = handler(self)
-        return {name: value for name, value in fields.items() if name not in ("sharing", "warm_up") or value}
 
     def step(self, key: StepKey) -> Latency:
         """Latency of one whole forward of a single sequence.
@@ -266,13 +259,6 @@ class Profile(Document):
         """
         return self.latencies.step(key)
 
-    def host_latency(self, phase: Phase, *, rows: int = 1, policy: str = "") -> Latency | None:
-        """Host time of a policy's effect, linear in rows between measurements; None if the profile has none.
-
-        That of several policies together if the policy's own was not measured.
-        """
-        return self.latencies.host_latency(phase, rows=rows, policy=policy)
-
     def retimed(self, factors: Mapping[StepTable, float | RowFactors]) -> Self:
         """The same profile with the steps of these tables scaled by factors, and so what sequences and pauses cost.
 
@@ -288,19 +274,13 @@ class Profile(Document):
             phase = Phase.EXPAND if role is Role.DRAFT else Phase.VERIFY
             return factor(StepTable(role, phase, degree, peer_busy, ranks=ranks))
 
-        changed = {
-            "steps": tuple(_stretched(step, factor(step.table, step.rows)) for step in self.steps),
-            "sharing": self.sharing.scaled(lambda table: of_rounds(*table)) if self.sharing else None,
-            "warm_up": tuple(
+        return self.replaced(
+            steps=tuple(_stretched(step, factor(step.table, step.rows)) for step in self.steps),
+            sharing=self.sharing.scaled(lambda table: of_rounds(*table)) if self.sharing else None,
+            warm_up=tuple(
                 cost.scaled(of_rounds(cost.role, cost.degree, cost.ranks, peer_busy=False)) for cost in self.warm_up
             ),
-        }
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
-        return type(self)(**fields | changed)
-
-    def degrees(self, phase: Phase, *, role: Role, ranks: int = 1) -> list[int]:
-        """Degrees for which a role's steps of a phase are known with these ranks, ascending."""
-        return self.latencies.degrees(phase, role=role, ranks=ranks)
+        )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy, as pydantic makes it, without the latencies that were computed from the original."""
@@ -318,13 +298,18 @@ class Profile(Document):
         for point in self.host:
             host.setdefault((point.policy, point.phase), []).append(point)
         share = self.sharing.host_share if self.sharing else None
+
+        def grid(table: StepTable) -> StepGrid:
+            is_prefill = table.phase is Phase.PREFILL
+            return StepGrid(
+                steps[table],
+                # A GPU of this machine replays graphs of fixed rows, and this package's CPU decoder pads prompts.
+                in_capture_sizes=self.device == "cuda" and not is_prefill,
+                in_chunks=self.device == "cpu" and is_prefill and table.role in self.padded_prompts,
+            )
+
         return Latencies(
-            steps={
-                table: StepGrid(
-                    points, in_capture_sizes=self._in_capture_sizes(table), in_chunks=self._in_chunks(table)
-                )
-                for table, points in steps.items()
-            },
+            steps={table: grid(table) for table in steps},
             host={key: HostGrid(points) for key, points in host.items()},
             peers_interfere=self.peers_interfere,
             sharing={cost.table: cost for cost in self.sharing.costs} if self.sharing else {},
@@ -332,14 +317,6 @@ class Profile(Document):
             warm_up={(cost.role, cost.degree, cost.ranks): cost for cost in self.warm_up},
             apart=self.draft_profile.latencies if self.draft_profile else None,
         )
-
-    def _in_capture_sizes(self, table: StepTable) -> bool:
-        """Whether its forwards were measured on a GPU of this machine, which replays graphs of fixed rows."""
-        return self.device == "cuda" and table.phase is not Phase.PREFILL
-
-    def _in_chunks(self, table: StepTable) -> bool:
-        """Whether its forwards are prefills that this package's CPU decoder pads."""
-        return self.device == "cpu" and table.phase is Phase.PREFILL and table.role in self.padded_prompts
 
 
 def _stretched(step: StepPoint, factor: float) -> StepPoint:

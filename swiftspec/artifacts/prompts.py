@@ -54,8 +54,8 @@ class PromptFile(Sequence[Prompt]):
         self._starts, self._sizes, self._numbers = array("Q"), array("Q"), array("Q")  # of the lines with a prompt
         source = open_input(path, pipes=True)
         is_copy = not stat.S_ISREG(os.fstat(source).st_mode)
-        self._descriptor = _temporary() if is_copy else source
-        finalize(self, os.close, self._descriptor)
+        self._file = tempfile.TemporaryFile() if is_copy else os.fdopen(source, "rb")  # noqa: SIM115  # it stays open
+        finalize(self, self._file.close)
         try:
             self._index(source, is_copy=is_copy)
         finally:
@@ -74,7 +74,7 @@ class PromptFile(Sequence[Prompt]):
     def __getitem__(self, index: int | slice) -> Prompt | list[Prompt]:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
-        line = os.pread(self._descriptor, self._sizes[index], self._starts[index])
+        line = os.pread(self._file.fileno(), self._sizes[index], self._starts[index])
         return _parsed(self._path, self._numbers[index], line)
 
     def _index(self, source: int, *, is_copy: bool) -> None:
@@ -83,7 +83,7 @@ class PromptFile(Sequence[Prompt]):
         start = 0
         for number, line in read_lines(self._path, most_bytes=_MOST_LINE_BYTES, descriptor=source):
             if is_copy:
-                _write_whole(self._descriptor, line)
+                self._file.write(line)
             if line.removeprefix(BOM_UTF8).strip():
                 prompt = _parsed(self._path, number, line)
                 if prompt.prompt_id in line_of:
@@ -98,19 +98,10 @@ class PromptFile(Sequence[Prompt]):
                 self._sizes.append(len(line))
                 self._numbers.append(number)
             start += len(line)
+        if is_copy:
+            self._file.flush()
         if not self:
             raise ValueError(f"{self._path}: holds no prompts; expected one JSON object per line")
-
-
-def _temporary() -> int:
-    """A descriptor of an empty file without a name."""
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
-def _write_whole(descriptor: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(descriptor, content) :]
 
 
 def spread(prompts: Sequence[Prompt], limit: int | None) -> Sequence[Prompt]:

@@ -118,20 +118,20 @@ class Report(Document):
     @property
     def retimed_agreement(self) -> tuple[float, float] | None:
         """Kendall's tau and median error of the retimed predictions; None unless all policies have one."""
-        retimed = [policy.retimed for policy in self.policies if policy.retimed is not None]
-        errors = [abs(error) for policy in self.policies if (error := policy.retimed_error) is not None]
-        if len(retimed) < len(self.policies):
-            return None
-        return self._rank_correlation(retimed), median(errors)
+        return self._agreement([policy.retimed for policy in self.policies])
 
     @property
     def retraced_agreement(self) -> tuple[float, float] | None:
         """As `retimed_agreement`, of the retraced predictions."""
-        retraced = [policy.retraced for policy in self.policies if policy.retraced is not None]
-        errors = [abs(error.tokens_per_s) for policy in self.policies if (error := policy.retraced_error) is not None]
-        if len(retraced) < len(self.policies):
+        return self._agreement([policy.retraced for policy in self.policies])
+
+    def _agreement(self, again: Sequence[Figures | None]) -> tuple[float, float] | None:
+        predicted = [figures for figures in again if figures is not None]
+        if len(predicted) < len(again):
             return None
-        return self._rank_correlation(retraced), median(errors)
+        pairs = zip(predicted, self.policies, strict=True)
+        errors = [abs(relative_error(found, policy.measured).tokens_per_s) for found, policy in pairs]
+        return self._rank_correlation(predicted), median(errors)
 
     @property
     def order_repeatability(self) -> float | None:

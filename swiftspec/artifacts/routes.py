@@ -44,7 +44,6 @@ class ExpertsTouched(Facts):
         return self
 
     def by_rows(self) -> dict[int, float]:
-        """Experts touched, by rows."""
         return {point.rows: point.experts for point in self.points}
 
 
@@ -54,7 +53,6 @@ def smallest_routes(routes: np.ndarray, *, num_experts: int) -> np.ndarray:
 
 
 def route_bytes(*, num_layers: int, num_experts: int, num_active: int) -> int:
-    """Bytes of a token's routes."""
     return num_layers * num_active * np.min_scalar_type(num_experts - 1).itemsize
 
 

@@ -88,7 +88,6 @@ class Served(Facts):
 
     @property
     def limits(self) -> StepLimits:
-        """The limits of its steps."""
         return StepLimits(
             step_tokens=self.step_tokens,
             requests=self.requests,

@@ -42,7 +42,6 @@ class Guesses(NamedTuple):
 
     @property
     def num_candidates(self) -> int:
-        """K."""
         return int(self.tokens.shape[-1])
 
 
@@ -91,7 +90,6 @@ class TracedPrompt:
 
     @property
     def draft(self) -> Guesses:
-        """The draft's guesses."""
         return self.guesses[Guesser.DRAFT]
 
     @property
@@ -172,13 +170,7 @@ class AcceptanceTrace:
     def to_bytes(self) -> bytes:
         """The bytes of a saved file."""
         about = _About(
-            origin=self.origin,
-            source=self.source,
-            target=self.target,
-            draft=self.draft,
-            draft_kind=self.draft_kind,
-            num_experts=self.num_experts,
-            sampling=self.sampling,
+            **{name: getattr(self, name) for name in _SHARED},
             prompts=tuple(_PromptFacts(prompt_id=p.prompt_id, ended=p.ended) for p in self.prompts),
         )
         arrays: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in self.prompts]) for name in _COLUMNS}
@@ -215,16 +207,7 @@ class AcceptanceTrace:
             _check(arrays, about)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-        return cls(
-            origin=about.origin,
-            source=about.source,
-            target=about.target,
-            draft=about.draft,
-            draft_kind=about.draft_kind,
-            num_experts=about.num_experts,
-            sampling=about.sampling,
-            prompts=tuple(_split(about.prompts, arrays)),
-        )
+        return cls(**{name: getattr(about, name) for name in _SHARED}, prompts=tuple(_split(about.prompts, arrays)))
 
 
 class _PromptFacts(Facts):
@@ -245,6 +228,9 @@ class _About(Document):
     num_experts: int = Field(default=0, ge=0, le=MOST_EXPERTS, exclude_if=lambda count: not count)
     sampling: SamplingParams = Field(default=GREEDY, exclude_if=lambda found: found.is_greedy)
     prompts: tuple[_PromptFacts, ...] = Field(min_length=1)
+
+
+_SHARED = _About.model_fields.keys() - {"prompts"}  # fields that are those of the trace
 
 
 def _split(prompts: Sequence[_PromptFacts], arrays: Mapping[str, np.ndarray]) -> list[TracedPrompt]:
@@ -270,7 +256,6 @@ def _split(prompts: Sequence[_PromptFacts], arrays: Mapping[str, np.ndarray]) ->
 
 
 def _all_guesses(arrays: Mapping[str, np.ndarray]) -> dict[Guesser, Guesses]:
-    """Guesses of all prompts, by guesser."""
     found = {guesser: _guesses(arrays, guesser) for guesser in Guesser}
     return {guesser: guesses for guesser, guesses in found.items() if guesses is not None}
 

@@ -44,7 +44,6 @@ class LoadPrediction(Facts):
 
     @classmethod
     def of(cls, load: SimulatedLoad, *, candidate: str, tokens_per_s: float, num_blocks: int | None = None) -> Self:
-        """Figures of a simulation."""
         return cls(
             candidate=candidate,
             tokens_per_s=tokens_per_s,
@@ -143,7 +142,6 @@ class UnderLoad(Facts):
         return metrics.output_throughput
 
     def is_met_by(self, prediction: LoadPrediction) -> bool:
-        """Whether enough requests keep their limits."""
         return self.goal.accepts(prediction.attained)
 
 

@@ -157,42 +157,36 @@ class Workload(Document):
         names = {each.name for each in self.classes}
         for index, request in enumerate(self.requests):
             if request.class_name not in names:
-                raise ValueError(
-                    f"requests[{index}].class_name is {shown(request.class_name)}; expected one of classes"
-                )
+                name = shown(request.class_name)
+                raise ValueError(f"requests[{index}].class_name is {name}; expected one of classes")
         return self
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _requests_possible(self) -> Self:
         if self.is_closed and self.duration_s:
             last = len(self.requests) - 1
             raise ValueError(
                 f"requests[{last}].arrival_s is {self.duration_s}; expected 0, since arrivals are {self.arrivals}"
             )
-        for index, (before, after) in enumerate(pairwise(self.requests), start=1):
-            if after.arrival_s < before.arrival_s:
-                raise ValueError(
-                    f"requests[{index}].arrival_s is {after.arrival_s}, before the {before.arrival_s} of the request "
-                    "before it; expected ascending times"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _prompts_and_turns_possible(self) -> Self:
         begun = set[str]()
-        for index, request in enumerate(self.requests):
+        for index, (before, request) in enumerate(pairwise((self.requests[0], *self.requests))):
             shared = sum(tokens for _, tokens in request.shared)
-            if shared > request.prompt_tokens:
-                raise ValueError(
-                    f"requests[{index}].shared has {shared} tokens; prompt_tokens is {request.prompt_tokens}"
+            if request.arrival_s < before.arrival_s:
+                fault = (
+                    f"arrival_s is {request.arrival_s}, before the {before.arrival_s} of the request before it; "
+                    "expected ascending times"
                 )
-            if request.think_time_s is not None and request.conversation not in begun:
-                raise ValueError(
-                    f"requests[{index}].think_time_s is {request.think_time_s:g}; expected an earlier request of "
-                    f"conversation {shown(request.conversation)}"
+            elif shared > request.prompt_tokens:
+                fault = f"shared has {shared} tokens; prompt_tokens is {request.prompt_tokens}"
+            elif request.think_time_s is not None and request.conversation not in begun:
+                fault = (
+                    f"think_time_s is {request.think_time_s:g}; expected an earlier request of conversation "
+                    f"{shown(request.conversation)}"
                 )
-            if request.conversation is not None:
-                begun.add(request.conversation)
+            else:
+                begun.add(request.conversation or "")
+                continue
+            raise ValueError(f"requests[{index}].{fault}")
         return self
 
     @model_validator(mode="after")
@@ -267,12 +261,10 @@ class Workload(Document):
 
     @cached_property
     def num_by_class(self) -> Mapping[str, int]:
-        """Number of requests of every class."""
         found = Counter(request.class_name for request in self.requests)
         return {each.name: found[each.name] for each in self.classes}
 
     def class_of(self, request: WorkloadRequest) -> RequestClass:
-        """The class of one of the requests, with its limits."""
         return next(each for each in self.classes if each.name == request.class_name)
 
     def scaled(self, *, rate: float) -> Self:
@@ -295,9 +287,6 @@ class Workload(Document):
             raise FieldError("rate", f"{rate:g}, but {why}")
         whole_s, new_s = self.duration_s, len(self.requests) / rate
         moved = tuple(each.model_copy(update={"arrival_s": each.arrival_s / whole_s * new_s}) for each in self.requests)
-        changes = {
-            "requests": moved,
-            "arrivals": self.arrivals.at(rate * len(self.starts) / len(moved)) if self.trace is None else self.arrivals,
-            "trace": None if self.trace is None else self.trace.model_copy(update={"rate": rate}),
-        }
-        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
+        if self.trace is not None:
+            return self.replaced(requests=moved, trace=self.trace.model_copy(update={"rate": rate}))
+        return self.replaced(requests=moved, arrivals=self.arrivals.at(rate * len(self.starts) / len(moved)))

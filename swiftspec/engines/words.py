@@ -53,7 +53,7 @@ METHODS_BY_DRAFT: Final[Mapping[str, Method]] = {
 
 
 class Value(StrEnum):
-    """A value that a plan fills in: an attribute of the served plan, or of its policy."""
+    """A value that a plan fills in, as `swiftspec.export.command` has it."""
 
     TARGET = "target"
     DRAFT = "draft"

@@ -8,7 +8,7 @@ from typing import Any
 from swiftspec.acceptance.importing import chain_rates
 from swiftspec.artifacts.basis import candidate_of
 from swiftspec.artifacts.fleet import DraftLength
-from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.devices import DEVICES
 from swiftspec.engines import Engine
@@ -20,7 +20,7 @@ from swiftspec.export.nearest import Runnable, checkpoint, drafter_of, method_of
 from swiftspec.export.result import Export
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.policies import POLICIES, Layout
-from swiftspec.policies.base import Value, drafts_chain, drafts_elsewhere, shape_of
+from swiftspec.policies.base import drafts_chain, drafts_elsewhere, shape_of
 from swiftspec.policies.effects import Role
 
 # Draft tokens by batch size of chains on some devices, in some processes on a CPU, for at most so many requests.
@@ -144,7 +144,7 @@ def export_plan(
         full_name=engine.full_name,
         version=engine.command.release,
         planned=planned.describe(),
-        planned_tokens_per_s=_speed(planned),
+        planned_tokens_per_s=planned.tokens_per_s,
         candidate=found.describe(),
         tokens_per_s=found.tokens_per_s,
         num_replicas=plan.fleet.num_replicas if plan.fleet else 1,
@@ -154,13 +154,9 @@ def export_plan(
         draft_server=tuple(_draft_server(plan, found, served)) if is_apart else (),
         files=dict(command.files),
         configuration=dict(command.configuration),
-        schedule=command.schedule,
+        schedule=schedule,
         not_expressed=(*not_expressed(plan, planned, engine), *lost, *command.not_expressed),
-        remarks=(
-            *([unnamed] if unnamed else []),
-            *remarks(plan, found, engine),
-            *command.remarks,
-        ),
+        remarks=(*([unnamed] if unnamed else []), *remarks(plan, found, engine), *command.remarks),
     )
 
 
@@ -217,7 +213,10 @@ def _draft_server(plan: Plan, found: Runnable, served: ServerSettings) -> Iterat
     yield from ("--policy", found.policy.name, "--address", served.address)
     if cores:
         yield from ("--devices", str(cores))
-    settings = {name: _written(value) for name, value in shape_of(found.policy).items()}
+    settings = {
+        name: ":".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        for name, value in shape_of(found.policy).items()
+    }
     if served.max_running is not None:
         settings["max_running"] = str(min(served.max_running, _MOST_RUNNING))
     if plan.longest_request:
@@ -227,18 +226,11 @@ def _draft_server(plan: Plan, found: Runnable, served: ServerSettings) -> Iterat
     yield from ("--set", ",".join(f"{name}={value}" for name, value in settings.items()))
 
 
-def _written(value: Value) -> str:
-    return ":".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
 def _imitating(served: ServerSettings, trace: AcceptanceTrace) -> ServerSettings:
     if not drafts_chain(served.policy):
         names = ", ".join(policy.name for policy in POLICIES.values() if drafts_chain(policy()))
-        raise FieldError(
-            "policy",
-            repr(served.policy.name),
-            f"only the acceptance of a chain can be imitated, of {names}",
-        )
+        why = f"only the acceptance of a chain can be imitated, of {names}"
+        raise FieldError("policy", repr(served.policy.name), why)
     rates, _ = chain_rates(trace, served.num_draft_tokens)
     return replace(served, rates=rates)
 
@@ -246,7 +238,3 @@ def _imitating(served: ServerSettings, trace: AcceptanceTrace) -> ServerSettings
 def _quantisation(plan: Plan) -> dict[Role, str]:
     stated = {Role.TARGET: plan.target.dtype, Role.DRAFT: plan.draft.dtype} | plan.quantisation
     return {role: name for role, name in stated.items() if name in ("fp8", "int8", "int4")}
-
-
-def _speed(candidate: Candidate) -> float:
-    return candidate.prediction.metrics.figures.tokens_per_s

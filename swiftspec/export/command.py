@@ -3,19 +3,19 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from dataclasses import dataclass, field
 from typing import Any
 
 from swiftspec.artifacts.plan import GroupMemory
 from swiftspec.engines import Engine
 from swiftspec.engines.description import StepLimits
-from swiftspec.engines.words import CommandWords, LengthRange, Method, Value, Words
+from swiftspec.engines.words import CommandWords, ImitationWords, LengthRange, Method, MethodWords, Value, Words
 from swiftspec.errors import FieldError
 from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.policies import Policy
 from swiftspec.policies.effects import Role
 from swiftspec.policies.lookup.prompt_lookup import PromptLookup
+from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.policies.trees.eagle2 import Eagle2Tree
 
 __all__ = ["Command", "ServerSettings", "local_arguments", "server_command"]
@@ -25,7 +25,7 @@ _FP8 = "Weights in fp8: {engine} reads them from the checkpoint; name one in fp8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Models, devices and policy of a server. Every `Value` of an engine's words is an attribute, None for none.
+    """Models, devices and policy of a server. None is for none.
 
     target: repository or directory.
     draft: the same of the draft; None if the policy has none, or it comes with the target.
@@ -36,8 +36,6 @@ class ServerSettings:
     dtype: of weights that are not quantised, `bfloat16`; the checkpoint's own if None.
     quantisation: `fp8`, `int8` or `int4` by role; roles without any are left out.
     schedule: draft tokens by requests at once; empty if their number is fixed.
-    written_schedule: the same as the engine writes it.
-    file: name of the file of settings, if there are any.
     max_running: requests at once.
     limits, usual: those that the plan assumed of the engine, and its own; None if it assumed none.
     is_loaded: whether the plan was made for a load, under these limits.
@@ -58,8 +56,6 @@ class ServerSettings:
     dtype: str | None = None
     quantisation: Mapping[Role, str] = field(default_factory=dict)
     schedule: tuple[LengthRange, ...] = ()
-    written_schedule: object = None
-    file: str | None = None
     max_running: int | None = None
     limits: StepLimits | None = None
     usual: StepLimits | None = None
@@ -72,157 +68,88 @@ class ServerSettings:
     address: str = ""
 
     @property
-    def drafter_settings(self) -> str | None:
-        """What our drafter is told in a server, as JSON."""
-        return json.dumps({"swiftspec": {"address": self.address}}) if self.address else None
-
-    @property
-    def ranks(self) -> int | None:
-        """Ranks of attention in data parallel, if there are several."""
-        return self.layout.dp if self.layout.dp > 1 else None
-
-    @property
-    def has_ranks(self) -> bool | None:
-        return True if self.layout.dp > 1 else None
-
-    @property
-    def whole_experts(self) -> bool | None:
-        return True if self.layout.ep > 1 else None
-
-    @property
-    def expert_degree(self) -> int | None:
-        """Devices with whole experts, if they have these."""
-        return self.layout.ep if self.layout.ep > 1 else None
-
-    @property
-    def max_running_of_rank(self) -> int | None:
-        return None if self.max_running is None else -(-self.max_running // self.layout.dp)
-
-    @property
-    def step_tokens(self) -> int | None:
-        return self.limits.step_tokens if self.limits and self.is_loaded else None
-
-    @property
-    def changed(self) -> "_Changed":
-        """Limits that the user changed."""
-        return _Changed(self.limits, self.usual)
-
-    @property
-    def step_by_step(self) -> bool | None:
-        """Whether the user switched off that the next step is formed while one runs."""
-        return True if self.limits and self.usual and self.usual.runs_ahead > self.limits.runs_ahead else None
-
-    @property
-    def waits(self) -> bool | None:
-        return True if self.changed.prompt_wait else None
-
-    @property
-    def reuses_blocks(self) -> bool | None:
-        """Whether there is a prefix cache."""
-        return bool(self.limits.prefix_block) if self.limits else None
-
-    @property
-    def prefix_cache(self) -> bool | None:
-        return self.reuses_blocks or None
-
-    @property
-    def no_prefix_cache(self) -> bool | None:
-        return True if self.reuses_blocks is False else None
-
-    @property
-    def memory_share(self) -> float | None:
-        """Of a device, for weights, cache, graphs and workspace."""
-        return None if self.memory is None else round(self.memory.usable_bytes / self.device_bytes, 3)
-
-    @property
-    def static_share(self) -> float | None:
-        """Of a device, for weights and cache."""
-        if self.memory is None:
-            return None
-        return _rounded_down((self.memory.usable_bytes - self.memory.reserve_bytes) / self.device_bytes)
-
-    @property
-    def free_share(self) -> float | None:
-        """Of what weights, graphs and workspace leave, for the cache."""
-        if self.memory is None:
-            return None
-        loaded = self.memory.loaded_bytes
-        return _rounded_down((self.memory.usable_bytes - loaded) / (self.device_bytes - loaded))
-
-    @property
-    def equal_parts(self) -> str:
-        """`1,1` of two devices."""
-        return ",".join(["1"] * self.layout.num_devices)
-
-    @property
-    def target_fp8(self) -> str | None:
-        return self._fp8(Role.TARGET)
-
-    @property
-    def draft_fp8(self) -> str | None:
-        return self._fp8(Role.DRAFT)
-
-    @property
-    def other_draft_format(self) -> str | None:
-        """The draft's format where it would inherit another one from the target."""
-        if self.draft_fp8 and not self.target_fp8:
-            return "fp8"
-        return "unquant" if self.target_fp8 and Role.DRAFT not in self.quantisation else None
-
-    def _fp8(self, role: Role) -> str | None:
-        return "fp8" if self.quantisation.get(role) == "fp8" else None
-
-    @property
     def num_draft_tokens(self) -> int:
         """Of a round, at most."""
         longest = max((each.num_draft_tokens for each in self.schedule), default=0)
         return longest or self.policy.target_rows - 1
 
-    @property
-    def levels(self) -> int:
-        """Draft forwards of a round; one of EAGLE-2 adds one level."""
-        return self.policy.depth + 1 if isinstance(self.policy, Eagle2Tree) else self.policy.target_rows - 1
 
-    @property
-    def width(self) -> int:
-        """Tokens that follow one of a tree; 1 of a chain."""
-        return self.policy.top_k if isinstance(self.policy, Eagle2Tree) else 1
+def _values(served: ServerSettings) -> dict[Value, object]:
+    """What the words of engines stand for; None for nothing, and True for a flag. No file is written yet."""
+    policy, layout, limits, rates = served.policy, served.layout, served.limits, served.rates
+    tree = policy if isinstance(policy, Eagle2Tree) else None
+    fp8 = {role: "fp8" if served.quantisation.get(role) == "fp8" else None for role in Role}
+    # A draft inherits the target's format unless it is told another one.
+    inherits = "unquant" if fp8[Role.TARGET] and Role.DRAFT not in served.quantisation else None
+    has_cache = bool(limits.prefix_block) if limits else None
+    stays_behind = limits and served.usual and served.usual.runs_ahead > limits.runs_ahead
+    found: dict[Value, object] = {
+        Value.TARGET: served.target,
+        Value.DRAFT: served.draft,
+        Value.DEGREE: layout.num_devices,
+        Value.RANK_DEGREE: layout.tp,
+        Value.RANKS: layout.dp if layout.dp > 1 else None,
+        Value.HAS_RANKS: layout.dp > 1 or None,
+        Value.WHOLE_EXPERTS: layout.ep > 1 or None,
+        Value.EXPERT_DEGREE: layout.ep if layout.ep > 1 else None,
+        Value.EQUAL_PARTS: ",".join(["1"] * layout.num_devices),
+        Value.DRAFT_DEGREE: served.draft_degree,
+        Value.DTYPE: served.dtype,
+        Value.TARGET_FP8: fp8[Role.TARGET],
+        Value.DRAFT_FP8: fp8[Role.DRAFT],
+        Value.OTHER_DRAFT_FORMAT: "fp8" if fp8[Role.DRAFT] and not fp8[Role.TARGET] else inherits,
+        Value.MAX_RUNNING: served.max_running,
+        Value.MAX_RUNNING_OF_RANK: None if served.max_running is None else -(-served.max_running // layout.dp),
+        Value.STEP_TOKENS: limits.step_tokens if limits and served.is_loaded else None,
+        Value.MAX_CONTEXT: served.max_context,
+        Value.KV_DTYPE: served.kv_dtype,
+        Value.PREFIX_CACHE: has_cache or None,
+        Value.NO_PREFIX_CACHE: has_cache is False or None,
+        Value.REUSES_BLOCKS: has_cache,
+        Value.BLOCK: _changed(served, "prefix_block"),
+        Value.CAPTURED: _changed(served, "captured_tokens"),
+        Value.PROMPT_WAIT: _changed(served, "prompt_wait"),
+        Value.WAITS: bool(_changed(served, "prompt_wait")) or None,
+        Value.STEP_BY_STEP: True if stays_behind else None,
+        Value.DRAFT_TOKENS: served.num_draft_tokens,
+        Value.VERIFIED_ROWS: policy.target_rows,
+        Value.LEVELS: tree.depth + 1 if tree else policy.target_rows - 1,  # draft forwards of a round
+        Value.WIDTH: tree.top_k if tree else 1,
+        Value.RATES: None if rates is None else [round(rate, 4) for rate in rates],
+        Value.ROUND_TOKENS: None if rates is None else f"{1 + sum(rates):.4f}",
+        Value.ACCEPTED_TOKENS: None if rates is None else f"{1 + sum(rates) - 1:.4f}",
+        Value.DRAFTER_SETTINGS: json.dumps({"swiftspec": {"address": served.address}}) if served.address else None,
+        Value.SCHEDULE: None,
+        Value.FILE: None,
+        **_shares(served.memory, served.device_bytes),
+    }
+    if isinstance(policy, PromptLookup):
+        found[Value.LONGEST_MATCH] = policy.longest_match
+        found[Value.MATCH_AND_DRAFT] = policy.longest_match + policy.num_draft_tokens
+    if isinstance(policy, SuffixDecoding):
+        found[Value.SUFFIX_DEPTH] = policy.max_tree_depth
+        found[Value.SUFFIX_FACTOR] = policy.max_spec_factor
+        found[Value.SUFFIX_PROBABILITY] = policy.min_token_prob
+    return found
 
-    @property
-    def match_and_draft(self) -> int | None:
-        """Tokens of the longest match and of the draft after it."""
-        lookup = self.policy
-        return lookup.longest_match + lookup.num_draft_tokens if isinstance(lookup, PromptLookup) else None
 
-    @property
-    def rounded_rates(self) -> list[float] | None:
-        return None if self.rates is None else [round(rate, 4) for rate in self.rates]
-
-    @property
-    def round_tokens(self) -> str | None:
-        """Tokens of a round that is imitated, the bonus token included."""
-        return None if self.rates is None else f"{1 + sum(self.rates):.4f}"
-
-    @property
-    def accepted_tokens(self) -> str | None:
-        """The same without the bonus token."""
-        return None if self.rates is None else f"{1 + sum(self.rates) - 1:.4f}"
+def _changed(served: ServerSettings, field_name: str) -> object:
+    """A limit of the user's, if it is not the engine's own."""
+    value = getattr(served.limits, field_name, None)
+    return value if value and value != getattr(served.usual, field_name, None) else None
 
 
-def _rounded_down(share: float) -> float:
-    """To hundredths, so that no more is asked for than there is."""
-    return math.floor(100 * share) / 100
-
-
-class _Changed:
-    """Limits that are not the engine's own, by their names; the others are None."""
-
-    def __init__(self, limits: StepLimits | None, usual: StepLimits | None) -> None:
-        self._limits, self._usual = limits, usual
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._limits, name, None)
-        return value if value and value != getattr(self._usual, name, None) else None
+def _shares(memory: GroupMemory | None, device_bytes: int) -> dict[Value, float | None]:
+    """Shares of a device's memory; most to hundredths below, so that no more is asked for than there is."""
+    if memory is None:
+        return dict.fromkeys((Value.MEMORY_SHARE, Value.STATIC_SHARE, Value.FREE_SHARE))
+    static = (memory.usable_bytes - memory.reserve_bytes) / device_bytes
+    free = (memory.usable_bytes - memory.loaded_bytes) / (device_bytes - memory.loaded_bytes)
+    return {
+        Value.MEMORY_SHARE: round(memory.usable_bytes / device_bytes, 3),  # of all that a server takes
+        Value.STATIC_SHARE: math.floor(100 * static) / 100,  # of weights and cache
+        Value.FREE_SHARE: math.floor(100 * free) / 100,  # of the cache, in what weights, graphs and workspace leave
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,9 +159,7 @@ class Command:
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    draft_server: tuple[str, ...] = ()
     configuration: Mapping[str, Any] = field(default_factory=dict)
-    schedule: tuple[LengthRange, ...] = ()
     not_expressed: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -247,37 +172,41 @@ def server_command(engine: Engine, served: ServerSettings) -> Command:
     words = engine.command
     if words is None:
         raise FieldError("engine", engine.name, "it is no other engine's server")
-    files: dict[str, str] = {}
-    if served.schedule and engine.schedule is not None:
-        value = engine.schedule.write(served.schedule)
-        if name := engine.schedule.file:
-            files[name], value = str(value), name
-        served = replace(served, written_schedule=value)
-    speculation, placed = _speculation(engine, served), dict[str, Any]()
-    method = None if served.method is None else engine.methods[served.method]
+    values, files = _values(served), dict[str, str]()
+    schedule = engine.schedule if served.schedule else None
+    if schedule is not None:
+        written = schedule.write(served.schedule)
+        values[Value.SCHEDULE] = schedule.file or written
+        if schedule.file:
+            files[schedule.file] = str(written)
+    method = engine.methods[served.method] if served.method else MethodWords(words={})
+    imitation = engine.imitation if served.rates is not None and engine.imitation else ImitationWords()
+    speculation, placed = dict[str, Any](), dict[str, Any]()
+    if served.method:
+        drafted = imitation.draft_words if served.draft is not None else {}
+        parts = (method.words, schedule.words if schedule else {}, imitation.words, drafted)
+        speculation = {word: value for part in parts for word, value in _filled(part, values).items()}
     if words.file:
-        settings = _filled(words.settings, served) | (_filled(method.settings, served) if method else {})
+        settings = _filled(words.settings, values) | _filled(method.settings, values)
         settings |= {words.speculation: speculation} if speculation else {}
         if settings:
             files[words.file] = _yaml(settings)
-            served = replace(served, file=words.file)
+            values[Value.FILE] = words.file
     elif words.speculation:
         placed = {words.speculation: json.dumps(speculation)} if speculation else {}
     else:
         placed = speculation = {name: value if value is True else str(value) for name, value in speculation.items()}
-    options = _filled(method.options, served) if method else {}
-    variables = engine.imitation.environment if served.rates is not None and engine.imitation else {}
+    tree = engine.tree_remark if served.policy.num_candidates > 1 else ""
     return Command(
         arguments=(
-            *(str(_value(word, served)) for word in words.program),
-            *_flags(_filled(words.options, served) | placed | options),
+            *(str(_value(word, values)) for word in words.program),
+            *_flags(_filled(words.options, values) | placed | _filled(method.options, values)),
         ),
-        environment={name: str(value) for name, value in _filled(variables, served).items()},
+        environment={name: str(value) for name, value in _filled(imitation.environment, values).items()},
         files=files,
         configuration=speculation,
-        schedule=served.schedule,
-        not_expressed=tuple(_not_expressed(engine, words, served)),
-        remarks=tuple(_remarks(engine, words, served)),
+        not_expressed=tuple(filter(None, (imitation.lost, *_unquantised(engine, words, served)))),
+        remarks=tuple(filter(None, (words.remark, method.remark, tree, schedule.remark if schedule else ""))),
     )
 
 
@@ -309,50 +238,23 @@ def local_arguments(
     return (*program, *given, *local, "--host", "127.0.0.1", "--port", str(port), *options)
 
 
-def _speculation(engine: Engine, served: ServerSettings) -> dict[str, Any]:
-    if served.method is None:
-        return {}
-    found = _filled(engine.methods[served.method].words, served)
-    if served.schedule and engine.schedule is not None:
-        found |= _filled(engine.schedule.words, served)
-    if served.rates is not None and engine.imitation is not None:
-        found |= _filled(engine.imitation.words, served)
-        found |= _filled(engine.imitation.draft_words, served) if served.draft is not None else {}
-    return found
+def _unquantised(engine: Engine, words: CommandWords, served: ServerSettings) -> Iterator[str]:
+    for role, model in ((Role.TARGET, served.target), (Role.DRAFT, served.draft)):
+        if model is not None and served.quantisation.get(role) == "fp8" and not words.quantises:
+            yield _FP8.format(engine=engine.full_name, model=model)
 
 
-def _not_expressed(engine: Engine, words: CommandWords, served: ServerSettings) -> Iterator[str]:
-    if served.rates is not None and engine.imitation is not None and engine.imitation.lost:
-        yield engine.imitation.lost
-    if not words.quantises:
-        for role, model in ((Role.TARGET, served.target), (Role.DRAFT, served.draft)):
-            if model is not None and served.quantisation.get(role) == "fp8":
-                yield _FP8.format(engine=engine.full_name, model=model)
-
-
-def _remarks(engine: Engine, words: CommandWords, served: ServerSettings) -> Iterator[str]:
-    method = None if served.method is None else engine.methods[served.method]
-    schedule = engine.schedule if served.schedule else None
-    sentences = (
-        words.remark,
-        method.remark if method else "",
-        engine.tree_remark if served.policy.num_candidates > 1 else "",
-        schedule.remark if schedule else "",
-    )
-    yield from filter(None, sentences)
-
-
-def _filled(words: Words, served: ServerSettings) -> dict[str, Any]:
+def _filled(words: Words, values: Mapping[Value, object]) -> dict[str, Any]:
     """The words that the plan has a value for."""
     found = {
-        word: _filled(value, served) or None if isinstance(value, Mapping) else _value(value, served)
+        word: _filled(value, values) or None if isinstance(value, Mapping) else _value(value, values)
         for word, value in words.items()
     }
     return {word: value for word, value in found.items() if value is not None}
 
 
-def _value(word: object, served: ServerSettings) -> object:
-    return attrgetter(word)(served) if isinstance(word, Value) else word
+def _value(word: object, values: Mapping[Value, object]) -> object:
+    return values[word] if isinstance(word, Value) else word
 
 
 def _flags(options: Mapping[str, Any]) -> Iterator[str]:

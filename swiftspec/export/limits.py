@@ -29,8 +29,10 @@ def not_expressed(plan: Plan, planned: Candidate, engine: Engine) -> Iterator[st
         yield f"Decoding alone when the draft is late (after {planned.patience_s:g} s): {name} waits for its draft."
     if not is_known:
         yield from _shape(policy, engine, drafter)
-    control = _control(plan, planned)
-    if control is not None:
+    control = planned.control
+    if control is None and plan.under_load is not None:
+        control = plan.under_load.options.control
+    if control not in (None, "none"):
         yield f"The control {control}, which changes how much is verified under load: {name} has no such one."
     for role, model in ((Role.TARGET, plan.target), (Role.DRAFT, plan.draft)):
         if model.inflate is not None:
@@ -41,11 +43,10 @@ def not_expressed(plan: Plan, planned: Candidate, engine: Engine) -> Iterator[st
 
 
 def remarks(plan: Plan, found: Runnable, engine: Engine) -> Iterator[str]:
-    """Sentences about the exported plan."""
     basis = "forwards composed of measured kernels" if plan.engine else "swiftspec's own engine"
     yield f"Speeds are predicted for {basis} on {plan.device}; none was measured on {engine.full_name}."
     plain = plan.candidates.get("autoregressive")
-    speed = plain.prediction.metrics.figures.tokens_per_s if plain is not None else 0.0
+    speed = plain.tokens_per_s if plain is not None else 0.0
     if found.tokens_per_s is not None and speed > found.tokens_per_s and found.policy.target_rows > 1:
         yield f"Without a draft {speed:.1f} tokens/s are predicted, which is more; --policy autoregressive exports it."
     if plan.gain is not None and plan.gain.verdict is Verdict.OPEN:
@@ -87,10 +88,3 @@ def _shape(policy: Policy, engine: Engine, drafter: Method) -> Iterator[str]:
         yield f"{policy.branches} continuations of a token ({policy.name}): {name} follows one."
     elif policy.layout is Layout.TARGET_ONLY:
         yield f"Drafts by {policy.name}: {name} has no such method."
-
-
-def _control(plan: Plan, planned: Candidate) -> str | None:
-    found = planned.control
-    if found is None and plan.under_load is not None:
-        found = plan.under_load.options.control
-    return None if found in (None, "none") else found

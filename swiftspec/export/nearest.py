@@ -138,7 +138,7 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
     """
     policy, basis = planned.build(), ""
     drafter = drafter_of(plan.draft.model)
-    speed: float | None = _speed(planned)
+    speed: float | None = planned.tokens_per_s
     devices, ranks = len(planned.devices), planned.ranks.get(Role.TARGET, 1)
 
     def runs(one: Policy) -> bool:
@@ -154,13 +154,13 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
         policy, speed = chain, None
         basis = "Another plan, made here and not predicted: one continuation of the text instead of several."
     elif (other := _like(policy, runnable)) is not None:
-        policy, speed = other.build(), _speed(other)
+        policy, speed = other.build(), other.tokens_per_s
         devices, ranks = len(other.devices), other.ranks.get(Role.TARGET, 1)
         basis = f"Another plan: the best {other.policy} that the plan has, both models on the same devices."
         if policy.layout is Layout.TARGET_ONLY:
             basis = f"Another plan: the best {other.policy} that the plan has."
-    elif (length := _window(policy)) and _own_method(policy, drafter) is Method.MODEL:
-        policy, speed = SerialChain(num_draft_tokens=length), None
+    elif policy.chain_tokens and _own_method(policy, drafter) is Method.MODEL:
+        policy, speed = SerialChain(num_draft_tokens=policy.chain_tokens), None
         basis = (
             "Another plan, made here and not predicted: a chain as long, drafted in turn on all devices of the plan."
         )
@@ -171,11 +171,6 @@ def nearest(plan: Plan, planned: Candidate, engine: Engine, *, no_trees: bool = 
         policy=policy, num_devices=devices, degree=parts, draft_degree=parts, tokens_per_s=speed, basis=basis
     )
     return _divided(plan, found, engine)
-
-
-def _window(policy: Policy) -> int:
-    """Tokens of the chain that a policy with a draft writes; 0 if it writes none."""
-    return 0 if policy.layout is Layout.TARGET_ONLY else policy.chain_tokens
 
 
 def _nothing_like(planned: Candidate, policy: Policy, engine: Engine, drafter: Method) -> FieldError:
@@ -231,7 +226,3 @@ def _spec(name: str, layout: str) -> ModelSpec | None:
     else:
         return None
     return in_layout(found, DeviceLayout.parse(layout) if layout else None)
-
-
-def _speed(candidate: Candidate) -> float:
-    return candidate.prediction.metrics.figures.tokens_per_s

@@ -68,6 +68,10 @@ class Facts(FailFastModel):
         except ValidationError as error:
             raise ValueError(f"{source}: {first_problem(error)}") from error
 
+    def replaced(self, **changes: object) -> Self:
+        """A copy with other values of some fields, checked as a new one."""
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
+
 
 class Origin(Facts):
     """Origin of a file: tool, versions, machine, date, command."""

@@ -110,18 +110,17 @@ def read_lines(path: Path, *, most_bytes: int, descriptor: int | None = None) ->
 
 def read_json(path: Path, *, pipes: bool = False) -> Any:
     """The value of a JSON file. `pipes` as for `open_input`."""
-    content = read_input(path, most_bytes=MOST_JSON_BYTES, pipes=pipes)
-    try:
-        return parse_json(content)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    return _named(path, parse_json, read_input(path, most_bytes=MOST_JSON_BYTES, pipes=pipes))
 
 
 def read_foreign_json(path: Path) -> Any:
     """The value of a JSON file that another program wrote, such as a model's config.json; see `parse_foreign_json`."""
-    content = read_input(path, most_bytes=_MOST_FOREIGN_BYTES)
+    return _named(path, parse_foreign_json, read_input(path, most_bytes=_MOST_FOREIGN_BYTES))
+
+
+def _named(path: Path, parse: Callable[[bytes], Any], content: bytes) -> Any:
     try:
-        return parse_foreign_json(content)
+        return parse(content)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -146,7 +145,11 @@ def parse_json(content: bytes | str) -> Any:
     value = _parsed(text, parse_int=integer, object_pairs_hook=mapping)
     if has_long_numbers and (long := _find(value, lambda item: isinstance(item, _LongNumber))) is not None:
         raise ValueError(f"{long[0]} is {shown(str(long[1]))}; expected a number of at most {_MOST_DIGITS} digits")
-    if _may_have_halves(text) and (odd := _find(value, _is_half_a_character)) is not None:
+    may_have_halves = "\\ud" in text or "\\uD" in text or not is_unicode(text)  # escapes or surrogates
+    if (
+        may_have_halves
+        and (odd := _find(value, lambda item: isinstance(item, str) and not is_unicode(item))) is not None
+    ):
         raise ValueError(f"{odd[0]} is {shown(odd[1])}; expected Unicode text, without halves of surrogate pairs")
     return value
 
@@ -197,19 +200,10 @@ def _json_text(content: bytes | str, *, most_bytes: int, errors: str = "strict")
     return text
 
 
-def _may_have_halves(text: str) -> bool:
-    """Whether to look for halves of surrogate pairs: if there are any escapes or surrogates."""
-    return "\\ud" in text or "\\uD" in text or _HALF.search(text) is not None
-
-
 class _LongNumber(str):
     """The digits of an integer that is too long to be accepted."""
 
     __slots__ = ()
-
-
-def _is_half_a_character(value: Any) -> bool:
-    return isinstance(value, str) and not is_unicode(value)
 
 
 def _find(value: Any, is_wanted: Callable[[Any], bool]) -> tuple[str, Any] | None:

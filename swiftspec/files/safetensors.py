@@ -50,7 +50,6 @@ class StoredTensor:
 
     @property
     def num_elements(self) -> int:
-        """Product of the shape."""
         return math.prod(self.shape)
 
     def pieces(self) -> Iterator[bytes]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from swiftspec.artifacts.answers import (
     Answer,
     Failed,
+    Model,
     Models,
     ScoredText,
     TokenIds,
@@ -69,49 +70,46 @@ class ServerClient:
 
     def model(self) -> str:
         """Name of the model it serves, the first one if there are several. ValueError if it does not answer."""
-        return self._quick(Models, "GET", "/v1/models").data[0].id
+        return self._model().id
 
     def tokenize(self, text: str, *, model: str) -> tuple[int, ...]:
         """Token ids of a text, by the server's tokenizer; vLLM has the same endpoint. ValueError without it."""
-        found = self._quick(TokenIds, "POST", "/tokenize", {"model": model, "prompt": text}).tokens
+        found = self._answered(TokenIds, "/tokenize", {"model": model, "prompt": text}).tokens
         if found or not text:
             return found
-        return self._quick(TokenIds, "POST", "/tokenize", {"content": text}).tokens  # llama.cpp's word for it
+        return self._answered(TokenIds, "/tokenize", {"content": text}).tokens  # llama.cpp's word for it
 
     def max_context(self) -> int | None:
         """Tokens of its longest request, if it says so. ValueError if it does not answer."""
-        model = self._quick(Models, "GET", "/v1/models").data[0]
+        model = self._model()
         return model.max_model_len or model.meta.n_ctx  # the second is llama.cpp's word
 
     def weights(self) -> str | None:
         """Repository or directory of its model, if it says so. ValueError if it does not answer."""
-        return self._quick(Models, "GET", "/v1/models").data[0].root
+        return self._model().root
 
     def release(self) -> str:
         """Its release, as vLLM says it; empty if it says none."""
         try:
-            return self._quick(Version, "GET", "/version").version
+            return self._answered(Version, "/version").version
         except ValueError:
             return ""
 
     def reading(self) -> Reading:
         """Its metrics now. ValueError if it has none, or none that are known here."""
-        bounds = self._bounds(_MOST_METRICS_BYTES, total_s=_QUICK_S)
         try:
-            with self._address.asked("GET", "/metrics", None, self._headers, bounds=bounds) as answer:
-                status, text = answer.status, _body(answer).decode(errors="replace")
+            status, content = self._read("/metrics", _MOST_METRICS_BYTES)
         except (OSError, HTTPException) as error:
             raise ValueError(f"--url {self.url}: no answer to /metrics ({why(error)})") from error
         if status != _FOUND:
             raise ValueError(f"--url {self.url}: /metrics answers {status}; expected a server that tells its metrics")
-        return Reading.parse(text, f"--url {self.url}")
+        return Reading.parse(content.decode(errors="replace"), f"--url {self.url}")
 
     def timelines(self) -> list[Timeline]:
         """Timelines of the requests that ended last; none if the server keeps none, or is none of ours."""
-        bounds = self._bounds(_MOST_TIMELINES_BYTES, total_s=_QUICK_S)
         try:
-            with self._address.asked("GET", "/timelines", None, self._headers, bounds=bounds) as answer:
-                return timelines_from_json(_body(answer)) if answer.status == _FOUND else []
+            status, content = self._read("/timelines", _MOST_TIMELINES_BYTES)
+            return timelines_from_json(content) if status == _FOUND else []
         except (OSError, HTTPException, ValueError):
             return []
 
@@ -159,15 +157,9 @@ class ServerClient:
 
     def write(self, prompt: str, *, model: str, num_tokens: int, temperature: float, seed: int) -> Completion:
         """Continue a text by `num_tokens` at most. ValueError if the server refuses."""
-        body = {
-            "model": model,
-            "prompt": prompt,
-            "max_tokens": num_tokens,
-            "temperature": temperature,
-            "seed": seed,
-        }
+        body = {"model": model, "prompt": prompt, "max_tokens": num_tokens, "temperature": temperature, "seed": seed}
         bounds = self._bounds(_SOME_BYTES + _TOKEN_BYTES * num_tokens)
-        answer = self._answered(WrittenText, "POST", "/v1/completions", body, bounds=bounds)
+        answer = self._answered(WrittenText, "/v1/completions", body, bounds=bounds)
         choice, num_written = answer.choices[0], answer.usage.completion_tokens
         if not bool(choice.text) <= num_written <= num_tokens:
             raise ValueError(
@@ -179,7 +171,7 @@ class ServerClient:
     def score(self, prompt: str, *, model: str) -> list[tuple[str, float | None]]:
         """Tokens of a text and their log-probs, None of the first. ValueError if the server cannot score prompts."""
         body = {"model": model, "prompt": prompt, "max_tokens": 0, "echo": True, "logprobs": 0}
-        answer = self._answered(ScoredText, "POST", "/v1/completions", body, bounds=self._bounds(MOST_JSON_BYTES))
+        answer = self._answered(ScoredText, "/v1/completions", body, bounds=self._bounds(MOST_JSON_BYTES))
         scored = answer.choices[0].logprobs
         if scored is None or len(scored.tokens) != len(scored.token_logprobs):
             raise ValueError(f"--url {self.url}: the server does not score prompts (echo with max_tokens 0)")
@@ -189,14 +181,21 @@ class ServerClient:
         total_s = self._total_s if total_s is None else min(total_s, self._total_s)
         return Bounds(most_bytes=_MOST_HEADER_BYTES + most_bytes, silence_s=self._timeout_s, total_s=total_s)
 
-    def _quick(self, kind: type[Answer], method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        return self._answered(kind, method, path, body, bounds=self._bounds(MOST_JSON_BYTES, total_s=_QUICK_S))
+    def _model(self) -> Model:
+        return self._answered(Models, "/v1/models").data[0]
+
+    def _read(self, path: str, most_bytes: int) -> tuple[int, bytes]:
+        """Status and body. OSError or HTTPException without them."""
+        bounds = self._bounds(most_bytes, total_s=_QUICK_S)
+        with self._address.asked("GET", path, None, self._headers, bounds=bounds) as answer:
+            return answer.status, _body(answer)
 
     def _answered(
-        self, kind: type[Answer], method: str, path: str, body: Mapping[str, Any] | None, *, bounds: Bounds
+        self, kind: type[Answer], path: str, body: Mapping[str, Any] | None = None, *, bounds: Bounds | None = None
     ) -> Answer:
-        """An answer in one piece. ValueError if there is none, or another one."""
-        content = None if body is None else _json(body)
+        """An answer in one piece, soon if there are no bounds. ValueError if there is none, or another one."""
+        method, content = ("GET", None) if body is None else ("POST", _json(body))
+        bounds = bounds or self._bounds(MOST_JSON_BYTES, total_s=_QUICK_S)
         try:
             with self._address.asked(method, path, content, self._headers, bounds=bounds) as answer:
                 status, found = answer.status, _body(answer) if answer.status == _FOUND else b""

@@ -177,9 +177,8 @@ def _sent(
             commits_s=answer.chunks_s,
             num_tokens=answer.num_tokens,
             num_rounds=max(1, answer.num_rounds - 1),
-            class_name=asked.class_name,
         )
-        records.append(record.judged(limits[asked.class_name].ttft_s, limits[asked.class_name].tpot_s))
+        records.append(record.judged(limits[asked.class_name]))
     failed = Counter(answer.error for answer in answers if answer.error and answer.status != _TOO_MANY)
     if not records:
         why = failed.most_common(1)[0][0] if failed else "every one was refused"

@@ -78,7 +78,9 @@ class DriftProbe:
             for point in step_points(self._timelines[index], groups, engine.layout, ranks=ranks):
                 # A cold forward is compared with cold ones only.
                 is_known = not point.cold or point.table in profile.latencies.steps
-                if is_known and point.degree in profile.degrees(point.phase, role=point.role, ranks=point.ranks):
+                if is_known and point.degree in profile.latencies.degrees(
+                    point.phase, role=point.role, ranks=point.ranks
+                ):
                     before_s = profile.step(point.key).mean_s
                     ratios[point.table][point.rows].append(point.latency.mean_s / before_s)
         return {

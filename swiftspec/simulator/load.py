@@ -107,18 +107,9 @@ def _result(run: ServingRun, limits: Mapping[str, RequestClass], *, target_group
     served = [request for request in run.requests if request.ended_s is not None]
     records = []
     for request in served:
-        of_class = limits[request.job.class_name]
         assert request.begun_s is not None
-        records.append(
-            ServedRecord.of(
-                request.timeline,
-                begun_s=request.begun_s,
-                num_preemptions=request.num_preemptions,
-                class_name=of_class.name,
-                ttft_limit_s=of_class.ttft_s,
-                tpot_limit_s=of_class.tpot_s,
-            )
-        )
+        of_class, preempted = limits[request.job.class_name], request.num_preemptions
+        records.append(ServedRecord.of(request.timeline, of_class, begun_s=request.begun_s, num_preemptions=preempted))
     seconds = np.array([step.end_s - step.start_s for step in run.steps if step.role is Role.TARGET])
     batches = np.array([step.num_requests for step in run.steps if step.role is Role.TARGET])
     of_model = dict.fromkeys(Role, 0.0)

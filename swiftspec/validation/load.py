@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, Queue
 from threading import Event
 
@@ -104,7 +104,10 @@ def engine_for_load(
         interrupts_noted() as interrupted,
     ):
         engine = LoadEngine(launcher=launcher, candidate=candidate, sampling=plan.sampling, interrupted=interrupted)
-        warm = [_shortened(request) for request in requests[: admission.max_running * replicas.num_targets]]
+        warm = [
+            replace(request, max_new_tokens=min(_WARM_UP_TOKENS, request.max_new_tokens))
+            for request in requests[: admission.max_running * replicas.num_targets]
+        ]
         _Run(engine, workload, lambda _: None).open(warm, [0.0] * len(warm))
         yield engine
 
@@ -131,10 +134,6 @@ class LoadEngine:
         else:
             late_s = run.open(requests, [request.arrival_s for request in workload.requests])
         return _measured(workload, requests, run.ended, late_s)
-
-
-def _shortened(request: Request) -> Request:
-    return Request(prompt=request.prompt, max_new_tokens=min(_WARM_UP_TOKENS, request.max_new_tokens))
 
 
 class _Run:
@@ -203,23 +202,16 @@ def _measured(
     workload: Workload, requests: Sequence[Request], served: dict[int, Generation], late_s: float
 ) -> MeasuredLoad:
     limits = {each.name: each for each in workload.classes}
+    numbers = sorted(served)
     records = []
-    for number, generation in sorted(served.items()):
-        of_class = limits[workload.requests[number].class_name]
-        records.append(
-            ServedRecord.of(
-                generation.timeline,
-                begun_s=generation.begun_s,
-                num_preemptions=generation.preemptions,
-                class_name=of_class.name,
-                ttft_limit_s=of_class.ttft_s,
-                tpot_limit_s=of_class.tpot_s,
-            )
-        )
+    for number in numbers:
+        one, of_class = served[number], limits[workload.requests[number].class_name]
+        record = ServedRecord.of(one.timeline, of_class, begun_s=one.begun_s, num_preemptions=one.preemptions)
+        records.append(record)
     return MeasuredLoad(
         metrics=load_metrics(records),
         records=tuple(records),
-        timelines=tuple(served[number].timeline for number in sorted(served)),
-        prompt_tokens=tuple(len(requests[number].prompt) for number in sorted(served)),
+        timelines=tuple(served[number].timeline for number in numbers),
+        prompt_tokens=tuple(len(requests[number].prompt) for number in numbers),
         late_s=late_s,
     )

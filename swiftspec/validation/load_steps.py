@@ -36,8 +36,6 @@ class SharedStep(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A request's part in a step."""
-
     phase: Phase
     model: Role
     num_rows: int

@@ -120,7 +120,14 @@ def measure_plan(
     if not runs:
         raise KeyboardInterrupt
     factors = drift.factors(basis[0]) if basis and drift else {}
-    measurements = [_measurement(candidate, runs[candidate.policy]) for candidate in candidates]
+    measurements = [
+        Measurement(
+            policy=candidate.policy,
+            repeats=tuple(tuple(each.timeline for each in generations) for generations in runs[candidate.policy]),
+            outputs=tuple(generation.tokens for generation in runs[candidate.policy][0]),
+        )
+        for candidate in candidates
+    ]
     retimed, retraced = {}, {}
     if basis and not interrupted:
         profile, trace = basis
@@ -213,11 +220,3 @@ def _repetition(
         for candidate in (*candidates[first:], *candidates[:first]):
             done[candidate.policy].append(generate(candidate, number))
     return done
-
-
-def _measurement(candidate: Candidate, runs: Sequence[Sequence["Generation"]]) -> Measurement:
-    return Measurement(
-        policy=candidate.policy,
-        repeats=tuple(tuple(generation.timeline for generation in generations) for generations in runs),
-        outputs=tuple(generation.tokens for generation in runs[0]),
-    )

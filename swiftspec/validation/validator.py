@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from swiftspec.artifacts.metrics import Figures, measure
 from swiftspec.artifacts.plan import Candidate, Plan, Prediction
 from swiftspec.artifacts.report import Drift, PolicyReport, Report, relative_error
-from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin
 from swiftspec.timing.timeline import Timeline
 
@@ -21,18 +20,12 @@ _Z95 = statistics.NormalDist().inv_cdf(0.975)
 class Measurement:
     """Measured timelines of one policy on the prompts.
 
-    repeats: per repetition, one timeline per prompt. outputs: per prompt, the tokens of the first repetition.
+    repeats: per repetition, of at least one, a timeline per prompt. outputs: by prompt, tokens of the first repetition.
     """
 
     policy: str
     repeats: tuple[tuple[Timeline, ...], ...]
     outputs: tuple[tuple[int, ...], ...]
-
-    def __post_init__(self) -> None:
-        if not self.repeats:
-            raise ValueError(f"repeats of {self.policy} is empty; expected at least one repetition")
-        if any(len(repeat) != len(self.outputs) for repeat in self.repeats):
-            raise ValueError(f"repeats of {self.policy} do not all have the {len(self.outputs)} prompts of outputs")
 
 
 def make_report(
@@ -50,16 +43,10 @@ def make_report(
     tokens_per_s is the median over repetitions; round_s and tokens_per_round are of all repetitions together. Outputs
     are compared with those of autoregressive decoding, or of the first policy if that was not measured. `retimed`: the
     prediction by policy with the latencies during the measurement; `retraced`: with these and with a trace of the
-    measured texts; `drift`: these latencies relative to the profile.
-
-    ValueError: if the chosen policy was not measured, or a measured one is not in the plan.
+    measured texts; `drift`: these latencies relative to the profile. All measured policies are the plan's, and its
+    choice is one of them.
     """
     by_policy = {measurement.policy: measurement for measurement in measurements}
-    unknown = by_policy.keys() - plan.candidates.keys()
-    if unknown:
-        raise FieldError("policy", f"{min(unknown)!r}", f"the plan has {', '.join(plan.candidates)}")
-    if plan.chosen.policy not in by_policy:
-        raise ValueError(f"measurements lack the chosen policy, {plan.chosen.policy}")
     reference = plain_outputs(measurements)
     policies = tuple(
         _policy_report(

@@ -90,16 +90,11 @@ def draw_lengths(lengths: Lengths, num_requests: int, rng: np.random.Generator, 
         case Distribution.LOGNORMAL:
             assert lengths.mean is not None
             assert lengths.cv is not None
-            return _lognormal(lengths.mean, lengths.cv, num_requests, rng)
+            variance = math.log1p(lengths.cv**2)  # of the logarithm
+            drawn = rng.lognormal(math.log(lengths.mean) - variance / 2, math.sqrt(variance), num_requests)
+            return np.clip(np.rint(drawn), 1, MOST_TOKENS).astype(np.int64)
         case other:
             raise FieldError(field, other, f"expected {Lengths.syntax}")
-
-
-def _lognormal(mean: float, cv: float, num_requests: int, rng: np.random.Generator) -> _Tokens:
-    variance = math.log1p(cv**2)  # of the logarithm
-    drawn = rng.lognormal(math.log(mean) - variance / 2, math.sqrt(variance), num_requests)
-    rounded: _Tokens = np.clip(np.rint(drawn), 1, MOST_TOKENS).astype(np.int64)
-    return rounded
 
 
 def arrival_times(arrivals: Arrivals, num_requests: int, rng: np.random.Generator) -> _Times:
@@ -256,8 +251,7 @@ def with_arrivals(
     starts = np.cumsum([each.think_time_s is None for each in requests])  # turns arrive with their conversation
     times = arrival_times(arrivals, int(starts[-1]), streams.arrivals)[starts - 1].tolist()
     moved = [each.model_copy(update={"arrival_s": time_s}) for each, time_s in zip(requests, times, strict=True)]
-    changes = {"arrivals": arrivals, "requests": tuple(moved), "trace": None}
-    return Workload(**{name: getattr(workload, name) for name in Workload.model_fields} | changes)
+    return workload.replaced(arrivals=arrivals, requests=tuple(moved), trace=None)
 
 
 def _num_requests(arrivals: Arrivals, asked: int | None, shared: Prefixes) -> int:

@@ -54,13 +54,11 @@ class LoadTraceFormat:
     read: rows of a file, one at a time, in its order.
     time_column: name that errors of order use.
     licence: of the published traces in this format, with their source.
-    read_in: the same with the unit of its stamps, s or ms, where a file may not tell it.
     """
 
     read: Callable[[Path], Iterator[TraceRow]]
     time_column: str
     licence: str
-    read_in: Callable[[Path, str], Iterator[TraceRow]] | None = None
 
 
 def _row(where: str, cells: Mapping[str, Any], columns: Sequence[str], *, time_s: float) -> TraceRow:
@@ -279,7 +277,6 @@ FORMATS: Final[Mapping[str, LoadTraceFormat]] = {
     "mooncake": LoadTraceFormat(
         read=read_mooncake,
         time_column=_TIME,
-        read_in=read_mooncake,
         licence="Apache-2.0, github.com/kvcache-ai/Mooncake; cite Mooncake (FAST 2025)",
     ),
     "adaserve": LoadTraceFormat(

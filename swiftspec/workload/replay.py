@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
 from swiftspec.artifacts.distributions import Arrivals, Distribution, Lengths, Process
 from swiftspec.artifacts.workload import MOST_REQUESTS, MOST_SHARED, LoadTrace, RequestClass, SharedText, Workload
@@ -12,7 +11,7 @@ from swiftspec.errors import FieldError
 from swiftspec.files.document import Origin, file_sha256
 from swiftspec.files.reading import shown
 from swiftspec.workload.generate import DEFAULT_CLASSES, assign_classes, check_classes, random_streams
-from swiftspec.workload.load_traces import FORMATS, TraceRow
+from swiftspec.workload.load_traces import FORMATS, TraceRow, read_mooncake
 
 __all__ = ["replay", "shared_stretches"]
 
@@ -45,17 +44,14 @@ def replay(
     if format_name not in FORMATS:
         raise FieldError("format_name", shown(format_name), f"expected one of {', '.join(FORMATS)}")
     load_format = FORMATS[format_name]
-    window = _Window(start_s, duration_s, num_requests)
-    window.check()
-    if time_unit is None:
-        rows = load_format.read(path)
-    elif load_format.read_in is None or time_unit not in ("s", "ms"):
+    _check_part(start_s, duration_s, num_requests)
+    if time_unit is not None and (format_name != "mooncake" or time_unit not in ("s", "ms")):
         raise FieldError("time_unit", shown(time_unit), "expected s or ms, of stamps in the format mooncake")
-    else:
-        rows = load_format.read_in(path, time_unit)
-    taken, left_out = _take(rows, window, time_column=load_format.time_column)
+    rows = load_format.read(path) if time_unit is None else read_mooncake(path, time_unit)
+    taken, left_out = _take(rows, start_s, duration_s, num_requests, time_column=load_format.time_column)
     if not taken:
-        raise ValueError(f"{path}: no request arrives {window}; expected at least one")
+        part = f"from {start_s:g} s on" + ("" if duration_s is None else f", for {duration_s:g} s")
+        raise ValueError(f"{path}: no request arrives {part}; expected at least one")
     known, names = _classes(taken, classes, seed, path)
     values = {
         "origin": Origin.here(),
@@ -89,30 +85,21 @@ def replay(
     return made if rate is None else made.scaled(rate=rate)
 
 
-class _Window(NamedTuple):
-    """The part of a load trace to take."""
-
-    start_s: float
-    duration_s: float | None
-    num_requests: int | None
-
-    def check(self) -> None:
-        if not 0 <= self.start_s < float("inf"):
-            raise FieldError("start_s", f"{self.start_s:g}", "expected 0 or more")
-        if self.duration_s is not None and not 0 < self.duration_s < float("inf"):
-            raise FieldError("duration_s", f"{self.duration_s:g}", "expected more than 0")
-        if self.num_requests is not None and not 1 <= self.num_requests <= MOST_REQUESTS:
-            raise FieldError("num_requests", self.num_requests, f"expected 1 to {MOST_REQUESTS}")
-
-    def __str__(self) -> str:
-        start = f"from {self.start_s:g} s on"
-        return start if self.duration_s is None else f"{start}, for {self.duration_s:g} s"
+def _check_part(start_s: float, duration_s: float | None, num_requests: int | None) -> None:
+    if not 0 <= start_s < float("inf"):
+        raise FieldError("start_s", f"{start_s:g}", "expected 0 or more")
+    if duration_s is not None and not 0 < duration_s < float("inf"):
+        raise FieldError("duration_s", f"{duration_s:g}", "expected more than 0")
+    if num_requests is not None and not 1 <= num_requests <= MOST_REQUESTS:
+        raise FieldError("num_requests", num_requests, f"expected 1 to {MOST_REQUESTS}")
 
 
-def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> tuple[list[TraceRow], Mapping[str, int]]:
-    """Requests of a window, their times counted from its start, and numbers of other rows, by reason.
+def _take(
+    rows: Iterable[TraceRow], start_s: float, duration_s: float | None, num_requests: int | None, *, time_column: str
+) -> tuple[list[TraceRow], Mapping[str, int]]:
+    """Requests of a part, their times counted from its start, and numbers of other rows, by reason.
 
-    Rows are read up to the end of the window only: some traces have millions.
+    Rows are read up to the end of the part only: some traces have millions.
     """
     taken: list[TraceRow] = []
     left_out: Counter[str] = Counter()
@@ -126,8 +113,8 @@ def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> tup
                 "expected rows in order of time"
             )
         last_s = row.time_s
-        time_s = row.time_s - first_s - window.start_s
-        if window.duration_s is not None and time_s >= window.duration_s:
+        time_s = row.time_s - first_s - start_s
+        if duration_s is not None and time_s >= duration_s:
             break
         if time_s >= 0 and row.fault:
             left_out[row.fault] += 1
@@ -137,7 +124,7 @@ def _take(rows: Iterable[TraceRow], window: _Window, *, time_column: str) -> tup
                     f"{row.where}: more than {MOST_REQUESTS} requests; take the first ones, or a part of the time"
                 )
             taken.append(row._replace(time_s=time_s))
-            if len(taken) == window.num_requests:
+            if len(taken) == num_requests:
                 break
     return taken, left_out
 

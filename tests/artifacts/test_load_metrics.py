@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from swiftspec.artifacts.load_metrics import Percentiles, ServedRecord, load_metrics
+from swiftspec.artifacts.workload import RequestClass
 from swiftspec.policies.effects import Role
 from swiftspec.timing.timeline import Phase, Span, Timeline
 
@@ -39,13 +40,6 @@ def test_goodput_counts_requests_that_kept_their_limits() -> None:
     assert metrics.attainment == {"a": 1.0, "b": 0.5}
 
 
-def test_warm_up_and_drain_are_cut_by_time() -> None:
-    records = [record(float(second), second + 1.0) for second in range(10)]
-    assert load_metrics(records, from_s=2.0, until_s=5.0).completed == 4
-    with pytest.raises(ValueError, match=r"records has none that came between 20\.0 s and None s"):
-        load_metrics(records, from_s=20.0)
-
-
 def test_percentiles_are_numpys() -> None:
     values = np.random.default_rng(0).exponential(size=500)
     found = Percentiles.of(values)
@@ -64,10 +58,13 @@ def test_a_record_is_of_a_timeline_and_its_classes_limits() -> None:
         span(Phase.COMMIT, 2.4, 2.5, 2),
     )
     timeline = Timeline(request="x", start_s=1.0, spans=spans)
-    held = ServedRecord.of(timeline, begun_s=1.1, ttft_limit_s=0.6, tpot_limit_s=0.5)
+    limits = RequestClass(name="chat", ttft_s=0.6, tpot_s=0.5)
+    held = ServedRecord.of(timeline, limits, begun_s=1.1)
     assert held.meets_limits
     assert (held.ttft_s, held.e2e_s, held.tpot_s) == pytest.approx((0.5, 1.5, 0.5))
     assert (held.num_rounds, held.num_tokens) == (1, 3)
     assert held.queued_s == pytest.approx(0.1)
-    assert not ServedRecord.of(timeline, begun_s=1.1, ttft_limit_s=0.4).meets_limits
-    assert not ServedRecord.of(timeline, begun_s=1.1, tpot_limit_s=0.4).meets_limits
+    assert held.class_name == "chat"
+    for missed in ({"ttft_s": 0.4}, {"tpot_s": 0.4}):
+        assert not held.judged(limits.model_copy(update=missed)).meets_limits
+    assert held.judged(RequestClass(name="batch")).meets_limits

@@ -135,8 +135,8 @@ def test_roles_have_their_own_steps() -> None:
 
 def test_unmeasured_degree_is_refused_and_the_measured_ones_are_named() -> None:
     table = profile([step(1, 0, 2.0), step(1, 0, 1.5, degree=2)])
-    assert table.degrees(Phase.VERIFY, role=Role.TARGET) == [1, 2]
-    assert table.degrees(Phase.EXPAND, role=Role.DRAFT) == []
+    assert table.latencies.degrees(Phase.VERIFY, role=Role.TARGET) == [1, 2]
+    assert table.latencies.degrees(Phase.EXPAND, role=Role.DRAFT) == []
     with pytest.raises(ValueError, match=r"degree is 3, but the target's verify steps were measured at \[1, 2\]"):
         at(table, 1, 0, degree=3)
     with pytest.raises(ValueError, match="the draft's expand steps were measured at none"):
@@ -190,15 +190,15 @@ def test_weak_points_weaken_what_is_interpolated_but_not_what_was_measured() -> 
 
 def test_host_latency_is_linear_in_rows() -> None:
     table = profile([step(1, 0, 2.0)], [host(Phase.COMPACT, 9, 5.0), host(Phase.COMPACT, 1, 1.0)])
-    assert table.host_latency(Phase.COMPACT) == Latency(quantiles(1.0), Provenance.MEASURED)
-    between = table.host_latency(Phase.COMPACT, rows=5)
+    assert table.latencies.host_latency(Phase.COMPACT) == Latency(quantiles(1.0), Provenance.MEASURED)
+    between = table.latencies.host_latency(Phase.COMPACT, rows=5)
     assert between is not None
     assert between.quantiles_s == pytest.approx(quantiles(3.0))
     assert between.provenance is Provenance.INTERPOLATED
-    beyond = table.host_latency(Phase.COMPACT, rows=17)
+    beyond = table.latencies.host_latency(Phase.COMPACT, rows=17)
     assert beyond is not None
     assert beyond.quantiles_s == pytest.approx(quantiles(9.0))
-    assert table.host_latency(Phase.SEND) is None
+    assert table.latencies.host_latency(Phase.SEND) is None
 
 
 def composed(rows: int, gemm_s: float, norm_s: float) -> StepPoint:

@@ -21,7 +21,7 @@ def test_latencies_are_the_profiles_and_survive_a_copy() -> None:
         for rows, context in ((1, 0), (10, 700), (90, 9000)):
             key = VERIFY._replace(peer_busy=True, rows=rows, context=context)
             assert copied.step(key) == profile.step(key)
-        assert copied.host_latency(Phase.SEND) == profile.host_latency(Phase.SEND)
+        assert copied.host_latency(Phase.SEND) == profile.latencies.host_latency(Phase.SEND)
 
 
 def test_a_stretched_part_adds_what_it_gains() -> None:

@@ -236,9 +236,9 @@ def test_spans_are_found_by_process_and_by_phase() -> None:
 def test_a_request_that_ended_before_its_first_token_counts_with_no_round() -> None:
     """As one that is stopped in its first verification."""
     cut_short = timeline(span(TARGET, Phase.PREFILL, 0.0, 1.0), span(TARGET, Phase.VERIFY, 1.0, 2.0))
-    totals = Totals.of([AUTOREGRESSIVE, cut_short])
+    totals = Totals().plus(AUTOREGRESSIVE).plus(cut_short)
     assert (totals.requests, totals.tokens, totals.rounds, totals.verified_tokens) == (2, 3, 2, 2)
-    assert totals.tokens_per_s == Totals.of([AUTOREGRESSIVE]).tokens_per_s
+    assert totals.tokens_per_s == Totals().plus(AUTOREGRESSIVE).tokens_per_s
 
 
 def test_nothing_to_measure_is_refused() -> None:

@@ -40,7 +40,7 @@ def profile() -> Profile:
     ],
 )
 def test_every_forward_is_known_at_every_degree(profile: Profile, role: Role, phase: Phase) -> None:
-    assert profile.degrees(phase, role=role) == [1, 2, 3, 4]
+    assert profile.latencies.degrees(phase, role=role) == [1, 2, 3, 4]
 
 
 def test_a_busy_peer_changes_nothing(profile: Profile) -> None:
@@ -82,7 +82,7 @@ def test_four_bits_read_faster_than_sixteen(profile: Profile) -> None:
 
 
 def test_a_group_stays_within_a_node() -> None:
-    assert max(_composed(num_devices=12).degrees(Phase.VERIFY, role=Role.TARGET)) == 8
+    assert max(_composed(num_devices=12).latencies.degrees(Phase.VERIFY, role=Role.TARGET)) == 8
 
 
 @pytest.mark.parametrize("quant", ["bf16", "int4"])
@@ -115,8 +115,8 @@ def test_features_take_a_hop_as_much_longer_as_they_take_on_a_devices_links(prof
         max_context=64,
     )
     assert (profile.feature_bytes, with_head.feature_bytes) == (0, feature_bytes)
-    plain, *longer = (with_head.host_latency(Phase.WAIT, rows=hop_rows(count)) for count in (0, 8, 8000))
-    assert plain == profile.host_latency(Phase.WAIT)
+    plain, *longer = (with_head.latencies.host_latency(Phase.WAIT, rows=hop_rows(count)) for count in (0, 8, 8000))
+    assert plain == profile.latencies.host_latency(Phase.WAIT)
     for count, hop in zip((8, 8000), longer, strict=True):
         assert hop is not None
         assert plain is not None

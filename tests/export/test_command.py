@@ -94,8 +94,8 @@ def test_what_an_engine_does_not_do_is_said_in_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
-def test_every_word_has_an_attribute_of_a_plan_to_fill_it(engine: Engine) -> None:
-    """Of methods that no plan here uses, too: a value without an attribute is an error of the description."""
+def test_every_word_has_a_value_of_a_plan_to_fill_it(engine: Engine) -> None:
+    """Of methods that no plan here uses, too: one that no plan has is an error of the description."""
     policies: dict[Method, Policy] = {
         Method.PROMPT_LOOKUP: PromptLookup(num_draft_tokens=3, longest_match=2),
         Method.SUFFIX: SuffixDecoding(verify_rows=4),

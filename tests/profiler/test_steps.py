@@ -157,14 +157,14 @@ def test_a_real_profile_answers_every_question_of_a_plan(measured: Profile) -> N
             latency = measured.step(StepKey(role, phase, degree, rows=8, context=100))
             assert 0 < latency.median_s < 1
     for phase in (Phase.COMPACT, Phase.COMMIT, Phase.EXPAND, Phase.VERIFY):
-        host = measured.host_latency(phase)
+        host = measured.latencies.host_latency(phase)
         assert host is not None
         assert host.median_s > 0
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a hop needs two processes on two cores")
 def test_a_real_profile_has_the_channels_hop_and_steps_beside_a_busy_peer(measured: Profile) -> None:
-    assert measured.host_latency(Phase.WAIT) is not None
+    assert measured.latencies.host_latency(Phase.WAIT) is not None
     assert {step.peer_busy for step in measured.steps} == {False, True}
 
 

@@ -95,26 +95,6 @@ def test_output_is_compared_with_autoregressive_decoding() -> None:
     }
 
 
-def test_unmeasured_choice_is_refused() -> None:
-    with pytest.raises(ValueError, match="measurements lack the chosen policy, swiftspec"):
-        make_report(
-            plan(), plan_sha256="0", measurements=[measurement("autoregressive", serial_timeline())], origin=ORIGIN
-        )
-
-
-def test_policy_outside_the_plan_is_refused() -> None:
-    measurements = [measurement(policy, serial_timeline()) for policy in ("swiftspec", "serial_tree")]
-    with pytest.raises(ValueError, match="policy is 'serial_tree'; the plan has swiftspec, serial_chain"):
-        make_report(plan(), plan_sha256="0", measurements=measurements, origin=ORIGIN)
-
-
-def test_measurement_needs_whole_repetitions() -> None:
-    with pytest.raises(ValueError, match="repeats of swiftspec is empty"):
-        Measurement(policy="swiftspec", repeats=(), outputs=OUTPUT)
-    with pytest.raises(ValueError, match="repeats of swiftspec do not all have the 1 prompts"):
-        Measurement(policy="swiftspec", repeats=((serial_timeline(),), ()), outputs=OUTPUT)
-
-
 def test_retimed_predictions_leave_the_error_of_the_model() -> None:
     timeline = parallel_timeline()
     (policy,) = make_report(

@@ -78,7 +78,7 @@ class MeasuredEngine(ServingEngine):
         names = {point.policy for point in self.profile.host if point.phase is Phase.COMMIT}
         drafter = drafter_of(self.profile.draft.model)
         policy = next((name for name in sorted(names) if method_of(make_policy(name), drafter) is method), "")
-        latency = self.profile.host_latency(Phase.COMMIT, policy=policy) if policy else None
+        latency = self.profile.latencies.host_latency(Phase.COMMIT, policy=policy) if policy else None
         return latency.mean_s if latency else 0.0
 
     def draft_s(self, forward_rows: Sequence[int]) -> Callable[[int, float], float]:

@@ -205,9 +205,8 @@ class Predictor:
         above_s = above.request_s + above.prompt_token_s * fmean(each.prompt_tokens for each in workload.requests)
         records = []
         for record in served.records:
-            of_class = limits_of[record.class_name]
             record = replace(record, commits_s=tuple(above_s + at_s for at_s in record.commits_s))
-            records.append(record.judged(of_class.ttft_s, of_class.tpot_s))
+            records.append(record.judged(limits_of[record.class_name]))
         return replace(served, records=tuple(records), metrics=load_metrics(records))
 
     def _replayed(self, setup: Setup, workload: Workload, goal: Goal, options: LoadOptions) -> SimulatedLoad | None:
@@ -320,7 +319,6 @@ def _load(
     limits = {each.name: each for each in goal.classes}
     records = []
     for number, request in enumerate(workload.requests):
-        of_class = limits[request.class_name]
         record = ServedRecord(
             arrival_s=float(run.arrival_s[number]),
             queued_s=float(run.queued_s[number]),
@@ -328,9 +326,8 @@ def _load(
             num_tokens=request.output_tokens,
             num_rounds=num_rounds[number],
             num_preemptions=int(run.preemptions[number]),
-            class_name=request.class_name,
         )
-        records.append(record.judged(of_class.ttft_s, of_class.tpot_s))
+        records.append(record.judged(limits[request.class_name]))
     return SimulatedLoad(
         metrics=load_metrics(records),
         records=tuple(records),

@@ -86,7 +86,7 @@ def _rows(loads: PublishedLoads, row: MeasuredRow, known: RowComparison, unknown
             quantity = _QUANTITIES[figure.name]
             yield Row(
                 name=f"{row.model} {row.quant}, {row.engine.name}, {row.degree} x {row.device.name}, {_load(row)}",
-                quantity=SPARSE_TPOT if quantity == TPOT and row.spec.experts else quantity,
+                quantity=SPARSE_TPOT if quantity == TPOT and row.target.spec.experts else quantity,
                 published=figure.measured,
                 predicted=figure.predicted,
                 error_leave_one_out=errors[figure.name],

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, Final
@@ -71,7 +72,6 @@ class Figure:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the interval holds the measured figure."""
         return self.low <= self.measured <= self.high
 
 
@@ -104,7 +104,9 @@ class RowComparison:
         """The row for JSON. Without `measured`, none of the measured columns."""
         columns = {figure.name for figure in self.figures}
         found: dict[str, Any] = {
-            name: text for name, text in self.cells.items() if measured or not (name in columns or _tells(name))
+            name: text
+            for name, text in self.cells.items()
+            if measured or not (name in columns or name in _TELLING or name.endswith("_ms"))
         }
         for figure in self.figures:
             found |= {
@@ -137,7 +139,6 @@ class Prediction:
 
     @classmethod
     def of(cls, row: MeasuredRow, constants: Constants) -> Prediction:
-        """As of `MeasuredRow.run`."""
         serving, run = row.run(constants)
         gaps = [_BUILD if gap.startswith(BUILD) else _GAP for gap in row.gaps]
         spread, ttft_spread = math.hypot(constants.spread, *gaps), math.hypot(constants.ttft_spread, *gaps)
@@ -232,10 +233,9 @@ def frozen(comparison: Comparison) -> dict[str, Any]:
 
 
 def _errors(rows: Iterable[RowComparison]) -> dict[str, Any]:
-    by_name: dict[str, list[Figure]] = {}
-    for row in rows:
-        for figure in row.figures:
-            by_name.setdefault(figure.name, []).append(figure)
+    by_name = defaultdict[str, list[Figure]](list)
+    for figure in chain.from_iterable(row.figures for row in rows):
+        by_name[figure.name].append(figure)
     return {name: _of_figures(figures) for name, figures in by_name.items()}
 
 
@@ -278,20 +278,7 @@ def _of_figures(figures: Sequence[Figure]) -> dict[str, Any]:
 
 
 # Columns that tell what was measured beside the figures themselves: also not in a frozen prediction.
-_TELLING: Final = (
-    "tok_s_user",
-    "tpot_ms",
-    "total_tok_s",
-    GAIN,
-    "failed",
-    "output_tok_s_gpu",
-    "tpot_spread",
-    "runs",
-)
-
-
-def _tells(name: str) -> bool:
-    return name in _TELLING or name.endswith("_ms")
+_TELLING: Final = ("tok_s_user", "total_tok_s", GAIN, "failed", "output_tok_s_gpu", "tpot_spread", "runs")
 
 
 def _short(value: float) -> float:

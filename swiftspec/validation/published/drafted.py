@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from swiftspec.acceptance.lengths import Drafted
-from swiftspec.acceptance.records import AcceptanceRecord
-from swiftspec.acceptance.usual import family_of, usual_rates
+from swiftspec.acceptance.usual import family_of, records_without, usual_rates
 from swiftspec.files.reading import parse_foreign_json
 from swiftspec.models.quantisation import draft_format
 from swiftspec.models.sparse_spec import SparseSpec
@@ -98,12 +97,12 @@ def drafting_of(
     target: PlannedModel,
     gaps: list[str],
     *,
-    records: Sequence[AcceptanceRecord] | None = None,
+    without_source: bool = False,
 ) -> Drafting | None:
     """The method of a row by its class (`cls`) and drafter (`head`), its length (`K`) and acceptance (`acc`, `pos`).
 
-    None for plain decoding. What the row leaves open is added to the gaps. records: where acceptance that it does not
-    state is from, on the row's `dataset`; all published ones if not given.
+    None for plain decoding. What the row leaves open is added to the gaps. Acceptance that it does not state is that of
+    published records on the row's `dataset`; without_source: but those of the row's own source.
     """
     head, kind = cells.get("head", "").strip(), cells.get("cls", "").strip().lower()
     if not head and (not kind or "plain" in kind):
@@ -118,6 +117,7 @@ def drafting_of(
     if survival is None:
         gaps.append("acceptance")
         family = family_of(head if "eagle" in name else name, draft.kind if draft else None)
+        records = records_without(cells.get("source", "")) if without_source else None
         found = usual_rates(family, cells.get("dataset"), drafted.steps, records=records)
         survival, spread = drafted.survival(found.rates), found.spread
     layout = target.spec.layout if isinstance(target.spec, SparseSpec) else None

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from swiftspec.acceptance.usual import records_without
 from swiftspec.devices import DeviceSpec, named_device, registered_device
 from swiftspec.engines import engine_named
 from swiftspec.engines.description import Engine
@@ -88,13 +86,10 @@ def latencies_of(run: ArrayRun) -> dict[str, float]:
     """Mean and quantiles of every latency, in ms, by column name."""
     found: dict[str, float] = {}
     for name, values in (("e2e", run.e2e_s), ("ttft", run.ttft_s), ("tpot", run.tpot_s)):
-        found |= {f"{name}_{which}_ms": value * 1e3 for which, value in _summary(values).items()}
+        quantiles = np.percentile(values, (50, 90, 99)).tolist()
+        for which, value in zip(("mean", "p50", "p90", "p99"), (float(values.mean()), *quantiles), strict=True):
+            found[f"{name}_{which}_ms"] = value * 1e3
     return found
-
-
-def _summary(values: npt.NDArray[np.float64]) -> dict[str, float]:
-    p50, p90, p99 = np.percentile(values, (50, 90, 99)).tolist()
-    return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99}
 
 
 def measured_latencies(cells: Mapping[str, str]) -> dict[str, float]:
@@ -195,16 +190,14 @@ def _drafting(cells: Mapping[str, str], target: PlannedModel, gaps: list[str], l
         return None
     dataset = cells.get("dataset") or (TEMPLATED if source.startswith(INFERENCEX) else "")
     stated = {**cells, "cls": method, "head": cells.get("head", ""), "dataset": dataset}
-    records = records_without(source) if leave_out is LeaveOut.SOURCE else None
-    return drafting_of(stated, target, gaps, records=records)
+    return drafting_of(stated, target, gaps, without_source=leave_out is LeaveOut.SOURCE)
 
 
 def _engine(cells: Mapping[str, str], engine: Engine | None) -> tuple[Engine, list[str]]:
     name, release = cells.get("engine", "").strip(), cells.get("release", "").strip()
-    if not name and engine is None:
-        raise UnpredictedError("engine is missing")
     if not name:
-        assert engine is not None, "checked before"
+        if engine is None:
+            raise UnpredictedError("engine is missing")
         return engine, []
     try:
         found = engine_named(name)

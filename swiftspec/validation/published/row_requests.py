@@ -38,12 +38,11 @@ def stated_requests(cells: Mapping[str, str]) -> Requests:
         clients, rate = None, cell_number(cells, "rate_per_s")
         if rate is None or rate <= 0:
             raise UnpredictedError("neither concurrency nor rate_per_s is stated")
-        duration = cell_number(cells, "duration_s", default=600.0)
-        assert duration is not None, "it has a default"
-        burstiness = cell_number(cells, "burstiness", default=1.0)
-        assert burstiness is not None, "it has a default"
-        most = _checked(max(1.0, rate * duration))
-        arrivals = _arrivals(cells.get("arrivals", ""), rate, most, rng, burstiness)
+        duration, burstiness = cell_number(cells, "duration_s"), cell_number(cells, "burstiness")
+        most = _checked(max(1.0, rate * (600.0 if duration is None else duration)))
+        arrivals = _arrivals(
+            cells.get("arrivals", ""), rate, most, rng, burstiness=1.0 if burstiness is None else burstiness
+        )
         count = len(arrivals)
     return Requests(
         arrival_s=arrivals,
@@ -101,12 +100,11 @@ def _checked(count: float) -> int:
 def _prompt(cells: Mapping[str, str]) -> tuple[int, Callable[[int], list[Segment]]]:
     """Tokens of a prompt, and what of the one of a number is shared with others."""
     shared = cell_count(cells, "system_prompt_tokens", default=0)
-    own = cell_count(cells, "question_tokens", "input_tokens", default=0)
+    own = cell_count(cells, "question_tokens" if cells.get("question_tokens") else "input_tokens", default=0)
     if not shared + own:
         raise UnpredictedError("input_tokens is missing")
     distinct = cell_count(cells, "distinct_prompts", default=0)
-    cached = cell_number(cells, "cached_share", default=0.0)
-    assert cached is not None, "it has a default"
+    cached = cell_number(cells, "cached_share") or 0.0
     if not 0 <= cached <= 1:
         raise ValueError(f"cached_share is {cached:g}; expected 0 to 1")
 
@@ -140,7 +138,7 @@ def _uneven(mean: int, count: int, rng: np.random.Generator) -> npt.NDArray[np.i
 
 
 def _arrivals(
-    process: str, rate: float, count: int, rng: np.random.Generator, burstiness: float
+    process: str, rate: float, count: int, rng: np.random.Generator, *, burstiness: float
 ) -> npt.NDArray[np.float64]:
     if not 0 < burstiness < np.inf:
         raise ValueError(f"burstiness is {burstiness:g}; expected more than 0")

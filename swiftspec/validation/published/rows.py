@@ -12,7 +12,6 @@ from swiftspec.engines.constants import Constants
 from swiftspec.engines.description import Engine
 from swiftspec.models import QUANTISATIONS
 from swiftspec.models.device_layout import DeviceLayout
-from swiftspec.models.spec import ModelSpec
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.under_load.arrays import simulate
 from swiftspec.planner.under_load.composed_engine import ComposedEngine
@@ -48,31 +47,30 @@ class UnpredictedError(ValueError):
     """Why a row cannot be predicted, a clause."""
 
 
-def cell_count(cells: Mapping[str, str], *names: str, default: int | None = None, least: int = 0) -> int:
-    """A whole number of the first of these columns that has one. UnpredictedError without any and without a default."""
-    found = cell_number(cells, *names)
+def cell_count(cells: Mapping[str, str], name: str, *, default: int | None = None, least: int = 0) -> int:
+    """A whole number of a column. UnpredictedError for an empty cell without a default."""
+    found = cell_number(cells, name)
     if found is None:
         if default is None:
-            raise UnpredictedError(f"{names[0]} is missing")
+            raise UnpredictedError(f"{name} is missing")
         return default
     if found != int(found) or not least <= found <= _MOST:
-        raise ValueError(f"{names[0]} is {found:g}; expected a whole number, {least} to {_MOST}")
+        raise ValueError(f"{name} is {found:g}; expected a whole number, {least} to {_MOST}")
     return int(found)
 
 
-def cell_number(cells: Mapping[str, str], *names: str, default: float | None = None) -> float | None:
-    """A finite number of the first of these columns that has one. ValueError for a cell that is none."""
-    for name in names:
-        text = cells.get(name, "").strip()
-        if text:
-            try:
-                value = float(text)
-            except ValueError:
-                raise ValueError(f"{name} is {text!r}; expected a number") from None
-            if not math.isfinite(value):
-                raise ValueError(f"{name} is {text}; expected a finite number")
-            return value
-    return default
+def cell_number(cells: Mapping[str, str], name: str) -> float | None:
+    """A finite number of a column; None for an empty cell. ValueError for a cell that is none."""
+    text = cells.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}; expected a number") from None
+    if not math.isfinite(value):
+        raise ValueError(f"{name} is {text}; expected a finite number")
+    return value
 
 
 def cell_above_0(cells: Mapping[str, str], name: str) -> float | None:
@@ -146,13 +144,7 @@ class MeasuredRow:
 
     @property
     def model(self) -> str:
-        """The target's registered name."""
         return self.target.name
-
-    @property
-    def spec(self) -> ModelSpec:
-        """The target's shape."""
-        return self.target.spec
 
     @property
     def is_closed(self) -> bool:
@@ -166,7 +158,7 @@ class MeasuredRow:
             engine=self.engine,
             device=self.device,
             degree=self.degree,
-            target=self.spec,
+            target=self.target.spec,
             quant=self.quant,
             draft=None if drafting is None else drafting.model(self.quant),
             settings=self.settings,

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from swiftspec.acceptance.usual import records_without
 from swiftspec.devices import DeviceSpec, registered_device
 from swiftspec.devices.accelerators import DEVICES
 from swiftspec.engines import engine_named
@@ -152,15 +151,12 @@ def _row(cells: Mapping[str, str], engine: Engine | None, leave_out: LeaveOut) -
     quant = _format(cells, target, gaps)
     prompt_tokens = _count(cells, "isl", _PROMPT, "prompt length", gaps)
     output_tokens = _count(cells, "osl", _OUTPUT, "output length", gaps)
-    source = cells.get("source", "")
-    records = records_without(source) if leave_out is LeaveOut.SOURCE else None
     known = len(gaps)
-    drafting = drafting_of(cells, target, gaps, records=records)
-    num_draft_gaps = len(gaps) - known
+    drafting = drafting_of(cells, target, gaps, without_source=leave_out is LeaveOut.SOURCE)
     return MeasuredRow(
         cells=cells,
         kind=cells.get("cls") or ("drafted" if drafting else "plain"),
-        source=source,
+        source=cells.get("source", ""),
         engine=served_by,
         device=device,
         degree=degree,
@@ -168,7 +164,7 @@ def _row(cells: Mapping[str, str], engine: Engine | None, leave_out: LeaveOut) -
         quant=quant,
         drafting=drafting,
         gaps=tuple(gaps),
-        num_draft_gaps=num_draft_gaps,
+        num_draft_gaps=len(gaps) - known,
         requests=text_requests(
             cells.get("dataset", ""), clients=clients, prompt_tokens=prompt_tokens, output_tokens=output_tokens
         ),

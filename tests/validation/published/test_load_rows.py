@@ -86,8 +86,8 @@ def test_the_columns_of_aiconfigurators_points(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("ep", "ranks", "layout"), [(1, 1, None), (8, 1, "tp8ep8"), (1, 8, "dp8"), (8, 8, "dp8ep8")])
 def test_the_layout_of_a_mixture(tmp_path: Path, ep: int, ranks: int, layout: str | None) -> None:
     row = known(written(tmp_path, CLOSED + ",ep,attention_dp,timeout_iters", f"{GPT_ON_8},{ep},{ranks},60"))
-    assert isinstance(row.spec, SparseSpec)
-    assert row.spec.layout == (None if layout is None else DeviceLayout.parse(layout))
+    assert isinstance(row.target.spec, SparseSpec)
+    assert row.target.spec.layout == (None if layout is None else DeviceLayout.parse(layout))
     assert (row.degree, row.settings) == (8, {"timeout_iters": "60"})
 
 

@@ -62,7 +62,7 @@ def test_the_layout_of_a_mixture(tmp_path: Path, stated: str, layout: DeviceLayo
     found = row(tmp_path, f"MTP,DeepSeek-R1,MTP,1,1.8,,fp8,H200,{stated},SGLang 0.5.9,64,1024,1024,50,,")
     assert found.drafting is not None
     assert found.drafting.draft is not None
-    for spec in (found.spec, found.drafting.draft.spec):
+    for spec in (found.target.spec, found.drafting.draft.spec):
         assert isinstance(spec, SparseSpec)
         assert spec.layout == layout
     assert (found.degree, found.gaps) == (8, gaps)
