@@ -13,8 +13,6 @@ from swiftspec.policies import Layout, Policy
 from swiftspec.policies.base import drafts_elsewhere
 from swiftspec.policies.effects import Role
 
-__all__ = ["ANY_DEGREES", "AllowedDegrees"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowedDegrees:

@@ -32,8 +32,6 @@ from swiftspec.policies.effects import (
 from swiftspec.simulator.latency import ForwardTimes, LatencySampler
 from swiftspec.timing.timeline import Phase, Span
 
-__all__ = ["DeviceGroup", "Events", "Link", "OneProcess", "Oracle", "RequestPart"]
-
 Events = Generator[simpy.Event, Any, Any]
 _ON_HOST = (KeepKV, Send, Commit, Clock)
 

@@ -16,8 +16,6 @@ from swiftspec.simulator.recording import Log, Recording, logged
 from swiftspec.simulator.replay import CountingOracle, play_draft, play_target
 from swiftspec.simulator.texts import StretchedOracle, StretchedText
 
-__all__ = ["LoggedPrograms", "ReplayedPrograms", "RequestPrograms", "TracedPrograms", "begin_scoring"]
-
 Begun = list[tuple[Program, Oracle]]
 
 

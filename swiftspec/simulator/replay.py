@@ -32,8 +32,6 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.simulator.recording import Await, Recording, Round, Segment
 
-__all__ = ["CountingOracle", "play_draft", "play_target"]
-
 _POLL, _RECEIVE = Poll(), Receive()
 
 

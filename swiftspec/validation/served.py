@@ -21,8 +21,6 @@ from swiftspec.policies import Layout
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 
-__all__ = ["DraftCounts", "ServedPrediction"]
-
 _DRAWN = 2048  # rounds
 
 

@@ -7,8 +7,6 @@ from math import exp, log
 from swiftspec.artifacts.gain import Gain
 from swiftspec.artifacts.kinds import DraftingKind, KindPoint
 
-__all__ = ["last_gain", "with_gains"]
-
 
 def with_gains(kind: DraftingKind, plain: DraftingKind, loads: Sequence[int], *, spread: float) -> DraftingKind:
     """The kind at the loads that were asked for, and the load up to which it beats plain decoding at all of them.

@@ -6,8 +6,6 @@ from swiftspec.artifacts.kinds import DeviceUse, DraftingKind
 from swiftspec.models import weight_bytes
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["fewest_devices", "replica_loads", "uses_of"]
-
 
 def fewest_devices(target: ModelSpec, quant: str, *, num_devices: int, usable_bytes: int) -> int | None:
     """Devices of each of several replicas: as few as hold the target's weights; None if there is room for one only."""

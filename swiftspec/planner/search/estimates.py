@@ -13,8 +13,6 @@ from swiftspec.policies.trees.sequoia import static_tree
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["ClosedForms", "StepTimes", "best_tree_tokens", "serial_round_s"]
-
 
 def serial_round_s(*, expansions: int, expand_s: float, verify_s: float) -> float:
     """Duration of a serial policy's round: nothing overlaps."""

@@ -10,8 +10,6 @@ from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["EnginePrices"]
-
 _NOTHING = LatencyDraw((0.0,), ((Provenance.MEASURED, 1.0),))
 
 

@@ -16,8 +16,6 @@ from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 
-__all__ = ["draft_schedule"]
-
 _CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 

@@ -23,8 +23,6 @@ from swiftspec.scheduler.prefix_cache import PrefixCache
 if TYPE_CHECKING:
     from swiftspec.planner.under_load.rounds import Round
 
-__all__ = ["AboveEngine", "DraftMethod", "ServingEngine"]
-
 
 class DraftMethod(NamedTuple):
     """A draft on its target's devices: what engines call it, and if it reads the target's states of all the text."""
