@@ -25,7 +25,6 @@ from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.evaluation import Budget, Outcome
 from swiftspec.planner.search.option import Key, Option
 from swiftspec.planner.search.simulations import RankedOption, Simulations
-from swiftspec.planner.under_load.load_curves import SharedSteps
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.policies.effects import Role
@@ -193,7 +192,7 @@ def _shaped_for(at_once: int, leaders: Sequence[Option], load: Load, found: Sear
     """
     closed = ClosedForms(found.profile, found.trace)
     most_rows = load.serving.limits.step_tokens if load.serving else BatchLimits().max_rows
-    shared = SharedSteps(found.profile, closed.context, sequences=at_once, most_rows=most_rows)
+    shared = closed.shared(at_once, most_rows)
     for leader in leaders:
         if not (leader.policy.plain or leader.policy.drafts_from_text):
             own = [option for option in found.options if option.policy.name == leader.policy.name]

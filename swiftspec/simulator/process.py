@@ -5,8 +5,8 @@ messages arrive one hop after they were sent, in order, whatever the receiver is
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
 
 import simpy
 
@@ -30,11 +30,14 @@ from swiftspec.policies.effects import (
     TargetForward,
 )
 from swiftspec.simulator.latency import ForwardTimes, LatencySampler
+from swiftspec.simulator.oracle import TraceOracle
+from swiftspec.simulator.replay import CountingOracle
 from swiftspec.timing.timeline import Phase, Span
 
 __all__ = ["DeviceGroup", "Events", "Link", "OneProcess", "Oracle", "RequestPart"]
 
 Events = Generator[simpy.Event, Any, Any]
+Oracle = TraceOracle | CountingOracle
 _ON_HOST = (KeepKV, Send, Commit, Clock)
 
 
@@ -88,34 +91,6 @@ class Link:
         if self._awaited is not None:
             self._awaited.succeed()
             self._awaited = None  # no receive waits for the next message until the receiver runs
-
-
-class Oracle(Protocol):
-    """Answers of a request's forwards on a device group, and lengths of its caches."""
-
-    def context(self, role: Role, /) -> int:
-        """Slots in use in a role's cache, which the next forward attends to."""
-
-    def prefill(self, role: Role, tokens: Sequence[int], /) -> Any:
-        """Answer of a `Prefill`."""
-
-    def draft(self, rows: Sequence[Row], num_candidates: int, /, *, fuzzy: bool = False) -> Any:
-        """Answer of a `DraftForward`."""
-
-    def exit(self, rows: Sequence[Row], num_candidates: int, /) -> Any:
-        """Answer of a `TargetExit`."""
-
-    def target(self, rows: Sequence[Row], /) -> Any:
-        """Answer of a `TargetForward` or `TargetFinish`."""
-
-    def keep(self, role: Role, slots: Sequence[int], num_verified: int, /) -> None:
-        """Compact a role's cache."""
-
-    def hear(self, message: Message, /) -> None:
-        """Take a message that the draft's program has received."""
-
-    def num_features(self, message: Message, /) -> int:
-        """Tokens whose features go beside a message that is sent now."""
 
 
 class DeviceGroup:

@@ -1,7 +1,6 @@
 """Programs of a served request, each with what answers its forwards: a policy's own, logged ones, or replayed ones."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.policies import Policy, Request
@@ -16,19 +15,14 @@ from swiftspec.simulator.recording import Log, Recording, logged
 from swiftspec.simulator.replay import CountingOracle, play_draft, play_target
 from swiftspec.simulator.texts import StretchedOracle, StretchedText
 
-__all__ = ["LoggedPrograms", "ReplayedPrograms", "RequestPrograms", "TracedPrograms", "begin_scoring"]
+__all__ = ["Begin", "LoggedPrograms", "ReplayedPrograms", "TracedPrograms", "begin_scoring"]
 
 Begun = list[tuple[Program, Oracle]]
 
 
-class RequestPrograms(Protocol):
-    """Maker of the programs of served requests."""
-
-    def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
-        """A program for each device group.
-
-        number: sets its random numbers apart from those of others. num_output: tokens of the output that exist already.
-        """
+# Makes a program for each device group, from a number that sets its random numbers apart from those of others, a text,
+# and the tokens of its output that exist already.
+Begin = Callable[[int, StretchedText, int, Sequence[DeviceGroup]], Begun]
 
 
 def begin_scoring(text: StretchedText) -> Begun:
@@ -90,13 +84,13 @@ class TracedPrograms:
 class LoggedPrograms:
     """Programs whose effects are logged."""
 
-    def __init__(self, programs: RequestPrograms) -> None:
-        self._programs = programs
+    def __init__(self, begin: Begin) -> None:
+        self._begin = begin
         self._logged: list[tuple[StretchedText, list[Log]]] = []
 
     def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
-        """The programs that those underlying make, logged."""
-        begun = self._programs.begin(number, text, num_output, devices)
+        """The programs, logged."""
+        begun = self._begin(number, text, num_output, devices)
         logs: list[Log] = [[] for _ in begun]
         self._logged.append((text, logs))
         return [(logged(program, log), oracle) for (program, oracle), log in zip(begun, logs, strict=True)]

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.artifacts.kinds import DraftMemory, KindPoint
@@ -17,7 +16,6 @@ from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.space import feasible_options
-from swiftspec.planner.under_load.load_curves import SharedSteps
 from swiftspec.planner.under_load.loads import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.predictor import Predictor, setup_of
 from swiftspec.planner.under_load.rounds import looked_up_rounds
@@ -89,7 +87,6 @@ class Shapes:
             given=looked_up_rounds(self.counted.survival, seed=self.seed) if self.counted else None,
         )
         self._closed = ClosedForms(self.inputs.profile, self._trace)
-        self._shared = cache(self._steps_shared_by)
 
     @property
     def _trace(self) -> AcceptanceTrace:
@@ -182,7 +179,8 @@ class Shapes:
         if self._serving is not None or chains[0].policy.drafts_from_text:
             return [self.point(option, clients) for option in chains]
         found: dict[int, KindPoint] = {}
-        plausible = [self._closed.estimate(option, self._shared(clients)) for option in chains]
+        shared = self._closed.shared(clients, self._most_rows)
+        plausible = [self._closed.estimate(option, shared) for option in chains]
         best = plausible.index(max(plausible))
         while True:
             near = range(max(0, best - 1), min(len(chains), best + 2))
@@ -197,12 +195,10 @@ class Shapes:
         known = _rounds_s(tried)
         if len(known) == len(chains):
             return known
-        closed = {chain.policy.target_rows - 1: self._closed.round(chain, self._shared(clients))[1] for chain in chains}
+        shared = self._closed.shared(clients, self._most_rows)
+        closed = {chain.policy.target_rows - 1: self._closed.round(chain, shared)[1] for chain in chains}
         near = {tokens: min(known, key=lambda other: abs(other - tokens)) for tokens in closed}
         return {tokens: closed[tokens] + known[near[tokens]] - closed[near[tokens]] for tokens in closed}
-
-    def _steps_shared_by(self, clients: int) -> SharedSteps:
-        return SharedSteps(self.inputs.profile, self._closed.context, sequences=clients, most_rows=self._most_rows)
 
     def point(self, option: Option, clients: int) -> KindPoint:
         """What an option does for as many clients."""

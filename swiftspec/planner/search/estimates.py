@@ -1,8 +1,7 @@
 """Closed-form speeds: plausible estimates, which say what to simulate first."""
 
 import math
-from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
@@ -13,23 +12,7 @@ from swiftspec.policies.trees.sequoia import static_tree
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["ClosedForms", "StepTimes", "best_tree_tokens", "serial_round_s"]
-
-
-def serial_round_s(*, expansions: int, expand_s: float, verify_s: float) -> float:
-    """Duration of a serial policy's round: nothing overlaps."""
-    return expansions * expand_s + verify_s
-
-
-def best_tree_tokens(rank_acceptance: Sequence[float], num_nodes: int, *, max_depth: float = math.inf) -> float:
-    """Tokens per round of the best static tree: the sum of its nodes' probabilities, root included.
-
-    No policy has more tokens per round where positions are independent.
-
-    rank_acceptance: probability that the target's token is a node's first child, second, ... num_nodes: root included;
-    `max_depth` counts the levels below it.
-    """
-    return sum(node.probability for node in static_tree(tuple(rank_acceptance), num_nodes, max_depth))
+__all__ = ["ClosedForms", "SharedSteps", "StepTimes"]
 
 
 class StepTimes:
@@ -72,17 +55,44 @@ class StepTimes:
         return min(latencies.step(key).mean_s for key in keys)
 
 
+class SharedSteps(StepTimes):
+    """As `StepTimes`, of requests that share every step; what does not fit into a step is in the next one.
+
+    sequences: requests. most_rows: of a step.
+    """
+
+    def __init__(self, profile: Profile, context: int, sequences: int, most_rows: int) -> None:
+        super().__init__(profile, context)
+        self._sequences, self._most_rows = sequences, most_rows
+
+    def rows(self, policy: Policy) -> int:
+        most = max(1, self._most_rows // self._sequences)
+        return min(policy.target_rows, most) if policy.elastic else policy.target_rows
+
+    def forward_s(self, option: Option, phase: Phase, role: Role, *, rows: int) -> float:
+        steps = math.ceil(self._sequences * rows / self._most_rows)
+        at_once = math.ceil(self._sequences / steps)
+        one_s = super().forward_s(option, phase, role, rows=at_once * rows)
+        key = StepKey(role, phase, option.degree(role), rows, self._context, at_once, option.num_ranks(role))
+        latencies = self._profile.latencies
+        if role is Role.DRAFT:
+            latencies = latencies.of_draft(option.policy.layout)
+        further_s, _ = latencies.further_sequences(key)
+        return steps * (one_s + further_s)
+
+
 class ClosedForms:
     """Tokens/s of speculative options over a trace's prompts. Prefill, host work and messages count as free.
 
     Forwards are those at the shortest context.
 
-    context: tokens in the cache before a forward.
+    context: tokens in the cache before a forward. shared: makes the `SharedSteps`.
     """
 
     def __init__(self, profile: Profile, trace: AcceptanceTrace) -> None:
         self.context = min(prompt.prompt_length for prompt in trace.prompts) - 1
         self._alone = StepTimes(profile, self.context)
+        self.shared = cache(partial(SharedSteps, profile, self.context))
         self._num_recorded = max(prompt.draft.num_candidates for prompt in trace.prompts)
         self._rank_acceptance = trace.rank_acceptance(self._num_recorded)
         self._tree_tokens = cache(self._best_tree_tokens)
@@ -109,11 +119,12 @@ class ClosedForms:
         expand_s = times.expand_s(option, rows=policy.expand_rows)
         depth: float
         if policy.layout is Layout.COLOCATED or policy.serial_forwards:
-            round_s = serial_round_s(expansions=policy.serial_forwards, expand_s=expand_s, verify_s=verify_s)
+            round_s = policy.serial_forwards * expand_s + verify_s  # nothing overlaps
             depth = policy.draft_levels
         elif depth := policy.chain_tokens:
             beside_s = times.forward_s(option, Phase.FINISH, Role.TARGET, rows=rows) if policy.exits else verify_s
-            round_s = self._ahead_s(policy, verify_s, beside_s=beside_s, chain_s=depth * expand_s)
+            chain_s = depth * expand_s
+            round_s = verify_s + max(0.0, chain_s - beside_s) + (1 - self._prepared(policy)) * chain_s
         else:
             depth, round_s = max(1.0, verify_s / expand_s), max(verify_s, expand_s)
             rows = min(rows, 1 + math.ceil(depth * policy.expand_rows))
@@ -122,12 +133,9 @@ class ClosedForms:
     def _tokens_per_round(self, policy: Policy, rows: int, depth: float) -> float:
         """Tokens per round at a fractional depth, interpolated linearly between whole depths."""
         whole = math.floor(depth)
-        least, most = (self._tree_tokens(self._num_candidates(policy), rows, whole + more) for more in (0, 1))
+        num_candidates = min(self._num_recorded, policy.num_candidates)
+        least, most = (self._tree_tokens(num_candidates, rows, whole + more) for more in (0, 1))
         return least + (depth - whole) * (most - least)
-
-    def _ahead_s(self, policy: Policy, verify_s: float, *, beside_s: float, chain_s: float) -> float:
-        """Time of a round during which the next chain is drafted, beside all of it or what follows its exit."""
-        return verify_s + max(0.0, chain_s - beside_s) + (1 - self._prepared(policy)) * chain_s
 
     def _prepared(self, policy: Policy) -> float:
         """Probability of the outcome a chain was drafted for: all accepted, or one of the prepared branches."""
@@ -135,8 +143,7 @@ class ClosedForms:
         branches = policy.expand_rows // (chain + 1)
         return max(self._rank_acceptance[0] ** chain, sum(self._rank_acceptance[:branches]))
 
-    def _num_candidates(self, policy: Policy) -> int:
-        return min(self._num_recorded, policy.num_candidates)
-
-    def _best_tree_tokens(self, num_candidates: int, verify_rows: int, depth: int) -> float:
-        return best_tree_tokens(self._rank_acceptance[:num_candidates], verify_rows, max_depth=depth)
+    def _best_tree_tokens(self, num_candidates: int, num_nodes: int, max_depth: int) -> float:
+        """The sum of the probabilities of its nodes, root included: the most where positions are independent."""
+        tree = static_tree(tuple(self._rank_acceptance[:num_candidates]), num_nodes, max_depth)
+        return sum(node.probability for node in tree)

@@ -33,7 +33,6 @@ from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.under_load.arrays import simulate
-from swiftspec.planner.under_load.engine_prices import EnginePrices
 from swiftspec.planner.under_load.loads import (
     ArrayRun,
     closed_loop_workload,
@@ -43,7 +42,7 @@ from swiftspec.planner.under_load.loads import (
 )
 from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngine, simulate_rounds
 from swiftspec.planner.under_load.rounds import Round, recorded_rounds
-from swiftspec.planner.under_load.serving_engine import ServingEngine
+from swiftspec.planner.under_load.serving_engine import EnginePrices, ServingEngine
 from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import BLOCK_TOKENS
