@@ -7,7 +7,9 @@ variants of the policies that lead under the load, on other splits too.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.artifacts.plan import Candidate
@@ -25,6 +27,7 @@ from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.evaluation import Budget, Outcome
 from swiftspec.planner.search.option import Key, Option
 from swiftspec.planner.search.simulations import RankedOption, Simulations
+from swiftspec.planner.under_load.load_curves import Means
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.policies.effects import Role
@@ -46,8 +49,7 @@ def decode_pool(workload: Workload, metrics: LoadMetrics, deployed: ServingEngin
     metrics: of the pool, which set the rate of a closed loop. deployed: an instance that only reads prompts.
     transfer_s: from a request's arrival until its cache is in the pool.
     """
-    prompts = [request.prompt_tokens for request in workload.requests]
-    mean = round(sum(prompts) / len(prompts))
+    mean = round(Means.of(workload).prompt_tokens)
     per_s = metrics.request_throughput if workload.rate is None else workload.rate
     return DecodePool(
         transfer_s=transfer_s,
@@ -104,8 +106,7 @@ class LoadDecision:
     under_load: UnderLoad
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LoadOutcome:
+class _LoadOutcome(NamedTuple):
     """An option with its figures, for one request and under the load. keeps: the limits of the plan's goal."""
 
     option: Option
@@ -123,7 +124,10 @@ def choose_for_load(load: Load, found: SearchResult) -> LoadDecision:
     load = replace(load, options=load.options.on(found.profile.device))
     simulations, decision, policy = found.simulations, found.decision, found.policy
     runs = _Runs(load, found)
-    first = _eligible_first([decision.chosen, *decision.others], policy)[:MOST_CANDIDATES]
+    eligible_first = sorted(
+        [decision.chosen, *decision.others], key=lambda one: policy not in (None, one.option.policy.name)
+    )
+    first = eligible_first[:MOST_CANDIDATES]
     ahead = 2 * (MOST_CANDIDATES - len(first))
     served = runs.serve([(outcome, decision.candidate(outcome)) for outcome in first], ahead=ahead)
     leading = _ordered(served, load, policy)
@@ -170,10 +174,6 @@ def _decode_pool(load: Load, best: _LoadOutcome) -> DecodePool | None:
         return None
     reading = load.serving.on(len(best.candidate.groups[Role.TARGET]), context=load.longest_context)
     return decode_pool(load.simulated, best.prediction.metrics, reading, transfer_s=load.transfer_s)
-
-
-def _eligible_first(outcomes: Sequence[Outcome], policy: str | None) -> list[Outcome]:
-    return sorted(outcomes, key=lambda outcome: policy not in (None, outcome.option.policy.name))
 
 
 def _ordered(served: Iterable[_LoadOutcome], load: Load, policy: str | None) -> list[_LoadOutcome]:
@@ -241,26 +241,19 @@ class _Runs:
             serving=load.serving,
             seed=found.simulations.seed,
         )
-        self._workers = Workers(_Server(load, predictor), found.num_jobs)
+        self._workers = Workers(partial(_served, load, predictor), found.num_jobs)
 
     def serve(self, found: Sequence[tuple[Outcome, Candidate]], *, ahead: int) -> list[_LoadOutcome]:
         """Every option with its figures; `ahead` simulations are still to come after these."""
-        simulations, predictions = self._simulations, []
-        before, total = simulations.num_done, simulations.num_done + len(found) + ahead
+        simulations, served = self._simulations, []
+        total = simulations.num_done + len(found) + ahead
         tasks = [(candidate, self._num_blocks(outcome.option)) for outcome, candidate in found]
-        for done, prediction in enumerate(self._workers.map(tasks), start=1):
-            predictions.append(prediction)
-            simulations.report(before + done, total, "under load")
-        simulations.num_done += len(found)
-        return [
-            _LoadOutcome(
-                option=outcome.option,
-                candidate=candidate,
-                prediction=prediction,
-                keeps=simulations.keeps(outcome),
-            )
-            for (outcome, candidate), prediction in zip(found, predictions, strict=True)
-        ]
+        for (outcome, candidate), prediction in zip(found, self._workers.map(tasks), strict=True):
+            keeps = simulations.keeps(outcome)
+            served.append(_LoadOutcome(outcome.option, candidate, prediction, keeps))
+            simulations.num_done += 1
+            simulations.report(simulations.num_done, total, "under load")
+        return served
 
     def _num_blocks(self, option: Option) -> int | None:
         """Blocks that the option's devices have memory for: at least those of the longest request, which fits."""
@@ -269,22 +262,16 @@ class _Runs:
         return self._memory.num_blocks(option, longest=self._load.longest_context)
 
 
-@dataclass(frozen=True, slots=True)
-class _Server:
-    """Serves one load by any candidate: always the same requests, with the same texts."""
-
-    load: Load
-    predictor: Predictor
-
-    @uncollected()
-    def __call__(self, task: _Task) -> LoadPrediction:
-        candidate, room = task
-        served = self.predictor.serve(
-            Setup.of(candidate),
-            self.load.simulated,
-            goal=self.load.goal,
-            options=self.load.options.with_room(room),
-            transfer_s=self.load.transfer_s,
-        )
-        speed = candidate.prediction.metrics.figures.tokens_per_s
-        return LoadPrediction.of(served, candidate=candidate.describe(), tokens_per_s=speed, num_blocks=room)
+@uncollected()
+def _served(load: Load, predictor: Predictor, task: _Task) -> LoadPrediction:
+    """A candidate under a load: always the same requests, with the same texts."""
+    candidate, room = task
+    served = predictor.serve(
+        Setup.of(candidate),
+        load.simulated,
+        goal=load.goal,
+        options=load.options.with_room(room),
+        transfer_s=load.transfer_s,
+    )
+    speed = candidate.prediction.metrics.figures.tokens_per_s
+    return LoadPrediction.of(served, candidate=candidate.describe(), tokens_per_s=speed, num_blocks=room)

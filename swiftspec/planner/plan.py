@@ -167,7 +167,7 @@ def make_plan(
         chosen=priced(best),
         alternatives=tuple(map(priced, others)),
         ties=() if loaded else tuple(outcome.option.describe() for outcome in decision.ties),
-        num_simulated=simulations.num_simulated,
+        num_simulated=len(simulations.simulated),
         rejected=dict(rejected),
         goal=goal,
         gain=decision.gain(speeds),

@@ -146,8 +146,7 @@ class Simulator:
         self._oracle = oracle
         self._prices = LatencyTable(profile.latencies if isinstance(profile, Profile) else profile)
         self._pool = CandidatePool(trace)
-        self._trace = trace
-        self._prompts = trace.prompts
+        self.trace = trace
 
     def run(
         self,
@@ -172,27 +171,27 @@ class Simulator:
             degrees=group_degrees(degrees, policy),
             ranks=group_ranks(ranks or {}, policy),
         )
-        patience_s = usual_patience_s(self._prices, policy, self._trace, meter.degrees, meter.ranks, sequences=1)
+        patience_s = usual_patience_s(self._prices, policy, self.trace, meter.degrees, meter.ranks, sequences=1)
         programs = policy.programs
         if patience_s is not None:
             programs = partial(served_programs, policy, patience_s=patience_s)
         clock_s = start_s
         timelines: list[Timeline] = []
         earlier = SharedOutputs().known_to(policy)
-        for index in range(len(self._prompts)) if prompt_indices is None else prompt_indices:
-            if not 0 <= index < len(self._prompts):
-                raise ValueError(f"prompt_indices has {index}; expected one of the trace's {len(self._prompts)}")
+        for index in range(len(self.trace.prompts)) if prompt_indices is None else prompt_indices:
+            if not 0 <= index < len(self.trace.prompts):
+                raise ValueError(f"prompt_indices has {index}; expected one of the trace's {len(self.trace.prompts)}")
             meter.seed(seed, index, scales=self.errors.scales(seed=seed, index=index, mirrored=mirrored))
             is_alone = policy.layout is not Layout.DISAGGREGATED
             env = OneProcess(initial_time=clock_s) if is_alone else simpy.Environment(initial_time=clock_s)
             devices = device_groups(env, policy, meter)
-            oracle = partial(self._oracle, self._pool, self._prompts[index], prompt_index=index)
+            oracle = partial(self._oracle, self._pool, self.trace.prompts[index], prompt_index=index)
             oracles = [oracle(rng=(seed, index, *device.stream)) for device in devices]  # each has caches of its own
             parts = [RequestPart(device, oracle=own) for device, own in zip(devices, oracles, strict=True)]
             connect(parts)
             request = replace(oracles[0].request(max_new_tokens), earlier=earlier)
             spans = _run_request(env, parts, programs, request)
-            timelines.append(Timeline(request=self._prompts[index].prompt_id, start_s=clock_s, spans=spans))
+            timelines.append(Timeline(request=self.trace.prompts[index].prompt_id, start_s=clock_s, spans=spans))
             clock_s = float(env.now)
         return Simulation(timelines=tuple(timelines), seconds=meter.seconds, end_s=clock_s)
 

@@ -121,7 +121,7 @@ class Shapes:
         if not points:
             return None
         best = max(points, key=lambda point: point.user_tokens_per_s)
-        # Their speed without a draft is not known here: `with_gains` divides by it.
+        # Their speed without a draft is not known here: `compare_kinds` divides by it.
         rounds = self._rounds_s(chains, tried, clients) | _rounds_s(points[len(tried) :])
         return best.model_copy(update={"pays_above": dict(sorted(rounds.items()))})
 

@@ -12,7 +12,17 @@ from swiftspec.policies.trees.sequoia import static_tree
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["ClosedForms", "SharedSteps", "StepTimes"]
+__all__ = ["ClosedForms", "SharedSteps", "StepTimes", "best_tree_tokens"]
+
+
+@cache
+def best_tree_tokens(rank_acceptance: tuple[float, ...], num_nodes: int, max_depth: float = math.inf) -> float:
+    """Tokens per round of the best static tree: no policy has more where positions are independent.
+
+    rank_acceptance: probability that the target's token is a node's first child, second, ... num_nodes: root included;
+    `max_depth` counts the levels below it.
+    """
+    return sum(node.probability for node in static_tree(rank_acceptance, num_nodes, max_depth))
 
 
 class StepTimes:
@@ -94,8 +104,7 @@ class ClosedForms:
         self._alone = StepTimes(profile, self.context)
         self.shared = cache(partial(SharedSteps, profile, self.context))
         self._num_recorded = max(prompt.draft.num_candidates for prompt in trace.prompts)
-        self._rank_acceptance = trace.rank_acceptance(self._num_recorded)
-        self._tree_tokens = cache(self._best_tree_tokens)
+        self._rank_acceptance = tuple(trace.rank_acceptance(self._num_recorded))
 
     def estimate(self, option: Option, times: StepTimes | None = None) -> float:
         """Plausible speed: the best static tree, were positions independent. Neither a bound nor a prediction.
@@ -133,8 +142,8 @@ class ClosedForms:
     def _tokens_per_round(self, policy: Policy, rows: int, depth: float) -> float:
         """Tokens per round at a fractional depth, interpolated linearly between whole depths."""
         whole = math.floor(depth)
-        num_candidates = min(self._num_recorded, policy.num_candidates)
-        least, most = (self._tree_tokens(num_candidates, rows, whole + more) for more in (0, 1))
+        shares = self._rank_acceptance[: min(self._num_recorded, policy.num_candidates)]
+        least, most = (best_tree_tokens(shares, rows, whole + more) for more in (0, 1))
         return least + (depth - whole) * (most - least)
 
     def _prepared(self, policy: Policy) -> float:
@@ -142,8 +151,3 @@ class ClosedForms:
         chain = policy.chain_tokens
         branches = policy.expand_rows // (chain + 1)
         return max(self._rank_acceptance[0] ** chain, sum(self._rank_acceptance[:branches]))
-
-    def _best_tree_tokens(self, num_candidates: int, num_nodes: int, max_depth: int) -> float:
-        """The sum of the probabilities of its nodes, root included: the most where positions are independent."""
-        tree = static_tree(tuple(self._rank_acceptance[:num_candidates]), num_nodes, max_depth)
-        return sum(node.probability for node in tree)
