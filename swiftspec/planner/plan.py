@@ -32,7 +32,7 @@ from swiftspec.planner.search.sensitivity import Changes, sensitivities
 from swiftspec.planner.search.simulations import LastRung, RankedOption, Simulations
 from swiftspec.planner.search.space import feasible_options, longest_context
 from swiftspec.planner.search.stages import UNTRIED, search_in_stages
-from swiftspec.policies import Layout, policy_class, policy_classes
+from swiftspec.policies import Layout, policy_classes
 from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.base import drafts_elsewhere
 from swiftspec.policies.effects import Role
@@ -80,13 +80,11 @@ def make_plan(
     acceptance: source of the trace's acceptance, where it was not recorded.
     changes: changed assumptions for the plan's sensitivities; None leaves them out.
 
-    ValueError: if the policy or backend is unknown, the engine does not accept drafts as the trace has it, nothing is
-    feasible (the message has the reasons), or no simulated option meets the goal's limits (the message names the
-    nearest one).
+    ValueError: if the engine does not accept drafts as the trace has it, nothing is feasible (the message has the
+    reasons), or no simulated option meets the goal's limits (the message names the nearest one).
     """
     num_devices, memory = hardware.num_devices, hardware.memory
     load, fleet, num_jobs = options.load, options.fleet, options.num_jobs
-    _check(num_devices=num_devices, num_jobs=num_jobs, policy=options.policy)
     _check_sampling(trace, hardware.engine)
     policy = None if options.policy == ALL else options.policy
     goal = options.goal if load is None else options.goal.alone
@@ -282,15 +280,6 @@ def _check_sampling(trace: AcceptanceTrace, engine: str | None) -> None:
             f"the trace's output was sampled ({trace.sampling}), and drafts guessed as this package's engine does: "
             f"expected {SWIFTSPEC.name}, or a trace of greedy output",
         )
-
-
-def _check(*, num_devices: int, num_jobs: int, policy: str | None) -> None:
-    if num_devices < 1:
-        raise FieldError("num_devices", num_devices, "expected at least 1")
-    if num_jobs < 1 and num_jobs != -1:
-        raise FieldError("num_jobs", num_jobs, "expected at least 1, or -1 for every core")
-    if policy is not None and policy != ALL:
-        policy_class(policy)
 
 
 def _nothing_feasible(

@@ -56,27 +56,16 @@ def simulate(
 ) -> list[Timeline]:
     """Timelines of a policy on a trace's prompts, one after another on one clock that starts at 0.
 
-    Parameters
-    ----------
-    degrees : mapping
-        Devices of each role's group; a co-located policy's draft runs on the target's.
-    prompt_indices : sequence of int, optional
-        Indices of the trace's prompts, in this order; all by default.
-    seed : int
-        The same seed, policy and files give the same timelines. A prompt's draws do not depend on the other prompts.
-    max_new_tokens : int, optional
-        Output tokens at most; never more than were traced.
-    ranks : mapping, optional
-        Processes that divide each role's group, or each target group, as in `StepPoint`; one if not given. A co-located
-        policy's draft has the target's.
-    errors : ForwardErrors, optional
-        Known errors of forwards. If there are any, every prompt is simulated twice: with forwards scaled by its draw,
+    degrees: devices of each role's group; a co-located policy's draft runs on the target's.
+    prompt_indices: of the trace's prompts, in this order; all by default.
+    seed: the same one, policy and files give the same timelines. A prompt's draws do not depend on the other prompts.
+    max_new_tokens: never more than were traced.
+    ranks: processes that divide each role's group, or each target group, as in `StepPoint`; one if not given. A
+        co-located policy's draft has the target's.
+    errors: of forwards, as known. If there are any, every prompt is simulated twice: with forwards scaled by its draw,
         and, after all prompts, by the opposite draw.
 
-    Raises
-    ------
-    ValueError
-        If a group is missing, a prompt does not exist, or the profile has no steps for a degree.
+    ValueError: if a group is missing, a prompt does not exist, or the profile has no steps for a degree.
     """
     simulator = Simulator(profile, trace, errors=errors)
     timelines: list[Timeline] = []

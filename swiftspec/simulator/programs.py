@@ -12,7 +12,7 @@ from swiftspec.simulator.draft_server import served_programs
 from swiftspec.simulator.oracle import MASK_TOKEN, CandidatePool
 from swiftspec.simulator.process import DeviceGroup, Oracle
 from swiftspec.simulator.recording import Log, Recording, logged
-from swiftspec.simulator.replay import CountingOracle, play_draft, play_target
+from swiftspec.simulator.replay import CountingOracle, PlayedDraft, PlayedTarget
 from swiftspec.simulator.texts import StretchedOracle, StretchedText
 
 __all__ = ["Begin", "LoggedPrograms", "ReplayedPrograms", "TracedPrograms", "begin_scoring"]
@@ -128,7 +128,7 @@ class ReplayedPrograms:
         recording = found[number % len(found)]
         self.num_replayed += 1
         prompt = (*text.prompt, *text.output[:num_output])
-        programs = [play_target(recording, prompt, text.output, num_output=num_output)]
+        programs = [PlayedTarget(recording, prompt, text.output, num_output).run()]
         if len(devices) > 1:
-            programs.append(play_draft(recording, prompt, capacity=self._draft_slots))
+            programs.append(PlayedDraft(recording, prompt, self._draft_slots).run())
         return [(program, CountingOracle(sends_features=self._sends_features)) for program in programs]

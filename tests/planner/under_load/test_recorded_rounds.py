@@ -89,7 +89,7 @@ def both(on: Machine, policy: Policy, requests: Requests) -> tuple[Sequence[_Flo
         for number, (arrival_s, prompt_tokens, output_tokens) in enumerate(lengths)
     ]
     events = serving.run(jobs, num_clients=requests.num_clients, seed=SEED)
-    of_each = [rounds_of(request.timeline) for request in events.requests]
+    of_each = [list(rounds_of(request.timeline)) for request in events.requests]
     run = simulate_rounds(
         requests,
         OwnEngine(
