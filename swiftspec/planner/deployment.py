@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from swiftspec.artifacts.plan import Plan
 from swiftspec.artifacts.profile import Profile
-from swiftspec.devices import ClusterSpec, DeviceSpec, named_device, registered_device
+from swiftspec.devices import DeviceSpec, named_device, registered_device
 from swiftspec.engines import Engine, engine_named
 from swiftspec.engines.description import USABLE_SHARE
 from swiftspec.engines.swiftspec import SWIFTSPEC
@@ -273,11 +273,6 @@ class Deployment:
     def spec(self) -> DeviceSpec:
         """One device: bytes, bytes per second, FLOP per second."""
         return named_device(self.device)
-
-    @property
-    def cluster(self) -> ClusterSpec:
-        """All devices, and the links between them."""
-        return ClusterSpec(device=self.spec, num_devices=self.num_devices)
 
     @cached_property
     def kernels(self) -> "Kernels":

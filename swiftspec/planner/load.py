@@ -113,7 +113,6 @@ class Load:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the workload's file."""
         return workload_sha256(self.workload, self.path)
 
     @property

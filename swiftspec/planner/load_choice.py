@@ -14,7 +14,6 @@ from typing import NamedTuple
 from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.profile import Profile
-from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.under_load import DecodePool, LoadPrediction, UnderLoad
 from swiftspec.artifacts.workload import Workload
 from swiftspec.costmodel.steps import StepWork
@@ -32,7 +31,6 @@ from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.simulator.latency import LatencyTable
 from swiftspec.simulator.setup import Setup
 
 __all__ = ["MOST_CANDIDATES", "LoadDecision", "SearchResult", "choose_for_load", "decode_pool"]
@@ -84,7 +82,6 @@ class SearchResult:
     """
 
     profile: Profile
-    trace: AcceptanceTrace
     simulations: Simulations
     options: Sequence[Option]
     decision: Decision
@@ -190,7 +187,7 @@ def _shaped_for(at_once: int, leaders: Sequence[Option], load: Load, found: Sear
 
     Closed forms know nothing of drafts from the text, nor of plain decoding's shape: it has none.
     """
-    closed = ClosedForms(found.profile, found.trace)
+    closed = ClosedForms(found.profile, found.simulations.trace)
     most_rows = load.serving.limits.step_tokens if load.serving else BatchLimits().max_rows
     shared = closed.shared(at_once, most_rows)
     for leader in leaders:
@@ -234,13 +231,7 @@ class _Runs:
 
     def __init__(self, load: Load, found: SearchResult) -> None:
         self._load, self._simulations, self._memory = load, found.simulations, found.memory
-        predictor = Predictor(
-            LatencyTable(found.profile.latencies),
-            found.trace,
-            device=found.profile.device,
-            serving=load.serving,
-            seed=found.simulations.seed,
-        )
+        predictor = Predictor(found.profile, found.simulations.trace, serving=load.serving, seed=found.simulations.seed)
         self._workers = Workers(partial(_served, load, predictor), found.num_jobs)
 
     def serve(self, found: Sequence[tuple[Outcome, Candidate]], *, ahead: int) -> list[_LoadOutcome]:

@@ -119,7 +119,7 @@ def make_plan(
         chosen = RankedOption.of(decision.chosen, goal)
         loaded: LoadDecision | FleetDecision | None = None
         if load is not None:
-            alone = found.result(trace, memory=memory, num_jobs=num_jobs)
+            alone = found.result(memory, num_jobs)
             loaded = choose_for_load(load, alone) if fleet is None else FleetSearch(load, fleet, alone).decide()
         rows = sensitivities(
             profile=profile,
@@ -224,13 +224,12 @@ class _Searches:
         finalists = [self._decision.chosen, *self._decision.others]
         return self._simulations.ranking(finalists, self._widest.expected)
 
-    def result(self, trace: AcceptanceTrace, *, memory: MemoryModel | None, num_jobs: int) -> SearchResult:
+    def result(self, memory: MemoryModel | None, num_jobs: int) -> SearchResult:
         """What the choice for a load starts from."""
         assert self._widest is not None, "the first search has a last stage"
         assert self._decision is not None, "it found an option or raised"
         return SearchResult(
             profile=self._profile,
-            trace=trace,
             simulations=self._simulations,
             options=self._options,
             decision=self._decision,

@@ -185,9 +185,11 @@ class Simulator:
         return Simulation(timelines=tuple(timelines), seconds=meter.seconds, end_s=clock_s)
 
 
-def device_groups(env: simpy.Environment, policy: Policy, meter: LatencySampler) -> list[DeviceGroup]:
-    """The groups that a policy runs on, the target's first and the draft's last, if it has its own."""
-    if policy.layout is not Layout.DISAGGREGATED:
+def device_groups(
+    env: simpy.Environment, policy: Policy, meter: LatencySampler, *, has_draft: bool = True
+) -> list[DeviceGroup]:
+    """The groups that a policy runs on, the target's first and the draft's last, if it has its own, and not others'."""
+    if policy.layout is not Layout.DISAGGREGATED or not has_draft:
         return [DeviceGroup(env, Role.TARGET, meter=meter)]
     targets = [DeviceGroup(env, Role.TARGET, meter=meter, group=group) for group in range(policy.target_groups)]
     draft = DeviceGroup(env, Role.DRAFT, meter=meter)

@@ -45,11 +45,9 @@ class OneProcess(simpy.Environment):
     """An environment with one process: nothing else can happen while it waits, so that its waits are added up."""
 
     def timeout(self, delay: float = 0.0, _: object = None) -> Any:
-        """The delay itself."""
         return delay
 
     def complete(self, waits_s: Iterable[Any]) -> None:
-        """Run the process to its end."""
         for wait_s in waits_s:
             self._now += wait_s
 
@@ -205,7 +203,6 @@ class RequestPart:
         return 0.0
 
     def complete(self, effect: Effect, start_s: float) -> Any:
-        """The answer of an effect that began at `start_s`."""
         if isinstance(effect, Poll):
             message = self.poll(effect.peer)
             if message is not None:
@@ -224,7 +221,6 @@ class RequestPart:
         return None
 
     def answer(self, effect: Forward) -> Any:
-        """The answer of a forward that was computed."""
         if isinstance(effect, DraftForward):
             return self.oracle.draft(effect.rows, effect.num_candidates, fuzzy=effect.fuzzy)
         if isinstance(effect, TargetForward):
@@ -237,7 +233,6 @@ class RequestPart:
         return self.oracle.target(self._halfway)
 
     def form(self, effect: Forward) -> tuple[Phase, Role, int]:
-        """A forward's phase, model and rows."""
         if isinstance(effect, DraftForward):
             return Phase.FUZZY if effect.fuzzy else Phase.EXPAND, Role.DRAFT, len(effect.rows)
         if isinstance(effect, TargetForward):

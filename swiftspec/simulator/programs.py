@@ -57,7 +57,6 @@ class TracedPrograms:
         self._earlier: dict[DeviceGroup, SharedOutputs] = {}  # of each replica, by its target's devices
 
     def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
-        """A program for each device group, and an oracle with random numbers of its own."""
         prompt = (*text.prompt, *text.output[:num_output])
         rest = Request(
             prompt=prompt,
@@ -89,7 +88,6 @@ class LoggedPrograms:
         self._logged: list[tuple[StretchedText, list[Log]]] = []
 
     def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
-        """The programs, logged."""
         begun = self._begin(number, text, num_output, devices)
         logs: list[Log] = [[] for _ in begun]
         self._logged.append((text, logs))
@@ -123,7 +121,6 @@ class ReplayedPrograms:
         self.num_replayed = 0
 
     def begin(self, number: int, text: StretchedText, num_output: int, devices: Sequence[DeviceGroup]) -> Begun:
-        """Programs that replay a recording of the text's prompt."""
         found = self._recordings.get(text.indices[0], self._all)
         recording = found[number % len(found)]
         self.num_replayed += 1

@@ -54,12 +54,10 @@ class CountingOracle:
         return self._prefix[role] + self._slots[role]
 
     def prefill(self, role: Role, tokens: Sequence[int]) -> int:
-        """Lengthen the prefix."""
         self._prefix[role] += len(tokens)
         return len(tokens)
 
     def draft(self, rows: Sequence[Row], _: int, *, fuzzy: bool = False) -> int:  # noqa: ARG002 - it fills as many slots
-        """Fill tree slots of the draft."""
         self._slots[Role.DRAFT] += len(rows)
         return len(rows)
 
@@ -68,12 +66,10 @@ class CountingOracle:
         return len(rows)
 
     def target(self, rows: Sequence[Row]) -> int:
-        """Fill tree slots of the target."""
         self._slots[Role.TARGET] += len(rows)
         return len(rows)
 
     def keep(self, role: Role, slots: Sequence[int], num_verified: int) -> None:
-        """Compact."""
         self._prefix[role] += num_verified
         self._slots[role] = len(slots) - num_verified
 

@@ -6,7 +6,7 @@ every request beyond the first.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, product
 from operator import attrgetter
 
 import simpy
@@ -128,12 +128,10 @@ class Serving:
         return meter
 
     def new_group(self, role: Role) -> Group:
-        """An empty group of programs."""
         steering = self._steering if role is Role.TARGET else None
         return Group(self._batch, steering and steering.controller(self._batch.max_rows))
 
     def text(self, job: Job) -> StretchedText:
-        """A job's prompt and output."""
         prompts = self._trace.prompts
         if not 0 <= job.prompt_index < len(prompts):
             raise ValueError(f"prompt_index is {job.prompt_index}; expected one of the trace's {len(prompts)}")
@@ -176,34 +174,24 @@ class Run:
             for _ in range(replicas.num_targets)
         ]
         self._steps_of_pool: list[ComputedStep] = []
-        if replicas.num_drafts is None:
-            self._groups = list(self._own_drafts(seed))
-        else:
-            self._groups = list(self._shared_drafts(seed, replicas.num_drafts))
+        self._groups = list(self._new_groups(seed, replicas.num_drafts))
 
-    def _own_drafts(self, seed: int) -> Iterator[ServingGroup]:
-        serving = self._serving
-        for number, replica in enumerate(self._replicas):
-            devices = device_groups(self.env, serving.policy, serving.new_meter(seed, number))
-            replica.groups = [
-                ServingGroup(device, serving.new_group(device.role), replica.note_step) for device in devices
-            ]
-            yield from replica.groups
-
-    def _shared_drafts(self, seed: int, num_drafts: int) -> Iterator[ServingGroup]:
+    def _new_groups(self, seed: int, num_drafts: int | None) -> Iterator[ServingGroup]:
+        """Groups of drafts that all replicas share, if there are any, and those of every replica alone."""
         serving, num_targets = self._serving, len(self._replicas)
-        drafts = []
-        for number in range(num_targets, num_targets + num_drafts):
+        pool = []
+        for number in range(num_targets, num_targets + (num_drafts or 0)):
             device = DeviceGroup(self.env, Role.DRAFT, meter=serving.new_meter(seed, number))
-            drafts.append(ServingGroup(device, serving.new_group(device.role), self._steps_of_pool.append))
-        yield from drafts
+            pool.append(ServingGroup(device, serving.new_group(device.role), self._steps_of_pool.append))
+        yield from pool
         for number, replica in enumerate(self._replicas):
-            target = DeviceGroup(self.env, Role.TARGET, meter=serving.new_meter(seed, number))
-            for draft in drafts:
-                target.peers.append(draft.device)
-                draft.device.peers.append(target)
-            replica.groups = [ServingGroup(target, serving.new_group(target.role), replica.note_step), *drafts]
-            yield replica.groups[0]
+            devices = device_groups(self.env, serving.policy, serving.new_meter(seed, number), has_draft=not pool)
+            for device, draft in product(devices, [group.device for group in pool]):
+                device.peers.append(draft)
+                draft.peers.append(device)
+            own = [ServingGroup(device, serving.new_group(device.role), replica.note_step) for device in devices]
+            replica.groups = [*own, *pool]
+            yield from own
 
     def start(self) -> None:
         """Let the device groups wait for requests."""

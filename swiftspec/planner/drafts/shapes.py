@@ -22,7 +22,6 @@ from swiftspec.planner.under_load.rounds import looked_up_rounds
 from swiftspec.policies.effects import Role
 from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.simulator.latency import LatencyTable
 
 __all__ = ["Shapes", "longest_text"]
 
@@ -79,9 +78,8 @@ class Shapes:
             self._options = [replace(option, policy=chain) for option in self._options[:1]]
         self._serving = deployment.serving(*self.models)
         self._predictor = Predictor(
-            LatencyTable(self.inputs.profile.latencies),
+            self.inputs.profile,
             self._trace,
-            device=self.inputs.profile.device,
             serving=self._serving,
             seed=self.seed,
             given=looked_up_rounds(self.counted.survival, seed=self.seed) if self.counted else None,

@@ -33,7 +33,6 @@ from swiftspec.planner.under_load.load_curves import LoadCurve, LoadCurves, Mean
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies import Layout
 from swiftspec.scheduler.batching import BatchLimits
-from swiftspec.simulator.latency import LatencyTable
 
 __all__ = ["DEFAULT_PERCENTILE", "FleetDecision", "FleetSearch", "pools_of", "saves", "sharing_candidate"]
 
@@ -114,10 +113,7 @@ class FleetSearch:
         self._means = Means.of(load.workload)
         self._pools: list[Bracket] = []
         self._curves: dict[Key, LoadCurve] = {}
-        prices = LatencyTable(found.profile.latencies)
-        predictor = Predictor(
-            prices, found.trace, device=found.profile.device, serving=load.serving, seed=found.simulations.seed
-        )
+        predictor = Predictor(found.profile, found.simulations.trace, serving=load.serving, seed=found.simulations.seed)
         self._simulated = LoadSimulations(
             serve=ShareServer(load=load, predictor=predictor),
             num_jobs=found.num_jobs,
@@ -152,7 +148,7 @@ class FleetSearch:
         return min(limits, default=None)
 
     def _estimates(self) -> list[Estimate]:
-        closed = ClosedForms(self._found.profile, self._found.trace)
+        closed = ClosedForms(self._found.profile, self._found.simulations.trace)
         serving = self._load.serving
         curves = LoadCurves(
             self._found.profile,
@@ -293,7 +289,7 @@ class FleetSearch:
                 self._pools,
                 most_devices=self._most_devices,
                 profile=self._found.profile,
-                trace=self._found.trace,
+                trace=self._found.simulations.trace,
                 price_per_hour=self._simulations.goal.price_per_hour,
                 room=self._room,
                 num_simulations=self._simulated.num_simulations,

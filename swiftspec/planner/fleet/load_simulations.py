@@ -71,7 +71,6 @@ class ShareServer:
 
     @uncollected()
     def serve(self, task: Task) -> SimulatedLoad:
-        """Everything that happens in a simulation."""
         options = self.load.options.with_room(task.num_blocks)
         if task.control:
             options = options.model_copy(update={"control": task.control})
@@ -84,7 +83,6 @@ class ShareServer:
         )
 
     def __call__(self, task: Task) -> Simulation:
-        """Simulate a task."""
         output_tokens = Means.of(self.load.workload).output_tokens
         served = self.serve(task)
         clients = math.ceil(task.rate) if self.load.workload.is_closed else None

@@ -60,7 +60,6 @@ class Kind:
 
     @property
     def replicas(self) -> Replicas:
-        """As the simulation sees it."""
         return Replicas(num_targets=self.num_targets, num_drafts=self.num_drafts)
 
     @property

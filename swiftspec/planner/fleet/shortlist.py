@@ -41,7 +41,6 @@ class Estimate(NamedTuple):
         return self.curve.user_tokens_per_s(per_device * self.option.num_devices / _CAPACITY_MARGIN)
 
     def capacity(self, tpot_s: float | None) -> float:
-        """Highest load per device."""
         return self.curve.capacity(tpot_s) / self.option.num_devices
 
 

@@ -37,7 +37,6 @@ class StepTimes:
         self._mean_s = cache(self._lowest_mean_s)
 
     def rows(self, policy: Policy) -> int:
-        """Rows of a verification."""
         return policy.target_rows
 
     def verify_s(self, option: Option, *, rows: int) -> float:

@@ -71,12 +71,10 @@ class Outcome:
 
     @property
     def mean_tpot_s(self) -> float:
-        """Mean TPOT over all prompts and seeds."""
         return float(self.tpot_s.mean())
 
     @property
     def mean_ttft_s(self) -> float:
-        """Mean TTFT over all prompts and seeds."""
         return float((self.request_s - self.tpot_s * np.maximum(self.tokens - 1, 0)).mean())
 
     @property
@@ -93,7 +91,6 @@ class Outcome:
         return np.asarray(np.clip(found, 0.0, 1.0))
 
     def score(self, goal: Goal) -> float:
-        """Score for the goal, the higher the better."""
         tokens = np.broadcast_to(self.tokens, self.request_s.shape)
         devices = self.option.num_devices
         return float(score(goal, tokens=tokens, request_s=self.request_s, tpot_s=self.tpot_s, num_devices=devices))
@@ -167,7 +164,6 @@ def _outcome(simulator: Simulator, task: tuple[Option, Budget]) -> Outcome:
 
 
 def _log_scales(errors: ForwardErrors, budget: Budget, seed: int, mirrored: bool) -> list[list[float]]:
-    """Log scale of every prompt and role."""
     drawn = (errors.scales(seed=seed, index=index, mirrored=mirrored) for index in budget.prompt_indices)
     return [[math.log(scales.get(role, 1.0)) for role in Role] for scales in drawn]
 

@@ -65,7 +65,6 @@ class Option:
 
     @property
     def num_devices(self) -> int:
-        """Devices in use."""
         return sum(map(len, self.groups.values()))
 
     @property
@@ -101,7 +100,6 @@ class Option:
 
     @property
     def key(self) -> "Key":
-        """Key that identifies the option."""
         return self.policy, self.split_key
 
     @property

@@ -170,7 +170,6 @@ class RankedOption(NamedTuple):
         )
 
     def reach(self, goal: Goal) -> float:
-        """As `goals.reach`."""
         return reach(goal, tokens_per_s=self.tokens_per_s, tpot_s=self.tpot_s, ttft_s=self.ttft_s)
 
     @property

@@ -250,7 +250,6 @@ class _Run:
         return self.requests.segments[number] if self.requests.segments else ()
 
     def _let_go(self, number: int, cache_tokens: int) -> None:
-        """A request leaves the cache."""
         segments, prefixes = self._segments(number), self.engine.prefixes
         shared = sum(tokens for _, tokens in segments) if prefixes.block_tokens else 0
         self.own_tokens -= cache_tokens - shared

@@ -97,7 +97,6 @@ class ComposedEngine(ServingEngine):
 
     @property
     def kv_dtype(self) -> str:
-        """Format of keys and values."""
         return self.engine.kv_dtype(self.device, self.quant, self.settings)
 
     def step_s(self, work: StepWork) -> float:

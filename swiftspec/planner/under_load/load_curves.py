@@ -38,7 +38,6 @@ class Means:
 
     @classmethod
     def of(cls, workload: Workload) -> "Means":
-        """Of all requests."""
         requests = workload.requests
         return cls(
             prompt_tokens=sum(request.prompt_tokens for request in requests) / len(requests),
@@ -63,7 +62,6 @@ class LoadCurve:
         return 0.0 if load > self.loads[-1] else 1 / float(np.interp(load, self.loads, self.tpot_s))
 
     def batch(self, load: float) -> float:
-        """Requests at once at a load."""
         return float(np.interp(load, self.loads, self.batches))
 
     def capacity(self, tpot_s: float | None) -> float:

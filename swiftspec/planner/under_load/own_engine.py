@@ -69,8 +69,6 @@ def simulate_rounds(
 
 
 class _Run:
-    """State of a simulation."""
-
     def __init__(
         self, requests: Requests, engine: OwnEngine, first_rounds: list[int], clients: Sequence[str], seed: int
     ) -> None:

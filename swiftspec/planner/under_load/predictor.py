@@ -23,6 +23,7 @@ from swiftspec.artifacts.load_metrics import (
 )
 from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.plan import Candidate, Plan
+from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import Workload
 from swiftspec.devices import DEVICES
@@ -65,24 +66,21 @@ _Rounds = dict[int, list[Round]]  # by the index of their prompt
 class Predictor:
     """Loads on one profile and trace.
 
-    device: the profile's. serving: another engine than this package's that serves, under its own limits. given: rounds
-    to replay instead of recorded ones.
+    serving: another engine than this package's that serves, under its own limits. given: rounds to replay instead of
+    recorded ones.
     """
 
     def __init__(
         self,
-        latencies: LatencyTable,
+        profile: Profile,
         trace: AcceptanceTrace,
         *,
-        device: str,
         serving: ServingEngine | None = None,
         seed: int = 0,
         given: list[Round] | None = None,
     ) -> None:
-        self.latencies, self.trace, self.device = latencies, trace, device
-        self.serving = serving
-        self.seed = seed
-        self._given = given
+        self.latencies, self.trace, self.serving = LatencyTable(profile.latencies), trace, serving
+        self.seed, self._device, self._given = seed, profile.device, given
         self._recorded: dict[tuple[Policy, int, int, tuple[int, ...]], _Rounds] = {}
 
     def serve(
@@ -134,7 +132,7 @@ class Predictor:
     ) -> SimulatedLoad:
         """Clients that each send the next request when one ends. num_blocks: of the cache; unlimited if None."""
         workload = closed_loop_workload(clients, prompt_tokens, output_tokens)
-        options = LoadOptions(max_running=clients, num_blocks=num_blocks).on(self.device)
+        options = LoadOptions(max_running=clients, num_blocks=num_blocks).on(self._device)
         return self.serve(setup, workload, goal=Goal(classes=workload.classes), options=options)
 
     def rounds(self, setup: Setup, prompts: Sequence[int] = ()) -> _Rounds:

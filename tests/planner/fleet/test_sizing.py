@@ -24,7 +24,6 @@ from swiftspec.policies.base import shape_of
 from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import simulate
-from swiftspec.simulator.latency import LatencyTable
 from swiftspec.workload import Arrivals, Lengths, make_workload
 from tests.builders import chain_trace, machine_profile
 from tests.planner.fleet.test_parts import point
@@ -69,7 +68,7 @@ class Known(LoadSimulations):
 
 
 def known(*capacity: tuple[Kind, float]) -> tuple[Known, Sizing]:
-    predictor = Predictor(LatencyTable(PROFILE.latencies), TRACE, device=PROFILE.device)
+    predictor = Predictor(PROFILE, TRACE)
     served = ShareServer(load=Load(workload=WORKLOAD), predictor=predictor)
     simulated = Known(
         serve=served,

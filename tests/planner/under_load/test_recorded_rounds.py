@@ -145,7 +145,7 @@ def test_plain_decoding_and_chains_agree_to_the_last_digits(policy: Policy) -> N
 
 def predictor(name: str) -> Predictor:
     on = machine(name)
-    return Predictor(LatencyTable(on.profile.latencies), on.trace, device=on.profile.device)
+    return Predictor(on.profile, on.trace)
 
 
 def test_a_verification_that_has_to_share_its_rows_is_simulated_by_events() -> None:
