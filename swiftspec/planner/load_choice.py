@@ -13,19 +13,18 @@ from typing import NamedTuple
 
 from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.artifacts.plan import Candidate
-from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.under_load import DecodePool, LoadPrediction, UnderLoad
 from swiftspec.artifacts.workload import Workload
 from swiftspec.costmodel.steps import StepWork
 from swiftspec.files.document import Basis
 from swiftspec.planner.load import Load
-from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.backends import Workers, uncollected
-from swiftspec.planner.search.decision import Decision, KnownErrors, OutOfReachError, simulate_outcomes
+from swiftspec.planner.search.decision import OutOfReachError, simulate_outcomes
 from swiftspec.planner.search.estimates import ClosedForms
-from swiftspec.planner.search.evaluation import Budget, Outcome
+from swiftspec.planner.search.evaluation import Outcome
 from swiftspec.planner.search.option import Key, Option
-from swiftspec.planner.search.simulations import RankedOption, Simulations
+from swiftspec.planner.search.searches import Searches
+from swiftspec.planner.search.simulations import RankedOption
 from swiftspec.planner.under_load.load_curves import Means
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.planner.under_load.serving_engine import ServingEngine
@@ -33,7 +32,7 @@ from swiftspec.policies.effects import Role
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.setup import Setup
 
-__all__ = ["MOST_CANDIDATES", "LoadDecision", "SearchResult", "choose_for_load", "decode_pool"]
+__all__ = ["MOST_CANDIDATES", "LoadDecision", "choose_for_load", "decode_pool"]
 
 MOST_CANDIDATES = 30
 _MOST_SPLITS = 3  # of a policy, besides its best one
@@ -68,32 +67,6 @@ def _read_per_s(deployed: ServingEngine, prompt_tokens: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
-    """What a search for one request at a time has found, from which the choice for a load starts.
-
-    simulations: all so far.
-    options: all feasible ones.
-    decision: the choice for one request.
-    ranking: the best option of every policy on every split.
-    budget: simulations that describe the plan's candidates.
-    memory: tells how many requests' caches a candidate's devices hold; unlimited if None.
-    policy: choose one of this policy's options.
-    num_jobs: processes.
-    """
-
-    profile: Profile
-    simulations: Simulations
-    options: Sequence[Option]
-    decision: Decision
-    ranking: Sequence[RankedOption]
-    budget: Budget
-    errors: KnownErrors
-    memory: MemoryModel | None
-    policy: str | None
-    num_jobs: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadDecision:
     """The option with the highest goodput, and the best one of every other policy, best first."""
 
@@ -112,14 +85,14 @@ class _LoadOutcome(NamedTuple):
     keeps: bool
 
 
-def choose_for_load(load: Load, found: SearchResult) -> LoadDecision:
+def choose_for_load(load: Load, found: Searches) -> LoadDecision:
     """The candidate with the highest goodput, or without any limits the one with the lowest mean end-to-end time.
 
     Candidates in which enough requests keep their limits come first; if there are none, the best of all is chosen.
     """
     load.check_role()
     load = replace(load, options=load.options.on(found.profile.device))
-    simulations, decision, policy = found.simulations, found.decision, found.policy
+    simulations, decision, policy, budget = found.simulations, found.decision, found.policy, found.widest.whole
     runs = _Runs(load, found)
     eligible_first = sorted(
         [decision.chosen, *decision.others], key=lambda one: policy not in (None, one.option.policy.name)
@@ -129,11 +102,11 @@ def choose_for_load(load: Load, found: SearchResult) -> LoadDecision:
     served = runs.serve([(outcome, decision.candidate(outcome)) for outcome in first], ahead=ahead)
     leading = _ordered(served, load, policy)
     leaders, at_once = [one.option for one in leading], max(1, round(leading[0].prediction.mean_batch))
-    likely = chain(_shaped_for(at_once, leaders, load, found), _variants(leaders, simulations.latest, found.ranking))
+    likely = chain(_shaped_for(at_once, leaders, load, found), _variants(leaders, simulations.latest, found.ranking()))
     known = {option.key for option in leaders}
     fresh = {option.key: option for option in likely if option.key not in known}
     variants = list(fresh.values())[: MOST_CANDIDATES - len(first)]
-    more = simulate_outcomes(simulations, variants, found.budget, found.errors, "variants", ahead=2 * len(variants))
+    more = simulate_outcomes(simulations, variants, budget, found.errors, "variants", ahead=2 * len(variants))
     served += runs.serve([(outcome, more.candidate(outcome)) for outcome in more.outcomes], ahead=0)
     ordered = _ordered(served, load, policy)
     best = ordered[0]
@@ -182,7 +155,7 @@ def _ordered(served: Iterable[_LoadOutcome], load: Load, policy: str | None) -> 
     return sorted(sorted(served, key=lambda one: one.option.simplicity), key=rank, reverse=True)
 
 
-def _shaped_for(at_once: int, leaders: Sequence[Option], load: Load, found: SearchResult) -> Iterator[Option]:
+def _shaped_for(at_once: int, leaders: Sequence[Option], load: Load, found: Searches) -> Iterator[Option]:
     """The most plausible shape and split of each policy for as many requests, those of the best leader first.
 
     Closed forms know nothing of drafts from the text, nor of plain decoding's shape: it has none.
@@ -229,7 +202,7 @@ def _narrower(leader: Option, outcomes: Sequence[Outcome]) -> Iterator[Option]:
 class _Runs:
     """Simulations of candidates under one load, over cores."""
 
-    def __init__(self, load: Load, found: SearchResult) -> None:
+    def __init__(self, load: Load, found: Searches) -> None:
         self._load, self._simulations, self._memory = load, found.simulations, found.memory
         predictor = Predictor(found.profile, found.simulations.trace, serving=load.serving, seed=found.simulations.seed)
         self._workers = Workers(partial(_served, load, predictor), found.num_jobs)

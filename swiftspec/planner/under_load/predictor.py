@@ -41,7 +41,7 @@ from swiftspec.planner.under_load.loads import (
     longest_request,
     requests_of,
 )
-from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngine, simulate_rounds
+from swiftspec.planner.under_load.own_engine import CutShortError, OwnEngine, OwnEngineRun
 from swiftspec.planner.under_load.rounds import Round, recorded_rounds
 from swiftspec.planner.under_load.serving_engine import EnginePrices, ServingEngine
 from swiftspec.policies import Layout, Policy
@@ -219,7 +219,7 @@ class Predictor:
         first_of = dict(zip(recorded, np.cumsum([0, *map(len, recorded.values())]).tolist(), strict=False))
         admission, batch = setup.limits(options)
         begins_with_token = setup.policy.layout is Layout.TARGET_ONLY
-        run = simulate_rounds(
+        run = OwnEngineRun(
             requests_of(workload),
             OwnEngine(
                 prices=self.latencies,
@@ -234,7 +234,7 @@ class Predictor:
             first_rounds=self._first_rounds(named, first_of),
             clients=[request.client for request in workload.requests],
             seed=self.seed,
-        )
+        ).run()
         num_rounds = [len(commits) - begins_with_token for commits in run.commits_s]
         return _load(run, workload, goal, run.commits_s, num_rounds=num_rounds)
 
