@@ -29,6 +29,7 @@ from swiftspec.timing.latency import Provenance
 if TYPE_CHECKING:
     from swiftspec.costmodel.kernel_latency import Kernels
     from swiftspec.costmodel.routing import Routing
+    from swiftspec.planner.degrees import AllowedDegrees
     from swiftspec.planner.memory import MemoryModel
     from swiftspec.planner.under_load.serving_engine import ServingEngine
 
@@ -240,6 +241,22 @@ class Deployment:
         engine = self.served_by
         return "bf16" if engine is None else engine.read_dtype(self.spec, self.quant, model.spec, self.settings)
 
+    def degrees(
+        self, target: PlannedModel, draft: PlannedModel, *, sizes: frozenset[int] | None, chains_only: bool
+    ) -> "AllowedDegrees":
+        """The rule for the devices of every group, of these sizes if given."""
+        from swiftspec.planner.degrees import AllowedDegrees
+
+        return AllowedDegrees(
+            sizes=sizes,
+            engine=self.served_by,
+            drafter=draft.method,
+            draft_server=bool(self.draft_device),
+            chains_only=chains_only,
+            specs={Role.TARGET: target.spec, Role.DRAFT: draft.spec},
+            block_tokens=draft.block_tokens,
+        )
+
     def memory(self, target: PlannedModel, draft: PlannedModel) -> "MemoryModel":
         """Memory of a device with parts of both models."""
         from swiftspec.planner.memory import MemoryModel
@@ -334,13 +351,8 @@ class Deployment:
         if engine is None or not self.draft_device or draft.method is not Method.MODEL:
             return profile
         late_by = engine.late_by(Method.DRAFT_SERVER, limits) - engine.late_by(draft.method, limits)
-        drafts = formats._beside_engine().profile(target, draft, max_context=max_context)
-        return with_draft_server(profile, drafts, round_s=late_by, provenance=Provenance.COMPOSED)
-
-    def _beside_engine(self) -> "Deployment":
-        """The devices of a draft server, and this package's engine on them."""
-        return replace(
-            self,
+        beside_engine = replace(
+            formats,
             device=self.draft_device,
             num_devices=self.draft_devices,
             engine=SWIFTSPEC.name,
@@ -349,3 +361,5 @@ class Deployment:
             op_tables=None,
             draft_device="",
         )
+        drafts = beside_engine.profile(target, draft, max_context=max_context)
+        return with_draft_server(profile, drafts, round_s=late_by, provenance=Provenance.COMPOSED)

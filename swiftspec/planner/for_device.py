@@ -20,7 +20,6 @@ from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies import DraftKind
-from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
 from swiftspec.timing.latency import Provenance
 
@@ -69,7 +68,6 @@ def plan_for(
     if load is not None:
         shortest = min(models, key=lambda model: model.spec.max_position)
         load.check_context(shortest.spec.max_position, shortest.name)
-    from swiftspec.planner.degrees import AllowedDegrees
     from swiftspec.planner.fleet.replica import planned_workload
     from swiftspec.planner.plan import Hardware, make_plan
     from swiftspec.planner.recorded_routing import with_recorded_routing
@@ -88,7 +86,6 @@ def plan_for(
         longest=load.longest_context if load else 0,
         prompt_tokens=round(Means.of(load.workload).prompt_tokens) if load else None,
     )
-    specs = dict(zip(Role, (model.spec for model in models), strict=True))
     if load is not None:
         load = load.under(deployment.serving(*models))
     plan = make_plan(
@@ -98,15 +95,7 @@ def plan_for(
             num_devices=deployment.num_devices,
             draft_devices=deployment.draft_devices if deployment.draft_device else 0,
             memory=deployment.memory(*models),
-            degrees=AllowedDegrees(
-                sizes=sizes,
-                engine=deployment.served_by,
-                drafter=models[1].method,
-                draft_server=bool(deployment.draft_device),
-                chains_only=load is not None,
-                specs=specs,
-                block_tokens=models[1].block_tokens,
-            ),
+            degrees=deployment.degrees(*models, sizes=sizes, chains_only=load is not None),
             engine=engine_named(deployment.engine).name,
         ),
         replace(options, load=load),

@@ -9,7 +9,6 @@ from itertools import pairwise
 from math import exp, log
 from pathlib import Path
 
-from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.artifacts.gain import Gain
 from swiftspec.artifacts.kinds import DeviceUse, DraftingKind, KindComparison
 from swiftspec.costmodel.shipped import described_kernels
@@ -45,8 +44,7 @@ _OUR_TEXT = (
 class _Task:
     """Kinds of one draft, or those without a draft, to be compared in a process of their own.
 
-    counted: acceptance of suffix decoding, if the user gave it. names_suffix: whether the user asked for it. between:
-    loads that tell up to which one a kind pays.
+    suffix: suffix decoding, if the user asked for it. between: loads that tell up to which one a kind pays.
     """
 
     deployment: Deployment
@@ -56,8 +54,7 @@ class _Task:
     dataset: str | None
     clients: tuple[int, ...]
     seed: int
-    counted: GivenAcceptance | None = None
-    names_suffix: bool = False
+    suffix: DraftInput | None
     between: tuple[int, ...] = _BETWEEN
 
     def on(self, num_devices: int, clients: tuple[int, ...]) -> "_Task":
@@ -91,8 +88,7 @@ def compare_kinds(
     ValueError: one sentence naming field and value. A draft that cannot be planned is no error if others can.
     """
     loads = _checked(clients, deployment)
-    counted = next((asked.acceptance for asked in drafts if asked.draft == SUFFIX), None)
-    names_suffix = any(asked.draft == SUFFIX for asked in drafts)
+    suffix = next((asked for asked in drafts if asked.draft == SUFFIX), None)
     drafts = [asked for asked in drafts if asked.draft != SUFFIX]
     for asked in drafts:
         deployment.pair(target, asked.draft)
@@ -110,8 +106,7 @@ def compare_kinds(
             dataset=dataset,
             clients=loads,
             seed=seed,
-            counted=counted,
-            names_suffix=names_suffix,
+            suffix=suffix,
         )
         for asked in (None, *drafts)
     ]
@@ -192,7 +187,7 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
         if task.asked is None:
             raise
         return DraftingKind.model_validate({**named, "reason": str(error)})
-    counted = task.counted if kind.name == SUFFIX else None
+    counted = task.suffix.acceptance if task.suffix and kind.name == SUFFIX else None
     shapes = Shapes(kind=kind, deployment=deployment, models=models, inputs=inputs, seed=task.seed, counted=counted)
     between = () if kind.own_devices else tuple(load for load in task.between if load < max(task.clients))
     points = shapes.at_all(task.clients, between)
@@ -208,7 +203,7 @@ def _kind(task: _Task, kind: Kind, *, text: Path | None = None) -> DraftingKind:
     if kind.name == SUFFIX and counted:
         stated |= {"basis": counted.describe(), "provenance": Provenance.GIVEN}
     elif kind.name == SUFFIX and text == _TEXT:
-        stated |= {"basis": _OUR_TEXT, "is_bundled": not task.names_suffix}
+        stated |= {"basis": _OUR_TEXT, "is_bundled": task.suffix is None}
     elif kind.name == SUFFIX and inputs.acceptance.provenance is Provenance.ASSUMED:
         stated["provenance"] = Provenance.GIVEN  # only the target's text matters, whatever drafted it
     return DraftingKind.model_validate(

@@ -8,7 +8,6 @@ from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.artifacts.kinds import DraftMemory, KindPoint
 from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS
 from swiftspec.artifacts.trace import AcceptanceTrace
-from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.drafts.named import Kind
 from swiftspec.planner.for_device import NUM_NEW_TOKENS, Inputs
@@ -51,7 +50,6 @@ class Shapes:
 
     def __post_init__(self) -> None:
         deployment, count = self.deployment, self.deployment.num_devices
-        specs = dict(zip(Role, (model.spec for model in self.models), strict=True))
         self._memory = deployment.memory(*self.models)
         self._output_tokens = deployment.output_tokens or NUM_NEW_TOKENS
         self._longest = longest_text(deployment)
@@ -63,14 +61,7 @@ class Shapes:
             num_devices=count,
             memory=self._memory,
             splits=splits,
-            degrees=AllowedDegrees(
-                sizes=deployment.sizes,
-                engine=deployment.served_by,
-                drafter=self.models[1].method,
-                chains_only=True,
-                specs=specs,
-                block_tokens=self.models[1].block_tokens,
-            ),
+            degrees=deployment.degrees(*self.models, sizes=deployment.sizes, chains_only=True),
             policies=self.kind.policies,
         )
         if self.counted is not None:

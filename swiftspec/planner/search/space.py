@@ -188,8 +188,10 @@ class _Checks:
             return reason
         for role, forward, most_rows in _forwards(policy):
             for phase in (Phase.PREFILL, forward):
-                if (steps := self._steps(option, role, phase)) not in self._grids:
-                    return f"{policy.name}: the {role}'s {phase} steps were not measured on {_where(steps)}"
+                if self._steps(option, role, phase) not in self._grids:
+                    ranks = option.num_ranks(role)
+                    where = _devices(option.degree(role)) + (f" of {ranks} ranks" if ranks > 1 else "")
+                    return f"{policy.name}: the {role}'s {phase} steps were not measured on {where}"
             farthest_rows, farthest_context = self._farthest[self._steps(option, role, forward)]
             if most_rows > (limit := MAX_ROWS_FACTOR * farthest_rows):
                 return (
@@ -278,11 +280,6 @@ def _forwards(policy: Policy) -> Iterator[tuple[Role, Phase, int]]:
     if policy.layout is not Layout.TARGET_ONLY:
         for phase in (Phase.EXPAND, Phase.FUZZY) if policy.fuzzy else (Phase.EXPAND,):
             yield Role.DRAFT, phase, policy.expand_rows
-
-
-def _where(steps: _Steps) -> str:
-    _, _, degree, ranks, _ = steps
-    return _devices(degree) + (f" of {ranks} ranks" if ranks > 1 else "")
 
 
 def _devices(count: int) -> str:
