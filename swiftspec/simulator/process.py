@@ -32,6 +32,7 @@ from swiftspec.policies.effects import (
 from swiftspec.simulator.latency import ForwardTimes, LatencySampler
 from swiftspec.simulator.oracle import TraceOracle
 from swiftspec.simulator.replay import CountingOracle
+from swiftspec.timing.steps import hop_rows
 from swiftspec.timing.timeline import Phase, Span
 
 __all__ = ["DeviceGroup", "Events", "Link", "OneProcess", "Oracle", "RequestPart"]
@@ -212,7 +213,8 @@ class RequestPart:
             self.note(Phase.COMPACT, effect.role, start_s, rows=len(effect.slots))
         elif isinstance(effect, Send):
             self.note(Phase.SEND, self.role, start_s)
-            hop_s = self._meter.hop(self.oracle.num_features(effect.message))
+            # Until the peer can receive the message, and the features beside it.
+            hop_s = self._meter.host(Phase.WAIT, hop_rows(self.oracle.num_features(effect.message)))
             self._to[effect.peer].send(effect.message, hop_s=hop_s)
         elif isinstance(effect, Commit):
             self.note(Phase.COMMIT, self.role, start_s, tokens=len(effect.tokens))
