@@ -29,7 +29,6 @@ from swiftspec.timing.latency import Provenance
 if TYPE_CHECKING:
     from swiftspec.costmodel.kernel_latency import Kernels
     from swiftspec.costmodel.routing import Routing
-    from swiftspec.planner.degrees import AllowedDegrees
     from swiftspec.planner.memory import MemoryModel
     from swiftspec.planner.under_load.serving_engine import ServingEngine
 
@@ -240,22 +239,6 @@ class Deployment:
         """As `kv_dtype`, for the times of a model's forwards."""
         engine = self.served_by
         return "bf16" if engine is None else engine.read_dtype(self.spec, self.quant, model.spec, self.settings)
-
-    def degrees(
-        self, target: PlannedModel, draft: PlannedModel, *, sizes: frozenset[int] | None, chains_only: bool
-    ) -> "AllowedDegrees":
-        """The rule for the devices of every group, of these sizes if given."""
-        from swiftspec.planner.degrees import AllowedDegrees
-
-        return AllowedDegrees(
-            sizes=sizes,
-            engine=self.served_by,
-            drafter=draft.method,
-            draft_server=bool(self.draft_device),
-            chains_only=chains_only,
-            specs={Role.TARGET: target.spec, Role.DRAFT: draft.spec},
-            block_tokens=draft.block_tokens,
-        )
 
     def memory(self, target: PlannedModel, draft: PlannedModel) -> "MemoryModel":
         """Memory of a device with parts of both models."""

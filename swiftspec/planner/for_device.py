@@ -68,6 +68,7 @@ def plan_for(
     if load is not None:
         shortest = min(models, key=lambda model: model.spec.max_position)
         load.check_context(shortest.spec.max_position, shortest.name)
+    from swiftspec.planner.degrees import AllowedDegrees
     from swiftspec.planner.fleet.replica import planned_workload
     from swiftspec.planner.plan import Hardware, make_plan
     from swiftspec.planner.recorded_routing import with_recorded_routing
@@ -95,7 +96,7 @@ def plan_for(
             num_devices=deployment.num_devices,
             draft_devices=deployment.draft_devices if deployment.draft_device else 0,
             memory=deployment.memory(*models),
-            degrees=deployment.degrees(*models, sizes=sizes, chains_only=load is not None),
+            degrees=AllowedDegrees.of(deployment, *models, sizes=sizes, chains_only=load is not None),
             engine=engine_named(deployment.engine).name,
         ),
         replace(options, load=load),

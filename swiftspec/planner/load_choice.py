@@ -25,7 +25,7 @@ from swiftspec.planner.search.evaluation import Outcome
 from swiftspec.planner.search.option import Key, Option
 from swiftspec.planner.search.searches import Searches
 from swiftspec.planner.search.simulations import RankedOption
-from swiftspec.planner.under_load.load_curves import Means
+from swiftspec.planner.under_load.load_curves import Means, SharedSteps
 from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.policies.effects import Role
@@ -162,7 +162,7 @@ def _shaped_for(at_once: int, leaders: Sequence[Option], load: Load, found: Sear
     """
     closed = ClosedForms(found.profile, found.simulations.trace)
     most_rows = load.serving.limits.step_tokens if load.serving else BatchLimits().max_rows
-    shared = closed.shared(at_once, most_rows)
+    shared = SharedSteps(found.profile, closed.context, at_once, most_rows)
     for leader in leaders:
         if not (leader.policy.plain or leader.policy.drafts_from_text):
             own = [option for option in found.options if option.policy.name == leader.policy.name]

@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 from swiftspec.acceptance.given import GivenAcceptance
 from swiftspec.artifacts.kinds import DraftMemory, KindPoint
 from swiftspec.artifacts.load_metrics import RECORDED_ROUNDS
 from swiftspec.artifacts.trace import AcceptanceTrace
+from swiftspec.planner.degrees import AllowedDegrees
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.drafts.named import Kind
 from swiftspec.planner.for_device import NUM_NEW_TOKENS, Inputs
@@ -15,6 +17,7 @@ from swiftspec.planner.planned_model import PlannedModel
 from swiftspec.planner.search.estimates import ClosedForms
 from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.space import feasible_options
+from swiftspec.planner.under_load.load_curves import SharedSteps
 from swiftspec.planner.under_load.loads import closed_loop_workload, longest_request
 from swiftspec.planner.under_load.predictor import Predictor, setup_of
 from swiftspec.planner.under_load.rounds import looked_up_rounds
@@ -61,7 +64,7 @@ class Shapes:
             num_devices=count,
             memory=self._memory,
             splits=splits,
-            degrees=deployment.degrees(*self.models, sizes=deployment.sizes, chains_only=True),
+            degrees=AllowedDegrees.of(deployment, *self.models, sizes=deployment.sizes, chains_only=True),
             policies=self.kind.policies,
         )
         if self.counted is not None:
@@ -76,6 +79,7 @@ class Shapes:
             given=looked_up_rounds(self.counted.survival, seed=self.seed) if self.counted else None,
         )
         self._closed = ClosedForms(self.inputs.profile, self._trace)
+        self._shared = cache(partial(SharedSteps, self.inputs.profile, self._closed.context))
 
     @property
     def _trace(self) -> AcceptanceTrace:
@@ -168,7 +172,7 @@ class Shapes:
         if self._serving is not None or chains[0].policy.drafts_from_text:
             return [self.point(option, clients) for option in chains]
         found: dict[int, KindPoint] = {}
-        shared = self._closed.shared(clients, self._most_rows)
+        shared = self._shared(clients, self._most_rows)
         plausible = [self._closed.estimate(option, shared) for option in chains]
         best = plausible.index(max(plausible))
         while True:
@@ -184,7 +188,7 @@ class Shapes:
         known = _rounds_s(tried)
         if len(known) == len(chains):
             return known
-        shared = self._closed.shared(clients, self._most_rows)
+        shared = self._shared(clients, self._most_rows)
         closed = {chain.policy.target_rows - 1: self._closed.round(chain, shared)[1] for chain in chains}
         near = {tokens: min(known, key=lambda other: abs(other - tokens)) for tokens in closed}
         return {tokens: closed[tokens] + known[near[tokens]] - closed[near[tokens]] for tokens in closed}

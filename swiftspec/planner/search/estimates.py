@@ -1,7 +1,7 @@
 """Closed-form speeds: plausible estimates, which say what to simulate first."""
 
 import math
-from functools import cache, partial
+from functools import cache
 
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.trace import AcceptanceTrace
@@ -12,7 +12,7 @@ from swiftspec.policies.trees.sequoia import static_tree
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["ClosedForms", "SharedSteps", "StepTimes", "best_tree_tokens"]
+__all__ = ["ClosedForms", "StepTimes", "best_tree_tokens"]
 
 
 @cache
@@ -64,44 +64,17 @@ class StepTimes:
         return min(latencies.step(key).mean_s for key in keys)
 
 
-class SharedSteps(StepTimes):
-    """As `StepTimes`, of requests that share every step; what does not fit into a step is in the next one.
-
-    sequences: requests. most_rows: of a step.
-    """
-
-    def __init__(self, profile: Profile, context: int, sequences: int, most_rows: int) -> None:
-        super().__init__(profile, context)
-        self._sequences, self._most_rows = sequences, most_rows
-
-    def rows(self, policy: Policy) -> int:
-        most = max(1, self._most_rows // self._sequences)
-        return min(policy.target_rows, most) if policy.elastic else policy.target_rows
-
-    def forward_s(self, option: Option, phase: Phase, role: Role, *, rows: int) -> float:
-        steps = math.ceil(self._sequences * rows / self._most_rows)
-        at_once = math.ceil(self._sequences / steps)
-        one_s = super().forward_s(option, phase, role, rows=at_once * rows)
-        key = StepKey(role, phase, option.degree(role), rows, self._context, at_once, option.num_ranks(role))
-        latencies = self._profile.latencies
-        if role is Role.DRAFT:
-            latencies = latencies.of_draft(option.policy.layout)
-        further_s, _ = latencies.further_sequences(key)
-        return steps * (one_s + further_s)
-
-
 class ClosedForms:
     """Tokens/s of speculative options over a trace's prompts. Prefill, host work and messages count as free.
 
     Forwards are those at the shortest context.
 
-    context: tokens in the cache before a forward. shared: makes the `SharedSteps`.
+    context: tokens in the cache before a forward.
     """
 
     def __init__(self, profile: Profile, trace: AcceptanceTrace) -> None:
         self.context = min(prompt.prompt_length for prompt in trace.prompts) - 1
         self._alone = StepTimes(profile, self.context)
-        self.shared = cache(partial(SharedSteps, profile, self.context))
         self._num_recorded = max(prompt.draft.num_candidates for prompt in trace.prompts)
         self._rank_acceptance = tuple(trace.rank_acceptance(self._num_recorded))
 

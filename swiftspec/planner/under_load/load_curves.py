@@ -5,8 +5,10 @@ requests per second. TPOT(B) is that of a single request, as simulated, times th
 prompts, which are read beside other requests' rows, take their share of the time from everyone.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import takewhile
 
 import numpy as np
@@ -14,14 +16,15 @@ import numpy.typing as npt
 
 from swiftspec.artifacts.profile import Profile
 from swiftspec.artifacts.workload import Workload
-from swiftspec.planner.search.estimates import ClosedForms
+from swiftspec.planner.search.estimates import ClosedForms, StepTimes
+from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.simulations import RankedOption
-from swiftspec.policies import Layout
+from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["LoadCurve", "LoadCurves", "Means"]
+__all__ = ["LoadCurve", "LoadCurves", "Means", "SharedSteps"]
 
 _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _CHUNK_ROWS, _BUSY_ROWS = 128, 64  # of a prompt, beside rows that are verified
@@ -72,6 +75,32 @@ class LoadCurve:
         return float(within[-1]) if within.size else 0.0
 
 
+class SharedSteps(StepTimes):
+    """As `StepTimes`, of requests that share every step; what does not fit into a step is in the next one.
+
+    sequences: requests. most_rows: of a step.
+    """
+
+    def __init__(self, profile: Profile, context: int, sequences: int, most_rows: int) -> None:
+        super().__init__(profile, context)
+        self._sequences, self._most_rows = sequences, most_rows
+
+    def rows(self, policy: Policy) -> int:
+        most = max(1, self._most_rows // self._sequences)
+        return min(policy.target_rows, most) if policy.elastic else policy.target_rows
+
+    def forward_s(self, option: Option, phase: Phase, role: Role, *, rows: int) -> float:
+        steps = math.ceil(self._sequences * rows / self._most_rows)
+        at_once = math.ceil(self._sequences / steps)
+        one_s = super().forward_s(option, phase, role, rows=at_once * rows)
+        key = StepKey(role, phase, option.degree(role), rows, self._context, at_once, option.num_ranks(role))
+        latencies = self._profile.latencies
+        if role is Role.DRAFT:
+            latencies = latencies.of_draft(option.policy.layout)
+        further_s, _ = latencies.further_sequences(key)
+        return steps * (one_s + further_s)
+
+
 class LoadCurves:
     """Load curves of options.
 
@@ -93,6 +122,7 @@ class LoadCurves:
         self._means = means
         self._batches = [*takewhile(lambda batch: batch < max_running, _BATCHES), max_running]
         self._most_rows, self._clients = most_rows, clients
+        self._shared = cache(partial(SharedSteps, profile, closed.context))
 
     def curve(self, found: RankedOption, *, cached_tokens: int | None) -> LoadCurve:
         """Estimate of an option whose speed for a single request is known.
@@ -108,7 +138,7 @@ class LoadCurves:
         prompt_s = self._prompt_s(found)
         points = []
         for batch in batches:
-            shared = self._closed.shared(max(1, round(batch)), self._most_rows)
+            shared = self._shared(max(1, round(batch)), self._most_rows)
             slower = alone / self._closed.estimate(found.option, shared)
             tpot_s = found.tpot_s * slower
             rate = _rate(batch, found.ttft_s, means.output_tokens * tpot_s, prompt_s)
