@@ -28,14 +28,15 @@ _ACCEPTANCE, _DRAFT_FORWARDS = "acceptance", "draft forwards"
 _ALL_REDUCE = "all_reduce"  # name prefix of the parts of collectives that grow
 _NO_TOKEN = np.iinfo(np.int32).max  # an id that no token has
 _MOST_OTHERS = 3
-_WEAKER, _LONGER = 0.1, 4  # share by which acceptance falls, and factor of the prompts' lengths
+_WEAKER = 0.1  # share by which acceptance falls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """Sources of the profiles of changed assumptions.
+    """Sizes of changes, and the sources of profiles under them.
 
     slower: share by which all-reduces, or draft forwards, grow.
+    longer: factor of the prompts' lengths.
     at_context: the profile for requests of a given length, where the plan's own ends before; None where the models end,
         too.
     with_independent_routing: the plan's profile, but with experts of consecutive tokens chosen independently, so that
@@ -43,6 +44,7 @@ class Changes:
     """
 
     slower: float = 0.2
+    longer: int = 4
     at_context: Callable[[int], Profile | None] | None = None
     with_independent_routing: Callable[[], Profile] | None = None
 
@@ -159,7 +161,7 @@ def _scenarios(
 
 def _longer(planned: _Scenario, changes: Changes, memory: MemoryModel | None) -> Iterator[_Scenario]:
     """Prompts several times as long, if the profile, or another one, has their latencies."""
-    trace = lengthened(planned.trace, _LONGER)
+    trace = lengthened(planned.trace, changes.longer)
     context = longest_context(trace)
     latencies = planned.latencies
     if changes.at_context is not None:
@@ -172,7 +174,7 @@ def _longer(planned: _Scenario, changes: Changes, memory: MemoryModel | None) ->
         entry for entry in planned.entries if memory is None or memory.deficit(entry.option, context=context) <= 0
     ]
     if entries:
-        change = f"prompts {_LONGER} x as long"
+        change = f"prompts {changes.longer} x as long"
         yield replace(planned, change=change, latencies=latencies, trace=trace, entries=entries)
 
 
