@@ -4,8 +4,6 @@ import os
 import sys
 from contextlib import suppress
 
-__all__ = ["program"]
-
 
 def program() -> int:
     """Run the command line and return its exit code."""

@@ -7,18 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-__all__ = [
-    "EXTRAS",
-    "EngineBusyError",
-    "EngineError",
-    "FieldError",
-    "MissingExtraError",
-    "check_extra",
-    "extras_named",
-    "install_command",
-    "missing_packages",
-]
-
 # Extra -> the modules that are imported of its packages. Triton is not here: nothing on a CPU imports it.
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "engine": ("safetensors", "tokenizers", "torch", "zmq"),

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from threading import RLock
 from typing import Any
 
-__all__ = ["interpreter_command", "ray_options", "safe_multiprocessing", "safe_path"]
-
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # The package is loaded from where this process has it, even if that is the current folder and another version is
 # installed. What else lies there is found only if it lies nowhere else: all packages may have been copied there.

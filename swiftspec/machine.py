@@ -6,8 +6,6 @@ import sys
 from collections.abc import Set
 from pathlib import Path
 
-__all__ = ["cores_here", "device_name", "free_port"]
-
 
 def cores_here() -> Set[int]:
     """Cores that this process may use; all of the machine's where the system does not tell them apart."""

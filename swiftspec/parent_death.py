@@ -7,8 +7,6 @@ import errno
 import os
 import sys
 
-__all__ = ["adopt_orphans", "signal_on_parent_death"]
-
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 

@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-__all__ = ["MINUTES", "Progress", "Stages", "silent", "time_limit"]
-
 # Receives how many parts of a stage are done, how many there are, and what the next one is.
 Progress = Callable[[int, int, str], None]
 # Opens a stage by its name, such as `plan` or `validate`; it lasts as long as the context.

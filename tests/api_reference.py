@@ -13,8 +13,6 @@ import pdoc.render
 
 import swiftspec
 
-__all__ = ["MODULES", "build"]
-
 # The package's own names, and the modules whose classes people read, fill or extend.
 MODULES: Final = (
     "swiftspec",

@@ -1,7 +1,5 @@
 """A clock that tests set."""
 
-__all__ = ["Clock"]
-
 
 class Clock:
     """Seconds that pass when a test says so."""

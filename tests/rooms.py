@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-__all__ = ["ALONE", "ALONE_CALL", "NEVERS", "ROOMS", "SHIPPED", "WRITERS", "allowed_in"]
-
 # Room -> what its modules may import beside the standard library: rooms below it and third-party packages. A room is a
 # folder of swiftspec, a folder of the engine, or a module that lies in none; rooms stand in their order, lowest first.
 # All may import errors.

@@ -24,8 +24,6 @@ from swiftspec.policies import POLICIES, DraftKind, Layout, Policy, Request, mak
 from swiftspec.policies.effects import ForwardKind, Role, Row
 from tools.run_alone import run_alone
 
-__all__ = ["decoder_records", "greedy_records"]
-
 Record = dict[str, Any]
 
 _PREFIX = 100

@@ -40,8 +40,6 @@ from swiftspec.profiler.helper_processes import forkserver
 from tools.compiling import compiling
 from tools.tuning import ROWS, candidates, kernel_of, products_of, weight_of
 
-__all__ = ["Decoding", "Launch", "Tests", "compile_all", "decodings", "tuning_launches"]
-
 _META = torch.device("meta")  # tensors without memory: the compiler needs their shapes and dtypes only
 _POSITIONS = 4608
 

@@ -19,17 +19,6 @@ from swiftspec.engine.model.gpu.ops import ops_for, reference_ops, triton_ops
 from swiftspec.profiler.op_benchmark import chain_words
 from swiftspec.profiler.op_timer import OpTimer, Timing
 
-__all__ = [
-    "PRODUCTS",
-    "QUICK_PRODUCTS",
-    "Record",
-    "attention_records",
-    "bandwidth_record",
-    "copy_record",
-    "kernel_records",
-    "limit_records",
-]
-
 Record = dict[str, Any]
 
 # (N, K) of one device's shard; gate_up: all gate rows, then all up rows.

@@ -6,18 +6,6 @@ Acceptance is independent and identical at every position, and a verification's 
 import math
 from collections.abc import Sequence
 
-__all__ = [
-    "amusd_speedup",
-    "best_chain",
-    "chain_tokens",
-    "dsi_speedup",
-    "fewest_rounds",
-    "mirror_round_s",
-    "pearl_speedup",
-    "pearl_tokens",
-    "serial_speedup",
-]
-
 _NEGLIGIBLE = 1e-12
 
 

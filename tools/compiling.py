@@ -23,8 +23,6 @@ from triton.runtime.jit import JITFunction
 
 from swiftspec.kernels.runtime import INTERPRETED
 
-__all__ = ["HOPPER", "MAX_SHARED_BYTES", "Compiled", "compiling"]
-
 HOPPER = GPUTarget("cuda", 90, 32)
 MAX_SHARED_BYTES = 227 * 1024  # per block, sm_90 (CUDA C++ Programming Guide, compute capabilities)
 

@@ -27,8 +27,6 @@ from swiftspec.scheduler.controls.named import named_control
 from swiftspec.simulator.serving import Job, Serving
 from swiftspec.timing.step_costs import StepCosts
 
-__all__ = ["RECORDED", "main", "record", "served", "shapes"]
-
 RECORDED = Path(__file__).resolve().parents[1] / "swiftspec/profiles/demo-zen4-2-cores"
 NEW_TOKENS = 64
 DEGREES = {Role.TARGET: 2}

@@ -9,8 +9,6 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-__all__ = ["environment_record"]
-
 _TOOLS = ("gcc", "ncu", "compute-sanitizer", "nvcc")
 _GPU_FIELDS = (
     *("name", "driver_version", "memory.total", "pstate", "temperature.gpu", "power.draw", "power.limit"),

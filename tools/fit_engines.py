@@ -31,8 +31,6 @@ from swiftspec.validation.published.loads import latencies_of, measured_latencie
 from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError
 from tools.fit_rounds import fitted_rounds
 
-__all__ = ["main"]
-
 WIDE, TTFT_WIDE = 0.15, 0.3  # relative standard deviations of engines that were not fitted
 # What is known before any load is measured: standard deviations around START.
 PRIOR = {

@@ -9,8 +9,6 @@ from scipy.optimize import least_squares
 from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import named_device
 
-__all__ = ["fit_kernels"]
-
 _ROBUST = 0.1  # relative residuals beyond this count less than by their square
 _FEW_ROWS = 16
 _MANY_ROWS, _WIDE = 1024, 2048

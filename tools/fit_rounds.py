@@ -19,8 +19,6 @@ from swiftspec.engines.constants import Constants
 from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError, cell_above_0
 from swiftspec.validation.published.speeds import read_speed_rows, user_speed
 
-__all__ = ["fitted_rounds"]
-
 STEP = 0.5e-3
 BEFORE, DEVIATION = 0.4e-3, 0.4e-3  # seconds, before any gain is seen
 NOISE = 0.08  # relative standard deviation of a gain

@@ -25,8 +25,6 @@ from swiftspec.policies.effects import ForwardKind, Row
 from swiftspec.profiler.op_timer import OpTimer
 from tools.baselines import Record, bandwidth_record, copy_record
 
-__all__ = ["MODELS", "WAYS", "forward_record", "shape_of"]
-
 MODELS = {"32B": "qwen3-32b", "8B": "llama-3.1-8b"}
 WAYS = ("torch", "default", "tuned")  # products by torch, by kernels with `default_config`, or with this GPU's table
 _ROWS = 8

@@ -19,8 +19,6 @@ from swiftspec.kernels.all_reduce import all_reduce, all_reduce_reference, check
 from swiftspec.kernels.exchange import PAYLOADS, SLOT, Exchange, pack, push
 from swiftspec.kernels.runtime import INTERPRETED, check_dtype, check_layout, check_shape, dot
 
-__all__ = ["Workspace", "gemm_all_reduce", "gemm_all_reduce_reference"]
-
 MAX_ROWS = 64  # one tile: every weight is read once
 BLOCK_N = 64  # the rows of one wgmma: the weight comes first, so that few rows of x waste nothing
 BLOCK_K = 128

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 import swiftspec
 from swiftspec.studies.backtest.run import run as run_backtest
 
-__all__ = ["figures", "main"]
-
 
 class _Asked(NamedTuple):
     """A plan of one request."""

@@ -20,8 +20,6 @@ from typing import Any
 
 from tools.checks.criterion import Criterion, at_least, at_most, below
 
-__all__ = ["conclude", "gather", "main", "summary"]
-
 SCHEMA, SCHEMA_VERSION = "swiftspec.gpu-run", 2
 MOST_ERROR = 1e-2  # of bf16 against fp64
 LEAST_OF_COPY = 0.75

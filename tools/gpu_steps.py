@@ -17,8 +17,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-__all__ = ["STEPS", "main"]
-
 # Everything that any step of a run imports, including steps that are separate programs.
 _PACKAGES = (
     *("torch", "triton", "numpy", "scipy", "pydantic", "zmq", "simpy", "typer", "rich", "joblib", "safetensors"),

@@ -8,8 +8,6 @@ import numpy as np
 from swiftspec.artifacts.trace import SYNTHESISED, AcceptanceTrace, Guesser, Guesses, TracedPrompt
 from swiftspec.files.document import ModelRef, Origin
 
-__all__ = ["synthesise_trace"]
-
 _SYNTHETIC = ModelRef(model="synthetic", dtype="float32")
 
 

@@ -17,8 +17,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["main", "pack", "unpack"]
-
 _GROUP = "__grp__*.json"  # an entry's list of files
 _NEEDED = (".cubin", ".json")  # files that a launch reads; the others are stages of compilation
 

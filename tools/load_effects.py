@@ -31,8 +31,6 @@ from swiftspec.reports.formatting import milliseconds, percent, signed_percent, 
 from swiftspec.timing.timeline import Timeline
 from tools.checks.workloads import drawn, of_policy
 
-__all__ = ["main"]
-
 _CLIENTS = (1, 2, 4, 8)
 _FEW = 4  # requests at once, where splits are compared
 _SHARES = (0.3, 0.6, 0.8)  # of the slower one's saturation

@@ -24,8 +24,6 @@ from swiftspec.engine.process.protocol import Setup
 from swiftspec.engine.process.worker_handle import LocalWorker, StartedProcess, Worker
 from swiftspec.policies.effects import Role
 
-__all__ = ["PacedExecutor"]
-
 _MOST_DEVICES = 64
 _SPINNING_S = 2e-4
 _ROOT = Path(__file__).resolve().parents[1]

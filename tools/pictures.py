@@ -16,8 +16,6 @@ from swiftspec.files.document import ModelRef
 from swiftspec.policies import POLICIES, DraftKind, Layout, make_policy
 from swiftspec.policies.effects import Role
 
-__all__ = ["draw"]
-
 RECORDED = Path(__file__).resolve().parents[1] / "profiles/demo-zen4-2-cores"
 PROMPT_INDEX = 40
 NUM_ROUNDS = 5

@@ -19,8 +19,6 @@ from swiftspec.cli import console
 from swiftspec.policies import policy_names
 from swiftspec.workload import make_workload
 
-__all__ = ["main"]
-
 PROFILES = Path(swiftspec.__file__).parent / "profiles"
 NEAR = 0.95  # of the best plan's tokens/s, or of its goodput or the inverse of its end-to-end time under a load
 # Target, draft, device, number of devices, format.

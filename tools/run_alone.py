@@ -11,8 +11,6 @@ from swiftspec.policies.effects import Program, Role
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.timing.timeline import Span
 
-__all__ = ["raise_error", "run_alone"]
-
 
 class _Empty:
     """Inbox of a program without peers."""

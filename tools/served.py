@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Served", "served"]
-
 _READY_WITHIN_S = 120.0
 
 

@@ -22,8 +22,6 @@ from swiftspec.engine.process.worker_handle import LocalWorker, Worker
 from swiftspec.engine.process.worker_main import obey
 from swiftspec.profiler.helper_processes import forkserver
 
-__all__ = ["ThreadExecutor", "own_stream"]
-
 _NUM_ROLES = 2
 
 

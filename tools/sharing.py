@@ -29,8 +29,6 @@ from swiftspec.policies.chains.serial import SerialTree
 from swiftspec.policies.effects import Role
 from tools.shared_process import ThreadExecutor
 
-__all__ = ["sharing_records"]
-
 Record = dict[str, Any]
 OpenSite = Callable[[Path, ForkServer], LocalExecutor]
 

@@ -24,8 +24,6 @@ from swiftspec.cli import console
 from swiftspec.models.spec import model_directory
 from swiftspec.models.tokenizer import Tokenizer
 
-__all__ = ["main"]
-
 _BASE = "demo/target"
 _CONTEXT, _ROWS = 512, 4  # of a step
 _HELD_OUT = 0.05  # of each text, at its end

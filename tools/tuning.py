@@ -31,19 +31,6 @@ from swiftspec.models.inflation import inflated_spec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.profiler.op_timer import OpTimer
 
-__all__ = [
-    "MIN_GAIN",
-    "ROWS",
-    "Trial",
-    "candidates",
-    "choose",
-    "kernel_of",
-    "products_of",
-    "save_table",
-    "tune",
-    "weight_of",
-]
-
 MIN_GAIN = 0.05  # a smaller gain is within the noise of a timing, and no reason to replace cuBLAS
 ROWS = (8, 1, 16, 64, 4, 32, 2)  # the most important first, since tuning may run out of time
 BITS = {"bf16": 16, "fp8": 8, "int4": 4}

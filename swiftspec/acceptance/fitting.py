@@ -8,8 +8,6 @@ import numpy.typing as npt
 
 from swiftspec.acceptance.model import PRIOR, AcceptanceModel, rank_acceptance, tree_acceptance
 
-__all__ = ["Chain", "Fit", "Length", "Observation", "Ranks", "fit_acceptance_model"]
-
 _BOUNDS = {
     "mean_logit": (-4.0, 12.0),
     "spread": (0.2, 8.0),

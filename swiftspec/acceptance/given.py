@@ -19,8 +19,6 @@ from swiftspec.acceptance.numerics import root
 from swiftspec.acceptance.records import LONGEST, AcceptanceRecords, Form, smooth_rates
 from swiftspec.errors import FieldError
 
-__all__ = ["GivenAcceptance"]
-
 _NEAR = 1e-3  # to 0 and 1, which no acceptance model reaches
 _FARTHEST = 60.0  # nats: logits at which the longest chain still reaches the lowest and the highest rate
 _MOST_MISSED = 0.1  # root mean square over positions

@@ -14,8 +14,6 @@ from swiftspec.artifacts.trace import AcceptanceTrace, TracedPrompt
 from swiftspec.errors import FieldError
 from swiftspec.files.reading import read_input
 
-__all__ = ["MeasuredAcceptance", "chain_rates", "from_server", "from_trace"]
-
 _MOST_BYTES = 64 << 20
 _LEAST_FULL = 0.98  # of the drafts' mean length, relative to the longest
 _ROUNDING = 1.005

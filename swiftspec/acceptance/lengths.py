@@ -16,8 +16,6 @@ import numpy.typing as npt
 from swiftspec.acceptance.model import candidate_shares
 from swiftspec.acceptance.numerics import root
 
-__all__ = ["Drafted", "conditional_rates", "unconditional_rates"]
-
 # Probability that a head's second candidate is right when the first is wrong, as in an acceptance model: least squares
 # over the trees of two EAGLE-3 heads whose chains are known as well (tests/acceptance/test_lengths.py fits it again).
 _RUNNER_UP = 0.35

@@ -22,8 +22,6 @@ from pydantic import Field
 from swiftspec.acceptance.numerics import logistic
 from swiftspec.files.document import Facts
 
-__all__ = ["PRIOR", "AcceptanceModel", "candidate_shares", "logits", "rank_acceptance", "tree_acceptance"]
-
 _Floats = npt.NDArray[np.float64]
 
 # Texts on which fixed shapes are computed: as long as the benchmarks' outputs, and enough of them.

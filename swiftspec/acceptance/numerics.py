@@ -5,8 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["log_sum_exp", "logistic", "root"]
-
 _Floats = npt.NDArray[np.float64]
 
 

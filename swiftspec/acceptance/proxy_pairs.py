@@ -23,8 +23,6 @@ from swiftspec.models import known_model, likely_vocabulary
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["Acceptance", "FittedPair", "Model", "acceptance_for", "dataset_names", "fitted_pairs"]
-
 _TABLE = Path(__file__).with_name("fitted.json")
 
 # Logit gained by a draft e times as large: Qwen3-32B with Qwen3-4B against 1.7B, mean of two data sets

@@ -24,18 +24,6 @@ from swiftspec.acceptance.lengths import Drafted, conditional_rates, uncondition
 from swiftspec.files.document import Document, Facts
 from swiftspec.policies import DraftKind
 
-__all__ = [
-    "AcceptanceRecord",
-    "AcceptanceRecords",
-    "Form",
-    "PublishedAcceptance",
-    "Quantity",
-    "acceptance_of",
-    "published_acceptance",
-    "published_records",
-    "smooth_rates",
-]
-
 _PUBLISHED, _BY_POSITION = (Path(__file__).with_name(name) for name in ("published.json", "by_position.json"))
 LONGEST = 64  # tokens of a chain
 _ROUNDING = 0.005  # of lengths with two decimals

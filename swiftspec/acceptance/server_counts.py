@@ -18,8 +18,6 @@ from typing import Any, Final
 from swiftspec.files.prometheus import samples
 from swiftspec.files.reading import parse_foreign_json, shown
 
-__all__ = ["Counts", "in_documents", "in_metrics", "numbered", "total"]
-
 _OF_SERVER = re.compile(r"^(vllm|llamacpp|swiftspec|sglang):\w+[{ ]", re.MULTILINE)
 _PER_POSITION: Final = "accepted_tokens_per_pos"
 _NAMES: Final = {"vllm": "vLLM", "llamacpp": "llama.cpp", "swiftspec": "swiftspec"}

@@ -11,8 +11,6 @@ from typing import Final
 
 from swiftspec.acceptance.server_counts import Counts, numbered
 
-__all__ = ["LOGS"]
-
 _NUMBER: Final = r"(\d+(?:\.\d+)?)"
 _RATES: Final = r"(\d+\.\d+(?:, ?\d+\.\d+)*)"
 _SOME: Final = ".{0,400}?"  # of a line, which may be long

@@ -12,8 +12,6 @@ from swiftspec.artifacts.trace import SYNTHESISED, AcceptanceTrace, Guesser, Gue
 from swiftspec.files.document import ModelRef, Origin
 from swiftspec.policies import DraftKind
 
-__all__ = ["EXIT_ACCEPTANCE", "EXIT_SLOPE", "FUZZY_SHARE", "synthesise", "synthesise_positions"]
-
 _Floats = npt.NDArray[np.float64]
 
 # No figures are published for these guessers, so they have the bundled pair's, in whose trace the first guess is right

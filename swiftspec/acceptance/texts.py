@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final, TypeVar
 
-__all__ = ["TextClass", "class_of", "of_text"]
-
 _Item = TypeVar("_Item")
 
 

@@ -18,8 +18,6 @@ from swiftspec.acceptance.texts import TextClass, class_of, of_text
 from swiftspec.policies import DraftKind
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["UsualRates", "family_of", "given_rates", "published_rates", "records_without", "usual_rates"]
-
 DRAFT_MODEL: Final = "draft model"
 _STAND_INS: Final = {"suffix": "ngram"}  # of which nobody publishes tokens per round, and what is nearest
 _ENOUGH: Final = 3  # drafters, for a spread of their own, and for a single data set to speak for itself

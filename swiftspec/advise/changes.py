@@ -17,8 +17,6 @@ from swiftspec.files.document import Origin
 from swiftspec.planner.under_load.composed_engine import ComposedEngine
 from swiftspec.progress import Progress
 
-__all__ = ["advice_on"]
-
 _MOST_LENGTH: Final = 8
 _LOADS: Final = (0.5, 1.0, 2.0)
 _LONG_PROMPT: Final = 0.5  # of a step's tokens, new ones of a prompt: from there on steps' tokens count

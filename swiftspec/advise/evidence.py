@@ -13,8 +13,6 @@ from swiftspec.advise.model import LoadMeans, ServerModel, Variant
 from swiftspec.advise.observed import effective
 from swiftspec.artifacts.gain import Gain
 
-__all__ = ["ENOUGH_REQUESTS", "LEAST_GAIN", "Evidence"]
-
 ENOUGH_REQUESTS: Final = 50  # fewer say nothing
 LEAST_GAIN: Final = 1.02  # what the lower end of a gain has to be above
 _DRAWS: Final = 4000

@@ -20,8 +20,6 @@ from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.scheduler.prefix_cache import PrefixCache
 from swiftspec.validation.served import DraftCounts
 
-__all__ = ["AT_ONCE", "CountedAcceptance", "LoadMeans", "ServerModel", "Variant"]
-
 # Methods that draft all tokens of a round in one forward.
 AT_ONCE: Final = frozenset({Method.PARD, Method.P_EAGLE, Method.DFLASH, Method.DSPARK, Method.DOMINO})
 _TOKENS, _PER_CLIENT, _LEAST = 16384, 6, 8  # simulated: output tokens, requests of each client, requests

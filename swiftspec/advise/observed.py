@@ -9,8 +9,6 @@ from swiftspec.artifacts.advice import ObservedLoad
 from swiftspec.errors import FieldError
 from swiftspec.loadtest.readings import Reading
 
-__all__ = ["ALIKE", "effective", "observed_load"]
-
 # How alike drafts of one request are (intraclass correlation of their accepted tokens): an assumption. A hundred drafts
 # of one request tell as much as 6.3 of different ones.
 ALIKE: Final = 0.15

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from swiftspec.planner.deployment import Deployment
     from swiftspec.planner.under_load.serving_engine import ServingEngine
 
-__all__ = ["LOOKED_UP", "ServerReadings", "advise", "read_server"]
-
 LOOKED_UP: Final = "ngram"  # as a draft: proposals are looked up in the text
 _MOST_BYTES: Final = 16 << 20
 # Relative standard deviation of composed steps: predictions of measured loads are off by about as much.

@@ -13,8 +13,6 @@ from swiftspec.models import known_model, model_names
 from swiftspec.models.inflation import inflated_spec
 from swiftspec.models.spec import is_model_directory
 
-__all__ = ["Prompts", "check_context", "read_plan", "read_priced", "read_texts"]
-
 Prompts = Sequence[str] | Path | str
 
 

@@ -10,8 +10,6 @@ from swiftspec.files.document import Origin
 from swiftspec.loadtest import SentLoad, ServerClient, drawn_prompts, encoded_prompts, send_workload
 from swiftspec.progress import Stages, silent
 
-__all__ = ["load_test", "send"]
-
 
 def load_test(
     url: str,

@@ -23,8 +23,6 @@ from swiftspec.timing.timeline import Timeline
 if TYPE_CHECKING:
     from swiftspec.planner.deployment import Deployment
 
-__all__ = ["compare_kinds", "plan", "simulate"]
-
 _ANY = SearchOptions()
 
 

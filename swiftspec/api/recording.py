@@ -7,8 +7,6 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.devices.local import num_devices_here
 from swiftspec.progress import Stages, silent, time_limit
 
-__all__ = ["NUM_CANDIDATES", "profile", "trace"]
-
 NUM_CANDIDATES = 32  # recorded per position, more than any policy keeps per node
 
 

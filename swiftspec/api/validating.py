@@ -25,8 +25,6 @@ from swiftspec.progress import Stages, silent, time_limit
 from swiftspec.scheduler.controls.named import control_under
 from swiftspec.timing.timeline import Timeline
 
-__all__ = ["LoadComparison", "validate", "validate_load"]
-
 
 def validate(
     planned: Planned | Path | str,

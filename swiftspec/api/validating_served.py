@@ -33,8 +33,6 @@ from swiftspec.validation.served import DraftCounts, ServedPrediction
 if TYPE_CHECKING:
     from swiftspec.external.engine import EngineHere
 
-__all__ = ["compared", "server_of", "validate_served"]
-
 _PROBED, _PROMPT, _STEPS = 4, 64, 16  # requests at once at most, tokens of their prompts, and steps of a look
 
 

@@ -10,8 +10,6 @@ from pydantic import Field
 from swiftspec.artifacts.gain import Gain
 from swiftspec.files.document import Document, Facts
 
-__all__ = ["Advice", "Change", "ChangeKind", "LengthAtLoad", "ObservedLoad", "Outcome", "ServerFit"]
-
 
 class Outcome(StrEnum):
     """Whether something is to be changed, nothing is, or nobody can say so yet."""

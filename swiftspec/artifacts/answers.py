@@ -8,21 +8,6 @@ from pydantic import ConfigDict, Field
 from swiftspec.files.document import Facts
 from swiftspec.files.reading import brief, parse_json, shown
 
-__all__ = [
-    "Answer",
-    "Chunk",
-    "Failed",
-    "Model",
-    "Models",
-    "ScoredText",
-    "Timings",
-    "TokenIds",
-    "Version",
-    "WrittenText",
-    "read_answer",
-    "sentence_of",
-]
-
 _MOST_TOKENS = 1 << 31
 _MOST_NAME_CHARACTERS = 1000
 _LEAST_LOG_PROB = -1e4  # vLLM has -9999 for what is impossible

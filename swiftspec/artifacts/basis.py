@@ -11,17 +11,6 @@ from swiftspec.files.document import file_sha256
 from swiftspec.models.spec import is_model_directory, model_directory
 from swiftspec.policies.conformance import field_types
 
-__all__ = [
-    "candidate_of",
-    "files_of",
-    "make_basis",
-    "path_of",
-    "read_profile",
-    "read_trace",
-    "searching",
-    "stored_path",
-]
-
 
 def make_basis(path: Path, *, plan_path: Path, content: bytes | None = None) -> Basis:
     """A reference that survives moving the plan together with the files next to or below it.

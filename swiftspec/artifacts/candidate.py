@@ -16,18 +16,6 @@ from swiftspec.timing.latency import Provenance
 from swiftspec.timing.step_costs import StepCosts
 from swiftspec.timing.steps import Latencies
 
-__all__ = [
-    "Candidate",
-    "Prediction",
-    "candidate_costs",
-    "described",
-    "gathered_forwards",
-    "named_group",
-    "named_split",
-    "policy_costs",
-    "usual_gather_s",
-]
-
 _Count = Annotated[int, Field(ge=0)]
 _Speed = Annotated[float, Field(ge=0)]
 _Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]

@@ -10,19 +10,6 @@ from swiftspec.errors import FieldError
 from swiftspec.files.document import Facts
 from swiftspec.files.reading import shown
 
-__all__ = [
-    "LEAST_RATE",
-    "MOST_RATE",
-    "MOST_TOKENS",
-    "Arrivals",
-    "Distribution",
-    "Lengths",
-    "Process",
-    "Rate",
-    "Stage",
-    "TokenCount",
-]
-
 MOST_TOKENS = 10_000_000  # of a prompt or an output: longer than any model's context
 LEAST_RATE, MOST_RATE = 1e-4, 1e6  # requests per second: one in three hours, one in a microsecond
 Rate = Annotated[float, Field(ge=LEAST_RATE, le=MOST_RATE)]

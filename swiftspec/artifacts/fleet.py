@@ -12,8 +12,6 @@ from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.files.document import Basis, Facts
 from swiftspec.policies import Layout, policy_class
 
-__all__ = ["BreakEven", "DraftLength", "Drafting", "Fleet", "LoadPoint", "ReplicaKind"]
-
 _Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 _Seconds = Annotated[float, Field(ge=0)]
 _Rate = Annotated[float, Field(gt=0)]

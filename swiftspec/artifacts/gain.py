@@ -9,8 +9,6 @@ from pydantic import Field
 
 from swiftspec.files.document import Facts
 
-__all__ = ["Gain", "Verdict", "interval_90"]
-
 _NORMAL_90 = 1.645
 
 

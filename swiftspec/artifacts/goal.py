@@ -12,8 +12,6 @@ from swiftspec.artifacts.workload import RequestClass
 from swiftspec.errors import FieldError
 from swiftspec.files.document import Facts
 
-__all__ = ["Goal", "Objective", "cost_per_million", "split_devices"]
-
 _SPLIT = re.compile(r"[1-9]\d*(x[1-9]\d*)?(\+[1-9]\d*(x[1-9]\d*)?)?")
 
 

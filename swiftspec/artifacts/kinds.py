@@ -6,8 +6,6 @@ from swiftspec.artifacts.gain import Gain
 from swiftspec.files.document import Facts
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["DeviceUse", "DraftMemory", "DraftingKind", "KindComparison", "KindPoint"]
-
 
 class KindPoint(Facts):
     """The best shape of a kind while some clients decode together.

@@ -13,17 +13,6 @@ from swiftspec.artifacts.workload import RequestClass
 from swiftspec.files.document import Facts
 from swiftspec.timing.timeline import Timeline
 
-__all__ = [
-    "EVENTS",
-    "RECORDED_ROUNDS",
-    "CacheUse",
-    "LoadMetrics",
-    "Percentiles",
-    "ServedRecord",
-    "SimulatedLoad",
-    "load_metrics",
-]
-
 EVENTS: Final = "events"
 RECORDED_ROUNDS: Final = "recorded rounds"
 

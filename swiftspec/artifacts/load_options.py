@@ -7,8 +7,6 @@ from pydantic import Field
 from swiftspec.files.document import Facts
 from swiftspec.scheduler.routing import Replicas
 
-__all__ = ["LoadOptions", "ReplicaCounts", "usual_max_running", "usual_prefill_rows"]
-
 
 class ReplicaCounts(Facts):
     """How requests were shared among targets and drafts.

@@ -9,8 +9,6 @@ from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.artifacts.load_options import ReplicaCounts
 from swiftspec.files.document import Document, Facts
 
-__all__ = ["LoadErrors", "LoadReport", "PolicyLoad", "PredictedLoads"]
-
 
 class LoadErrors(Facts):
     """Predicted over measured, minus 1: of the means, and of the output tokens per second."""

@@ -7,8 +7,6 @@ from pydantic import Field
 from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.files.document import Document, Facts
 
-__all__ = ["LoadTest", "SentRequest"]
-
 
 class SentRequest(Facts):
     """One request. sent_s, chunks_s: when it was sent and its chunks came, after the start. error: why it failed."""

@@ -14,8 +14,6 @@ from swiftspec.files.document import Facts, Spread
 from swiftspec.policies.effects import Role
 from swiftspec.timing.timeline import COMPUTING, DRAFTING, VERIFYING, Phase, Span, Timeline
 
-__all__ = ["Figures", "Metrics", "Totals", "measure"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:

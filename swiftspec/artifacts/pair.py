@@ -11,18 +11,6 @@ from swiftspec.models.draft_kinds import check_pair
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, model_directory
 
-__all__ = [
-    "CPU_DTYPES",
-    "DTYPES",
-    "GPU_DTYPES",
-    "Pair",
-    "check_models",
-    "dtypes_of_roles",
-    "model_name",
-    "named_dtype",
-    "resolve_pair",
-]
-
 DTYPES = {"float32": "float32", "fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16"}
 # Matrices are rounded to int8 at load, one scale an output; everything else is float32.
 CPU_DTYPES = DTYPES | {"int8": "int8"}

@@ -12,8 +12,6 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.artifacts.workload import Workload
 from swiftspec.files.writing import locate, write_output
 
-__all__ = ["Planned", "side_files"]
-
 PROFILE_SUFFIX, TRACE_SUFFIX, WORKLOAD_SUFFIX = ".profile.json", ".trace.npz", ".workload.json"
 _UNNAMED = Path("plan.json")  # assumed path of a plan that is written to a stream
 

@@ -22,15 +22,6 @@ from swiftspec.timing.steps import HostGrid, Latencies, StepGrid
 from swiftspec.timing.timeline import COMPUTING, Phase
 from swiftspec.timing.warm_up import WarmUpCost
 
-__all__ = [
-    "MOST_DEVICES",
-    "PASSES",
-    "Collective",
-    "HostPoint",
-    "Profile",
-    "StepPoint",
-]
-
 PASSES = 3  # of a whole profile of this machine
 MOST_DEVICES = 65536  # more than any plan has
 _Seconds = Annotated[float, Field(gt=0, le=1e6)]  # a forward of twelve days is a mistake

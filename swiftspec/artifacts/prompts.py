@@ -14,8 +14,6 @@ from weakref import finalize
 from swiftspec.errors import FieldError
 from swiftspec.files.reading import open_input, parse_json, read_lines, shown
 
-__all__ = ["Prompt", "PromptFile", "evenly", "read_prompts", "spread", "stretched"]
-
 _MOST_LINE_BYTES = 16 << 20  # a text of millions of tokens
 _MOST_PROMPTS = 1_000_000
 

@@ -10,8 +10,6 @@ from pydantic import Field
 from swiftspec.artifacts.metrics import Figures, Metrics
 from swiftspec.files.document import Document, Facts, Spread
 
-__all__ = ["Drift", "PolicyReport", "Report", "relative_error"]
-
 
 class PolicyReport(Facts):
     """Figures of one policy.

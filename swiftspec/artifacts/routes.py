@@ -9,8 +9,6 @@ from pydantic import Field, model_validator
 
 from swiftspec.files.document import Facts
 
-__all__ = ["MOST_EXPERTS", "ROUTES", "ExpertsTouched", "TouchedPoint", "check_routes", "route_bytes", "smallest_routes"]
-
 ROUTES = "routes"  # the array's name in a trace file: [tokens, layers, k]
 MOST_EXPERTS = 65536  # more than any layer has
 

@@ -6,8 +6,6 @@ from pydantic import Field
 
 from swiftspec.files.document import Facts
 
-__all__ = ["GREEDY", "SamplingParams"]
-
 _MOST_SEED = 10**17  # with the prompts' numbers, exact in every JSON reader of this package
 
 

@@ -11,8 +11,6 @@ from swiftspec.engines.description import Engine, StepLimits
 from swiftspec.engines.words import Method
 from swiftspec.files.document import Facts
 
-__all__ = ["MeasuredStep", "Served"]
-
 _MEDIAN_DEVIATION: Final = NormalDist().inv_cdf(0.75)  # of a standard normal, from its mean
 
 

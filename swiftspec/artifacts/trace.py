@@ -18,8 +18,6 @@ from swiftspec.files.reading import parse_json, shown
 from swiftspec.files.writing import write_output
 from swiftspec.policies import DraftKind
 
-__all__ = ["SYNTHESISED", "AcceptanceTrace", "Guesser", "Guesses", "TracedPrompt"]
-
 SYNTHESISED = "synthesised"  # source of a trace that holds no text
 
 

@@ -14,8 +14,6 @@ from swiftspec.artifacts.load_options import LoadOptions
 from swiftspec.artifacts.workload import Workload
 from swiftspec.files.document import Basis, Facts, file_sha256
 
-__all__ = ["DecodePool", "LoadPrediction", "UnderLoad", "workload_sha256"]
-
 _Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 
 

@@ -23,18 +23,6 @@ from swiftspec.errors import FieldError
 from swiftspec.files.document import Document, Facts
 from swiftspec.files.reading import shown
 
-__all__ = [
-    "MOST_ID_CHARACTERS",
-    "MOST_REQUESTS",
-    "MOST_SHARED",
-    "LoadTrace",
-    "PromptSource",
-    "RequestClass",
-    "SharedText",
-    "Workload",
-    "WorkloadRequest",
-]
-
 MOST_REQUESTS = 50_000  # a file of so many has 10 MB; more than 24 MiB of JSON are never read
 MOST_ID_CHARACTERS = 64  # of a prompt or a conversation
 MOST_SHARED = 64  # stretches of a prompt

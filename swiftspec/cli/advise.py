@@ -18,8 +18,6 @@ from swiftspec.files.writing import write_output
 from swiftspec.planner.deployment import Deployment
 from swiftspec.reports.advice import advice_sections
 
-__all__ = ["advise"]
-
 _SECONDS = 60.0
 
 

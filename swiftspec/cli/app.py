@@ -24,8 +24,6 @@ from swiftspec.errors import EngineError, FieldError, extras_named
 from swiftspec.files.reading import brief
 from swiftspec.version import __version__
 
-__all__ = ["app", "main", "usage_sentence"]
-
 _TRACEBACK = "SWIFTSPEC_TRACEBACK"
 _WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 

@@ -14,8 +14,6 @@ from swiftspec.cli.settings import CONDITIONS, DRAWN, PLANNER, REPLAYED, SERVER,
 from swiftspec.cli.verbs import check, data, decide, measure, use
 from swiftspec.errors import FieldError
 
-__all__ = ["Group", "VerbGroups", "command", "flag_of", "refuse", "refuse_settings"]
-
 # Fields whose flag has another name.
 _FLAGS = {
     "backend": "--jobs",

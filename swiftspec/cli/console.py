@@ -25,26 +25,6 @@ from swiftspec.progress import Progress
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "abandon",
-    "abridged",
-    "begin",
-    "error",
-    "fields",
-    "harmless",
-    "heading",
-    "keep_stdout_for_data",
-    "line_width",
-    "note",
-    "paragraph",
-    "progress",
-    "reader_has_gone",
-    "say",
-    "stream",
-    "table",
-    "warnings_shown",
-]
-
 _SHOWN_AFTER_S = 1.0
 _PLAIN_EVERY_S = 10.0
 _PIPE_COLUMNS = 100

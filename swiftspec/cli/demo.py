@@ -27,8 +27,6 @@ from swiftspec.profiler.pair import resolve
 from swiftspec.progress import time_limit
 from swiftspec.reports.formatting import percent
 
-__all__ = ["demo"]
-
 _SCREEN = 24  # lines of a stage; all of them are in its file
 _NEW_TOKENS = 96
 _PROFILE_SHARE = 0.4  # of the minutes; with slow forwards less is measured in them

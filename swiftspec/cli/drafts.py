@@ -26,8 +26,6 @@ from swiftspec.reports.model import Section, Table, numbers, row, texts
 if TYPE_CHECKING:
     from swiftspec.acceptance import GivenAcceptance
 
-__all__ = ["Drafts", "best_draft", "compare_kinds", "named_drafts", "recorded_draft", "show_drafts"]
-
 _PUBLISHED = "published"
 _OF_A_SEARCH = ("out", "profile", "inflate", "limit", "fleet", "objective", "policy", "split")
 _NO_DRAFT = (

@@ -18,8 +18,6 @@ from swiftspec.reports.formatting import speed
 if TYPE_CHECKING:
     from swiftspec.planner.under_load.serving_engine import ServingEngine
 
-__all__ = ["export"]
-
 
 def export(asked: ExportFlags) -> Export:
     made = read_plan(asked, asked.plan)

@@ -6,37 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = [
-    "OPTION",
-    "TOP_K",
-    "TOP_P",
-    "ApiKeyFile",
-    "Draft",
-    "Dtype",
-    "Engine",
-    "EnginePython",
-    "Inflate",
-    "Jobs",
-    "Json",
-    "Load",
-    "NewTokens",
-    "NumPrompts",
-    "PlanFile",
-    "Plot",
-    "PolicyName",
-    "Prompts",
-    "Ray",
-    "SaveInflated",
-    "Seed",
-    "ServerArgs",
-    "Target",
-    "Temperature",
-    "Timeline",
-    "flag",
-    "option",
-    "settings",
-]
-
 OPTION = "option"  # key of a field's metadata
 
 

@@ -20,8 +20,6 @@ from swiftspec.files.reading import open_input
 from swiftspec.models.draft_kinds import KIND_OF_DRAFTER
 from swiftspec.models.drafters import Drafter
 
-__all__ = ["PACKAGE", "import_files", "show_record", "show_tables"]
-
 PACKAGE = "aiconfigurator"
 _ZIP = b"PK"  # a trace begins so
 _TRACED_TOKENS = 8  # of a chain on a trace

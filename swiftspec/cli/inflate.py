@@ -9,8 +9,6 @@ from swiftspec.cli.verbs.measure import InflateFlags
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import ModelSpec, model_directory
 
-__all__ = ["inflate", "save_expanded"]
-
 _SHAPE = ("num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "num_parameters")
 
 

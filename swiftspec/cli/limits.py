@@ -12,8 +12,6 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.scheduler.controls.named import control_under
 from swiftspec.workload import make_workload
 
-__all__ = ["LIMITS", "Limits", "given_load", "load_options", "parse_limits", "read_load"]
-
 # What `--limit` knows: how it is written, and what is expected of it.
 _MILLISECONDS = "a positive number of milliseconds"
 LIMITS = {

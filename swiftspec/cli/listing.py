@@ -16,8 +16,6 @@ from swiftspec.policies.base import shape_of
 from swiftspec.policies.registry import offers
 from swiftspec.reports.formatting import gigabytes
 
-__all__ = ["list_names"]
-
 # Fields that are listed as they are.
 _OF_MODELS = ("num_parameters", "num_layers", "hidden_size", "vocab_size", "max_position")
 _OF_DEVICES = ("memory_bytes", "memory_bandwidth_Bps", "link_bandwidth_Bps")

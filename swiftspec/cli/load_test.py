@@ -12,8 +12,6 @@ from swiftspec.cli.verbs.check import LoadTestFlags
 from swiftspec.files.reading import read_input
 from swiftspec.reports.formatting import count, milliseconds
 
-__all__ = ["load_test", "read_api_key", "read_api_keys"]
-
 _LATE_S = 0.01
 _MOST_BYTES = 1 << 20
 

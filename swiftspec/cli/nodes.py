@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from swiftspec.engine.process.placement import Executor
     from swiftspec.engine.process.protocol import WorkerSpec
 
-__all__ = ["executor_of", "is_of_torchrun", "on_ray", "serve_rank", "write_new_secret"]
-
 _TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun only
 _TORCH_LOGS = "TORCH_CPP_LOG_LEVEL"
 _SECRET_FILE = "SWIFTSPEC_SECRET_FILE"

@@ -17,8 +17,6 @@ from swiftspec.cli import console
 from swiftspec.errors import check_extra
 from swiftspec.files.writing import STDOUT, Destination, locate, write_output
 
-__all__ = ["check_files", "check_outputs", "draw", "read_plan", "saved", "write_json"]
-
 # Options that name files, whatever the verb: files that are read, some by other names if there are none, and written.
 _READ = (
     *("plan", "prompts", "profile", "trace", "load", "loads", "speeds", "target", "draft", "tokenizer"),

@@ -27,8 +27,6 @@ from swiftspec.planner.search.options import SearchOptions
 from swiftspec.policies.effects import Role
 from swiftspec.reports.formatting import count
 
-__all__ = ["experts_priced", "plan", "search", "write_page"]
-
 _FEW_ROWS = 4
 _NOT_HERE = "it cannot be given with --device, which plans without running or measuring anything here"
 _NEEDED = "a plan for this machine needs it, one for other hardware needs --device"

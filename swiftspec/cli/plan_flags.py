@@ -19,16 +19,6 @@ from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.load import Load
 from swiftspec.planner.search.options import SearchOptions
 
-__all__ = [
-    "compared_clients",
-    "deployment_of",
-    "draft_device_of",
-    "formats_of",
-    "parsed_jobs",
-    "price_of",
-    "search_options",
-]
-
 _NODE = 8  # devices of most accelerators in a node
 _OF_A_DEVICE = ("host_ms", "draft_kv_budget", "expert_correlation")  # settings
 _PROMPT_TOKENS, _OUTPUT_TOKENS = 512, 256  # of the requests of a process

@@ -22,8 +22,6 @@ from swiftspec.timing.warm_up import WarmUpCost
 if TYPE_CHECKING:
     from swiftspec.profiler.op_benchmark import OpRow
 
-__all__ = ["profile", "show_profile", "show_sharing", "show_warm_up"]
-
 
 def profile(asked: ProfileFlags) -> Profile:
     """Measure, print and save the pair's forwards and, with --ops, the operations they consist of.

@@ -11,8 +11,6 @@ from swiftspec.engine.process.interrupts import ending_signals_raised, exit_code
 from swiftspec.interpreters import safe_path
 from swiftspec.parent_death import adopt_orphans
 
-__all__ = ["run_program"]
-
 _UNCOLLECTED = 300_000  # new objects between garbage collections; with Python's 700 they are a tenth of a start
 
 

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from swiftspec.cli import console
 
-__all__ = ["renewed"]
-
 _COMPARED = "closed:1,4,16,64"  # loads at which `kinds` compared drafts
 
 

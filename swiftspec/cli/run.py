@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from swiftspec.engine.model.sampling.sampler import Sampler
     from swiftspec.engine.process.protocol import ProcessInfo
 
-__all__ = ["run"]
-
 _OF_PROCESSES = ("role", "group", "rank", "node", "pid", "cores")  # what --json has of each
 
 

@@ -9,8 +9,6 @@ from swiftspec.reports.formatting import milliseconds, percent, speed
 from swiftspec.reports.model import Bar, Doubt, Section, Table
 from swiftspec.reports.plan import plan_sections
 
-__all__ = ["attained", "show", "show_latencies", "show_plan", "throughput"]
-
 _PAGE_ONLY = ("splits", "classes")  # as wide as the number of splits and of classes
 _MOST_ROWS = {"rejected": 8}  # of the tables of a section; a page has them all
 

@@ -36,8 +36,6 @@ from swiftspec.policies.registry import make_policy, policy_class
 from swiftspec.reports.formatting import count, milliseconds, percent
 from swiftspec.scheduler.routing import Replicas
 
-__all__ = ["serve"]
-
 _ENGINE = (
     *("max_context", "max_running", "max_waiting", "kv_blocks", "max_restarts"),
     *("control", "num_targets", "num_drafts", "earlier_outputs"),

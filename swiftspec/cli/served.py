@@ -35,8 +35,6 @@ from swiftspec.reports.formatting import milliseconds, percent, speed
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["engine_here", "engine_of", "profile_served", "run_on_engine", "serve_on_engine"]
-
 _DEVICES = ("cpu", "cuda")
 _SEQUENCES = 8  # requests at once, if the user does not say
 _MINUTES = {"cpu": 15.0, "cuda": 6.0}

@@ -4,23 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = [
-    "CONDITIONS",
-    "DRAFT_SERVER",
-    "DRAWN",
-    "PLANNER",
-    "REPLAYED",
-    "SCHEDULER",
-    "SERVER",
-    "SIMULATOR",
-    "Setting",
-    "listed",
-    "own_settings",
-    "parse_settings",
-    "typed",
-    "usual",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Setting:

@@ -22,8 +22,6 @@ from swiftspec.reports.formatting import count, milliseconds, percent, speed
 from swiftspec.reports.under_load import compared
 from swiftspec.timing.perfetto import save_timelines
 
-__all__ = ["simulate"]
-
 
 def simulate(asked: SimulateFlags) -> None:
     """Simulate every traced prompt, or a load, and print the metrics, and what earlier outputs add to them."""

@@ -11,8 +11,6 @@ import typer
 from swiftspec.cli import console
 from swiftspec.cli.command import Group
 
-__all__ = ["register"]
-
 # In the order of the help.
 _LINES: Mapping[str, str] = {
     "backtest": "Predict published results from published inputs; show errors.",

@@ -4,8 +4,6 @@ import textwrap
 from collections.abc import Sequence, Set
 from itertools import zip_longest
 
-__all__ = ["lay_out", "wrapped"]
-
 _INDENT = _GAP = "  "
 _LEAST_TEXT = 16  # columns that text keeps, as long as a policy's name
 

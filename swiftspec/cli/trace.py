@@ -14,8 +14,6 @@ from swiftspec.reports.formatting import percent
 if TYPE_CHECKING:
     from swiftspec.costmodel.measured_routing import MeasuredRouting
 
-__all__ = ["show_trace", "trace"]
-
 _SHOWN_RANKS = 8
 _SHOWN_WINDOWS = (1, 2, 4, 8, 16)
 

@@ -23,8 +23,6 @@ from swiftspec.progress import time_limit
 from swiftspec.reports.formatting import count, milliseconds, percent, signed_percent, speed
 from swiftspec.validation.measuring import measure_plan
 
-__all__ = ["regret", "say_drift", "show_report", "validate", "validate_plan"]
-
 _REPEATS = 3
 _POSITIONS = 8  # of the draft's tokens whose acceptance is printed
 _DRIFT = 0.05  # profiles of one quiet machine differ by less

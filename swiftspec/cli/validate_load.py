@@ -19,8 +19,6 @@ from swiftspec.cli.verbs.check import ValidateFlags
 from swiftspec.devices.contention import watch_contention
 from swiftspec.reports.formatting import count, milliseconds, percent, signed_percent, speed
 
-__all__ = ["show_load_report", "validate_load"]
-
 _LATE_S = 0.01
 # Figures, and the fields of their errors; a latency is in the same field of the metrics, with its unit.
 _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2el"}

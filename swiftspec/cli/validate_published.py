@@ -10,8 +10,6 @@ from swiftspec.validation.published.comparison import GAIN, Comparison, LeaveOut
 from swiftspec.validation.published.loads import compare_loads
 from swiftspec.validation.published.speeds import compare_speeds
 
-__all__ = ["validate_published"]
-
 # Figures that a row of the table shows.
 _FIRST = ("e2e_mean_ms", "tpot_mean_ms", "ttft_p50_ms", "ttft_mean_ms", "tok_s_user", GAIN)
 

@@ -19,8 +19,6 @@ from swiftspec.reports.formatting import count, milliseconds, percent
 from swiftspec.workload import Prefixes, PromptLengths, lengths_in_prompts, lengths_in_trace, make_workload, replay
 from swiftspec.workload.generate import DEFAULT_CLASSES
 
-__all__ = ["parse_class", "show_workload", "workload"]
-
 _CLASS_SYNTAX = "NAME, or NAME:ttft=MS,tpot=MS,share=SHARE with any of these"
 _CLASS_FIELDS = {"ttft": ("ttft_s", 1e3), "tpot": ("tpot_s", 1e3), "share": ("share", 1.0)}
 _OF_DRAWN = ("arrivals", "prompt_tokens", "output_tokens", "prompts", "tokenizer", "trace")  # not of replayed ones

@@ -13,8 +13,6 @@ from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.devices import named_device
 from swiftspec.errors import FieldError
 
-__all__ = ["from_package"]
-
 _DISTRIBUTION, _MODULE = "aiconfigurator-core", "aiconfigurator_core"
 _SYSTEMS = {"b200": "b200_sxm", "b300": "b300_sxm", "rtx-pro-6000": "rtx_pro_6000_server"}
 _COLLECTIVES = {"vllm": "vllm_custom", "sglang": "sglang_custom", "trtllm": "trtllm"}

@@ -24,8 +24,6 @@ from swiftspec.timing.sharing import SharingCost
 from swiftspec.timing.steps import hop_rows
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["ModelGroup", "Named", "RoleModel", "chosen_collective", "host_points", "priced_degrees"]
-
 # A request's verification has at most 64 rows; more are those of many requests, which follow no straight line.
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 64, 96, 128, 192, 256, 384, 512)
 PROMPTS = (16, 128, 1024)

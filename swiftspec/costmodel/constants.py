@@ -6,8 +6,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-__all__ = ["CONSTANTS", "FITTED"]
-
 _FILE = Path(__file__).with_name("constants.json")
 # Value, unit, and the data it was fitted on, by name.
 FITTED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(json.loads(_FILE.read_text(encoding="utf-8")))

@@ -17,8 +17,6 @@ from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.policies.effects import Role
 from swiftspec.timing.sharing import Sharing, SharingCost
 
-__all__ = ["Int4Forwards", "device_profile", "engine_kernels"]
-
 Int4Forwards = Callable[[DeviceSpec], PublishedForwards]
 
 

@@ -16,8 +16,6 @@ from swiftspec.costmodel.op_tables import OpTables
 from swiftspec.costmodel.routing import independent
 from swiftspec.models.layer_parts import Experts
 
-__all__ = ["ExpertCurve", "ExpertShape", "interpolated", "nearest"]
-
 _NEAREST = 4
 # Of the logarithms of sizes, from the nearest measured shape: three times as wide, or twice in two sizes. Beyond it the
 # shares of other kernels say little.

@@ -15,8 +15,6 @@ from swiftspec.models.spec import ModelSpec
 from swiftspec.models.weights import dense_format
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["FUSED", "ForwardOps", "Group", "OpTime", "all_reduce_times", "fastest"]
-
 FUSED = "fused"  # residual and norm in the same kernel
 OpTime = tuple[str, KernelTime, float]  # name, time of one, count
 

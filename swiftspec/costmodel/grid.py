@@ -9,8 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Grid", "GridValue"]
-
 _SPIKE = 1.4  # times both of its neighbours
 
 

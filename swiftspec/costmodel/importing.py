@@ -30,8 +30,6 @@ from swiftspec.files.document import Origin
 from swiftspec.files.reading import shown
 from swiftspec.models import QUANTISATIONS
 
-__all__ = ["Entry", "Record", "from_directory", "read_rows", "select", "select_experts"]
-
 _US = 1e-6
 _MOST_DIGITS = 18  # in 64 bits
 Record = dict[str, str | int | float]

@@ -10,8 +10,6 @@ from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttenti
 from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["NCCL", "KernelTime", "Kernels", "UnknownShapeError"]
-
 NCCL = "nccl"
 ONE_SHOT = "one_shot"
 _KV_BYTES = {"bf16": 2, "fp8": 1}

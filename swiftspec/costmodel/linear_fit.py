@@ -7,8 +7,6 @@ import numpy as np
 
 from swiftspec.timing.least_squares import never_negative
 
-__all__ = ["LinearFit", "Observation", "leave_one_out"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:

@@ -22,8 +22,6 @@ from swiftspec.models.layer_parts import Experts, LatentAttention, LinearAttenti
 from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.timing.latency import Provenance, weakest
 
-__all__ = ["RowCurve", "TableKernels"]
-
 _Sizes = Any  # whole numbers, or arrays of them
 # Formats with measured GEMMs: the device's peak that they run at, and the scales of their inputs.
 _PEAKS = {"bf16": "bf16", "fp8": "fp8", "nvfp4": "fp4"}

@@ -9,8 +9,6 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.costmodel.routing import Routing, independent
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["LONGEST_WINDOW", "MeasuredRouting", "mean_touched", "measured_routing"]
-
 LONGEST_WINDOW = 16  # tokens: most verifications have fewer rows
 
 

@@ -12,8 +12,6 @@ from swiftspec.files.document import Document, Facts, Origin
 from swiftspec.files.reading import parse_json, shown
 from swiftspec.files.writing import write_output
 
-__all__ = ["COLUMNS", "Columns", "OpTables", "Source", "columns_of"]
-
 Columns = Mapping[str, np.ndarray]
 
 _TEXT, _COUNT, _SECONDS = "text", "count", "seconds"

@@ -20,16 +20,6 @@ from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.latency import Part, Provenance, weakest
 
-__all__ = [
-    "PublishedForwards",
-    "StandardInt4Kernels",
-    "SwiftSpecKernels",
-    "int4_weight_bytes",
-    "kernel_observations",
-    "published_tables",
-    "standard_observations",
-]
-
 _TABLES = Path(__file__).with_name("published.json")
 _INT4_BYTES = QUANTISATIONS["int4"].bytes_per_weight
 _TILE_ROWS = 8  # the tensor cores' smallest tile: fewer rows cost as much

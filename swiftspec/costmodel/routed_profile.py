@@ -19,8 +19,6 @@ from swiftspec.timing.sharing import Sharing, fit_costs
 from swiftspec.timing.step_key import StepTable
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["ExpertFit", "expert_fits", "routed_profile"]
-
 _FIXED, _EXPERT, _ROW = "fixed", "expert", "row"
 _LEAST_SIZES = 4  # three costs go through any three sizes
 

@@ -11,8 +11,6 @@ from statistics import NormalDist
 from swiftspec.errors import FieldError
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["ASSUMED_ROUTING", "Routing", "independent", "on_fullest"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:

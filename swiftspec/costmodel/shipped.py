@@ -13,8 +13,6 @@ from swiftspec.devices import DEVICES, DeviceSpec, named_device
 from swiftspec.files.document import file_sha256
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["ScaledKernels", "described_kernels", "kernels_of", "shipped_tables", "source_of", "tables_of"]
-
 
 def _scaled(operation: str) -> Callable[..., KernelTime]:
     """An operation of `Kernels`, as `ScaledKernels` has it."""

@@ -18,8 +18,6 @@ from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.timing.latency import Provenance, weakest
 
-__all__ = ["EXPERTS", "SparseForwardOps"]
-
 EXPERTS = "experts"  # name of the routed experts' part of a forward
 
 _FP32_BYTES = 4

@@ -11,8 +11,6 @@ from swiftspec.costmodel.kernel_latency import Kernels
 from swiftspec.models.heads import Product
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["ComposedSteps", "StepWork"]
-
 # Parts whose time follows from what every sequence has in its cache; all others follow from the rows alone.
 _OF_SEQUENCES: Final = frozenset({"attention", "indexer", "recurrence"})
 _FEW, _EIGHT, _LARGE = 8, 512, 64  # rows: single sizes, then multiples of 8 up to so many, then of 64

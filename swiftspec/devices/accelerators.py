@@ -9,8 +9,6 @@ from pathlib import Path
 from swiftspec.errors import FieldError
 from swiftspec.models.names import resolve, unknown
 
-__all__ = ["BLACKWELL", "DEVICES", "ClusterSpec", "DeviceSpec", "named_device", "registered_device"]
-
 _FILE = Path(__file__).with_name("accelerators.json")
 _MiB = 2**20
 

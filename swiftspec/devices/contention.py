@@ -10,8 +10,6 @@ from pathlib import Path
 
 from swiftspec.machine import cores_here
 
-__all__ = ["BUSY_SHARE", "Contention", "CpuTimes", "cpu_times", "watch_contention"]
-
 BUSY_SHARE = 0.05  # of the cores' time; an idle machine's own services take less than 1 %
 # Fields of a core in /proc/stat (man 5 proc_stat) that count as work: user, nice, system, irq, softirq; then steal,
 # which the hypervisor gave to other guests. Idle and waiting for a disk do not count.

@@ -10,8 +10,6 @@ from swiftspec.machine import cores_here
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["TREE_SLOTS", "Device", "check_device", "num_devices_here", "usable_device"]
-
 Device = Literal["cpu", "cuda"]
 TREE_SLOTS: dict[Device, int] = {"cpu": 512, "cuda": 256}  # most tree rows of any policy; eight words of a kernel
 

@@ -24,8 +24,6 @@ from swiftspec.policies.effects import (
 from swiftspec.policies.recovery import served_target
 from swiftspec.policies.request import Request
 
-__all__ = ["DraftedRequest"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plain(TargetOnly):

@@ -8,8 +8,6 @@ speed, never output.
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-__all__ = ["KnownTexts", "Row", "Tokens"]
-
 _LAST = 16  # tokens that are all compared; before them one at every doubled distance from the end
 T = TypeVar("T")
 

@@ -16,8 +16,6 @@ from swiftspec.engine.channel.zmq_channel import Channel, Payload
 from swiftspec.policies.effects import PeerError, Probe, Stop
 from swiftspec.policies.recovery import served_patience_s
 
-__all__ = ["Counts", "Session"]
-
 _FIRST_PATIENCE_S = 0.1
 _LEAST_STEPS, _MOST_STEPS = 4, 64  # whose times are known, and remembered
 _ASK_EVERY_S, _SAY_AFTER_S = 0.5, 5.0

@@ -22,8 +22,6 @@ from swiftspec.engine.channel.zmq_channel import Channel
 from swiftspec.models import MOST_PADDING
 from swiftspec.models.vocabulary import vocabulary_digest
 
-__all__ = ["Drafter"]
-
 _SETTINGS = {"address", "secret_file", "limit_ms"}
 _log = logging.getLogger("vllm.swiftspec")
 

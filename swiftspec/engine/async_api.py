@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from swiftspec.engine.running import Generation
     from swiftspec.models.tokenizer import TextStream
 
-__all__ = ["AsyncEngine", "AsyncStream"]
-
 _MOST_CHUNKS = 64  # that wait for a consumer
 Result = TypeVar("Result")
 

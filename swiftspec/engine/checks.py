@@ -15,8 +15,6 @@ from swiftspec.policies.scoring import PromptScoring
 from swiftspec.scheduler.admission import BLOCK_TOKENS, num_blocks
 from swiftspec.scheduler.routing import ONE_REPLICA, Replicas
 
-__all__ = ["ContextLimit", "check_devices", "check_layout", "check_tree", "fitting_context"]
-
 _SHORTEST = 32  # tokens of a request that an engine at least has room for
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation
     from swiftspec.engine.process.protocol import ScoreReport
 
-__all__ = ["Chunk", "Chunks", "Finish"]
-
 Finish = Literal["stop", "length"]  # at an end of sequence, or at the longest output
 
 

@@ -26,8 +26,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
 from swiftspec.scheduler.routing import ONE_REPLICA, Replicas, Router
 
-__all__ = ["Dispatcher"]
-
 _LOOK_EVERY_S = 0.25  # nothing is late by more than this that no report tells
 _LOOK_OFTEN_S = 0.02  # while a process starts or ends, or is on another node
 _ENDS_WITHIN_S = 1.0  # programs that were told to end

@@ -22,8 +22,6 @@ from swiftspec.scheduler.batching import BatchLimits
 if TYPE_CHECKING:
     from swiftspec.engine.process.draft_server import DraftStats
 
-__all__ = ["DraftService"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftService:

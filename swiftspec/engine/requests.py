@@ -17,8 +17,6 @@ from swiftspec.policies import Request
 if TYPE_CHECKING:
     from swiftspec.engine.model.sampling.sampler import AcceptanceMethod, Sampler, Sampling
 
-__all__ = ["RequestMaker", "RequestOptions", "Task", "Tenant", "Tenants"]
-
 _LEAST_TPOT_S = 1e-6
 
 

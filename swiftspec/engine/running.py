@@ -22,17 +22,6 @@ from swiftspec.scheduler.admission import AdmissionLimits, AdmissionQueue
 from swiftspec.scheduler.routing import Replicas, Router
 from swiftspec.timing.timeline import Span, Timeline
 
-__all__ = [
-    "Deliver",
-    "Ending",
-    "Events",
-    "Generation",
-    "RequestEvent",
-    "RunningRequest",
-    "next_event",
-    "replicas_of",
-]
-
 _INTERRUPTED_WITHIN_S = 0.05
 _log = logging.getLogger("swiftspec")
 

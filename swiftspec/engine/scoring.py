@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from swiftspec.engine.launcher import Launcher
     from swiftspec.engine.running import Generation, RequestEvent
 
-__all__ = ["ScoredToken", "score", "scored", "submit"]
-
 
 class ScoredToken(NamedTuple):
     """A token of a prompt.

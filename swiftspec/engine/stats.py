@@ -11,8 +11,6 @@ from swiftspec.artifacts.metrics import Totals
 if TYPE_CHECKING:
     from swiftspec.engine.running import Generation
 
-__all__ = ["DraftState", "EngineState", "Past", "Stats"]
-
 
 class DraftState(StrEnum):
     """State of the processes that draft."""

@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, Launcher
     from swiftspec.engine.model.sampling.sampler import Sampler
 
-__all__ = [
-    "EncodedPrompt",
-    "EncodedPrompts",
-    "Tasks",
-    "generate_one",
-    "make_tasks",
-    "open_engines",
-    "warm_up",
-]
-
 _WARM_UP_TOKENS = 16
 EncodedPrompt = tuple[str, tuple[int, ...]]
 

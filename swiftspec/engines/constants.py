@@ -11,8 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["Constants", "Fitted", "constants_of", "fitted_sets"]
-
 _FILE: Final = Path(__file__).with_name("constants.json")
 _MEDIANS: Final = "swiftspec"  # which no public load has measured
 

@@ -15,8 +15,6 @@ from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.scheduler.step_rules import StepRule
 
-__all__ = ["USABLE_SHARE", "Engine", "Release", "StepLimits"]
-
 Release = tuple[int, ...]
 _GIB: Final = 2**30
 # vLLM's default (gpu_memory_utilization; 0.9 before it counted captured graphs, as is done here). The rest is for the

@@ -6,8 +6,6 @@ from swiftspec.engines.description import Engine, StepLimits
 from swiftspec.engines.words import CommandWords, Method, MethodWords, Value
 from swiftspec.scheduler.step_rules import DECODES_FIRST
 
-__all__ = ["LLAMACPP"]
-
 
 def _drafter(name: str) -> MethodWords:
     # Without a least probability it ends a draft early, where policies draft as many tokens every time.

@@ -17,9 +17,6 @@ from swiftspec.engines.words import (
 )
 from swiftspec.scheduler.step_rules import PROMPTS_FIRST
 
-__all__ = ["SGLANG"]
-
-
 # The first speculative worker drafted and verified after the step before had ended. The second one could be switched on
 # since 0.5.4 and is alone since June 2026 (pull requests 11643, 25464, 27964); public benchmarks of 0.5.12 ran it.
 _SECOND_WORKER: Final = (0, 5, 12)

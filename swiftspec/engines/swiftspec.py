@@ -5,8 +5,6 @@ from typing import Final
 from swiftspec.engines.description import Engine, StepLimits
 from swiftspec.scheduler.step_rules import DRAFTS_FIRST
 
-__all__ = ["SWIFTSPEC"]
-
 SWIFTSPEC: Final = Engine(
     name="swiftspec",
     full_name="swiftspec",

@@ -17,8 +17,6 @@ from swiftspec.engines.words import (
 )
 from swiftspec.scheduler.step_rules import DECODES_FIRST
 
-__all__ = ["TRTLLM"]
-
 
 def _upper_bounds(schedule: Sequence[LengthRange]) -> dict[int, int]:
     return {each.last: each.num_draft_tokens for each in schedule if each.num_draft_tokens}

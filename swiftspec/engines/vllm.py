@@ -17,8 +17,6 @@ from swiftspec.engines.words import (
 )
 from swiftspec.scheduler.step_rules import DECODES_FIRST
 
-__all__ = ["VLLM"]
-
 
 def _ranges(schedule: Sequence[LengthRange]) -> list[list[int]]:
     return [list(each) for each in schedule]

@@ -9,18 +9,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-__all__ = [
-    "METHODS_BY_DRAFT",
-    "CommandWords",
-    "ImitationWords",
-    "LengthRange",
-    "Method",
-    "MethodWords",
-    "ScheduleWords",
-    "Value",
-    "Words",
-]
-
 
 class Method(StrEnum):
     """A method of drafting; the values are words for sentences."""

@@ -18,8 +18,6 @@ from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.policies.trees.eagle2 import Eagle2Tree
 
-__all__ = ["Command", "ServerSettings", "local_arguments", "server_command"]
-
 _FP8 = "Weights in fp8: {engine} reads them from the checkpoint; name one in fp8 in place of {model}."
 
 

@@ -12,8 +12,6 @@ from swiftspec.policies.base import drafts_chain
 from swiftspec.policies.effects import Role
 from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 
-__all__ = ["not_expressed", "remarks"]
-
 _OTHER_WEIGHTS = ("int8", "int4", "mxfp4", "nvfp4")
 
 

@@ -23,8 +23,6 @@ from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.policies.trees.eagle2 import Eagle2Tree
 from swiftspec.policies.trees.heads import HeadChain
 
-__all__ = ["Runnable", "checkpoint", "drafter_of", "has_policy", "method_of", "model_argument", "nearest"]
-
 _PARALLEL = "pard:"
 # Parallel drafts of PARD's authors, by the model that each was made of. Source: README of AMD-AGI/PARD.
 _PARD = {

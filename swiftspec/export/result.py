@@ -9,8 +9,6 @@ from pydantic import Field
 from swiftspec.engines.words import LengthRange
 from swiftspec.files.document import Facts
 
-__all__ = ["Export"]
-
 
 class Export(Facts):
     """Command line of a server of another engine.

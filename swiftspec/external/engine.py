@@ -14,8 +14,6 @@ from swiftspec.files.writing import write_output
 from swiftspec.machine import free_port
 from swiftspec.progress import Progress
 
-__all__ = ["EngineHere"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHere:

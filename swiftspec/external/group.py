@@ -16,8 +16,6 @@ from typing import BinaryIO
 
 from swiftspec.interpreters import interpreter_command
 
-__all__ = ["ProcessGroup", "process_group"]
-
 _KILLED_WITHIN_S = 10.0  # releasing gigabytes takes a while
 _LOOK_EVERY_S = 0.05
 _STATE, _GROUP, _NUM_THREADS = 0, 2, 17  # fields of /proc/PID/stat after the name

@@ -10,8 +10,6 @@ from contextlib import suppress
 
 from swiftspec.parent_death import signal_on_parent_death
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Become the program of the command line, which is: the parent's process id, the program, its arguments."""

@@ -19,8 +19,6 @@ from urllib.parse import urlsplit
 from swiftspec.external.group import ProcessGroup, process_group
 from swiftspec.progress import Progress
 
-__all__ = ["RunningServer", "ServerCommand", "ServerError", "draft_server", "started"]
-
 _ENDS_WITHIN_S = 20.0  # a server of many GPUs that ends its workers
 _ASK_EVERY_S = 0.25
 _ANSWERS_WITHIN_S = 2.0

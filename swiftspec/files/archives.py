@@ -13,8 +13,6 @@ import numpy as np
 
 from swiftspec.files.reading import open_input
 
-__all__ = ["MOST_ARCHIVE_BYTES", "archive_bytes", "read_archive"]
-
 MOST_ARCHIVE_BYTES = 128 << 20  # of all arrays together: a trace of some 300,000 output tokens
 _MOST_ARRAYS = 1000
 _ENTRY = b"PK\x01\x02"  # start of every entry of a zip file's directory

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from swiftspec.files.reading import read_lines
 
-__all__ = ["read_cells", "read_table"]
-
 _MOST_LINE_BYTES = 1 << 20
 
 

@@ -19,18 +19,6 @@ from swiftspec.files.reading import open_input, read_json, shown
 from swiftspec.files.writing import write_output
 from swiftspec.machine import device_name
 
-__all__ = [
-    "Basis",
-    "Document",
-    "Facts",
-    "FailFastModel",
-    "ModelRef",
-    "Origin",
-    "Spread",
-    "file_sha256",
-    "first_problem",
-]
-
 
 def _fail_fast(schema: Any) -> None:
     """Let every list of a schema stop at the first error: a million errors take gigabytes."""

@@ -6,8 +6,6 @@ from io import StringIO
 
 from swiftspec.files.reading import shown
 
-__all__ = ["samples"]
-
 _SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(\{(?P<labels>.*)\})?\s+(?P<value>\S+)(\s+\d+)?\s*")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 

@@ -15,21 +15,6 @@ from pathlib import Path
 from reprlib import Repr
 from typing import Any
 
-__all__ = [
-    "MOST_JSON_BYTES",
-    "NO_TERMINAL",
-    "brief",
-    "is_unicode",
-    "open_input",
-    "parse_foreign_json",
-    "parse_json",
-    "read_foreign_json",
-    "read_input",
-    "read_json",
-    "read_lines",
-    "shown",
-]
-
 # Flags of os.open: not to become the terminal of this process, and not to wait. Windows has neither.
 NO_TERMINAL, _NO_WAITING = getattr(os, "O_NOCTTY", 0), getattr(os, "O_NONBLOCK", 0)
 MOST_JSON_BYTES = 24 << 20  # a profile of 16 GPUs has 3 MB

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from swiftspec.errors import install_command
 from swiftspec.files.reading import is_unicode, open_input, parse_foreign_json, read_foreign_json, shown
 
-__all__ = ["StoredTensor", "check_header", "read_header", "weight_files"]
-
 _SINGLE_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
 _BUNDLED = Path(__file__).parents[1] / "demo"  # models whose weights are another package's

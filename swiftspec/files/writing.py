@@ -15,8 +15,6 @@ from pathlib import Path
 
 from swiftspec.files.reading import NO_TERMINAL
 
-__all__ = ["STDOUT", "Destination", "locate", "write_output"]
-
 STDOUT = 1
 _MOST_LINKS = 40  # Linux's own limit
 _NUMBER = re.compile("[0-9]{1,9}")  # of a descriptor

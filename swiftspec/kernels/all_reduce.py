@@ -28,8 +28,6 @@ from swiftspec.kernels.exchange import (
 from swiftspec.kernels.rms_norm import rms_norm, rms_norm_reference
 from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_dtype, check_layout, check_shape
 
-__all__ = ["AllReduce", "all_reduce", "all_reduce_reference", "check_norm"]
-
 # Limit of one shot: every rank sends everything to all others, so beyond this a ring or a tree is faster.
 MAX_BYTES = 256 * 1024
 MAX_ROWS = 64

@@ -10,8 +10,6 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Build", "CannotCompileError", "this_build"]
-
 _SOURCES = Path(__file__).parent / "cpu"
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-shared", "-fPIC", "-pthread")

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["DamagedError", "Folder", "cache_folders", "file_in_memory", "private_folder"]
-
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
 _MAX_FILE_BYTES = 64 * 2**20
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH

@@ -16,20 +16,6 @@ from typing import Any
 from swiftspec.kernels.cpu_build import Build, CannotCompileError, this_build
 from swiftspec.kernels.cpu_cache import DamagedError, Folder, cache_folders, file_in_memory, private_folder
 
-__all__ = [
-    "Adapter",
-    "Expert",
-    "Layer",
-    "Library",
-    "Matrix",
-    "Model",
-    "SequenceRows",
-    "Step",
-    "load_library",
-    "loaded_library",
-    "prepare_library",
-]
-
 _SWITCH = "SWIFTSPEC_CPU_KERNELS"
 _log = logging.getLogger("swiftspec")
 

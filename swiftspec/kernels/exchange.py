@@ -25,24 +25,6 @@ from torch import Tensor
 
 from swiftspec.errors import FieldError
 
-__all__ = [
-    "LATE",
-    "MAX_POLLS",
-    "MAX_ROW_BYTES",
-    "PAYLOADS",
-    "ROWS",
-    "SENTINEL",
-    "SLOT",
-    "Exchange",
-    "PeerBuffers",
-    "advance",
-    "clear",
-    "map_peers",
-    "push",
-    "receive",
-    "symmetric_buffers",
-]
-
 MAX_RANKS = 8  # a row of every rank is in registers; more ranks, or longer rows, spill
 MAX_ROW_BYTES = 16384
 MAX_POLLS = 2**26  # a poll reads W rows from L2, up to a microsecond: about a minute, for ranks that still compile

@@ -18,8 +18,6 @@ from torch.nn import functional as F
 from swiftspec.kernels.products import MAX_ROWS, TileConfig, load_tile, multiply, store_tile, weight_rows
 from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_dtype, check_layout, check_shape
 
-__all__ = ["experts", "experts_reference"]
-
 _PROGRAMS = 264  # two to each multiprocessor of an H100 or H200
 _BLOCK_SUM = 1024  # columns of one program of the sums
 

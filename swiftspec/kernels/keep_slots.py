@@ -11,8 +11,6 @@ from torch import Tensor
 
 from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 
-__all__ = ["MAX_HEAD_DIM", "MAX_SLOTS", "keep_slots", "keep_slots_reference"]
-
 MAX_SLOTS = 256
 MAX_HEAD_DIM = 256
 

@@ -15,22 +15,6 @@ from torch import Tensor
 
 from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_dtype, check_layout, check_shape, dot
 
-__all__ = [
-    "MAX_ROWS",
-    "MAX_SPLITS",
-    "NUM_PARTIALS",
-    "Launch",
-    "TileConfig",
-    "Workspace",
-    "default_config",
-    "finish",
-    "load_tile",
-    "multiply",
-    "result_of",
-    "store_tile",
-    "weight_rows",
-]
-
 MAX_ROWS = 64
 MAX_SPLITS = 16
 NUM_PARTIALS = 1 << 22  # of a workspace: 16 MiB, small enough for the L2; every `default_config` fits in it

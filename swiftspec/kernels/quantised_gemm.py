@@ -29,8 +29,6 @@ from swiftspec.kernels.runtime import FLOATS, check_dtype, check_shape
 from swiftspec.kernels.skinny_gemm import launch_skinny_gemm
 from swiftspec.kernels.tables import Product, tuned_config
 
-__all__ = ["BLOCK", "GROUP", "Fp8Weight", "Int4Weight", "quantised_gemm", "quantised_gemm_reference"]
-
 GROUP = 128  # inputs that share a scale, as in the published GPTQ and AWQ checkpoints
 BLOCK = 256  # inputs packed into one 128-byte line of a row
 _NIBBLES = (4, 8, 4, 2)  # a block's inputs in order: p, j, c, h

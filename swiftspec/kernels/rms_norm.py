@@ -10,8 +10,6 @@ from torch import Tensor
 
 from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 
-__all__ = ["MAX_HIDDEN", "rms_norm", "rms_norm_reference"]
-
 MAX_HIDDEN = 16384  # a row is in registers; a longer one spills
 
 

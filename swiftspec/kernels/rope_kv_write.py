@@ -12,8 +12,6 @@ from torch import Tensor
 
 from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 
-__all__ = ["HEAD_DIMS", "rope_kv_write", "rope_kv_write_reference"]
-
 HEAD_DIMS = (16, 32, 64, 128, 256)
 TILE = 512  # elements of one warp: 16, so that a lane's halves are 16 bytes each in fp16 and bf16
 

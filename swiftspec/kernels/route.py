@@ -11,8 +11,6 @@ from torch import Tensor
 
 from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 
-__all__ = ["MAX_EXPERTS", "route", "route_reference"]
-
 MAX_EXPERTS = 1024
 
 

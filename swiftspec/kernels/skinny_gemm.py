@@ -32,15 +32,6 @@ from swiftspec.kernels.products import (
 from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 from swiftspec.kernels.tables import Product, tuned_config
 
-__all__ = [
-    "gate_up",
-    "gate_up_reference",
-    "launch_skinny_gemm",
-    "linear",
-    "skinny_gemm",
-    "skinny_gemm_reference",
-]
-
 
 def skinny_gemm_reference(x_RK: Tensor, weight_NK: Tensor) -> Tensor:
     """x W^T in fp32, rounded as x; (R, N)."""

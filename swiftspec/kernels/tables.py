@@ -16,8 +16,6 @@ import torch
 from swiftspec.files.reading import read_json
 from swiftspec.kernels.products import TileConfig
 
-__all__ = ["Choice", "Product", "Table", "dump_table", "load_table", "pick", "table_path", "tuned_config"]
-
 _TABLES = Path(__file__).with_name("tables")
 
 

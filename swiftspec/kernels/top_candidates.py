@@ -11,8 +11,6 @@ from torch import Tensor
 
 from swiftspec.kernels.runtime import FLOATS, check_dtype, check_layout, check_shape
 
-__all__ = ["MAX_CANDIDATES", "MAX_VOCABULARY", "top_candidates", "top_candidates_reference"]
-
 MAX_CANDIDATES = 32
 MAX_VOCABULARY = 1 << 18
 BLOCK = 2048  # a row of 152k makes 75 programs, enough for its 300 KB, and a merge of 600 values for K = 8

@@ -18,14 +18,6 @@ from torch import Tensor
 
 from swiftspec.kernels.runtime import FLOATS, INTERPRETED, check_dtype, check_layout, check_shape, dot
 
-__all__ = [
-    "HEAD_DIMS",
-    "MAX_WORDS",
-    "tree_attention",
-    "tree_attention_reference",
-    "tree_attention_workspace",
-]
-
 HEAD_DIMS = (16, 32, 64, 128)
 MAX_GROUP = 8
 MAX_ROWS = 64

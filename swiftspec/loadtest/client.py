@@ -28,8 +28,6 @@ from swiftspec.loadtest.readings import Reading
 from swiftspec.loadtest.streams import StreamedCompletion, followed, streamed
 from swiftspec.timing.timeline import Timeline, timelines_from_json
 
-__all__ = ["Completion", "ServerClient"]
-
 _FOUND = 200
 _QUICK_S = 60.0  # for what takes no forward
 _MOST_HEADER_BYTES = 1 << 16

@@ -22,8 +22,6 @@ from urllib.parse import urlsplit
 
 from swiftspec.files.reading import brief, shown
 
-__all__ = ["READ_BYTES", "Address", "Bounds", "why"]
-
 READ_BYTES = 1 << 16
 _CONNECTS_WITHIN_S = 10.0
 _URL = re.compile("[!-~]+")

@@ -9,8 +9,6 @@ from typing import Final
 
 from swiftspec.files.prometheus import samples
 
-__all__ = ["Reading"]
-
 # Engines that have their names before those of their metrics.
 _ENGINES: Final = ("vllm", "sglang", "swiftspec", "llamacpp")
 _POSITIONS: Final = "spec_decode_num_accepted_tokens_per_pos"

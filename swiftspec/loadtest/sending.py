@@ -16,8 +16,6 @@ from swiftspec.loadtest.client import ServerClient
 from swiftspec.loadtest.streams import StreamedCompletion
 from swiftspec.timing.timeline import Timeline
 
-__all__ = ["PromptTokens", "SentLoad", "drawn_prompts", "encoded_prompts", "send_workload"]
-
 _MOST_AT_ONCE = 2048
 _TOO_MANY = 429
 _WARM_UP_TOKENS = 8

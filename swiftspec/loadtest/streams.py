@@ -11,8 +11,6 @@ from itertools import accumulate
 from swiftspec.artifacts.answers import Chunk, Timings, read_answer, sentence_of
 from swiftspec.loadtest.connection import READ_BYTES
 
-__all__ = ["Piece", "StreamedCompletion", "followed", "streamed"]
-
 _DONE = re.compile(rb"\ndata: ?\[DONE\]")  # no text of a chunk has a line break: JSON spells it out
 _DONE_BYTES = len(b"\ndata: [DONE]")
 

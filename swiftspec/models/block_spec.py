@@ -14,8 +14,6 @@ from swiftspec.models.drafters import Drafter, drafter_of
 from swiftspec.models.head_spec import check_equal, drafter_layers
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["BlockSpec"]
-
 _MOST_TOKENS = 256
 _PLANNED = (Drafter.DFLASH, Drafter.DSPARK, Drafter.DOMINO)
 

@@ -16,8 +16,6 @@ from swiftspec.models.quantisation import QUANTISATIONS, Part, Quantisation, Sto
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["stored_weights"]
-
 _BF16: Final = QUANTISATIONS["bf16"]
 _SCALE_BITS: Final = 16
 _FIELD: Final = "quantization_config"

@@ -8,8 +8,6 @@ from typing import Any, Final, Self
 from swiftspec.files.reading import read_foreign_json, shown
 from swiftspec.models.generation_config import GenerationConfig, token_ids
 
-__all__ = ["ConfigJson"]
-
 _MOST: Final = 2**53  # an integer that is exact as a float, and far beyond any model
 _MOST_NUMBER: Final = sys.float_info.max
 

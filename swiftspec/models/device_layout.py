@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from swiftspec.errors import FieldError
 
-__all__ = ["DeviceLayout"]
-
 _EXPECTED = (
     "expected such as tp8, dp8, dp2tp4 or dp8ep8: ranks, devices of each, and ep of all devices for whole experts"
 )

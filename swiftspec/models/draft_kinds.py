@@ -12,8 +12,6 @@ from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.vocabulary import check_same_vocabulary
 from swiftspec.policies import DraftKind
 
-__all__ = ["KIND_OF_DRAFTER", "DraftFacts", "check_pair", "draft_facts"]
-
 _MASK_FIELDS = ("pard_token", "ptd_token_id")  # as in the checkpoints of PARD's authors, and in ones for vLLM
 KIND_OF_DRAFTER = {
     Drafter.EAGLE: DraftKind.HEAD,

@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from swiftspec.files.reading import shown
 
-__all__ = ["Drafter", "drafter_of"]
-
 
 class Drafter(StrEnum):
     """A kind of draft that is no plain model."""

@@ -18,8 +18,6 @@ from swiftspec.models.layer_parts import (
     LinearAttention,
 )
 
-__all__ = ["FAMILIES", "LEFT_OUT", "PLANNED_ONLY", "LayerConfig"]
-
 _WINDOW, _CHUNK = "sliding_attention", "chunked_attention"
 _FULL, _LINEAR = ("full_attention", "attention"), "linear_attention"
 _ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")

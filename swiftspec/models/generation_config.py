@@ -6,8 +6,6 @@ from typing import Any, Final, Self
 
 from swiftspec.files.reading import read_foreign_json, shown
 
-__all__ = ["GenerationConfig", "token_ids"]
-
 _NAME: Final = "generation_config.json"
 _MOST_ID = 2**53
 _MOST = 2.0**31

@@ -18,8 +18,6 @@ from swiftspec.models.names import ARCHITECTURES
 from swiftspec.models.sparse_config import spec_from_config
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["HeadSpec", "check_equal", "drafter_layers", "inflated_layers"]
-
 _RUNNABLE = (Drafter.EAGLE3, Drafter.MTP)
 _PLANNED = (*_RUNNABLE, Drafter.EAGLE, Drafter.P_EAGLE)
 # What a config.json may ask for and this version does not compute.

@@ -12,8 +12,6 @@ from swiftspec.models.quantisation import BF16_BYTES
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies import DraftKind
 
-__all__ = ["HEADS", "UNNAMED_HEADS", "Head", "Product"]
-
 
 @dataclass(frozen=True, slots=True)
 class Product:

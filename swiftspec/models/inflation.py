@@ -9,8 +9,6 @@ from swiftspec.files.reading import shown
 from swiftspec.models.layer_parts import Experts
 from swiftspec.models.spec import ModelSpec, model_directory
 
-__all__ = ["Inflation", "inflated_spec"]
-
 # Architectures with the same attention, and experts.
 _WITH_EXPERTS: Final = {"llama": "mixtral", "mistral": "mixtral", "qwen3": "qwen3_moe"}
 _MOST_DIGITS: Final = 9  # of a dimension that a user requests

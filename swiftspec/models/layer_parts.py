@@ -8,19 +8,6 @@ attention, DeepSeek-V3.2; the gated delta rule, arXiv 2412.06464; Kimi delta att
 import dataclasses
 from dataclasses import dataclass
 
-__all__ = [
-    "Attention",
-    "DenseNetwork",
-    "Experts",
-    "FeedForward",
-    "GroupedAttention",
-    "Indexer",
-    "LatentAttention",
-    "Layer",
-    "LinearAttention",
-    "padded_columns",
-]
-
 _ALIGNMENT = 16  # columns: the smallest tile of a tensor-core product
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-__all__ = ["halves", "layer_groups"]
-
 T = TypeVar("T")
 
 _LAYERS_PER_GROUP = 4  # EasySpec's choice (arXiv 2502.02493): with more, the layers' inputs differ too much

@@ -7,8 +7,6 @@ from typing import Final
 
 from swiftspec.errors import FieldError
 
-__all__ = ["ARCHITECTURES", "out_of_scope", "resolve", "unknown"]
-
 # Words that tell neither size nor architecture: publishers, and fine-tuning of the same shape.
 _NO_MATTER = frozenset({"meta", "nvidia", "instruct", "it", "chat", "hf", "base"})
 _MOST_CHOICES = 8

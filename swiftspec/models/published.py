@@ -20,16 +20,6 @@ from swiftspec.models.names import out_of_scope, resolve, unknown
 from swiftspec.models.sparse_config import spec_from_config
 from swiftspec.models.spec import ModelSpec
 
-__all__ = [
-    "MOST_PADDING",
-    "NOT_LISTED",
-    "NamedModel",
-    "known_model",
-    "likely_vocabulary",
-    "model_names",
-    "registered_name",
-]
-
 NOT_LISTED = (
     "`swiftspec list models` lists those that are known by name; another model can be given as a directory with its "
     "config.json"

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["BF16_BITS", "BF16_BYTES", "QUANTISATIONS", "Part", "Quantisation", "StoredWeights", "draft_format"]
-
 BF16_BYTES = 2
 BF16_BITS = 16.0
 

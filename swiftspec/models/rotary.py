@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from swiftspec.models.config_json import ConfigJson
 
-__all__ = ["RUNNABLE_SCALINGS", "USUAL_THETA", "RopeScaling", "longest_context", "read_rope", "rope_fields"]
-
 USUAL_THETA: Final = 10000.0
 _PLAIN: Final = ("default", "mrope")  # mrope: of images; text has the plain one
 _KINDS: Final = ("linear", "dynamic", "yarn", "llama3", "longrope", "proportional")

@@ -7,8 +7,6 @@ from swiftspec.models.layer_parts import padded_columns
 from swiftspec.models.sparse_spec import SparseSpec
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["Shard", "shard_of", "sharded"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:

@@ -12,8 +12,6 @@ from swiftspec.models.rotary import longest_context, read_rope
 from swiftspec.models.sparse_spec import SparseSpec, experts_of
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["read_spec", "spec_from_config"]
-
 _MOST_PARAMETERS = 10**15  # hundreds of times the largest
 _TEXT = ("text_config", "llm_config", "language_config")  # InternVL's and DeepSeek-VL2's names are their own
 # Language models that are those of another architecture.

@@ -12,8 +12,6 @@ from swiftspec.models.device_layout import DeviceLayout
 from swiftspec.models.layer_parts import Attention, DenseNetwork, Experts, FeedForward, GroupedAttention, Layer
 from swiftspec.models.spec import ModelSpec, dtype_bytes
 
-__all__ = ["SparseSpec", "experts_of", "in_layout"]
-
 _STATE_BYTES = 4  # recurrent states are kept in fp32 (mamba_ssm_dtype in the models' config.json)
 
 

@@ -17,13 +17,6 @@ from swiftspec.models.names import ARCHITECTURES
 from swiftspec.models.quantisation import Part, StoredWeights
 from swiftspec.models.rotary import RUNNABLE_SCALINGS, USUAL_THETA, RopeScaling, longest_context, read_rope, rope_fields
 
-__all__ = [
-    "ModelSpec",
-    "dtype_bytes",
-    "is_model_directory",
-    "model_directory",
-]
-
 _DTYPE_BYTES: Final = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "int8": 1, "fp8": 1}
 # Transformers' defaults for fields that a config.json leaves out.
 _DEFAULT_MAX_POSITION: Final = {"llama": 2048, "mistral": 131072, "mixtral": 131072}

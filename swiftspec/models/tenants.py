@@ -13,8 +13,6 @@ from typing import Any, Final
 from swiftspec.files.reading import read_foreign_json, shown
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["ADAPTER_WEIGHTS", "Adapter", "check_same_shape", "is_adapter", "tenant_spec"]
-
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 _CONFIG: Final = "adapter_config.json"
 _MOST_RANK: Final = 2**31  # far beyond the width of any model

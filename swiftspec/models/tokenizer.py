@@ -7,8 +7,6 @@ from pathlib import Path
 from swiftspec.files.reading import brief, read_input
 from swiftspec.models.vocabulary import tokenizer_file
 
-__all__ = ["TextStream", "Tokenizer", "surely_over"]
-
 _MOST_BYTES = 64 << 20  # the largest in use have half of that
 _TOKEN_CHARACTERS = 6  # average per token; more than in most texts
 _MARGIN = 64

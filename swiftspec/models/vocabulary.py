@@ -8,8 +8,6 @@ from typing import Any
 
 from swiftspec.files.reading import read_foreign_json, shown
 
-__all__ = ["check_same_vocabulary", "read_vocabulary", "tokenizer_file", "vocabulary_digest"]
-
 _FILE = "tokenizer.json"
 
 

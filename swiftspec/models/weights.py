@@ -4,8 +4,6 @@ from swiftspec.models.names import unknown
 from swiftspec.models.quantisation import BF16_BITS, BF16_BYTES, QUANTISATIONS, Part
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["dense_format", "weight_bytes"]
-
 
 def dense_format(quantisation: str, spec: ModelSpec) -> str:
     """Format of a model's matrices other than its routed experts', or of most of them if its checkpoint has several."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from swiftspec.planner.deployment import Deployment
     from swiftspec.planner.planned_model import PlannedModel
 
-__all__ = ["ANY_DEGREES", "AllowedDegrees"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowedDegrees:

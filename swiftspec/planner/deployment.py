@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from swiftspec.planner.memory import MemoryModel
     from swiftspec.planner.under_load.serving_engine import ServingEngine
 
-__all__ = ["Deployment"]
-
 MOST_NODES = 2
 MOST_OUTPUT_TOKENS = 16384  # more take minutes to simulate
 _QUANT, _ENGINE, _CONTEXT = "bf16", SWIFTSPEC.name, 512

@@ -10,8 +10,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import NUM_QUANTILES, Provenance
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["with_draft_server"]
-
 
 def with_draft_server(profile: Profile, drafts: Profile, *, round_s: float, provenance: Provenance) -> Profile:
     """A profile whose drafts on devices of their own are those of another one.

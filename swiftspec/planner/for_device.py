@@ -26,8 +26,6 @@ from swiftspec.timing.latency import Provenance
 if TYPE_CHECKING:
     from swiftspec.acceptance import GivenAcceptance
 
-__all__ = ["NUM_NEW_TOKENS", "Inputs", "check_acceptance", "plan_for", "prepare"]
-
 NUM_PROMPTS = 16
 NUM_NEW_TOKENS = 256
 _LONG_PROMPT = 8192  # tokens: chats, questions and code edits, whose acceptance is published, are shorter

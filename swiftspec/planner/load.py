@@ -16,8 +16,6 @@ from swiftspec.errors import FieldError
 if TYPE_CHECKING:
     from swiftspec.planner.under_load.serving_engine import ServingEngine
 
-__all__ = ["Load", "check_divisible", "load_of"]
-
 # Simulated by default: so many output tokens that two dozen candidates take about a minute, but some requests at least.
 _ENOUGH_TOKENS = 15_000
 _LEAST_REQUESTS = 32

@@ -32,8 +32,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.setup import Setup
 
-__all__ = ["MOST_CANDIDATES", "LoadDecision", "choose_for_load", "decode_pool"]
-
 MOST_CANDIDATES = 30
 _MOST_SPLITS = 3  # of a policy, besides its best one
 _FEWER_ROWS = (2, 4, 8)  # divisors of the rows of a verification

@@ -19,8 +19,6 @@ from swiftspec.policies.base import sends_features
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import BLOCK_TOKENS, num_blocks
 
-__all__ = ["MemoryModel", "gigabytes"]
-
 # A graph per capture size, and the workspace of matrix products: assumed, for each model on a device.
 GRAPHS_BYTES = 2**30
 # Tokens of a prompt that are computed at a time, which bounds the activations.

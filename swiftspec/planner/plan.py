@@ -29,8 +29,6 @@ from swiftspec.policies.base import drafts_elsewhere
 from swiftspec.policies.effects import Role
 from swiftspec.progress import Progress
 
-__all__ = ["Hardware", "make_plan"]
-
 _UNSAVED = Basis(path="", sha256="")  # `Planned.save` names the files
 _DRAFTS = f"{Role.DRAFT} forwards"
 _SENSITIVITY = (6, 64)  # prompts, and output tokens of each

@@ -24,8 +24,6 @@ from swiftspec.policies.effects import Role
 if TYPE_CHECKING:
     from swiftspec.planner.under_load.composed_engine import DraftModel
 
-__all__ = ["PlannedModel", "planned_pair"]
-
 _HEADS_WRITTEN = {"eagle-3": "eagle3", "peagle": "p-eagle"}
 _PARALLEL = "pard"  # before the name of the model that a parallel draft was made of
 

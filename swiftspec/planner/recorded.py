@@ -22,8 +22,6 @@ from swiftspec.planner.under_load.measured_engine import MeasuredEngine
 from swiftspec.progress import Progress
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["plan_recorded"]
-
 
 def plan_recorded(
     profile: Profile,

@@ -11,8 +11,6 @@ from swiftspec.costmodel.routing import ASSUMED_ROUTING
 from swiftspec.planner.deployment import Deployment
 from swiftspec.planner.planned_model import PlannedModel
 
-__all__ = ["with_recorded_routing", "with_routed_profile"]
-
 
 def with_routed_profile(planned: Planned) -> Planned:
     """A plan with the profile that its simulations take, of a sparse target that of the trace's texts; not to save."""

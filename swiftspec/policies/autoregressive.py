@@ -8,8 +8,6 @@ from swiftspec.policies.base import TargetOnly
 from swiftspec.policies.effects import Commit, KeepKV, Prefill, Program, Role, Row, TargetForward
 from swiftspec.policies.request import Request
 
-__all__ = ["Autoregressive"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoregressive(TargetOnly):

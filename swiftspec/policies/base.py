@@ -11,27 +11,6 @@ from swiftspec.errors import FieldError
 from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
 
-__all__ = [
-    "ChainShape",
-    "DraftKind",
-    "Layout",
-    "Policy",
-    "Shape",
-    "TargetOnly",
-    "TreeShape",
-    "Value",
-    "check_draft",
-    "check_positive",
-    "check_shape",
-    "drafts_chain",
-    "drafts_elsewhere",
-    "lacks_mask",
-    "sends_features",
-    "shape_of",
-    "shapes",
-]
-
-
 Value = int | float | tuple[float, ...]  # type of a shape's field
 
 

@@ -23,8 +23,6 @@ from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.trees.masked_tree import MaskedTree
 from swiftspec.policies.verification import follow
 
-__all__ = ["RoundOutput", "Text", "colocated_round", "text_rounds", "tree_rounds"]
-
 
 class RoundOutput(NamedTuple):
     """Result of a round.

@@ -9,8 +9,6 @@ from swiftspec.policies.base import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.policies.request import Request
 
-__all__ = ["faults", "field_types"]
-
 _FIELD_TYPES = (int, float, tuple[float, ...])  # types that a plan file can hold; see `base.Value`
 # Integer fields of a shape, and the minimum of each.
 _COUNTS = {

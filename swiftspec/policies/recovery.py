@@ -49,17 +49,6 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.policies.request import Request
 
-__all__ = [
-    "GroupMember",
-    "Recoverable",
-    "RecoveringDraft",
-    "RecoveringTarget",
-    "ServedDraft",
-    "recoverable",
-    "served_patience_s",
-    "served_target",
-]
-
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.8  # between probes; twice as long each time
 _COMMITS_TO_TRUST = 8  # after this many, an exchange was worth opening, and the next pause is the first again
 _MOST_MISSING = 32  # tokens that a draft may lack when both start

@@ -41,19 +41,6 @@ from swiftspec.policies.trees.sequoia import SequoiaTree
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = [
-    "GROUP",
-    "POLICIES",
-    "Offer",
-    "make_policy",
-    "offers",
-    "package_of",
-    "plainness",
-    "policy_class",
-    "policy_classes",
-    "policy_names",
-]
-
 GROUP = "swiftspec.policies"  # of entry points
 
 # The built-in policies, plainest first: the planner breaks ties in this order.

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from swiftspec.errors import FieldError
 from swiftspec.policies.lookup.earlier_outputs import EarlierOutputs
 
-__all__ = ["Request"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:

@@ -12,8 +12,6 @@ from swiftspec.policies.base import TargetOnly, check_shape
 from swiftspec.policies.effects import Commit, Prefill, Program, Role
 from swiftspec.policies.request import Request
 
-__all__ = ["PromptScoring"]
-
 _MOST_ROWS = 128  # with logits of the whole vocabulary at once: 77 MB of 150,000 tokens
 
 

@@ -24,8 +24,6 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.policies.request import Request
 
-__all__ = ["steered_programs"]
-
 _LONGEST_PAUSE = 8  # rounds between two questions
 
 

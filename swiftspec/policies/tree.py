@@ -6,8 +6,6 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import exp, inf, log
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Candidates", "KeptSlots", "Node", "Row", "SlottedTree", "Subtree", "TokenTree", "at_temperature"]
-
 
 class Row(NamedTuple):
     """One token position in a forward.

@@ -24,8 +24,6 @@ from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.trees.masked_tree import MaskedTree
 
-__all__ = ["below", "expand", "expand_masked", "follow", "planted", "verify_drafted", "verify_rounds", "verify_windows"]
-
 
 def planted(request: Request, *, capacity: int, temperature: float = 1.0) -> Subprogram[TokenTree]:
     """Prefill the draft; the tree, which is only its root."""

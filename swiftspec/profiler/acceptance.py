@@ -28,8 +28,6 @@ from swiftspec.policies.effects import ForwardKind, Role, Row
 from swiftspec.profiler.guesses_ahead import NUM_AHEAD, head_guesses, masked_guesses
 from swiftspec.progress import Progress
 
-__all__ = ["record_trace"]
-
 _Ask = Callable[[Model, Rows], torch.Tensor]
 _log = logging.getLogger("swiftspec")
 _LEAST_PROMPTS = 4  # traced, however long they take

@@ -21,8 +21,6 @@ from swiftspec.profiler.grids import host_shapes
 from swiftspec.scheduler.admission import AdmissionLimits
 from swiftspec.timing.timeline import Timeline
 
-__all__ = ["Bench", "benches_of", "timeline_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:

@@ -28,8 +28,6 @@ from swiftspec.profiler.op_timer import cache_bytes, num_copies
 from swiftspec.timing.latency import Latency, Provenance
 from swiftspec.timing.steps import HostGrid
 
-__all__ = ["CollectiveCosts", "Samples", "collective_samples"]
-
 ROWS = (1, 2, 4, 8, 16, 32, 128)  # the last is the chunk of a prefill
 SAMPLES = 24
 _WARM_UP = 3

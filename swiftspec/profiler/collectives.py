@@ -11,8 +11,6 @@ from swiftspec.engine.process.run_folder import run_folder
 from swiftspec.profiler.helper_processes import answer_of_ranks
 from swiftspec.profiler.op_timer import OpTimer, Timing
 
-__all__ = ["BACKENDS", "all_reduce_times"]
-
 BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
 _SAMPLES = 30
 _WARM_UP = 3

@@ -17,8 +17,6 @@ from swiftspec.profiler.steps import step_points
 from swiftspec.timing.step_key import RowFactors, StepTable
 from swiftspec.timing.timeline import Timeline
 
-__all__ = ["DriftProbe"]
-
 _CONTEXTS = (64, 256)  # taken in turn, if the engines have room for them
 
 

@@ -11,8 +11,6 @@ from swiftspec.files.document import ModelRef
 from swiftspec.models.draft_kinds import draft_facts
 from swiftspec.policies.effects import ForwardKind, Row
 
-__all__ = ["choose_dtype"]
-
 # Of one row, as a draft or plain decoding computes, and of as many as a verification has.
 _ROWS = (1, 8)
 # float32 is exact: bfloat16, which rounds activations, must be faster by more than two measurements differ.

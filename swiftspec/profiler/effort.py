@@ -19,8 +19,6 @@ from swiftspec.profiler.grids import (
     most_host_shapes,
 )
 
-__all__ = ["FULL", "Curve", "Effort", "Pace", "Schedule", "left_out", "pass_seconds"]
-
 _ROUND_TOKENS = 2.0  # per round, on a profile's texts
 _ROUND_ROWS, _ROUND_DRAFTS = 8, 4  # a round costs a verification and some draft forwards
 _DRAFTS_PER_VERIFICATION = 4  # of a sweep, on the same devices

@@ -6,19 +6,6 @@ from typing import Any, cast
 
 from swiftspec.policies import DraftKind, Layout, Policy, policy_classes
 
-__all__ = [
-    "CONTEXTS",
-    "DRAFT_ROWS",
-    "HALVES_ROWS",
-    "HOST_TOKENS",
-    "LONGEST_SHARED",
-    "REPEATS",
-    "SWEEP_REPEATS",
-    "TARGET_ROWS",
-    "host_shapes",
-    "most_host_shapes",
-]
-
 TARGET_ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 DRAFT_ROWS = (1, 2, 4, 8, 12, 24)
 HALVES_ROWS = (2, 4, 6, 8, 12)

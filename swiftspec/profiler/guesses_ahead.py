@@ -11,8 +11,6 @@ from swiftspec.engine.model.forward_batch import Chunk, ForwardBatch, Rows
 from swiftspec.engine.model.sampling.sampler import Sampler
 from swiftspec.policies.effects import ForwardKind, Row
 
-__all__ = ["NUM_AHEAD", "head_guesses", "masked_guesses"]
-
 NUM_AHEAD = 8  # masks; PARD's drafts are trained for about as many
 _SEQUENCE = 0
 

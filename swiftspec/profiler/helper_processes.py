@@ -14,8 +14,6 @@ from typing import Any
 from swiftspec.interpreters import safe_multiprocessing
 from swiftspec.parent_death import signal_on_parent_death
 
-__all__ = ["answer_of_ranks", "forkserver"]
-
 
 def forkserver(*modules: str) -> ForkServerContext:
     """Fork server of this process's helpers; they initialise CUDA themselves, since it does not survive a fork.

@@ -17,8 +17,6 @@ from swiftspec.timing.latency import Latency, Provenance
 from swiftspec.timing.steps import hop_rows
 from swiftspec.timing.timeline import COMPUTING, Phase, Timeline
 
-__all__ = ["arrival_point", "feature_hops", "host_points"]
-
 LEAST_SAMPLES = 8
 
 _Samples = defaultdict[tuple[Phase, int], list[float]]

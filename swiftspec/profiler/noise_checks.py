@@ -10,8 +10,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.profiler.op_benchmark import LIMITS, OpRow, peak_bytes_per_s
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["MOST_FALL", "MOST_OVER_PEAK", "MOST_SPREAD", "Complaint", "op_complaints", "step_complaints"]
-
 MOST_FALL = 0.05  # of a median, while rows grow
 MOST_SPREAD = 0.25  # of a median, between 20 % and 80 % of the samples
 # Pure reading is a little faster than the copy that defines the peak, which alternates reads and writes.

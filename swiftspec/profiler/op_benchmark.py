@@ -22,20 +22,6 @@ from swiftspec.profiler.collectives import BACKENDS, all_reduce_times
 from swiftspec.profiler.op_timer import OpTimer, Timing
 from swiftspec.progress import Progress
 
-__all__ = [
-    "CONTEXTS",
-    "FRAMEWORK",
-    "LIMITS",
-    "ROWS",
-    "Bench",
-    "BenchmarkGrid",
-    "OpRow",
-    "chain_words",
-    "measure_ops",
-    "op_tables",
-    "peak_bytes_per_s",
-]
-
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (128, 500, 1000, 2000, 4000)
 MESSAGE_BYTES = tuple(1 << exponent for exponent in range(13, 21))  # 8 KB to 1 MB

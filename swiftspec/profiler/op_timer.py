@@ -12,8 +12,6 @@ import torch
 
 from swiftspec.engine.model.gpu.cuda_graph import GraphPool, Replay
 
-__all__ = ["OpTimer", "Timing", "cache_bytes", "num_copies"]
-
 Arguments = Sequence[tuple[Any, ...]]
 
 _LOW, _HIGH = 0.2, 0.8

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from swiftspec.profiler.noise_checks import Complaint
     from swiftspec.profiler.op_benchmark import OpRow
 
-__all__ = ["MeasuredPair", "measure_pair", "registered_name", "resolve"]
-
 _OP_DEGREES = (1, 2, 4, 8)
 _log = logging.getLogger("swiftspec")
 

@@ -34,8 +34,6 @@ from swiftspec.progress import Progress
 from swiftspec.timing.timeline import DRAFTING, Phase, Timeline
 from swiftspec.timing.warm_up import WarmUpCost
 
-__all__ = ["MINUTES", "Passes", "drafting_alone", "new_resumptions", "new_sweeps"]
-
 # A GPU's forwards are captured for these numbers of rows; others run with the next larger one.
 GPU_TARGET_ROWS = CAPTURE_SIZES
 GPU_DRAFT_ROWS = tuple(rows for rows in CAPTURE_SIZES if rows <= 32)

@@ -19,8 +19,6 @@ from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Phase, Timeline
 from swiftspec.timing.warm_up import WarmUpCost
 
-__all__ = ["Pauses", "fit_warm_up", "measure_pauses"]
-
 _ROWS, _PAUSES_S = (1, 4, 8, 16), (0.006, 0.015, 0.05)
 _BEFORE, _AFTER = 14, 10  # forwards; the first few of those before are still warming up
 _SETTLED = 8  # of those before, the last

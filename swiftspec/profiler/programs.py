@@ -27,24 +27,6 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.policies.request import Request
 
-__all__ = [
-    "IN_A_ROW",
-    "NUM_CANDIDATES",
-    "SIGNAL",
-    "AlternatingSweep",
-    "HeadInterruptions",
-    "HeadResumptions",
-    "HeadSweep",
-    "Interruptions",
-    "Measuring",
-    "OverlappedSweep",
-    "Resumptions",
-    "TargetSweep",
-    "expand",
-    "verified_rows",
-    "verify",
-]
-
 # Policies run several draft forwards of one size: after one of another size a forward takes up to 15 % longer.
 IN_A_ROW = 3
 # Plain decoding runs one row alone hundreds of times, and the first ten of a burst still find memory slow (3 to 5 %).

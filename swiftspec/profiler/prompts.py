@@ -9,8 +9,6 @@ from swiftspec.files.document import ModelRef
 from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.models.tokenizer import Tokenizer
 
-__all__ = ["Prompts", "prompts_for"]
-
 Prompts = Callable[[int], tuple[int, ...]]  # a prompt of so many tokens, each time another
 _SEED = 0
 

@@ -16,8 +16,6 @@ from swiftspec.policies.request import Request
 from swiftspec.profiler.programs import IN_A_ROW, SIGNAL, Measuring, expand, verify
 from swiftspec.scheduler.batching import BatchLimits
 
-__all__ = ["MOST_ROWS", "ColocatedSharing", "DisaggregatedSharing", "HeadSharing", "rows_each", "stages"]
-
 MOST_ROWS = BatchLimits().max_rows  # of a step
 _ROWS_EACH = (8, 4, 1)
 

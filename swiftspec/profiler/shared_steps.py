@@ -22,8 +22,6 @@ from swiftspec.timing.latency import Provenance
 from swiftspec.timing.sharing import SharingPoint, SharingTable
 from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
 
-__all__ = ["Samples", "check_max_sequences", "measure_sharing", "shared_steps"]
-
 _PASSES, _REPEATS = 2, 6
 _LEAST_SAMPLES = 4  # of a point
 # Requests begin together, this much later than they are expected to have read their prompts.

@@ -37,8 +37,6 @@ from swiftspec.timing.sharing import Sharing, SharingPoint, fit_costs
 from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
 from swiftspec.timing.warm_up import is_cold
 
-__all__ = ["experts_touched", "measure_profile", "step_points"]
-
 GPU_LONGEST_SHARED = 2000
 _TURNS = 4  # of other tokens, for each prompt and number of rows
 LEAST_COLD_SAMPLES = 6  # a hiccup between two forwards also makes one look cold

@@ -18,8 +18,6 @@ from swiftspec.timing.latency import Latency, Part, Provenance, weakest
 from swiftspec.timing.steps import PREFILL_CHUNK, prefill_rows
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["GLOO", "IN_A_ROW", "CollectiveSamples", "collective_of", "composed_steps"]
-
 USUAL_ROWS = 8  # of a verification or expansion, at which all-reduces are compared
 GLOO, IN_A_ROW = "gloo", "gloo, in a row"
 

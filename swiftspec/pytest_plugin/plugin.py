@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from swiftspec.artifacts.report import PolicyReport, Report
     from swiftspec.progress import Progress, Stages
 
-__all__ = ["Clock", "extra_info", "swiftspec_plan", "swiftspec_policy", "swiftspec_report", "table"]
-
 _REPEATS = 3  # as `swiftspec validate` has it
 _Value = TypeVar("_Value")
 _SUITE = pytest.StashKey["_Suite"]()

@@ -9,8 +9,6 @@ from swiftspec.engines import engine_named
 from swiftspec.reports.formatting import count, milliseconds, percent, signed_percent, speed
 from swiftspec.reports.model import DASH, Curve, Curves, Doubt, Facts, Part, Point, Row, Section, Table, numbers, texts
 
-__all__ = ["advice_sections", "answer_in_words"]
-
 _ONE_TOKEN = (ChangeKind.DRAFT_LENGTH, 1)
 
 

@@ -13,8 +13,6 @@ from swiftspec.reports.formatting import count, gigabytes, known_errors, percent
 from swiftspec.reports.model import Bar, Command, Facts, Part, Section, Segment, Source
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["acceptance", "machine", "provenance", "references"]
-
 _PAINTS = {Role.TARGET: "verify", Role.DRAFT: "expand"}
 _KV_SHADE = 0.55
 

@@ -8,8 +8,6 @@ from swiftspec.artifacts.plan import Explored, Plan, cost_per_million
 from swiftspec.reports.formatting import count, estimated, milliseconds, money, signed_percent, speed
 from swiftspec.reports.model import DASH, SIMULATED, Curve, Curves, HeatCell, Point, Section, Table, numbers, row, texts
 
-__all__ = ["devices", "fastest_first", "groups", "splits"]
-
 
 def splits(plan: Plan) -> Section | None:
     """tokens/s of every policy at its best on every split; shared and separate groups in maps of their own."""

@@ -7,8 +7,6 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.reports.formatting import count, milliseconds, money, percent, speed
 from swiftspec.reports.model import SIMULATED, Curve, Curves, Point, Row, Section, Table, numbers, row, texts
 
-__all__ = ["fleet"]
-
 
 def fleet(plan: Plan) -> list[Section]:
     """The sections; none of a plan without a fleet."""

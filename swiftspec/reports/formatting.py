@@ -8,24 +8,6 @@ from swiftspec.engines import ENGINES
 from swiftspec.engines.swiftspec import SWIFTSPEC
 from swiftspec.timing.latency import Provenance
 
-__all__ = [
-    "count",
-    "drafting",
-    "engine",
-    "estimated",
-    "gigabytes",
-    "known_errors",
-    "milliseconds",
-    "money",
-    "objective",
-    "percent",
-    "provenance_shares",
-    "shape_text",
-    "signed_percent",
-    "size",
-    "speed",
-]
-
 
 def milliseconds(seconds: float) -> str:
     """Milliseconds with two or three significant figures."""

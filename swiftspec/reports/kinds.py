@@ -10,8 +10,6 @@ from swiftspec.reports.formatting import count, gigabytes, milliseconds, money, 
 from swiftspec.reports.model import Doubt, Row, Section, Table, numbers, row, texts
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["kind_sections"]
-
 
 def kind_sections(compared: KindComparison) -> Sequence[Section]:
     """Every kind at each load, draft tokens by load, the best, where acceptance comes from, and what is left out."""

@@ -11,32 +11,6 @@ from typing import NamedTuple
 from swiftspec.reports.formatting import speed
 from swiftspec.timing.timeline import Excerpt
 
-__all__ = [
-    "DASH",
-    "SIMULATED",
-    "Bar",
-    "Cell",
-    "Column",
-    "Command",
-    "Curve",
-    "Curves",
-    "Doubt",
-    "Facts",
-    "HeatCell",
-    "Interval",
-    "Part",
-    "Point",
-    "Row",
-    "Section",
-    "Segment",
-    "Source",
-    "Table",
-    "Tracks",
-    "numbers",
-    "row",
-    "texts",
-]
-
 DASH = "\N{EN DASH}"  # an empty cell
 
 

@@ -41,8 +41,6 @@ from swiftspec.reports.rounds import rounds
 from swiftspec.reports.under_load import stated_limits, under_load
 from swiftspec.timing.timeline import Timeline
 
-__all__ = ["plan_sections"]
-
 _MOST_TIES = 3
 
 

@@ -14,8 +14,6 @@ from swiftspec.timing.latency import Latency, Provenance
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
 
-__all__ = ["BETWEEN", "Item", "rounds", "time_per_round"]
-
 BETWEEN = "between phases"
 _ROUNDS = 10
 _LEAST_SHADE = 0.3

@@ -8,8 +8,6 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.reports.formatting import count, drafting, milliseconds, money, percent, shape_text, speed
 from swiftspec.reports.model import SIMULATED, Row, Section, Table, numbers, row, texts
 
-__all__ = ["cached", "choice", "compared", "stated_limits", "under_load"]
-
 
 def under_load(plan: Plan) -> Section | None:
     """The choice, what it assumes, and the best candidate of every policy; None of a plan for one request at a time."""

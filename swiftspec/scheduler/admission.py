@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from swiftspec.scheduler.fair_queue import OUTPUT_WEIGHT, FairQueue
 
-__all__ = ["BLOCK_TOKENS", "AdmissionLimits", "AdmissionQueue", "num_blocks"]
-
 BLOCK_TOKENS = 16
 
 

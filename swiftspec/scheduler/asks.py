@@ -15,8 +15,6 @@ from swiftspec.policies.effects import (
     TargetForward,
 )
 
-__all__ = ["Ask", "Grant", "Step", "ask_of", "equal_shares"]
-
 
 class Ask(NamedTuple):
     """A forward that a request's program waits for.

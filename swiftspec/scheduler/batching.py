@@ -22,8 +22,6 @@ from math import ceil
 from swiftspec.policies.effects import ForwardKind, Role
 from swiftspec.scheduler.asks import Ask, Grant, Step, equal_shares
 
-__all__ = ["BatchLimits", "Share", "WaitUntil", "choose"]
-
 _GrantedRows = tuple[Ask, int]  # and its rows
 Share = Callable[[Sequence[Ask], int], Sequence[int]]  # elastic verifications and their room, to rows of each
 

@@ -8,8 +8,6 @@ this one were accepted more often or less often than that says.
 from collections.abc import Collection, Sequence
 from math import exp
 
-__all__ = ["Calibration"]
-
 _MEMORY = 0.995  # about the last 200 verifications, as of survival by row number
 _TRUST = 5.0  # accepted rows of a class that weigh as much as the power
 _WIDTH = 0.25  # of a class, in nats

@@ -18,8 +18,6 @@ from swiftspec.scheduler.controls.control import Control, Demand
 from swiftspec.scheduler.costs import GroupCosts, MeasuredCosts, RoundCosts
 from swiftspec.scheduler.survival import Survival
 
-__all__ = ["Controller", "Steering"]
-
 _FIRST_PAUSE, _LONGEST_PAUSE = 8, 16
 _STEP_MEMORY = 0.9
 

@@ -8,8 +8,6 @@ round: most of it is then taken for one of rows, so that other lengths look bett
 from functools import lru_cache
 from typing import Protocol
 
-__all__ = ["GroupCosts", "MeasuredCosts", "RoundCosts"]
-
 _MEMORY = 0.99  # about the last 100 rounds of as many sequences
 _TRUST = 2.0  # rounds that weigh as much as the prediction
 _MOST_OFF = 2.0  # of a prediction; a round that takes longer still was held up by something else

@@ -6,8 +6,6 @@ tokens are counted for each client, and those of outputs count twice, as there. 
 
 from collections import deque
 
-__all__ = ["OUTPUT_WEIGHT", "FairQueue"]
-
 OUTPUT_WEIGHT = 2  # of an output token; one of a prompt counts 1
 _FEW_CLIENTS = 64
 

@@ -32,8 +32,6 @@ from swiftspec.scheduler.asks import Ask, Grant, Step, ask_of
 from swiftspec.scheduler.batching import BatchLimits, WaitUntil, choose
 from swiftspec.scheduler.controller import Controller
 
-__all__ = ["Group"]
-
 
 @dataclass(slots=True, kw_only=True)
 class _RunningRequest:

@@ -4,8 +4,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["PrefixCache", "Segment"]
-
 Segment = tuple[Hashable, int]  # a stretch of a prompt that others may have, and its tokens
 
 

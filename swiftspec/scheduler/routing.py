@@ -7,9 +7,6 @@ from itertools import count, islice
 from swiftspec.policies.base import Layout, Policy
 from swiftspec.policies.effects import Role
 
-__all__ = ["ONE_REPLICA", "ROUTERS", "Replicas", "Router"]
-
-
 ROUTERS = ("round-robin", "least-loaded")
 
 

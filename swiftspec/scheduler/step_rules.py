@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-__all__ = ["DECODES_FIRST", "DRAFTS_FIRST", "PROMPTS_FIRST", "FormedStep", "StepRule", "form_step"]
-
 
 class StepRule(StrEnum):
     """Who goes first.

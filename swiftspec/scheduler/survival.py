@@ -6,8 +6,6 @@ what was drafted now: a grant that follows them does not depend on the tokens it
 
 from collections.abc import Collection
 
-__all__ = ["Survival"]
-
 _MEMORY = 0.995  # of all requests together: about the last 200 verifications
 _OWN_MEMORY = 0.98  # of one request: about its last 50
 _TRUST = 40.0  # verifications of all requests that weigh as much as those of the request itself

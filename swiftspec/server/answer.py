@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from swiftspec.models.tokenizer import TextStream
     from swiftspec.server.bodies import GenerationBody
 
-__all__ = ["Answer", "Piece", "StopScanner", "Usage", "merged"]
-
 _log = logging.getLogger("swiftspec.server")
 
 

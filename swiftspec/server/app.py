@@ -25,8 +25,6 @@ from swiftspec.server.serving import ServerPhase, Serving
 from swiftspec.timing.timeline import timelines_as_json
 from swiftspec.version import __version__
 
-__all__ = ["HttpOptions", "make_app"]
-
 _EVERY_S = 0.5
 _MOST_REQUESTS = 64  # that are listed
 _MOST_LISTENERS = 32

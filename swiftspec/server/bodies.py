@@ -10,17 +10,6 @@ from swiftspec.server.conversation import Conversation, Messages
 from swiftspec.server.errors import RequestError
 from swiftspec.server.fields import Body, Name
 
-__all__ = [
-    "ChatBody",
-    "CompletionBody",
-    "DetokenizeBody",
-    "GenerationBody",
-    "ScoringBody",
-    "TokenizeBody",
-    "parse",
-    "parse_completion",
-]
-
 _MOST_STOPS = 4
 _MOST_LOGPROBS = 20  # as of OpenAI's chats and vLLM
 _MOST_CHOICES = 128

@@ -26,8 +26,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from swiftspec.files.reading import brief, parse_foreign_json, read_foreign_json, read_input
 
-__all__ = ["LENGTH", "WITHIN_S", "ChatTemplate", "TemplateSource", "main"]
-
 LENGTH = struct.Struct("!I")
 WITHIN_S = 5.0  # of an answer
 _MOST_BYTES = 16 << 20

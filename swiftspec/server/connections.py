@@ -20,17 +20,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from swiftspec.server.errors import error_body
 
-__all__ = [
-    "ACCEPTED_AT_ONCE",
-    "Connection",
-    "ConnectionLimits",
-    "Connections",
-    "Stage",
-    "bounded_protocol",
-    "free_descriptors",
-    "raise_descriptor_limit",
-]
-
 # asyncio accepts so many in one turn of its loop. One that gives way frees its descriptor four turns later.
 ACCEPTED_AT_ONCE = 4
 _KEPT_DESCRIPTORS = 4 * ACCEPTED_AT_ONCE + 16  # the rest is for a draft that is restarted

@@ -9,8 +9,6 @@ from pydantic import Field, field_validator, model_validator
 from swiftspec.files.reading import parse_foreign_json, shown
 from swiftspec.server.fields import Body, Json, Name
 
-__all__ = ["Conversation", "Message", "Messages"]
-
 _MOST_MESSAGES = 10_000
 
 

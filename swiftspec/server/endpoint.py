@@ -19,8 +19,6 @@ from swiftspec.server.errors import INTERNAL, RequestError, error_body
 from swiftspec.server.replies import DONE, Reply, event
 from swiftspec.server.serving import Serving
 
-__all__ = ["ClientGoneError", "Generations", "unless_gone"]
-
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),

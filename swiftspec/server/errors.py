@@ -5,8 +5,6 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-__all__ = ["INTERNAL", "RequestError", "error_body"]
-
 INTERNAL = "an error in the server; its log has more"
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}

@@ -11,8 +11,6 @@ from pydantic import Field, model_validator
 
 from swiftspec.files.document import FailFastModel
 
-__all__ = ["Body", "Json", "Name"]
-
 _MOST_NAME_CHARACTERS = 256  # of what is kept as long as a request, or longer
 
 Json = dict[str, Any]

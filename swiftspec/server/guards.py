@@ -20,8 +20,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swiftspec.server.errors import RequestError
 
-__all__ = ["MOST_BODY_BYTES", "BodyLimit", "Guard", "SendTimeout", "api_keys", "json_bodies", "known_hosts"]
-
 _OPEN = frozenset({"/", "/health", "/live", "/metrics"})
 _MOST_ID_CHARACTERS = 128
 MOST_BODY_BYTES = 8 << 20  # of a request

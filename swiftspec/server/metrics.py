@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from swiftspec.engine.api import EngineState, Generation
     from swiftspec.server.answer import Answer
 
-__all__ = ["Metrics"]
-
 _SHORT_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _LONG_S = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000)

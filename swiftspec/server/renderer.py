@@ -17,8 +17,6 @@ from swiftspec.files.reading import parse_foreign_json
 from swiftspec.interpreters import interpreter_command
 from swiftspec.server.chat_template import LENGTH, WITHIN_S, TemplateSource
 
-__all__ = ["Renderer"]
-
 _ENDS_WITHIN_S = 1.0
 
 

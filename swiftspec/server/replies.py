@@ -11,8 +11,6 @@ from typing import Any
 from swiftspec.engine.scoring import ScoredToken
 from swiftspec.server.answer import Answer, Piece, Usage
 
-__all__ = ["DONE", "Reply", "event"]
-
 DONE = b"data: [DONE]\n\n"
 _MARK = "\0 text \0"  # in no name of a model
 

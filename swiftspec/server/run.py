@@ -27,8 +27,6 @@ from swiftspec.server.connections import (
 )
 from swiftspec.server.serving import ServerPhase, Serving, ServingOptions
 
-__all__ = ["listen", "serve"]
-
 _LOOK_EVERY_S = 0.1
 _SWEEP_EVERY_S = 1.0
 _MOST_UNACCEPTED = 1024

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from swiftspec.engine.async_api import AsyncEngine, AsyncStream
     from swiftspec.timing.timeline import Timeline
 
-__all__ = ["ServerPhase", "Serving", "ServingOptions"]
-
 _COMPLETION_TOKENS = 16  # of completions that do not say, as of OpenAI's API
 
 

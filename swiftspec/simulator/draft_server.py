@@ -13,8 +13,6 @@ from swiftspec.simulator.latency import LatencyTable
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["has_draft_server", "served_programs", "usual_patience_s"]
-
 
 def has_draft_server(prices: LatencyTable, policy: Policy) -> bool:
     """Whether a policy's draft is a server's: one that an engine asks, at latencies of its own."""

@@ -25,17 +25,6 @@ from swiftspec.timing.latency import Provenance
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Span, Timeline
 
-__all__ = [
-    "Simulation",
-    "Simulator",
-    "connect",
-    "device_groups",
-    "group_degrees",
-    "group_ranks",
-    "simulate",
-    "typical_timeline",
-]
-
 # Of the timeline shown for a plan.
 _NUM_PROMPTS = 5
 _MOST_TOKENS = 96

@@ -31,8 +31,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["COMPOSED", "EXACT", "PASS", "ROOFLINE", "SPARSE", "ForwardErrors", "forward_errors"]
-
 COMPOSED: Final = 0.039
 SPARSE: Final = 0.25
 ROOFLINE: Final = 0.2

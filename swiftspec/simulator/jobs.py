@@ -9,8 +9,6 @@ from swiftspec.simulator.serving_group import ComputedStep
 from swiftspec.simulator.texts import StretchedText
 from swiftspec.timing.timeline import Span, Timeline
 
-__all__ = ["Job", "ServedRequest", "ServingRun"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:

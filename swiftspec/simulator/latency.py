@@ -21,8 +21,6 @@ from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Phase
 from swiftspec.timing.warm_up import WarmUpCost, WeightCache, is_cold
 
-__all__ = ["ForwardTimes", "LatencyDraw", "LatencySampler", "LatencyTable"]
-
 # This many context lengths share a price, that of their middle; an empty context has its own.
 _CONTEXT_STEP = 16
 _FREE = Latency((0.0,), Provenance.ASSUMED)

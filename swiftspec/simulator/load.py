@@ -16,8 +16,6 @@ from swiftspec.simulator.serving import Job, ServingRun
 from swiftspec.simulator.setup import Setup
 from swiftspec.timing.steps import Latencies
 
-__all__ = ["named_prompts", "serve_workload"]
-
 _MOST_FULL = 1000  # requests that are simulated in full by default
 _NUM_RECORDED = 200
 

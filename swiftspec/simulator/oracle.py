@@ -13,8 +13,6 @@ from swiftspec.policies import DraftKind, Request
 from swiftspec.policies.effects import Candidates, Message, Role, Row, Verdict
 from swiftspec.simulator.random_streams import uniforms
 
-__all__ = ["MASK_TOKEN", "CandidatePool", "SimulatedKVCache", "TraceOracle"]
-
 _NO_TOKEN = -1  # off the path the target's choice is never followed
 MASK_TOKEN = -2  # a simulated draft's, which no text holds
 # Distance of positions that answer rows off the path. On the bundled traced prompts tokens/s of four tree shapes came

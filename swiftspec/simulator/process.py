@@ -35,8 +35,6 @@ from swiftspec.simulator.replay import CountingOracle
 from swiftspec.timing.steps import hop_rows
 from swiftspec.timing.timeline import Phase, Span
 
-__all__ = ["DeviceGroup", "Events", "Link", "OneProcess", "Oracle", "RequestPart"]
-
 Events = Generator[simpy.Event, Any, Any]
 Oracle = TraceOracle | CountingOracle
 _ON_HOST = (KeepKV, Send, Commit, Clock)

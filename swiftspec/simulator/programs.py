@@ -15,8 +15,6 @@ from swiftspec.simulator.recording import Log, Recording, logged
 from swiftspec.simulator.replay import CountingOracle, PlayedDraft, PlayedTarget
 from swiftspec.simulator.texts import StretchedOracle, StretchedText
 
-__all__ = ["Begin", "LoggedPrograms", "ReplayedPrograms", "TracedPrograms", "begin_scoring"]
-
 Begun = list[tuple[Program, Oracle]]
 
 

@@ -5,8 +5,6 @@ from functools import lru_cache
 
 import numpy as np
 
-__all__ = ["uniforms"]
-
 _BLOCK = 64  # drawing one number at a time costs several times as much
 _STREAMS = 4096  # as many as a plan's requests begin, again and again for each of its options
 

@@ -28,8 +28,6 @@ from swiftspec.policies.effects import (
     TargetForward,
 )
 
-__all__ = ["Await", "Log", "Played", "Recording", "Round", "Segment", "logged"]
-
 _LEAST_ROUNDS = 3
 Log = list[tuple[Effect, Any]]  # effects of a program and their answers
 

@@ -32,8 +32,6 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.simulator.recording import Await, Recording, Segment
 
-__all__ = ["CountingOracle", "PlayedDraft", "PlayedTarget"]
-
 _POLL, _RECEIVE = Poll(), Receive()
 
 

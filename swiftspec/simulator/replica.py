@@ -18,8 +18,6 @@ from swiftspec.simulator.programs import Begin, begin_scoring
 from swiftspec.simulator.serving_group import ComputedStep, ServingGroup
 from swiftspec.timing.timeline import Span
 
-__all__ = ["Replica"]
-
 
 class Replica:
     """One target with its draft, and the requests that it serves.

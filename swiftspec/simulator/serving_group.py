@@ -10,8 +10,6 @@ from swiftspec.scheduler.group import Group
 from swiftspec.simulator.process import DeviceGroup, Events, RequestPart
 from swiftspec.timing.timeline import Phase, Span
 
-__all__ = ["ComputedStep", "Owner", "ServingGroup"]
-
 
 class ComputedStep(NamedTuple):
     """A forward of a device group: of which model, of how many requests and rows, and when."""

@@ -19,8 +19,6 @@ from swiftspec.simulator.serving import Serving
 from swiftspec.timing.step_costs import StepCosts
 from swiftspec.timing.steps import Latencies
 
-__all__ = ["Setup"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:

@@ -13,8 +13,6 @@ from swiftspec.artifacts.trace import Guesser, TracedPrompt
 from swiftspec.policies.effects import Candidates
 from swiftspec.simulator.oracle import CandidatePool, TraceOracle
 
-__all__ = ["StretchedOracle", "StretchedText"]
-
 
 class StretchedText:
     """A text of wanted lengths that begins with a traced prompt.

@@ -9,8 +9,6 @@ from pydantic import Field
 
 from swiftspec.files.document import Facts
 
-__all__ = ["NUM_QUANTILES", "Latency", "Part", "Provenance", "weakest"]
-
 NUM_QUANTILES = 20
 
 

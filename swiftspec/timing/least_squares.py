@@ -5,8 +5,6 @@ from itertools import chain, combinations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["never_negative"]
-
 _Array = npt.NDArray[np.float64]
 
 

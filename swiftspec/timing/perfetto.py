@@ -9,8 +9,6 @@ from swiftspec.files.writing import write_output
 from swiftspec.policies.effects import Role
 from swiftspec.timing.timeline import Timeline, targets_first
 
-__all__ = ["save_timelines", "to_events"]
-
 Process = tuple[Role, int]  # with its group
 _LANES_APART = 1000  # in the numbers of tracks
 

@@ -18,15 +18,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance, weakest
 from swiftspec.timing.least_squares import never_negative
 
-__all__ = [
-    "MOST_SEQUENCES",
-    "Sharing",
-    "SharingCost",
-    "SharingPoint",
-    "SharingTable",
-    "fit_costs",
-]
-
 MOST_SEQUENCES = 4096  # more than any engine runs at once
 _ROUNDS, _LEAST_DEVIATION = 30, 1e-6
 _Seconds = Annotated[float, Field(gt=0, le=1e6)]

@@ -13,8 +13,6 @@ from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["ForwardCost", "StepCosts"]
-
 _ROWS = (*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 384, 512)
 _Seconds = Annotated[float, Field(ge=0)]
 

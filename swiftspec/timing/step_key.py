@@ -10,8 +10,6 @@ import numpy as np
 from swiftspec.policies.effects import Role
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["RowFactors", "StepKey", "StepTable", "factor_at"]
-
 
 class StepTable(NamedTuple):
     """Steps of one kind, over rows and context. Fields as in `StepKey`."""

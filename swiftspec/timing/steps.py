@@ -16,17 +16,6 @@ from swiftspec.timing.step_key import StepKey, StepTable
 from swiftspec.timing.timeline import SHARE_OF_LAYERS, Phase
 from swiftspec.timing.warm_up import WarmUpCost
 
-__all__ = [
-    "PREFILL_CHUNK",
-    "PREFILL_SIZES",
-    "HostGrid",
-    "Latencies",
-    "StepGrid",
-    "hop_rows",
-    "padded_rows",
-    "prefill_rows",
-]
-
 # A CPU computes a prompt in chunks of 128 rows, the last one padded to one of a few sizes: any other size would be
 # compiled when first needed, and would stay in memory (2.7 MB each for a model of 2 MB).
 PREFILL_CHUNK = 128

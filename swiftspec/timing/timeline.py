@@ -15,20 +15,6 @@ from swiftspec.files.document import Facts
 from swiftspec.files.reading import shown
 from swiftspec.policies.effects import Role
 
-__all__ = [
-    "COMPUTING",
-    "DRAFTING",
-    "SHARE_OF_LAYERS",
-    "VERIFYING",
-    "Excerpt",
-    "Phase",
-    "Span",
-    "Timeline",
-    "targets_first",
-    "timelines_as_json",
-    "timelines_from_json",
-]
-
 
 class Phase(StrEnum):
     """Phase of a span; the same names simulated and measured. A poll that finds nothing is no span."""

@@ -17,8 +17,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.timing.latency import Provenance
 from swiftspec.timing.timeline import SHARE_OF_LAYERS, Phase
 
-__all__ = ["COOLING_S", "FREE_PAUSE_S", "WarmUpCost", "WeightCache", "is_cold"]
-
 # Policies draft and talk between two forwards of a target; the profile's steps were measured with such pauses.
 FREE_PAUSE_S = 3e-3
 # A draft whose last forward ended longer ago than this is cold. Longer than the pause between two forwards of one

@@ -29,8 +29,6 @@ from swiftspec.scheduler.controls.control import Control
 from swiftspec.scheduler.routing import ONE_REPLICA, Replicas
 from swiftspec.timing.timeline import Timeline
 
-__all__ = ["LoadEngine", "MeasuredLoad", "engine_for_load", "load_requests"]
-
 _WARM_UP_TOKENS = 16
 _LOOK_EVERY_S = 0.1  # whether Ctrl-C was pressed
 

@@ -16,8 +16,6 @@ from swiftspec.timing.step_key import StepKey, StepTable
 from swiftspec.timing.timeline import COMPUTING, Phase, Timeline
 from swiftspec.timing.warm_up import WeightCache
 
-__all__ = ["SharedStep", "shared_steps", "step_factors"]
-
 _LEAST_STEPS = 8  # of a kind, before their time counts
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from swiftspec.engine.launcher import Generation, Launcher
     from swiftspec.profiler.drift import DriftProbe
 
-__all__ = ["drift_probe", "measure_plan", "measured_text", "retimed_figures"]
-
 _LEAST_PROMPTS = 4
 _SWEEP_EVERY = 24  # requests; a sweep takes as long as two or three
 

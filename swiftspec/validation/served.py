@@ -20,8 +20,6 @@ from swiftspec.planner.under_load.rounds import Round
 from swiftspec.policies import Layout
 from swiftspec.simulator.setup import Setup
 
-__all__ = ["DraftCounts", "ServedPrediction"]
-
 _DRAWN = 2048  # rounds
 
 

@@ -11,8 +11,6 @@ from swiftspec.artifacts.report import Drift, PolicyReport, Report, relative_err
 from swiftspec.files.document import Origin
 from swiftspec.timing.timeline import Timeline
 
-__all__ = ["Measurement", "make_report", "plain_outputs"]
-
 _Z95 = statistics.NormalDist().inv_cdf(0.975)
 
 

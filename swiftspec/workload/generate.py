@@ -17,18 +17,6 @@ from swiftspec.files.document import Origin
 from swiftspec.files.reading import shown
 from swiftspec.workload.prompts import Prefixes, PromptLengths
 
-__all__ = [
-    "DEFAULT_CLASSES",
-    "arrival_times",
-    "assign_classes",
-    "check_classes",
-    "draw_lengths",
-    "make_workload",
-    "random_streams",
-    "shares_of",
-    "with_arrivals",
-]
-
 DEFAULT_CLASSES = (RequestClass(name="default"),)
 _ROUNDING = 1e-9
 _Times = npt.NDArray[np.float64]

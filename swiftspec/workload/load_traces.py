@@ -17,8 +17,6 @@ from swiftspec.artifacts.workload import MOST_ID_CHARACTERS, RequestClass
 from swiftspec.files.csv_rows import read_cells
 from swiftspec.files.reading import parse_json, read_json, read_lines, shown
 
-__all__ = ["FORMATS", "LoadTraceFormat", "TraceRow", "read_mooncake"]
-
 _MOST_DIGITS = 18
 
 

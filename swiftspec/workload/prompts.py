@@ -15,8 +15,6 @@ from swiftspec.errors import FieldError
 from swiftspec.files.document import file_sha256
 from swiftspec.files.reading import shown
 
-__all__ = ["Prefixes", "PromptLengths", "lengths_in_prompts", "lengths_in_trace"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLengths:

@@ -13,8 +13,6 @@ from swiftspec.files.reading import shown
 from swiftspec.workload.generate import DEFAULT_CLASSES, assign_classes, check_classes, random_streams
 from swiftspec.workload.load_traces import FORMATS, TraceRow, read_mooncake
 
-__all__ = ["replay", "shared_stretches"]
-
 
 def replay(
     format_name: str,

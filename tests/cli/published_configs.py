@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-__all__ = ["write_config"]
-
 _CONFIGS: dict[str, dict[str, object]] = {
     # meta-llama/Llama-3.1-405B
     "llama-3.1-405b": {"model_type": "llama", "hidden_size": 16384, "num_hidden_layers": 126,

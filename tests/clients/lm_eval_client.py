@@ -15,8 +15,6 @@ from typing import NamedTuple
 from swiftspec.cli import console
 from swiftspec.loadtest import ServerClient
 
-__all__ = ["run_lm_eval"]
-
 QUESTIONS = Path(__file__).parent / "questions"
 TASK = "python_lines"
 WITHIN = 1e-3  # of a log-likelihood

@@ -28,8 +28,6 @@ from tests.engine.campaign_cli import CommandLine
 from tests.engine.campaign_engine import RunningEngine
 from tests.engine.campaign_record import HANG_S, Record, World
 
-__all__ = ["campaign"]
-
 
 def campaign(directory: Path, *, num_faults: int, seed: int, say: bool = False) -> list[Record]:
     """So many faults, half of them in each world. `directory` is TMPDIR meanwhile."""

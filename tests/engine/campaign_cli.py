@@ -21,8 +21,6 @@ from tests.engine.campaign_record import HANG_S, Injector, Record
 from tests.engine.pairs import references, write_pair
 from tests.engine.processes import children, engine_processes, gone_within, hear_interrupts, is_running
 
-__all__ = ["CommandLine"]
-
 _TEXTS = ("def add(a, b):\n", "import os\n", "for i in range(10):")
 _NEW_TOKENS = 100
 _ENDS_WITHIN_S = 120.0  # a whole run on a busy machine; what a fault ends has to end within HANG_S

@@ -22,8 +22,6 @@ from tests.engine.pairs import VOCAB_SIZE, references, write_pair
 from tests.engine.processes import children, engine_processes, gone_within, is_running, num_files
 from tests.engine.victims import wait_until_ready
 
-__all__ = ["RunningEngine"]
-
 _NEW_TOKENS = 96
 _POLICIES = ("swiftspec", "pearl", "amusd", "ssd", "specbranch", "mirror", "minedraft")
 _LENGTHS = (1, 8, 37, 120)

@@ -15,8 +15,6 @@ from typing import Any, Protocol
 
 import zmq
 
-__all__ = ["HANG_S", "Injector", "Record", "World"]
-
 HANG_S = 5.0
 
 

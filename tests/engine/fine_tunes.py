@@ -12,8 +12,6 @@ from torch import Tensor
 from swiftspec.engine.model.weights.checkpoint import weight_shapes
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["ALL_PROJECTIONS", "fine_tune", "merge", "write_adapter"]
-
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ALPHA = 24.0
 

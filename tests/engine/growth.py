@@ -21,8 +21,6 @@ from swiftspec.policies.effects import Role
 from tests.cli.samples import plan as sample_plan
 from tests.engine.processes import num_files, resident_bytes
 
-__all__ = ["MOST_GROWTH_BYTES", "Grown", "grow"]
-
 MAX_CONTEXT = 512
 WARM_PROMPTS = 20  # until then buffers are made, and Python's own caches filled
 # Of a process, after the warm prompts: an allocator keeps some back, in huge pages of 2 MB each. Prefills that compiled

@@ -35,8 +35,6 @@ from tests.engine.processes import gone_within, until
 from tests.engine.proxy import ProxiedSite
 from tests.engine.soak import Faults, size
 
-__all__ = ["LoadSoaked", "load_soak"]
-
 NEW_TOKENS = 48
 LONGEST_PROMPT = 120
 NUM_TEXTS = 24

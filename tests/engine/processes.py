@@ -6,18 +6,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = [
-    "children",
-    "engine_processes",
-    "gone_within",
-    "hear_interrupts",
-    "is_running",
-    "num_files",
-    "resident_bytes",
-    "until",
-    "workers",
-]
-
 _FORK_SERVER = "swiftspec.engine.process.fork_server"
 
 

@@ -18,8 +18,6 @@ from swiftspec.engine.process.protocol import Setup, WorkerSpec
 from swiftspec.engine.process.worker_handle import Worker
 from swiftspec.policies.effects import Role
 
-__all__ = ["ProxiedSite", "Proxy"]
-
 _LOOK_EVERY_MS = 5
 
 

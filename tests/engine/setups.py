@@ -8,8 +8,6 @@ from typing import Any
 from swiftspec.engine.process.protocol import Setup
 from swiftspec.policies.effects import Role
 
-__all__ = ["setup"]
-
 _SETUP = Setup(
     role=Role.TARGET,
     group=0,

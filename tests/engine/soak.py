@@ -33,8 +33,6 @@ from tests.engine.processes import gone_within, num_files, resident_bytes
 from tests.engine.proxy import ProxiedSite
 from tests.engine.victims import once, wait_until_ready
 
-__all__ = ["Faults", "Soaked", "size", "soak"]
-
 NEW_TOKENS = 96
 PATIENCE_S = 0.2
 POLICIES = ("swiftspec", "pearl", "amusd", "ssd", "specbranch", "mirror", "minedraft")

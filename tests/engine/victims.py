@@ -12,8 +12,6 @@ from swiftspec.policies import Policy, Request
 from swiftspec.policies.asynchronous.swiftspec import SwiftSpec
 from swiftspec.policies.effects import Role
 
-__all__ = ["PATIENCE_S", "generate", "longest_gap_s", "once", "pid_of", "wait_until_ready"]
-
 PATIENCE_S = 0.3
 LONG = Request(prompt=tuple(range(1, 60)), max_new_tokens=180)
 

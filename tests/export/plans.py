@@ -10,8 +10,6 @@ from swiftspec.policies.effects import Role
 from tests.cli import samples
 from tools.iid_trace import synthesise_trace
 
-__all__ = ["ASYNC", "CHAIN", "DRAFTED", "TRACE", "candidate", "drafted", "falling", "lengths", "plan"]
-
 TARGET = ModelRef(model="llama-3-70b", dtype="bf16")
 DRAFT = ModelRef(model="llama-3.2-1b", dtype="bf16")
 SHAPES: dict[str, dict[str, Any]] = {

@@ -17,8 +17,6 @@ from swiftspec.export.command import Command
 from swiftspec.external.engine import EngineHere
 from swiftspec.external.server import RunningServer
 
-__all__ = ["NUM_DRAFT_TOKENS", "Setting"]
-
 ROOT = Path(__file__).parents[2]
 NUM_DRAFT_TOKENS = 5
 

@@ -36,8 +36,6 @@ from swiftspec.simulator.setup import Setup
 from swiftspec.timing.latency import Provenance
 from tests.external.drafted_vllm import Setting
 
-__all__ = ["draft_profile", "predicted", "profiles", "speeds", "traced"]
-
 CLIENTS = {1: 6, 4: 16, 8: 24}  # and their requests
 NUM_TOKENS = 96
 PROMPTS = Path("swiftspec/demo/prompts/validate.jsonl")

@@ -12,8 +12,6 @@ from swiftspec.external import RunningServer, ServerCommand, ServerError, free_p
 from swiftspec.progress import Progress
 from tests.engine.processes import is_running
 
-__all__ = ["PROGRAM", "Fake", "members"]
-
 # Arguments: port, file for its process id, how often it answers 503 first, whether a child of its own ignores SIGTERM.
 SERVER = """
 import os, subprocess, sys

@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-__all__ = ["shared_buffers"]
-
 
 def shared_buffers(world_size: int, num_words: int, *, fill: int) -> list[Tensor]:
     """Filled buffers in shared memory, to be sent to `world_size` processes that `map_peers` there."""

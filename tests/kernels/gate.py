@@ -19,8 +19,6 @@ from pathlib import Path
 
 from tools.compiling import Compiled, compiling
 
-__all__ = ["Compiler", "compiler"]
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -2,8 +2,6 @@
 
 from tools.compiling import MAX_SHARED_BYTES, Compiled
 
-__all__ = ["check_streaming"]
-
 
 def check_streaming(compiled: Compiled, *, first_loads: int) -> None:
     """Two programs fit a multiprocessor, copies are asynchronous, and weights do not wait for the predecessor.

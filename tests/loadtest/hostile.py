@@ -8,8 +8,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Hostile", "Script", "again_and_again", "answer", "events", "hostile", "says"]
-
 _MOST_BYTES = 1 << 30  # of an endless answer, so that no mistake here fills the memory
 
 

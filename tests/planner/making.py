@@ -7,8 +7,6 @@ from swiftspec.artifacts.plan import Plan
 from swiftspec.planner.plan import Hardware, make_plan
 from swiftspec.planner.search.options import SearchOptions
 
-__all__ = ["made_plan"]
-
 
 def made_plan(**arguments: Any) -> Plan:
     """`make_plan`, where each argument goes to the object that has it. One process unless said otherwise."""

@@ -32,8 +32,6 @@ from swiftspec.simulator.driver import Simulator
 from swiftspec.timing.steps import Latencies
 from tests.planner.making import made_plan
 
-__all__ = ["SCALES", "Case", "Checked", "cases", "check", "is_robust"]
-
 WHOSE = {"all": tuple(Role), "target": (Role.TARGET,), "draft": (Role.DRAFT,)}  # forwards that are scaled
 SCALES = (0.97, 1.03)  # of forwards, against the plan's own
 MOST_CHANGE = 0.05

@@ -6,8 +6,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["PAGE", "install_by_hand", "install_of_page", "listing"]
-
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "writing-a-policy.md"
 
 

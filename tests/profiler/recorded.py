@@ -6,8 +6,6 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.files.document import ModelRef
 from swiftspec.profiler.acceptance import record_trace
 
-__all__ = ["record_small"]
-
 _PROMPTS = (("a", (5, 17, 30)), ("b", (9,)))
 _NUM_TOKENS = 20
 

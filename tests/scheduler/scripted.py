@@ -35,8 +35,6 @@ from swiftspec.scheduler.controller import Controller
 from swiftspec.scheduler.group import Group
 from tests.policies.fakes import FakeCache, FakeDraft, Path, continued
 
-__all__ = ["Served", "serve"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Served:

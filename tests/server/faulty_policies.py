@@ -5,8 +5,6 @@ from pathlib import Path
 from tests.cli.tokenizer_files import printable_token
 from tests.policies.packages import install_by_hand
 
-__all__ = ["SAYS", "install_faulty_policies"]
-
 SAYS = "as a test wants it, at /some/secret/place"
 _CODE = """
 from dataclasses import dataclass

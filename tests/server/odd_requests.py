@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
-__all__ = ["Odd", "odd_request"]
-
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, 10**400, 1e-320, 5e-324,
     1e-40, 0.5, 1.5, 2.0, 1e308, float("nan"),

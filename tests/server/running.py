@@ -17,8 +17,6 @@ from tests.engine.pairs import references, write_pair
 from tests.engine.processes import until
 from tools.served import served
 
-__all__ = ["Running", "events", "running", "write_plan"]
-
 
 def write_plan(folder: Path) -> Path:
     """A plan of a small random pair with a tokenizer that has a token for every printable character."""

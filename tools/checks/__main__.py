@@ -22,8 +22,6 @@ from swiftspec.cli import console
 from tools.checks.criterion import Criterion
 from tools.checks.options import parser_of
 
-__all__ = ["CHECKS", "main"]
-
 CHECKS = (
     *("atts", "controls", "drafts", "export", "fleet", "load", "neighbours", "predictions", "replay", "replicas"),
     *("searches", "serving", "sparse_plans", "tenants"),

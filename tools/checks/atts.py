@@ -22,8 +22,6 @@ from swiftspec.studies.atts.scripts import replayed_scripts
 from tools.checks.criterion import Criterion, at_most
 from tools.served import served
 
-__all__ = ["check"]
-
 _MOST_ERROR_PERCENT, _MOST_GAIN_ERROR_PERCENT = 15, 5
 _SAMPLES, _TURNS = 8, 6
 _COLUMNS = ("run", "samples: mean s", "p95", "questions: mean s", "taken over", "turns")

@@ -42,8 +42,6 @@ from tools.checks.criterion import Criterion, at_least
 from tools.checks.turns import TURN_S, Turns, turn_at
 from tools.checks.workloads import candidate_of, drawn
 
-__all__ = ["check"]
-
 Part = Literal["goodput", "saturation", "slo"]
 
 _PLAIN = "no speculation"

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Criterion", "at_least", "at_most", "below"]
-
 Bound = Literal["at most", "at least", "below"]
 Figure = float | Iterable[tuple[str, float]]
 

@@ -31,8 +31,6 @@ from swiftspec.timing.timeline import Phase
 from tools.checks.criterion import Criterion, at_least, at_most
 from tools.checks.pairs import Pair, Texts, measured
 
-__all__ = ["check"]
-
 _DRAFTS = {"serial": "draft", "parallel": "parallel_draft", "head": "head", "block": "block"}
 _MOST_ERROR_PERCENT, _LEAST_GAIN = 10, 1.15
 _POSITIONS = 6

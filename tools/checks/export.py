@@ -32,8 +32,6 @@ from swiftspec.export import Export, export_plan
 from swiftspec.planner.under_load.schedule import draft_schedule
 from tools.checks.criterion import Criterion, at_least, at_most
 
-__all__ = ["check"]
-
 _CHECKED = (VLLM, SGLANG)
 _PUBLISHED = Path(__file__).parents[2] / "swiftspec" / "models" / "published.json"
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}

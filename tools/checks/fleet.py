@@ -23,8 +23,6 @@ from swiftspec.cli import console
 from swiftspec.planner.fleet.choice import DEFAULT_PERCENTILE
 from tools.checks.criterion import Criterion, at_least
 
-__all__ = ["check"]
-
 _TOLERANCE = 0.1  # of the requests that may miss their limits
 
 

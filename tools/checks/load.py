@@ -30,8 +30,6 @@ from tools.checks.criterion import Criterion, at_most
 from tools.checks.workloads import drawn, of_policy
 from tools.served import served
 
-__all__ = ["check"]
-
 _POLICIES = ("autoregressive", "prompt_lookup", "serial_chain", "serial_tree", "swiftspec", "pearl")
 _CLIENTS = 8
 _KEPT = ("--set", "keep_timelines=1000")  # by the server, for re-timing

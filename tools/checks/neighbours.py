@@ -25,8 +25,6 @@ from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 from tools.checks.criterion import Criterion, at_least, at_most, below
 
-__all__ = ["check"]
-
 _EFFICIENCY, _FLOPS_SHARE = 0.6, 0.7  # of an A100's bandwidth and arithmetic
 _BATCHES = (1, 8, 32, 128, 256)
 _PUBLISHED_SPEED_UP = 2.5

@@ -13,8 +13,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-__all__ = ["parser_of"]
-
 _EXPECTED = {int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
 

@@ -14,8 +14,6 @@ from swiftspec.artifacts.report import Report
 from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.cli import console
 
-__all__ = ["Pair", "Texts", "measured"]
-
 _NEW_TOKENS = 96
 
 

@@ -38,8 +38,6 @@ from swiftspec.reports.formatting import signed_percent
 from tools.checks.criterion import Criterion, at_most
 from tools.checks.pairs import Pair, Texts, measured
 
-__all__ = ["MOST_ERROR", "MOST_MEDIAN", "Errors", "check", "criteria", "divided"]
-
 MOST_ERROR, MOST_MEDIAN, _MOST_APART = 0.08, 0.04, 0.06
 _COLUMNS = (
     *("policy", "tokens/s", "as planned", "re-timed", "re-traced"),

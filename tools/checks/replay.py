@@ -18,8 +18,6 @@ from swiftspec.reports.formatting import signed_percent
 from tools.checks.criterion import Criterion, at_most
 from tools.checks.workloads import drawn
 
-__all__ = ["check"]
-
 _MOST_ERROR_PERCENT = 5
 _FIGURES = ("TTFT", "TPOT", "E2E", "tokens/s")
 _COLUMNS = ("policy", "requests/s", "TTFT ms", "TPOT ms", "E2E ms", "tokens/s", *_FIGURES)

@@ -38,8 +38,6 @@ from tools.checks.criterion import Criterion, at_most
 from tools.checks.workloads import drawn
 from tools.paced_worker import PacedExecutor
 
-__all__ = ["check"]
-
 _RECORDED = Path(__file__).resolve().parents[2] / "swiftspec/profiles/demo-zen4-2-cores/plan.json"
 _POLICIES = ("swiftspec", "ssd", "pearl", "amusd", "minedraft")
 _TOPOLOGIES = ("1:1", "2:1", "3:1", "1:2", "2:2", "3:2")

@@ -39,8 +39,6 @@ from swiftspec.simulator.driver import Simulator
 from swiftspec.simulator.forward_errors import forward_errors
 from tools.checks.criterion import Criterion, at_most
 
-__all__ = ["check", "regrets"]
-
 _MOST_MEAN_PERCENT, _MOST_PERCENT = 0.5, 3
 _JUDGE_SEED = 1000
 _SHORT, _LONGER = (12, 48), (30, 96)  # prompts, and output tokens of each

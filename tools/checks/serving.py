@@ -39,8 +39,6 @@ from tools.checks.criterion import Criterion, at_least, at_most
 from tools.checks.workloads import candidate_of, drawn
 from tools.served import Served, served
 
-__all__ = ["check"]
-
 Part = Literal["overload", "slow", "leaving", "faults"]
 _RUNNING, _WAITING = 8, 32
 _OVERLOAD_S = 60.0

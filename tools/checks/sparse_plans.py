@@ -20,8 +20,6 @@ from typing import Annotated, Any
 from swiftspec.cli import console
 from tools.checks.criterion import Criterion, at_most
 
-__all__ = ["check"]
-
 _MOST_S, _GIVEN_UP_S = 15.0, 300.0
 _CLIENTS = (1, 4, 16, 64)
 _CORRELATIONS = (None, "1", "0")

@@ -36,8 +36,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.scheduler.admission import AdmissionLimits
 from tools.checks.criterion import Criterion, at_least, at_most
 
-__all__ = ["check"]
-
 Part = Literal["memory", "outputs", "speed"]
 
 _MOST_GROWTH, _TIMES_FASTER = 1.05, 1.5

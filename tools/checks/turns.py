@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from swiftspec.scheduler.controls.control import Control, Demand
 from swiftspec.scheduler.costs import RoundCosts
 
-__all__ = ["TURN_S", "Turns", "turn_at"]
-
 TURN_S = 1.0
 
 

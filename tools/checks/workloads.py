@@ -11,8 +11,6 @@ from swiftspec.artifacts.workload import Workload
 from swiftspec.workload import Arrivals, Lengths, RequestClass, make_workload
 from swiftspec.workload.generate import DEFAULT_CLASSES
 
-__all__ = ["candidate_of", "drawn", "of_policy"]
-
 
 def drawn(
     arrivals: str,

@@ -5,6 +5,4 @@ from typing import Final
 
 import swiftspec
 
-__all__ = ["BUNDLED"]
-
 BUNDLED: Final = Path(swiftspec.__file__).with_name("demo")

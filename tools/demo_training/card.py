@@ -23,8 +23,6 @@ from tools.demo_training import BUNDLED, train, train_block, train_head, train_p
 from tools.demo_training.corpus import HELD_OUT_MODULES, held_out_sources
 from tools.demo_training.prompts import traced_prompts, validated_prompts
 
-__all__ = ["main"]
-
 _MODELS = ("target", "draft", "parallel_draft")
 _OTHERS = {"parallel draft": "parallel_draft", "head": "head", "block drafter": "block"}  # beside the draft
 _OUTPUT_TOKENS = 256

@@ -4,8 +4,6 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["HELD_OUT_MODULES", "held_out_sources", "training_sources"]
-
 # Never seen in training, not even by the tokenizer. Small, ordinary modules on different subjects, so that the held-out
 # loss and every bundled prompt are about code that the pair has not read.
 HELD_OUT_MODULES = (

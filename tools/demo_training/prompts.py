@@ -13,8 +13,6 @@ from swiftspec.files.writing import write_output
 from tools.demo_training import BUNDLED
 from tools.demo_training.corpus import HELD_OUT_MODULES, held_out_sources
 
-__all__ = ["TRACED_MODULES", "VALIDATED_MODULES", "traced_prompts", "validated_prompts"]
-
 TRACED_MODULES = ("calendar", "fractions", "heapq", "pprint", "statistics", "textwrap", "timeit", "wave")
 VALIDATED_MODULES = tuple(name for name in HELD_OUT_MODULES if name not in TRACED_MODULES)
 # Tokens per round differ by a third between prompts: it takes a hundred to know their mean to 3 %.

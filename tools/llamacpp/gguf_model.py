@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-__all__ = ["KINDS", "write_gguf"]
-
 KINDS = ("f32", "bf16", "f16", "q8_0")
 _FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # llama.cpp's llama_ftype
 _NAMES = {

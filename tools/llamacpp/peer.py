@@ -18,8 +18,6 @@ from typing import Any
 
 from tools.llamacpp.gguf_model import write_gguf
 
-__all__ = ["LlamaCpp", "Run", "UnavailableError"]
-
 _VERSION = "3.22.1"  # of the packages; llama.cpp's own build is in them
 _PACKAGES = {"source": f"node-llama-cpp@{_VERSION}", "libraries": f"@node-llama-cpp/linux-x64@{_VERSION}"}
 _SOURCE = Path(__file__).with_name("peer.cpp")

@@ -12,8 +12,6 @@ from typing import Any
 from tools.real_size.engine import Engine, Question
 from tools.real_size.peers import Start
 
-__all__ = ["QUESTIONS", "Result", "compare"]
-
 QUESTIONS: Mapping[str, Question] = MappingProxyType(
     {
         "prompt of 512": Question(1, 512, 1),

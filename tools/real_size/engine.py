@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-__all__ = ["Engine", "EngineError", "Question", "Times"]
-
 _LAST_LINES = 5
 
 

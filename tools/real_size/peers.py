@@ -13,8 +13,6 @@ from pathlib import Path
 from tools.llamacpp.peer import LlamaCpp, UnavailableError
 from tools.real_size.random_model import write_random
 
-__all__ = ["CLASSES", "Peers", "Start"]
-
 _OPENVINO = "openvino-genai==2026.4.1"
 _HERE = Path(__file__).parent
 MOST_SEQUENCES, MOST_TOKENS = 8, 2304  # of a question; as in ours.py

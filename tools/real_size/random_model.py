@@ -21,8 +21,6 @@ from safetensors.torch import save_file
 from swiftspec.engine.model.weights.checkpoint import weight_shapes
 from swiftspec.models.spec import ModelSpec, model_directory
 
-__all__ = ["SHAPES", "write_random"]
-
 _COMMON = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",

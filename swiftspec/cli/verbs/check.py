@@ -8,8 +8,6 @@ from swiftspec.cli import flags
 from swiftspec.cli.flags import flag, option
 from swiftspec.cli.settings import SCHEDULER, listed
 
-__all__ = ["AdviseFlags", "LoadTestFlags", "ValidateFlags"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateFlags:

@@ -10,8 +10,6 @@ from swiftspec.cli import flags
 from swiftspec.cli.flags import flag, option
 from swiftspec.cli.settings import CONDITIONS, DRAWN, REPLAYED, listed
 
-__all__ = ["ImportFlags", "ListFlags", "WorkloadFlags"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFlags:

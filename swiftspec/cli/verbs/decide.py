@@ -8,8 +8,6 @@ from swiftspec.cli import flags
 from swiftspec.cli.flags import flag
 from swiftspec.cli.settings import PLANNER, SIMULATOR, listed
 
-__all__ = ["PlanFlags", "SimulateFlags"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFlags:

@@ -7,8 +7,6 @@ from typing import Annotated
 from swiftspec.cli import flags
 from swiftspec.cli.flags import flag, option
 
-__all__ = ["InflateFlags", "ProfileFlags", "TraceFlags"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFlags:

@@ -8,8 +8,6 @@ from swiftspec.cli import flags
 from swiftspec.cli.flags import flag
 from swiftspec.cli.settings import SERVER, listed
 
-__all__ = ["DemoFlags", "ExportFlags", "RunFlags", "ServeFlags"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFlags:

@@ -21,8 +21,6 @@ from zmq.utils import z85
 
 from swiftspec.files.writing import write_output
 
-__all__ = ["FRAMING_BYTES", "MAKE_ONE", "Curve", "read_secret", "secure", "write_secret"]
-
 MAKE_ONE = "`swiftspec run --new-secret swiftspec.secret`"
 FRAMING_BYTES = 256  # the most that encryption adds to a message
 _SECRET_BYTES = 32  # the length of a CURVE key

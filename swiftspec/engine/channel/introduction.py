@@ -11,8 +11,6 @@ from swiftspec.policies.base import Policy, Value, shape_of
 from swiftspec.policies.effects import Message, PeerError, ProbeReply
 from swiftspec.policies.registry import make_policy
 
-__all__ = ["Introduced", "Introduction"]
-
 
 class Introduction(Facts):
     """A draft that serves.

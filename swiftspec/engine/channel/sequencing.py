@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from swiftspec.policies.effects import Message, Probe, Stop
 
-__all__ = ["Exchange", "Header"]
-
 
 class Header(NamedTuple):
     """Numbers sent with a message."""

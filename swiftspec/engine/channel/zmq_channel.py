@@ -20,8 +20,6 @@ from swiftspec.engine.channel.curve import Curve, secure
 from swiftspec.engine.channel.sequencing import Exchange, Header
 from swiftspec.policies.effects import CatchUp, Message, PeerError, Probe, ProbeReply, Stop, Subtree, Verdict
 
-__all__ = ["NO_PAYLOAD", "Channel", "Payload", "RequestChannel", "beside_chains", "decode", "encode"]
-
 # Little-endian: request, attempt, sequence number, kind; int32s.
 _HEAD = struct.Struct("<IIIB")
 _VERDICT, _STOP, _SUBTREE, _PROBE, _HELLO, _TEXT = range(6)

@@ -19,8 +19,6 @@ from typing import NamedTuple
 
 from swiftspec.version import __version__
 
-__all__ = ["GONE_AFTER_S", "Hello", "Listener", "Spare", "Strangers", "admit", "introduce", "watch_peer"]
-
 GONE_AFTER_S = 5  # silence of a machine, by TCP's own probes, before it counts as gone
 _PROBE_EVERY_S = 1
 _HANDSHAKE_S = 5.0

@@ -16,8 +16,6 @@ from swiftspec.engine.process.pipes import PipeEnd
 from swiftspec.engine.process.protocol import Setup, WorkerSpec
 from swiftspec.engine.process.worker_handle import Worker
 
-__all__ = ["KEY_BYTES", "ClusterExecutor"]
-
 KEY_BYTES = 32
 _LOOK_EVERY_S = 0.05
 

@@ -19,8 +19,6 @@ from swiftspec.engine.process.worker_handle import ENDS_WITHIN_S
 from swiftspec.errors import EngineError
 from swiftspec.machine import free_port
 
-__all__ = ["Host", "this_machine"]
-
 _RETRY_EVERY_S = 0.2
 _CONNECT_S = 2.0
 _LOOK_EVERY_S = 0.25  # at the fork server, while a worker is being started

@@ -27,8 +27,6 @@ from swiftspec.errors import EngineError, FieldError, check_extra
 from swiftspec.interpreters import ray_options
 from swiftspec.policies.effects import Role
 
-__all__ = ["Strategy", "ray_executor"]
-
 Strategy = Literal["SPREAD", "PACK"]
 _ANSWERS_WITHIN_S = 5.0
 _QUIET = {  # read when Ray is imported

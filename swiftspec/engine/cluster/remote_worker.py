@@ -11,8 +11,6 @@ from swiftspec.engine.process.pipes import PipeEnd
 from swiftspec.engine.process.protocol import Command, EndReport, Report, Setup
 from swiftspec.engine.process.worker_handle import Worker, WorkerLostError, check_report
 
-__all__ = ["RemoteWorker", "WorkerPlace"]
-
 _LOOK_EVERY_S = 0.02
 
 

@@ -26,8 +26,6 @@ from swiftspec.engine.process.protocol import WorkerSpec
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public; its annotations do not say so
 
-__all__ = ["TorchrunProcess"]
-
 _WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.05
 _LOOPBACK = "127.0.0.1"

@@ -17,8 +17,6 @@ from swiftspec.scheduler.controller import Controller
 from swiftspec.scheduler.group import Group
 from swiftspec.timing.timeline import Span
 
-__all__ = ["Ended", "GroupDriver", "Inbox"]
-
 # Takes the number of a request whose program has ended, its spans, the rows that it asked to verify, and the error that
 # ended it, if one did.
 Ended = Callable[[int, list[Span], int, Exception | None], None]

@@ -33,8 +33,6 @@ from swiftspec.policies.effects import (
 )
 from swiftspec.timing.timeline import Phase, Span
 
-__all__ = ["Form", "PeerChannel", "RequestPart"]
-
 
 class PeerChannel(Protocol):
     """A request's messages to and from one peer, as the driver sees them."""

@@ -15,8 +15,6 @@ from swiftspec.timing.steps import PREFILL_CHUNK
 if TYPE_CHECKING:  # what only describes a forward does not wait seconds for torch
     from torch import Tensor
 
-__all__ = ["BatchResult", "Chunk", "DeviceError", "Entry", "ForwardBatch", "Model", "Rows", "as_candidates"]
-
 
 class Rows(NamedTuple):
     """Rows that become the newest tree nodes of a sequence. Each has logits."""

@@ -14,8 +14,6 @@ from torch import Tensor
 from swiftspec.engine.model.forward_batch import Chunk, Entry, ForwardBatch
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["KVCache", "PendingHalf", "cache_of", "checked_caches"]
-
 _Cache = TypeVar("_Cache")
 _KVCache = TypeVar("_KVCache", bound="KVCache")
 _Forward = TypeVar("_Forward")

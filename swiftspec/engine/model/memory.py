@@ -5,8 +5,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["free_memory_bytes", "require_memory", "trim_memory"]
-
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 

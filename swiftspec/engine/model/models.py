@@ -22,8 +22,6 @@ from swiftspec.models.spec import ModelSpec, model_directory
 from swiftspec.policies import DraftKind
 from swiftspec.policies.effects import Role
 
-__all__ = ["Models", "feature_bytes", "head_of", "load_models"]
-
 Models = Mapping[Role, ModelRunner | HeadRunner | BlockRunner]
 _NONE: Mapping[Role, ModelRef] = {}
 

@@ -8,8 +8,6 @@ from torch import Tensor
 from swiftspec.models.rotary import RopeScaling
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["interleaved", "rotations"]
-
 
 def interleaved(weight: Tensor, head_dim: int) -> Tensor:
     """Reorder the rows of each head from (0, 1, .., D-1) to (0, D/2, 1, D/2+1, ..): rotating pairs become adjacent.

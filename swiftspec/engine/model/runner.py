@@ -18,8 +18,6 @@ from swiftspec.files.document import ModelRef
 from swiftspec.models.inflation import Inflation
 from swiftspec.models.spec import model_directory
 
-__all__ = ["DTYPES", "Decoder", "ModelRunner"]
-
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}  # of a CPU
 
 

@@ -14,8 +14,6 @@ from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, Forw
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.policies.effects import ForwardKind, Role, Row
 
-__all__ = ["ShardedModel", "follow"]
-
 _HEAD = struct.Struct("<4i")  # call, role, count of numbers, bytes of a mask
 _ROLES = tuple(Role)
 _KINDS = tuple(ForwardKind)

@@ -16,8 +16,6 @@ from zmq.utils.monitor import recv_monitor_message
 
 from swiftspec.engine.channel.curve import FRAMING_BYTES, Curve, secure
 
-__all__ = ["MAX_BYTES", "MAX_KEYS", "MAX_VALUE_BYTES", "NodeStore", "StoreServer"]
-
 MAX_KEYS = 4096
 MAX_KEY_BYTES = 256
 MAX_VALUE_BYTES = 2**16

@@ -22,8 +22,6 @@ from torch.distributed.rendezvous import FileStore  # type: ignore[attr-defined]
 from swiftspec.engine.channel.curve import Curve
 from swiftspec.engine.parallel.store import NodeStore
 
-__all__ = ["NoOpTPGroup", "TPGroup"]
-
 # A dead rank's connections close, so nobody waits for it. A timeout would only end a rank that is idle.
 _TIMEOUT = timedelta(days=365)
 # A waiting rank yields its core again and again, which measured faster than sleeping: the transport's threads run on

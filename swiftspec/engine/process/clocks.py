@@ -4,8 +4,6 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-__all__ = ["LeastDelay", "TimedConnection", "TimedMessage"]
-
 _DRIFT = 5e-5  # seconds a second: clocks of computers drift apart by less
 
 

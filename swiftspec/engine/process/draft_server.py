@@ -27,8 +27,6 @@ from swiftspec.policies.recovery import ServedDraft
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.timing.timeline import COMPUTING, Span
 
-__all__ = ["DraftServer", "DraftStats", "loaded_draft"]
-
 _SILENT_AFTER_S: Final = 30.0  # a target that is there after all probes, and tells the text again
 _LOOK_EVERY_S: Final = 0.25
 _WARM_ROWS: Final = 32  # larger forwards are rare, and merely slower the first time

@@ -22,8 +22,6 @@ from multiprocessing.connection import Connection
 
 from swiftspec.parent_death import signal_on_parent_death
 
-__all__ = ["MAX_PATH_BYTES", "NEWS", "REQUEST", "News", "main"]
-
 REQUEST = struct.Struct("<i")  # number of the requested process; the path of its folder follows
 NEWS = struct.Struct("<iii")  # kind, number of the process, value
 MAX_PATH_BYTES = 2**16

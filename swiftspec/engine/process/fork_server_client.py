@@ -19,8 +19,6 @@ from swiftspec.engine.process.timeouts import Silence, is_stopped
 from swiftspec.errors import EngineError
 from swiftspec.interpreters import interpreter_command
 
-__all__ = ["ForkServer", "ForkedProcess", "shared_fork_server"]
-
 _PROGRAM = "swiftspec.engine.process.fork_server"
 _KERNELS = "SWIFTSPEC_CPU_KERNELS"  # read by swiftspec.kernels.cpu_library
 _ANSWERS_WITHIN_S = 3.0  # a fork takes milliseconds; a slower fork server is replaced

@@ -2,8 +2,6 @@
 
 import gc
 
-__all__ = ["RequestGarbage"]
-
 _MOST_ENDED = 64  # requests; what they leave behind are cycles, of some 100 kB each
 
 

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from threading import Event, current_thread, main_thread
 from types import FrameType
 
-__all__ = ["ending_signals_raised", "exit_code", "interrupts_noted", "signals_held", "was_interrupted"]
-
 _ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _NOT_OURS = (signal.SIG_IGN, None)  # ignored, or handled by a program that embeds Python and could not be restored
 _ENDS_WITHIN_S = 5.0  # the cleanup after the first signal; a later signal ends the program at once

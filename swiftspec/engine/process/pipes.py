@@ -16,8 +16,6 @@ from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["PipeEnd", "Wakeup", "pipe"]
-
 _LENGTH = struct.Struct("!i")  # the format of Connection for messages below 2 GiB
 _READ_BYTES = 2**16
 _TAKEN_WITHIN_S = 0.2  # time for a reading worker to take a message; the rest is sent with the next look

@@ -12,8 +12,6 @@ from swiftspec.engine.process.worker_handle import LocalWorker, Worker
 from swiftspec.policies.effects import Role
 from swiftspec.scheduler.routing import Replicas
 
-__all__ = ["Executor", "LocalExecutor", "Placement"]
-
 
 class Executor(Protocol):
     """Backend that places an engine's processes and gives them the addresses to reach each other."""

@@ -14,23 +14,6 @@ from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.scheduler.controller import Steering
 from swiftspec.timing.timeline import Span
 
-__all__ = [
-    "Cancel",
-    "Command",
-    "CommitReport",
-    "EndReport",
-    "FailureReport",
-    "Fault",
-    "Generate",
-    "ProcessInfo",
-    "Report",
-    "RequestReport",
-    "ScoreReport",
-    "Setup",
-    "WorkerSpec",
-    "cores_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["PREFIX", "run_folder"]
-
 PREFIX = "swiftspec-run-"
 _OWNER_FILE = "owner.lock"  # locked while the folder's launcher lives: the kernel releases the lock however that ends
 _MAX_SOCKET_BYTES = 107  # of a Unix socket's path, sockaddr_un of Linux

@@ -11,8 +11,6 @@ from pathlib import Path
 from swiftspec.policies import Policy
 from swiftspec.policies.lookup.prompt_lookup import PromptLookup
 
-__all__ = ["DraftRecovery", "RestartBudget", "Silence", "TargetSilence", "is_stopped"]
-
 _HOUR_S = 3600.0
 _LONGEST_LOOK_S = 0.25
 # Of the targets' silence: of a process that is stopped, of one that is idle, and of one that computes.

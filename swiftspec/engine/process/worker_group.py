@@ -12,8 +12,6 @@ from swiftspec.engine.process.worker_handle import Worker, WorkerLostError
 from swiftspec.errors import EngineError
 from swiftspec.policies.effects import Role
 
-__all__ = ["WorkerGroup"]
-
 _START_ATTEMPTS = 4
 _log = logging.getLogger("swiftspec")
 

@@ -12,8 +12,6 @@ from swiftspec.engine.process.protocol import Command, FailureReport, Report, Se
 from swiftspec.engine.process.timeouts import is_stopped
 from swiftspec.errors import EngineError
 
-__all__ = ["ENDS_WITHIN_S", "LocalWorker", "StartedProcess", "Worker", "WorkerLostError", "check_report"]
-
 ENDS_WITHIN_S = 0.2
 _KILLED_WITHIN_S = 5.0  # releasing gigabytes takes a while
 _LOOK_EVERY_S = 0.02

@@ -39,8 +39,6 @@ from swiftspec.policies.lookup.known_text import SharedOutputs
 from swiftspec.policies.recovery import Recoverable, recoverable
 from swiftspec.timing.timeline import Span
 
-__all__ = ["WorkerLoop"]
-
 _PATIENCE_PER_REQUEST = 0.25  # a round of many takes longer than one alone, but not as many times as long
 
 

@@ -32,8 +32,6 @@ from swiftspec.engine.process.protocol import FailureReport, ProcessInfo, Setup,
 from swiftspec.engine.process.worker_loop import WorkerLoop
 from swiftspec.policies.effects import Role
 
-__all__ = ["obey", "serve"]
-
 _WARM_ROWS = 32  # larger ones are rare, and merely slower the first time
 
 

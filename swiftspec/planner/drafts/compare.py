@@ -28,8 +28,6 @@ from swiftspec.progress import Progress
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.timing.latency import Provenance
 
-__all__ = ["compare_kinds", "last_gain"]
-
 _OURS = f"this package's engine with steps of {BatchLimits().max_rows} rows beside those of prompts"
 _MOST_CLIENTS = 256  # of this package's engine, which has no limit of its own
 _BETWEEN = (1, 2, 4, 8, 16, 32, 64, 128)

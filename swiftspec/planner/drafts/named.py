@@ -16,8 +16,6 @@ from swiftspec.policies.effects import Role
 if TYPE_CHECKING:
     from swiftspec.acceptance import GivenAcceptance
 
-__all__ = ["DraftInput", "Kind", "asked_drafts", "chain_for", "kinds_of", "smallest_draft"]
-
 NONE, SUFFIX, OWN = "none", "suffix", "(own)"
 
 

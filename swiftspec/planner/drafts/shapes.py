@@ -25,8 +25,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.scheduler.batching import BatchLimits
 
-__all__ = ["Shapes", "longest_text"]
-
 _TREES, _OWN_SHAPES = 2, 2  # simulated for a load: of a tree policy, and on devices of its own
 _MANY = 8  # clients from which trees are not tried: chains have fewer rows
 

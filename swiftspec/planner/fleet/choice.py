@@ -35,8 +35,6 @@ from swiftspec.planner.under_load.predictor import Predictor
 from swiftspec.policies import Layout
 from swiftspec.scheduler.batching import BatchLimits
 
-__all__ = ["DEFAULT_PERCENTILE", "FleetDecision", "FleetSearch", "pools_of", "saves", "sharing_candidate"]
-
 DEFAULT_PERCENTILE = 95.0  # of the requests, which keep their limits
 
 # Output tokens of the requests that a simulation counts: at every load, for the number of replicas, and for the choice.

@@ -20,8 +20,6 @@ from swiftspec.progress import Progress
 from swiftspec.scheduler.routing import Replicas
 from swiftspec.simulator.setup import Setup
 
-__all__ = ["LoadSimulations", "ShareServer", "Simulation", "Task", "steady_point"]
-
 _LONGEST_WAIT = 0.5  # share of a request's time that it may wait for admission, where a replica keeps up
 _LEAST_SERVED = 0.7  # share of the arriving tokens that it commits meanwhile: a short run's batch grows and shrinks
 _LEAST_COUNTED = 0.5  # share of the requests that are counted at least

@@ -19,8 +19,6 @@ from swiftspec.planner.memory import MemoryModel
 from swiftspec.planner.search.option import Option, Split
 from swiftspec.scheduler.routing import Replicas
 
-__all__ = ["Kind", "planned_workload", "replica_share"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:

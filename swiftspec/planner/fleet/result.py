@@ -18,9 +18,6 @@ from swiftspec.planner.under_load.load_curves import Means
 from swiftspec.planner.under_load.schedule import draft_schedule
 from swiftspec.scheduler.routing import Replicas
 
-__all__ = ["break_evens", "described_fleet", "described_load", "speed_at"]
-
-
 _NUM_LOADS = 400
 _Speeds = npt.NDArray[np.float64]
 

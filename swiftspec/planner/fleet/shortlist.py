@@ -15,8 +15,6 @@ from swiftspec.planner.search.option import Key, Option, Split
 from swiftspec.planner.search.simulations import RankedOption
 from swiftspec.planner.under_load.load_curves import LoadCurve
 
-__all__ = ["Estimate", "load_grid", "shortlist", "with_fewer_rows"]
-
 _FEWER_ROWS = (2, 4, 8)  # divisors of the rows of a verification
 _NUM_LEADERS = 1  # at each load, of all policies
 _NUM_PLAIN = 1  # splits of plain decoding, beside the fastest one

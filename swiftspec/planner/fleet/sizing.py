@@ -12,8 +12,6 @@ from swiftspec.artifacts.fleet import LoadPoint
 from swiftspec.planner.fleet.load_simulations import LoadSimulations, Simulation, Task
 from swiftspec.planner.fleet.replica import Kind
 
-__all__ = ["Bracket", "Sizing"]
-
 # Attainment below which a load is too high even if the few requests of a sweep were bad luck.
 _TOO_HIGH = 0.85
 _LEAST_COUNTED = 16  # requests of a simulation

@@ -17,8 +17,6 @@ from swiftspec.interpreters import ray_options, safe_multiprocessing
 from swiftspec.models.names import unknown
 from swiftspec.planner.search.helpers import CAN_FORK, Call, divided
 
-__all__ = ["BACKENDS", "Workers", "check_backend", "parallel_backend", "run_parallel", "uncollected"]
-
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 

@@ -27,24 +27,6 @@ from swiftspec.policies.registry import package_of
 from swiftspec.simulator.forward_errors import EXACT, ForwardErrors, forward_errors
 from swiftspec.timing.latency import Provenance
 
-__all__ = [
-    "MOST_GIVEN_UP",
-    "NO_ERRORS",
-    "PUBLISHED_ACCEPTANCE",
-    "UNKNOWN_ACCEPTANCE",
-    "Decision",
-    "KnownErrors",
-    "OutOfReachError",
-    "Outcomes",
-    "Resampling",
-    "acceptance_error",
-    "decide",
-    "fewest_devices",
-    "gain_error",
-    "known_errors",
-    "simulate_outcomes",
-]
-
 _PATIENT_ROUNDS = 10  # at the 95th percentile
 _LEAST_PATIENCE_S = 0.1
 _NUM_RESAMPLES = 1000

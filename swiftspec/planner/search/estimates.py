@@ -12,8 +12,6 @@ from swiftspec.policies.trees.sequoia import static_tree
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["ClosedForms", "StepTimes", "best_tree_tokens"]
-
 
 @cache
 def best_tree_tokens(rank_acceptance: tuple[float, ...], num_nodes: int, max_depth: float = math.inf) -> float:

@@ -22,8 +22,6 @@ from swiftspec.timing.latency import Provenance
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Timeline
 
-__all__ = ["Budget", "Evaluator", "Outcome"]
-
 _LEAST_S = 1e-9
 
 

@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from swiftspec.artifacts.plan import Goal, Objective, Plan
 
-__all__ = ["PER_DEVICE", "Limit", "limits", "preference", "reach", "score", "score_of_speed"]
-
 PER_DEVICE = (Objective.TOKENS_PER_GPU, Objective.COST)  # objectives for which fewer devices may be better
 
 _Array = npt.NDArray[np.float64]

@@ -20,8 +20,6 @@ from swiftspec.parent_death import signal_on_parent_death
 if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, ForkProcess  # which not every system has
 
-__all__ = ["CAN_FORK", "Call", "HelperLostError", "divided"]
-
 CAN_FORK = sys.platform == "linux"  # elsewhere, libraries of the system do not survive it
 _ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 

@@ -11,8 +11,6 @@ from swiftspec.policies.base import Value, shape_of
 from swiftspec.policies.effects import Role
 from swiftspec.policies.registry import plainness
 
-__all__ = ["Key", "Option", "Split"]
-
 Split = tuple[tuple[int, int], ...]  # devices of each group, the target's first, and the ranks that divide them
 Key = tuple[Policy, Split]  # identifies an option: its policy with its shape, and its split
 

@@ -9,8 +9,6 @@ from swiftspec.models.names import unknown
 from swiftspec.planner.load import Load, check_divisible
 from swiftspec.policies import Layout, policy_class, policy_names
 
-__all__ = ["ALL", "SearchOptions"]
-
 ALL = "all"  # policies, those that were never near the best among them
 
 

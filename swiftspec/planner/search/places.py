@@ -12,8 +12,6 @@ from swiftspec.policies import Layout, Policy
 from swiftspec.policies.effects import Role
 from swiftspec.timing.steps import Latencies
 
-__all__ = ["Places", "layout_of"]
-
 _OTHER_SPLIT = "not on the split that was asked for"
 
 

@@ -11,8 +11,6 @@ from swiftspec.planner.search.option import Option
 from swiftspec.planner.search.simulations import LastRung, RankedOption, Simulations
 from swiftspec.planner.search.stages import UNTRIED, search_in_stages
 
-__all__ = ["Searches"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Searches:

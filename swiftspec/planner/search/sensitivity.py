@@ -22,8 +22,6 @@ from swiftspec.simulator.forward_errors import EXACT, ForwardErrors
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["Changes", "sensitivities", "weakened"]
-
 _ACCEPTANCE, _DRAFT_FORWARDS = "acceptance", "draft forwards"
 _ALL_REDUCE = "all_reduce"  # name prefix of the parts of collectives that grow
 _NO_TOKEN = np.iinfo(np.int32).max  # an id that no token has

@@ -13,8 +13,6 @@ from swiftspec.planner.search.goals import reach
 from swiftspec.planner.search.option import Key, Option, Split
 from swiftspec.progress import Progress
 
-__all__ = ["SURE_MARGIN", "WIDE_MARGIN", "Expected", "LastRung", "RankedOption", "Simulations", "by_policy"]
-
 # Shares of a limit: an option that meets the first in a short simulation does so in a long one, too; one that misses
 # the second does not.
 SURE_MARGIN, WIDE_MARGIN = 0.97, 1.1

@@ -32,8 +32,6 @@ from swiftspec.planner.search.simulations import (
 from swiftspec.policies import Policy
 from swiftspec.policies.base import shape_of
 
-__all__ = ["UNTRIED", "Surface", "search_in_stages"]
-
 
 class _Size(NamedTuple):
     """Prompts and output tokens of each stage.

@@ -21,8 +21,6 @@ from swiftspec.planner.under_load.loads import ArrayRun, Requests
 from swiftspec.scheduler.prefix_cache import PrefixCache, Segment
 from swiftspec.scheduler.step_rules import StepRule, form_step
 
-__all__ = ["EngineUnderLoad", "simulate"]
-
 _ALIKE: Final = 0.1  # growth of the caches over which steps are taken as alike
 
 

@@ -23,8 +23,6 @@ from swiftspec.policies.autoregressive import Autoregressive
 from swiftspec.policies.chains.serial import SerialChain
 from swiftspec.policies.effects import Role
 
-__all__ = ["ComposedEngine", "DraftModel", "draft_host_of", "host_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftModel(DraftMethod):

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from swiftspec.engines.words import Method
 
-__all__ = ["ChainedDecoding", "Chains", "Leaving", "PlainDecoding"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chains:

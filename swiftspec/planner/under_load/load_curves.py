@@ -24,8 +24,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["LoadCurve", "LoadCurves", "Means", "SharedSteps"]
-
 _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _CHUNK_ROWS, _BUSY_ROWS = 128, 64  # of a prompt, beside rows that are verified
 _NUM_ROUNDS = 60  # of bisection

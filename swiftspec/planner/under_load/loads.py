@@ -17,17 +17,6 @@ from swiftspec.artifacts.workload import RequestClass, Workload, WorkloadRequest
 from swiftspec.files.document import Origin
 from swiftspec.scheduler.prefix_cache import Segment
 
-__all__ = [
-    "UNEVEN",
-    "ArrayRun",
-    "Requests",
-    "Turn",
-    "closed_loop_workload",
-    "first_requests",
-    "longest_request",
-    "requests_of",
-]
-
 _LEAST_REQUESTS, _REQUESTS_PER_CLIENT = 8, 3  # of a closed loop
 # Of the lengths of outputs. Clients whose answers all have one length would stay in step in a simulation; real ones
 # drift apart, as their times to the first token show: with lengths of +-10 % these are right.

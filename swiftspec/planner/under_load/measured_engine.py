@@ -18,8 +18,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["MeasuredEngine"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredEngine(ServingEngine):

@@ -22,8 +22,6 @@ from swiftspec.scheduler.batching import BatchLimits, choose
 from swiftspec.simulator.latency import ForwardTimes, LatencySampler, LatencyTable
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["CutShortError", "OwnEngine", "OwnEngineRun"]
-
 
 class CutShortError(Exception):
     """A verification had to share its rows: what it would have brought is in no record."""

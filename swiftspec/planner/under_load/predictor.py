@@ -56,8 +56,6 @@ from swiftspec.simulator.setup import Setup
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["Predictor", "serving_of_plan", "setup_of"]
-
 _MOST_TOKENS = 30_000  # some 20 s of simulation
 _ANY_WAIT_S = 3600.0  # a request's own patience ends it
 _Rounds = dict[int, list[Round]]  # by the index of their prompt

@@ -19,18 +19,6 @@ from swiftspec.simulator.driver import Simulator
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Phase, Timeline
 
-__all__ = [
-    "RecordedRequest",
-    "Round",
-    "RoundArrays",
-    "forwards_of",
-    "looked_up_rounds",
-    "phase_of",
-    "prefill",
-    "recorded_rounds",
-    "rounds_of",
-]
-
 _PROMPTS, _TOKENS = 16, 96  # whose rounds are recorded, and output tokens of each
 _DRAWN = 2048  # rounds of an acceptance that is given
 _HOST = (Phase.COMMIT, Phase.COMPACT)

@@ -15,8 +15,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.scheduler.batching import BatchLimits
 from swiftspec.simulator.setup import Setup
 
-__all__ = ["draft_schedule"]
-
 _CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 

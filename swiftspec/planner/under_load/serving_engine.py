@@ -30,8 +30,6 @@ from swiftspec.timing.timeline import Phase
 if TYPE_CHECKING:
     from swiftspec.planner.under_load.rounds import Round
 
-__all__ = ["AboveEngine", "DraftMethod", "EnginePrices", "ServingEngine"]
-
 _NOTHING = LatencyDraw((0.0,), ((Provenance.MEASURED, 1.0),))
 
 

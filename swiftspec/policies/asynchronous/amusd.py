@@ -34,8 +34,6 @@ from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree
 from swiftspec.policies.verification import planted, verify_drafted
 
-__all__ = ["Amusd"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amusd(Shape):

@@ -22,8 +22,6 @@ from swiftspec.policies.effects import (
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Row, Subtree
 
-__all__ = ["Branch", "Branches", "Outcome", "prepared_rounds", "receive_outcome", "roll_out"]
-
 Outcome = tuple[int, int]  # accepted tokens, and the token after them
 
 

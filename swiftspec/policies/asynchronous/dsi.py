@@ -38,8 +38,6 @@ from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.verification import expand
 
-__all__ = ["Dsi"]
-
 _QUIET_COMMITS = 8
 
 

@@ -18,8 +18,6 @@ from swiftspec.policies.effects import KeepKV, Program, Role, Send, Stop, receiv
 from swiftspec.policies.request import Request
 from swiftspec.policies.verification import expand, planted, verify_rounds
 
-__all__ = ["MineDraft"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MineDraft(ChainShape):

@@ -32,8 +32,6 @@ from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Subtree
 from swiftspec.policies.verification import verify_rounds
 
-__all__ = ["Mirror"]
-
 _MOST_BRANCHES = 24  # tried: more rows than that make a draft forward expensive
 
 

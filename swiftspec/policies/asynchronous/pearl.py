@@ -20,8 +20,6 @@ from swiftspec.policies.effects import KeepKV, Program, Role, Send, Stop, receiv
 from swiftspec.policies.request import Request
 from swiftspec.policies.verification import expand, planted, verify_windows
 
-__all__ = ["Pearl"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pearl(ChainShape):

@@ -32,8 +32,6 @@ from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree, TokenTree
 from swiftspec.policies.verification import planted, verify_windows
 
-__all__ = ["SpecBranch"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecBranch(ChainShape):

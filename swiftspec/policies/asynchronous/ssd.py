@@ -25,8 +25,6 @@ from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Subtree
 from swiftspec.policies.verification import verify_rounds
 
-__all__ = ["Ssd", "fan_out", "likeliest"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ssd(ChainShape):

@@ -34,8 +34,6 @@ from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Row, Subtree
 from swiftspec.policies.verification import verify_rounds
 
-__all__ = ["SsdHead"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SsdHead(Ssd):

@@ -35,8 +35,6 @@ from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.trees.masked_tree import MaskedTree
 from swiftspec.policies.verification import expand, planted, verify_rounds
 
-__all__ = ["SwiftSpec", "draft_rounds"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwiftSpec(TreeShape):

@@ -16,8 +16,6 @@ from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
 from swiftspec.policies.verification import expand, planted, verify_rounds
 
-__all__ = ["SwiftSpecChain"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwiftSpecChain(ChainShape):

@@ -22,8 +22,6 @@ from swiftspec.policies.tree import Subtree
 from swiftspec.policies.trees.masked_tree import MaskedTree
 from swiftspec.policies.verification import expand_masked, verify_rounds
 
-__all__ = ["SwiftSpecParallel"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwiftSpecParallel(TreeShape):

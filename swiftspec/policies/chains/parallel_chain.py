@@ -15,8 +15,6 @@ from swiftspec.policies.effects import DraftForward, KeepKV, Program, Role, Subp
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree
 
-__all__ = ["ParallelChain"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelChain(ChainShape):

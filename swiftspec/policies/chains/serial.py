@@ -17,8 +17,6 @@ from swiftspec.policies.request import Request
 from swiftspec.policies.tree import TokenTree
 from swiftspec.policies.verification import expand
 
-__all__ = ["SerialChain", "SerialTree", "serial_rounds"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SerialTree(TreeShape):

@@ -13,8 +13,6 @@ from operator import itemgetter
 
 from swiftspec.policies.lookup.speculation import Bounds, Speculation, best_continuation
 
-__all__ = ["EarlierOutputs"]
-
 _END = -(1 << 62)  # after each output; no text has it
 _TOKENS_PER_LOOK_UP = 32  # entered or removed; twice as many as a round usually commits
 

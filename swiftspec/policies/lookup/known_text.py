@@ -9,8 +9,6 @@ from swiftspec.policies.lookup.speculation import Bounds, Speculation, best_cont
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree
 
-__all__ = ["KnownText", "SharedOutputs", "SuffixTree"]
-
 
 class _Node:
     """A string that occurred at least twice."""

@@ -15,8 +15,6 @@ from swiftspec.policies.effects import Program, Role
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Subtree
 
-__all__ = ["Lookup", "PromptLookup"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLookup(TargetOnly):

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple, TypeVar
 
-__all__ = ["Bounds", "Speculation", "best_continuation"]
-
 Child = TypeVar("Child")
 Children = Callable[[Child, float], list[tuple[float, int, Child]]]
 

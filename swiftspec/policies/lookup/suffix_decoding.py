@@ -17,8 +17,6 @@ from swiftspec.policies.lookup.known_text import KnownText
 from swiftspec.policies.lookup.speculation import Bounds
 from swiftspec.policies.request import Request
 
-__all__ = ["SuffixDecoding"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuffixDecoding(TargetOnly):

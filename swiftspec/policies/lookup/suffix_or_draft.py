@@ -16,8 +16,6 @@ from swiftspec.policies.lookup.known_text import KnownText
 from swiftspec.policies.lookup.suffix_decoding import SuffixDecoding
 from swiftspec.policies.request import Request
 
-__all__ = ["SuffixOrDraft"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuffixOrDraft(ChainShape):

@@ -25,8 +25,6 @@ from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, at_temperature
 from swiftspec.policies.trees.level_trees import Layers, layered_rounds
 
-__all__ = ["Eagle2Tree", "EasySpec"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle2Tree(TreeShape):

@@ -16,8 +16,6 @@ from swiftspec.policies.request import Request
 from swiftspec.policies.trees.eagle2 import Eagle2Tree
 from swiftspec.policies.trees.level_trees import Layers, layered_rounds
 
-__all__ = ["HeadChain", "HeadTree"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadChain(ChainShape):

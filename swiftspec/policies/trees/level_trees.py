@@ -8,8 +8,6 @@ from swiftspec.policies.effects import DraftForward, KeepKV, Program, Role, Subp
 from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates, Row, Subtree
 
-__all__ = ["Layers", "layered_rounds"]
-
 
 class Layers:
     """One round's tree: nodes numbered in the order they were added, the root (0) first.

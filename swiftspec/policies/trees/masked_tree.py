@@ -14,8 +14,6 @@ from math import inf, log
 
 from swiftspec.policies.tree import Candidates, Node, Row, SlottedTree, Subtree, at_temperature
 
-__all__ = ["MaskedTree"]
-
 _UNKNOWN = Candidates((), ())
 
 

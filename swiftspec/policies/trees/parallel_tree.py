@@ -21,8 +21,6 @@ from swiftspec.policies.request import Request
 from swiftspec.policies.trees.masked_tree import MaskedTree
 from swiftspec.policies.verification import expand_masked
 
-__all__ = ["ParallelTree"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelTree(TreeShape):

@@ -20,8 +20,6 @@ from swiftspec.policies.request import Request
 from swiftspec.policies.tree import Candidates
 from swiftspec.policies.trees.level_trees import Layers, layered_rounds
 
-__all__ = ["SequoiaTree", "StaticNode", "static_tree"]
-
 
 class StaticNode(NamedTuple):
     """A node of the shape: its parent, its rank among the parent's candidates (from 0), depth and probability."""

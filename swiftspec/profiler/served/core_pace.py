@@ -17,8 +17,6 @@ from typing import Final
 
 import numpy as np
 
-__all__ = ["watched"]
-
 _EVERY_S: Final = 0.1  # the work takes 1 % of a core
 _AROUND_S: Final = 0.3  # so that some samples lie in the shortest window
 _MOST_CORES: Final = 8

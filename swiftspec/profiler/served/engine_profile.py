@@ -29,8 +29,6 @@ from swiftspec.profiler.served.measure import Measurements, ProbeSizes, ServerTi
 from swiftspec.profiler.served.probes import Drafting, Probe, ProbedServer
 from swiftspec.progress import Stages, silent
 
-__all__ = ["drafting_policy", "probed_server", "profile_engine", "profile_url"]
-
 _DTYPES: Final[Mapping[str, str]] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _MOST_TOKENS: Final = 8  # drafted, of a round
 # Draft tokens by requests at once, in turn: so that neither grows with the other. A draft of few tokens for one request

@@ -17,8 +17,6 @@ from scipy.optimize import nnls
 
 from swiftspec.profiler.served.probes import Drafting, Measured, Probe, PromptProbe, PromptTime, Work
 
-__all__ = ["Coefficients", "FittedAbove", "FittedSteps", "fit_above", "fit_steps", "typical"]
-
 _KNOTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 

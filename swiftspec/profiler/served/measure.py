@@ -18,8 +18,6 @@ from swiftspec.timing.latency import NUM_QUANTILES, Provenance
 from swiftspec.timing.sharing import Sharing, SharingCost
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["Measurements", "ProbeSizes", "ServerTimes", "measure_servers", "profile_of"]
-
 _PASSES: Final = 5
 _WARM_UP: Final = Probe(1, 16, 4)
 _SETTLES_S: Final = 1.5  # a worker of vLLM polls for a second after its last step, on the cores of the next server's

@@ -12,8 +12,6 @@ import numpy as np
 from swiftspec.loadtest.client import ServerClient
 from swiftspec.loadtest.streams import StreamedCompletion
 
-__all__ = ["Drafting", "Measured", "Probe", "ProbedServer", "PromptProbe", "PromptTime", "Work"]
-
 _LEAST_STEPS: Final = 3
 _PHRASE: Final = 12  # tokens of a phrase that a prompt repeats, so that text is found in it
 

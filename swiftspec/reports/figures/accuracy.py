@@ -11,8 +11,6 @@ from swiftspec.artifacts.plan import Candidate
 from swiftspec.artifacts.report import Report
 from swiftspec.reports.figures.style import BLUE, COLOURS, GREY, ORANGE, new_figure
 
-__all__ = ["backtest_errors", "errors", "predicted_vs_measured", "tournament"]
-
 
 def predicted_vs_measured(report: Report) -> Figure:
     """tokens/s, round duration and tokens per round of every policy, predicted and measured."""

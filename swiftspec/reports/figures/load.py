@@ -12,8 +12,6 @@ from swiftspec.reports.figures.recordings import PHASE_COLOURS, phase_patches
 from swiftspec.reports.figures.style import COLOURS, GREY
 from swiftspec.timing.timeline import COMPUTING, Phase, Span, Timeline
 
-__all__ = ["kinds_by_load", "shared_steps", "shared_steps_compared"]
-
 _LANE = 0.8  # height of a request's lane
 _LEAST_WIDTH = 0.012  # of a bar that has room for a number, as a share of the window
 _MARKERS = "osD^vPX*"

@@ -12,8 +12,6 @@ from swiftspec.reports.explored import fastest_first, groups
 from swiftspec.reports.figures.style import BLUE, COLOURS, GREY, VERMILION, new_figure
 from swiftspec.timing.latency import Latency
 
-__all__ = ["forward_parts", "heat_map", "sensitivity", "speed_against_devices"]
-
 
 def heat_map(plan: Plan) -> Figure:
     """tokens/s of every policy at its best on every split that was simulated; the choice is framed."""

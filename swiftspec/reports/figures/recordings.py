@@ -12,8 +12,6 @@ from swiftspec.artifacts.trace import AcceptanceTrace
 from swiftspec.reports.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW, new_figure
 from swiftspec.timing.timeline import Phase, Timeline
 
-__all__ = ["PHASE_COLOURS", "acceptance_by_rank", "phase_patches", "step_latency", "timeline_rounds"]
-
 PHASE_COLOURS = {
     Phase.PREFILL: GREEN,
     Phase.EXPAND: ORANGE,

@@ -12,21 +12,6 @@ from matplotlib.figure import Figure
 
 from swiftspec.files.writing import write_output
 
-__all__ = [
-    "BLUE",
-    "COLOURS",
-    "GREEN",
-    "GREY",
-    "ORANGE",
-    "PURPLE",
-    "SKY",
-    "VERMILION",
-    "YELLOW",
-    "new_figure",
-    "render",
-    "save_figure",
-]
-
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 SKY, VERMILION, YELLOW, GREY = "#56B4E9", "#D55E00", "#F0E442", "#999999"
 COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY)

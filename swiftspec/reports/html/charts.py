@@ -13,8 +13,6 @@ from swiftspec.reports.html.markup import Markup, element, join
 from swiftspec.reports.model import Bar, Curve, Curves, Interval, Segment, Tracks
 from swiftspec.timing.timeline import Phase, Span
 
-__all__ = ["bar", "curves", "interval", "nice_ticks", "scrolling", "swatch", "timeline_tracks"]
-
 _BAR_PX = 22
 _TRACK_PX, _TRACK_GAP_PX = 30, 12
 _CURVES_PX = 280

@@ -6,8 +6,6 @@ The result is well-formed XML as well as HTML, so that a test can parse it with 
 from collections.abc import Iterable
 from html import escape
 
-__all__ = ["Markup", "element", "join"]
-
 _VOID = frozenset({"br", "col", "hr", "meta"})
 
 

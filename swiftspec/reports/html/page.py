@@ -32,8 +32,6 @@ from swiftspec.reports.model import (
 from swiftspec.reports.plan import plan_sections
 from swiftspec.timing.timeline import Timeline
 
-__all__ = ["render", "render_advice"]
-
 _NUM_LEVELS = 6  # colours of cells
 _LONG_TITLE = 8
 

@@ -5,8 +5,6 @@ from typing import NamedTuple, Protocol
 
 from swiftspec.scheduler.costs import RoundCosts
 
-__all__ = ["Control", "Demand"]
-
 
 class Demand(NamedTuple):
     """Demand of one request for rows of a round.

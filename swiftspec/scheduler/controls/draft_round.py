@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.costs import RoundCosts
 
-__all__ = ["DraftRound"]
-
 
 class DraftRound:
     """Rows that are given so far, at first one for each request.

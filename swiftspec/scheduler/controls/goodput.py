@@ -13,8 +13,6 @@ from typing import NamedTuple
 from swiftspec.scheduler.controls.control import Control, Demand
 from swiftspec.scheduler.costs import RoundCosts
 
-__all__ = ["Goodput", "GoodputPerRequest", "RoundGoodput", "goodput_by_length"]
-
 
 class RoundGoodput(NamedTuple):
     """Expected tokens per second of a round in which every request drafts so many tokens."""

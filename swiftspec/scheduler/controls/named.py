@@ -12,8 +12,6 @@ from swiftspec.scheduler.controls.slo import Slo
 from swiftspec.scheduler.controls.worth import Worth
 from swiftspec.scheduler.costs import RoundCosts
 
-__all__ = ["CONTROLS", "NO_CONTROL", "Fixed", "control_under", "named_control"]
-
 _NAMED: dict[str, Control] = {
     "goodput": Goodput(),
     "goodput-per-request": GoodputPerRequest(),

@@ -15,8 +15,6 @@ from swiftspec.scheduler.controls.draft_round import DraftRound
 from swiftspec.scheduler.controls.worth import add_likeliest
 from swiftspec.scheduler.costs import RoundCosts
 
-__all__ = ["Slo", "add_due"]
-
 
 @dataclass(frozen=True, slots=True)
 class Slo(Control):

@@ -12,8 +12,6 @@ from swiftspec.scheduler.controls.control import Control, Demand
 from swiftspec.scheduler.controls.draft_round import DraftRound
 from swiftspec.scheduler.costs import RoundCosts
 
-__all__ = ["Worth", "add_likeliest"]
-
 
 @dataclass(frozen=True, slots=True)
 class Worth(Control):

@@ -15,8 +15,6 @@ from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["Engine", "batch_gain", "vllm_in_2025", "without_host_time"]
-
 _TARGET, _DRAFT = "llama-3.3-70b", "llama-3.2-1b"
 _CONTEXT = 500  # tokens
 

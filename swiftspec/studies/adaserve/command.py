@@ -8,8 +8,6 @@ from swiftspec.studies.adaserve.batch_loss import batch_gain, vllm_in_2025
 from swiftspec.studies.adaserve.experiment import SYSTEMS, serve
 from swiftspec.studies.backtest.published import read_facts
 
-__all__ = ["adaserve"]
-
 _CHECKED = {4.2: len(SYSTEMS), 4.8: 1}  # requests/s, and how many of the first systems are to be those published
 _WITHIN = 10.0  # points
 _FIRST = SYSTEMS[0]

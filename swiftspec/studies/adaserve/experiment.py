@@ -33,8 +33,6 @@ from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["DEGREES", "SYSTEMS", "Outcome", "acceptance_model", "serve", "vllm_latencies"]
-
 _FACTS = read_facts("adaserve")
 _ADASERVE = "AdaServe"
 _SEED = 0

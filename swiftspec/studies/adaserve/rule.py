@@ -18,8 +18,6 @@ from swiftspec.scheduler.controller import Controller, Steering
 from swiftspec.scheduler.controls.control import Demand
 from swiftspec.scheduler.costs import GroupCosts, RoundCosts
 
-__all__ = ["FilledBudget", "FilledBudgetSteering"]
-
 _MOST_OF_EQUAL = 1.2  # rows that what a request is due can take, over its equal part of the budget
 
 

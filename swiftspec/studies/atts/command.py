@@ -16,8 +16,6 @@ from swiftspec.studies.atts.document import AttsOptions, AttsRun
 from swiftspec.studies.atts.scaling import AttsServer, drawn_scripts, simulate_atts
 from swiftspec.studies.atts.scaling import atts as sample
 
-__all__ = ["Asked", "Files", "atts"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 from swiftspec.studies.atts.document import Rule
 
-__all__ = ["expected_share", "p_value", "perplexity", "threshold"]
-
 _ROUNDING = 1e-9  # 0.3 x 10 is 3
 
 

@@ -12,18 +12,6 @@ from swiftspec.artifacts.load_metrics import Percentiles
 from swiftspec.files.document import Document, Facts
 from swiftspec.policies.effects import Role
 
-__all__ = [
-    "END_MARKER",
-    "AttsFigures",
-    "AttsOptions",
-    "AttsQuestion",
-    "AttsRun",
-    "AttsSample",
-    "AttsTurn",
-    "Ending",
-    "Rule",
-]
-
 END_MARKER = r"\\boxed\{.*?\}"
 
 _Count = Annotated[int, Field(ge=1)]

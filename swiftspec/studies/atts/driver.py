@@ -16,8 +16,6 @@ from swiftspec.studies.atts.samples import Effect, NextTurn, Score, Select, Writ
 from swiftspec.studies.atts.selection import Answers, Selection
 from swiftspec.studies.atts.servers import ContextFullError, TextServer
 
-__all__ = ["Driver"]
-
 _WARM_UP_TOKENS = 8
 _Result = TypeVar("_Result")
 

@@ -6,8 +6,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.studies.atts.document import AttsSample, AttsTurn, Ending
 from swiftspec.studies.atts.samples import Effect, NextTurn, Score, Select, Write, Written
 
-__all__ = ["SampleLog"]
-
 
 class SampleLog:
     """What a sample has done so far."""

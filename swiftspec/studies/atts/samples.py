@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 from swiftspec.policies.effects import Role
 from swiftspec.studies.atts.document import AttsOptions, Ending
 
-__all__ = ["Effect", "NextTurn", "Score", "Select", "Write", "Written", "sample"]
-
 
 @dataclass(frozen=True, slots=True)
 class Write:

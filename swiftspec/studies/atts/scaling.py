@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from swiftspec.studies.atts.selection import Selections
     from swiftspec.studies.atts.servers import TextServer
 
-__all__ = ["AttsServer", "atts", "drawn_scripts", "simulate_atts"]
-
 _USUAL = AttsOptions()
 _TOKEN_CHARACTERS = 4
 

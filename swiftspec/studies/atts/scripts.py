@@ -12,17 +12,6 @@ from swiftspec.artifacts.distributions import Lengths
 from swiftspec.studies.atts.document import AttsOptions, AttsRun, AttsTurn, Ending
 from swiftspec.workload.generate import draw_lengths
 
-__all__ = [
-    "CORRELATION",
-    "SURVIVORS",
-    "Drawing",
-    "QuestionScript",
-    "SampleScript",
-    "TurnScript",
-    "drawn_scripts",
-    "replayed_scripts",
-]
-
 # Samples of 1600 that had a first turn, a second and so on, and how alike those of a question are: results of the
 # authors' code (github.com/menik1126/Asynchronous-Test-Time-Scaling, MATH500, R1-Distill-Llama-8B and QwQ-32B, 100
 # questions of 16 samples). Of the variance of the number of turns, 85 % is between questions.

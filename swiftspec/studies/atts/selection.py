@@ -11,8 +11,6 @@ from typing import Protocol
 from swiftspec.studies.atts.conformal import threshold
 from swiftspec.studies.atts.document import AttsOptions
 
-__all__ = ["Answers", "Barrier", "ByThreshold", "Selection", "Selections"]
-
 Answers = Mapping[int, bool | None]  # by sample
 
 

@@ -14,8 +14,6 @@ from swiftspec.studies.atts.conformal import perplexity
 if TYPE_CHECKING:
     from swiftspec.engine.async_api import AsyncEngine
 
-__all__ = ["ContextFullError", "EngineServer", "HttpServer", "Segment", "TextServer", "end_perplexity"]
-
 _TOO_LONG = "maximum context length"  # in the sentences of OpenAI's servers, vLLM's and ours
 _Answer = TypeVar("_Answer")
 

@@ -9,8 +9,6 @@ import simpy
 from swiftspec.policies.effects import Role
 from swiftspec.simulator.serving import Job, Run, Serving
 
-__all__ = ["Events", "Pace", "PacedServer", "PlanServer", "PlanServers", "SimulatedServer"]
-
 _ROUNDING = 1e-6  # of a token
 Events = Generator[simpy.Event, Any, None]
 

@@ -13,8 +13,6 @@ from swiftspec.studies.atts.scripts import QuestionScript, SampleScript
 from swiftspec.studies.atts.selection import Answers, Selection
 from swiftspec.studies.atts.simulated_servers import Events, SimulatedServer
 
-__all__ = ["Servers", "simulate"]
-
 Servers = Callable[[simpy.Environment], Mapping[Role, SimulatedServer]]
 
 

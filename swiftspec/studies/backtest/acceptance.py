@@ -26,8 +26,6 @@ from swiftspec.studies.backtest.static_trees import (
 )
 from swiftspec.studies.backtest.table7 import Reading, predicted_lengths, published_lengths
 
-__all__ = ["acceptance_rows"]
-
 _row = Row.unfitted
 _QUANTITY = "tokens per round"
 _KNOWN_CHAIN = 3  # tokens: the shortest chain that shows, for every pair, whether acceptance rises with depth

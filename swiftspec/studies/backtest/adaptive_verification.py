@@ -25,8 +25,6 @@ from swiftspec.scheduler.controls.worth import Worth
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import Constant, Row
 
-__all__ = ["ADAPTIVE", "LENGTHS", "Server", "adaptive_verification_rows", "crossing", "fitted_server"]
-
 _FACTS = read_facts("adaptive_verification")
 ADAPTIVE = "adaptive"
 LENGTHS = ("0", "1", "3", "5", "6", "7")  # fixed draft lengths, as the published figures call them

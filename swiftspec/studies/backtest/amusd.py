@@ -17,8 +17,6 @@ from swiftspec.studies.backtest.rows import Row
 from swiftspec.studies.backtest.timed import independent, timed_profile, timed_speed
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["amusd_rows"]
-
 _FACTS = read_facts("amusd")
 _TARGET, _DRAFT = (ModelRef(model=_FACTS[role], dtype="fp16") for role in ("target", "draft"))
 _CHAIN = _FACTS["num_draft_tokens"]

@@ -8,8 +8,6 @@ from swiftspec.reports.formatting import percent, signed_percent
 from swiftspec.studies.backtest.coverage import LEVEL, coverage
 from swiftspec.studies.backtest.rows import Backtest, Constant, Row, mean_error, median_error
 
-__all__ = ["backtest", "show_backtest"]
-
 
 def backtest(*, loads: Path | None, engine: str | None, jobs: int, plot: Path | None, json_path: Path | None) -> None:
     """Predict, print and save: the shipped sections, or a file of loads as `validate --loads` does."""

@@ -24,8 +24,6 @@ from swiftspec.studies.backtest.rows import (
     Row,
 )
 
-__all__ = ["LEVEL", "Coverage", "Kind", "coverage", "known_error", "source_of"]
-
 LEVEL = 0.9
 _DEVIATIONS = NormalDist().inv_cdf((1 + LEVEL) / 2)
 

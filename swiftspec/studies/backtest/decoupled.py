@@ -28,8 +28,6 @@ from swiftspec.studies.backtest.speeds import Deployment
 from swiftspec.timing.steps import Latencies
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["decoupled_rows"]
-
 _FACTS = read_facts("decoupled")
 _POLICIES = {"plain": ("autoregressive", {}), "decoupled": ("pearl", {"num_draft_tokens": 5})}
 _HOSTS_S = (0.003, 0.008)  # a token's time rises in proportion to the host's: two points are a line

@@ -15,8 +15,6 @@ from swiftspec.files.writing import write_output
 from swiftspec.studies.backtest.static_trees import FORKED, forked_fit
 from swiftspec.studies.backtest.table7 import DRAFT, TARGET, Reading, published_lengths, serial_fits
 
-__all__ = ["chains_of", "fitted_again"]
-
 _CHAINS = {
     ("qwen3-32b", "qwen3-1.7b"): ("InstructCoder", "MT-Bench"),
     ("qwen3-32b", "qwen3-4b"): ("InstructCoder", "MT-Bench"),

@@ -19,8 +19,6 @@ from swiftspec.acceptance.texts import class_of
 from swiftspec.acceptance.usual import family_of, published_rates, records_without, usual_rates
 from swiftspec.studies.backtest.rows import BY_TEXT, Row
 
-__all__ = ["KNOWN_CHAIN", "LONG_CHAIN", "by_text_rows", "head_acceptance_rows"]
-
 _QUANTITY = "tokens per round"
 _HELD_OUT = "DSpark, arXiv 2607.05147"
 _BY_LENGTH = "SemiAnalysisAI/InferenceX"

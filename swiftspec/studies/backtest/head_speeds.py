@@ -24,8 +24,6 @@ from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import Constant, Row
 from swiftspec.studies.backtest.speeds import Deployment, decoding_by_position
 
-__all__ = ["head_speed_rows"]
-
 _FACTS = read_facts("head_speeds")
 _SPEED = "tokens/s"
 _row = Row.unfitted

@@ -15,8 +15,6 @@ from swiftspec.validation.published.comparison import LeaveOut, RowComparison
 from swiftspec.validation.published.loads import compare_loads, read_load_rows, with_usual_names
 from swiftspec.validation.published.rows import MeasuredRow, UnpredictedError
 
-__all__ = ["INFERENCEX", "POINTS", "SPARSE_POINTS", "STAGES", "PublishedLoads", "load_constants", "load_section"]
-
 _NVIDIA: Final = "NVIDIA, in aiconfigurator-core 0.12.0"
 _QUANTITIES: Final[Mapping[str, str]] = {"tpot_mean_ms": TPOT, "e2e_mean_ms": LOAD_TIME, "ttft_p50_ms": FIRST_TOKEN}
 

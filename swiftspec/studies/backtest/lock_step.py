@@ -31,8 +31,6 @@ from swiftspec.studies.backtest.rows import Row
 from swiftspec.studies.backtest.timed import independent, timed_profile, timed_speed
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["lock_step_rows", "pearl_acceptance", "pearl_rows", "specbranch_rows"]
-
 _SPEED, _SPEEDUP = "tokens/s", "speedup"
 _NUM_PROMPTS = 64
 _MOST_ROWS = 32  # up to these, forwards are taken as no longer: they are bound by the weights

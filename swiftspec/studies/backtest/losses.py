@@ -14,8 +14,6 @@ from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import Row
 from swiftspec.studies.backtest.speeds import Deployment, decoding_by_position
 
-__all__ = ["decoding_gain", "logged_tokens_per_s", "loss_rows"]
-
 _FACTS = read_facts("losses")["mtp"]
 
 

@@ -24,8 +24,6 @@ from swiftspec.studies.backtest.timed import INDEPENDENT, independent
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["FITTED_ON", "Cell", "Rounds", "batch_rows", "cells", "predicted_gain", "single_rows", "window", "windows"]
-
 _FACTS = read_facts("nano_pearl")
 FITTED_ON = "AIME"
 _WINDOWS = range(3, 17)

@@ -7,8 +7,6 @@ import typer
 
 from swiftspec.cli import flags
 
-__all__ = ["backtest"]
-
 
 def backtest(
     *,

@@ -7,8 +7,6 @@ from typing import Any
 
 from swiftspec.files.reading import parse_json
 
-__all__ = ["read_facts"]
-
 
 @cache
 def read_facts(name: str) -> Mapping[str, Any]:

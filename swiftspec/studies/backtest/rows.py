@@ -5,22 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
 
-__all__ = [
-    "BY_TEXT",
-    "FIRST_TOKEN",
-    "LOAD_TIME",
-    "SPARSE_RATIO",
-    "SPARSE_TOKENS",
-    "SPARSE_TPOT",
-    "TPOT",
-    "Backtest",
-    "Constant",
-    "Row",
-    "Section",
-    "mean_error",
-    "median_error",
-]
-
 # Tokens per round of a drafter without records, from others on the same class of text.
 BY_TEXT = "tokens per round by text"
 # Quantities of loads: requests that share a server.

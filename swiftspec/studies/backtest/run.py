@@ -21,8 +21,6 @@ from swiftspec.studies.backtest.sparse_systems import sparse_system_rows
 from swiftspec.studies.backtest.swiftspec_paper import paper_constants, paper_rows
 from swiftspec.studies.backtest.systems import system_rows
 
-__all__ = ["run"]
-
 
 def run(*, num_jobs: int, done: Progress) -> Backtest:
     """Run every section.

@@ -20,8 +20,6 @@ from swiftspec.models.quantisation import draft_format
 from swiftspec.studies.backtest.published import read_facts
 from swiftspec.studies.backtest.rows import SPARSE_RATIO, SPARSE_TOKENS, Row
 
-__all__ = ["Rounds", "sparse_system_rows"]
-
 _SPEED, _RATIO = SPARSE_TOKENS, SPARSE_RATIO
 _row = Row.unfitted
 

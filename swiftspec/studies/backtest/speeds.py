@@ -20,8 +20,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.simulator.driver import Simulator
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["Deployment", "decoding", "decoding_by_position"]
-
 _NUM_PROMPTS, _NUM_TOKENS, _SEED = 16, 128, 0
 _PROMPT_LENGTH = 500  # the papers' contexts are at most 1000
 

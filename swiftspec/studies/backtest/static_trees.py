@@ -24,16 +24,6 @@ from swiftspec.acceptance.records import PublishedAcceptance, Quantity, acceptan
 from swiftspec.files.document import ModelRef
 from swiftspec.policies.trees.sequoia import static_tree
 
-__all__ = [
-    "FORKED",
-    "SPECINFER_WIDE_LEVEL",
-    "ForkedTree",
-    "forked_fit",
-    "sequoia_length",
-    "specinfer_lengths",
-    "specinfer_records",
-]
-
 _SPECINFER_DEPTH, _WIDEST = 8, 5
 # Which level of a tree of width w has w children is not printed. Of the first three it is the first, by the lengths;
 # with any data set left out the choice is the same (tests/backtest/test_static_trees.py).

@@ -27,8 +27,6 @@ from swiftspec.studies.backtest.speeds import Deployment, decoding
 from swiftspec.studies.backtest.systems import published_systems
 from swiftspec.studies.backtest.table7 import Reading, predicted_tails
 
-__all__ = ["paper_constants", "paper_rows", "split_speeds"]
-
 _row = Row.unfitted
 _SPLITS = ((2, 6), (4, 4), (6, 2))  # the ones that the authors tried
 _SERIAL_EXPANSIONS = (3, 7)

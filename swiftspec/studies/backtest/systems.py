@@ -17,8 +17,6 @@ from swiftspec.studies.backtest.speeds import Deployment, decoding
 from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["published_systems", "ssd_rows", "system_rows"]
-
 _SPEED, _STEP = "tokens/s", "step, ms"
 _row = Row.unfitted
 _CONTEXT = 500  # tokens of context at which steps are timed

@@ -35,8 +35,6 @@ from swiftspec.simulator.driver import Simulator
 from swiftspec.studies.backtest.timed import timed_profile
 from swiftspec.timing.timeline import Phase, Timeline
 
-__all__ = ["DRAFT", "TARGET", "Reading", "predicted_lengths", "predicted_tails", "published_lengths", "serial_fits"]
-
 TARGET, DRAFT = "qwen2-72b", "qwen2-1.5b"
 _TARGET_MODEL, _DRAFT_MODEL = (ModelRef(model=name, dtype="int4") for name in (TARGET, DRAFT))
 _VERIFY_S = 10.48e-3

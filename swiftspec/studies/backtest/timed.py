@@ -14,8 +14,6 @@ from swiftspec.simulator.driver import Simulator
 from swiftspec.timing.latency import NUM_QUANTILES, Provenance
 from swiftspec.timing.timeline import Phase
 
-__all__ = ["INDEPENDENT", "independent", "timed_profile", "timed_speed"]
-
 # Texts on which it does not matter to a draft token what was accepted before it.
 INDEPENDENT = PRIOR.model_copy(update={"persistence": 0.0})
 _NUM_TOKENS = 256

@@ -2,8 +2,6 @@
 
 from swiftspec.errors import FieldError
 
-__all__ = ["break_even_accuracy", "md1_wait_s", "surrogate_gain_s"]
-
 
 def md1_wait_s(rate: float, service_s: float) -> float:
     """Mean wait before a server of fixed time under Poisson arrivals, M/D/1: rho S / (2 (1 - rho)).

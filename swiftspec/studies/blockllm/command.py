@@ -20,8 +20,6 @@ from swiftspec.timing.step_key import StepKey
 from swiftspec.timing.timeline import Phase
 from swiftspec.workload import Arrivals, Lengths, RequestClass, make_workload
 
-__all__ = ["blockllm", "break_even", "burst", "md1_mean_wait_s"]
-
 _ACCURACIES = tuple(np.linspace(0.70, 0.98, 8).tolist())
 _RATES, _SECONDS = (20, 40, 60, 80), 40
 _SHARES = (0.7, 0.1, 0.1, 0.1)

@@ -4,8 +4,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Block", "Deployment", "Links", "StepTime", "Surrogate"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:

@@ -7,8 +7,6 @@ from swiftspec.errors import FieldError
 from swiftspec.studies.blockllm.deployment import Block, Deployment, Links, StepTime
 from swiftspec.studies.tenants.zoo import Zoo
 
-__all__ = ["ChainBlock", "Costs", "chains_of", "per_model", "shared_blocks"]
-
 
 class ChainBlock(NamedTuple):
     """A block of a chain, and its share of the model's layers."""

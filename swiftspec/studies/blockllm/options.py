@@ -4,8 +4,6 @@ from typing import Annotated, Literal
 
 import typer
 
-__all__ = ["blockllm"]
-
 
 def blockllm(
     *,

@@ -7,8 +7,6 @@ from typing import Any
 
 from swiftspec.studies.blockllm.deployment import Block
 
-__all__ = ["Cache", "Item", "Place", "Queues", "best_place"]
-
 
 class Cache(IntEnum):
     """Treatment of a request's KV when it goes to a replica; of equally quick ones the first is taken."""

@@ -7,8 +7,6 @@ from swiftspec.artifacts.load_metrics import Percentiles
 from swiftspec.artifacts.workload import Workload
 from swiftspec.studies.blockllm.queueing import Cache
 
-__all__ = ["BlockRun", "GroupUse", "ServedTenant", "TenantRequest", "requests_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRequest:

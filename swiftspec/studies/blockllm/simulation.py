@@ -12,8 +12,6 @@ from swiftspec.studies.blockllm.deployment import Block, Deployment, Surrogate
 from swiftspec.studies.blockllm.queueing import Cache, Item, Place, Queues, best_place
 from swiftspec.studies.blockllm.requests import BlockRun, GroupUse, ServedTenant, TenantRequest
 
-__all__ = ["simulate_blocks"]
-
 _Events = Generator[simpy.Event, Any, str]  # ends with the group that computed last
 
 

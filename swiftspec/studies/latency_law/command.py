@@ -23,8 +23,6 @@ from swiftspec.studies.latency_law.sweeper import Measuring
 from swiftspec.studies.latency_law.sweeping import sweep as serve_at_rates
 from swiftspec.workload import make_workload
 
-__all__ = ["Drawn", "Measured", "Sparse", "sweep"]
-
 _SIMULATED_REQUESTS, _MEASURED_REQUESTS = 400, 100
 _LENGTHS = "fixed:128"
 

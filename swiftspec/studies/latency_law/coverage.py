@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["ExpertCoverage"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertCoverage:

@@ -18,8 +18,6 @@ from swiftspec.studies.latency_law.law import LatencyLaw
 from swiftspec.studies.latency_law.rounds import DerivedCosts, RoundTable, derive_costs
 from swiftspec.studies.latency_law.speculation import Comparison, best_length
 
-__all__ = ["best_lengths", "comparisons", "curve_of", "derived_law", "fitted_law"]
-
 
 def curve_of(
     points: Sequence[SweepPoint],

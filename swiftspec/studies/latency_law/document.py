@@ -9,19 +9,6 @@ from swiftspec.artifacts.distributions import Arrivals, Process
 from swiftspec.artifacts.load_metrics import LoadMetrics
 from swiftspec.files.document import Document, Facts
 
-__all__ = [
-    "BestLength",
-    "Curve",
-    "CurveKind",
-    "DerivedLaw",
-    "FittedLaw",
-    "PartCost",
-    "Sweep",
-    "SweepComparison",
-    "SweepPoint",
-    "SweptPolicy",
-]
-
 _Seconds = Annotated[float, Field(ge=0)]
 _LEAST_POINTS = 3  # besides the two closed loops
 

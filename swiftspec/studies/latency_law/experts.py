@@ -6,8 +6,6 @@ from typing import Any
 
 from swiftspec.files.reading import read_foreign_json, shown
 
-__all__ = ["expert_counts"]
-
 # Fields of Mixtral and gpt-oss, of Qwen3-MoE and OLMoE, and of DeepSeek; then those of gpt-oss as well.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _ACTIVE = ("num_experts_per_tok", "experts_per_token")

@@ -14,8 +14,6 @@ from swiftspec.studies.latency_law.document import Curve, CurveKind, Sweep, Swep
 from swiftspec.studies.latency_law.law import LatencyLaw
 from swiftspec.studies.latency_law.speculation import Comparison
 
-__all__ = ["latency_by_load"]
-
 _PLAIN = "autoregressive"
 _MARKERS = "osD^vPX"
 _SAMPLES = 300

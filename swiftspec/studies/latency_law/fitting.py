@@ -10,8 +10,6 @@ from scipy.optimize import least_squares
 from swiftspec.studies.latency_law.coverage import ExpertCoverage
 from swiftspec.studies.latency_law.law import LatencyLaw
 
-__all__ = ["LEAST_POINTS", "fit_latencies", "r_squared"]
-
 LEAST_POINTS = 3  # more than the law has numbers
 _NEAREST = 0.999  # of a fitted saturation's inverse times the highest rate
 _Array = npt.NDArray[np.float64]

@@ -18,8 +18,6 @@ from scipy.optimize import brentq
 from swiftspec.errors import FieldError
 from swiftspec.studies.latency_law.coverage import ExpertCoverage
 
-__all__ = ["LatencyLaw"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyLaw:

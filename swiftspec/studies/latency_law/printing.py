@@ -9,8 +9,6 @@ from swiftspec.studies.latency_law.coverage import ExpertCoverage
 from swiftspec.studies.latency_law.curves import derived_law, fitted_law
 from swiftspec.studies.latency_law.document import Curve, CurveKind, Sweep, SweepComparison, SweepPoint, SweptPolicy
 
-__all__ = ["show_sweep"]
-
 _LATE_S = 0.01
 _FEW = 2  # policies whose runs are printed
 _RUNS = ("run", "requests", "per second", "load", "E2E", "fitted", "error", "derived", "TTFT", "TPOT")

@@ -17,8 +17,6 @@ from swiftspec.policies.effects import Role
 from swiftspec.studies.latency_law.speculation import Cost, RequestCosts
 from swiftspec.timing.timeline import DRAFTING, Phase, Span, Timeline
 
-__all__ = ["DerivedCosts", "RoundTable", "derive_costs"]
-
 _VERIFYING = frozenset({Phase.VERIFY, Phase.EXIT, Phase.FINISH})
 _Array = npt.NDArray[np.float64]
 

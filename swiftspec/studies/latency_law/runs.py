@@ -29,8 +29,6 @@ from swiftspec.timing.timeline import Timeline
 if TYPE_CHECKING:
     from swiftspec.validation.load import LoadEngine
 
-__all__ = ["Run", "Runner", "ServerRunner", "SimulatedRunner", "engine_runner"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:

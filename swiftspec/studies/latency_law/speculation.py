@@ -16,8 +16,6 @@ from scipy.optimize import brentq
 from swiftspec.errors import FieldError
 from swiftspec.studies.latency_law.law import LatencyLaw
 
-__all__ = ["Comparison", "Cost", "RequestCosts", "best_length", "tokens_per_round"]
-
 _SAME = 1e-12  # of two slopes
 _SEARCHED = 400  # loads at which a crossing is looked for, where there is no formula
 _NEAREST = 1 - 1e-6  # to a saturation

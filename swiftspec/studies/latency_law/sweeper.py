@@ -24,8 +24,6 @@ from swiftspec.studies.latency_law.experts import expert_counts
 from swiftspec.studies.latency_law.runs import Run, Runner, ServerRunner, SimulatedRunner, engine_runner
 from swiftspec.workload import with_arrivals
 
-__all__ = ["NUM_RATES", "Measuring", "Sweeper", "coverage_of", "document", "lengthened"]
-
 NUM_RATES = 8
 _LEAST_SHARE = 0.25  # of the requests, at the lowest rates
 

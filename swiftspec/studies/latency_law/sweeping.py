@@ -16,8 +16,6 @@ from swiftspec.studies.latency_law.sweeper import Measuring, Sweeper, coverage_o
 if TYPE_CHECKING:
     from swiftspec.studies.latency_law.coverage import ExpertCoverage
 
-__all__ = ["LEAST_REQUESTS", "sweep"]
-
 LEAST_REQUESTS = 32
 _ANY = LoadOptions()
 

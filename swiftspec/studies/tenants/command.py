@@ -9,8 +9,6 @@ from swiftspec.reports.formatting import count, percent, size
 from swiftspec.studies.tenants.directories import read_zoo
 from swiftspec.studies.tenants.zoo import Memory, Nearness, Tenant, Zoo
 
-__all__ = ["Asked", "tenants"]
-
 _LONGEST_CONTEXT = 4096  # unless a longer one is given: as of `swiftspec serve`
 
 

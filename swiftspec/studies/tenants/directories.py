@@ -15,8 +15,6 @@ from swiftspec.models.tenants import ADAPTER_WEIGHTS, check_same_shape, is_adapt
 from swiftspec.models.tenants import Adapter as LowRank
 from swiftspec.studies.tenants.zoo import Adapter, Nearness, Tenant, Weight, Zoo, part_of
 
-__all__ = ["StoredZoo", "read_zoo"]
-
 _FACTOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")
 _LAYER_NAME = re.compile(r"model\.layers\.(\d{1,9})\.(.+)")
 _HEAD_NAME = "lm_head.weight"

@@ -6,8 +6,6 @@ import typer
 
 from swiftspec.cli import flags
 
-__all__ = ["tenants"]
-
 
 def tenants(
     *,

@@ -7,8 +7,6 @@ from itertools import groupby
 
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["EMBEDDING", "HEAD", "Adapter", "LayerRun", "Memory", "Nearness", "Tenant", "Weight", "Zoo", "part_of"]
-
 EMBEDDING, HEAD = "embedding", "head"
 _LAYERS = "model.layers."
 

@@ -6,6 +6,4 @@
 from pathlib import Path
 from typing import Final
 
-__all__ = ["DATA"]
-
 DATA: Final = Path(__file__).with_name("data")

@@ -8,8 +8,6 @@ from typing import Any, Final
 from swiftspec.files.csv_rows import read_table
 from swiftspec.files.reading import read_foreign_json
 
-__all__ = ["read_results"]
-
 Cells = dict[str, str]
 _CLIENTS: Final = "vllm bench serve, GuideLLM, AIPerf and inference-perf"
 _MEANS_ONLY: Final = "lengths, of which the means are known"

@@ -21,18 +21,6 @@ from swiftspec.planner.under_load.loads import ArrayRun
 from swiftspec.progress import Progress
 from swiftspec.validation.published.rows import MeasuredRow, ReadRow, UnpredictedError
 
-__all__ = [
-    "BUILD",
-    "GAIN",
-    "Comparison",
-    "Figure",
-    "LeaveOut",
-    "Prediction",
-    "RowComparison",
-    "compared_rows",
-    "frozen",
-]
-
 GAIN: Final = "speedup"  # the figure that is a gain over plain decoding
 _FALLS_BEHIND: Final = 0.01  # seconds of wait for a second of arrivals
 # Relative standard deviations that open conditions are taken to add: builds weeks apart differed by 1.6 times.

@@ -21,8 +21,6 @@ from swiftspec.planner.under_load.composed_engine import DraftModel
 from swiftspec.planner.under_load.decoding import Chains
 from swiftspec.planner.under_load.serving_engine import ServingEngine
 
-__all__ = ["Drafting", "drafting_of"]
-
 # Methods by a word of the class or the drafter: the draft as `PlannedModel.draft` knows it, and its usual tokens.
 _METHODS: Final = (
     (r"p-eagle", "p-eagle", 7),

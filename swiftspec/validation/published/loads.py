@@ -40,8 +40,6 @@ from swiftspec.validation.published.rows import (
     weight_format,
 )
 
-__all__ = ["compare_loads", "latencies_of", "measured_latencies", "read_load_rows", "with_usual_names"]
-
 _FIGURE: Final = re.compile(r"(e2e|ttft|tpot)_(mean|p50|p90|p99)_ms")
 _DEVICES: Final = {"b200-sxm": "b200", "b300-sxm": "b300"}
 _DEGREES_IN_ID: Final = re.compile(r"_tp(\d+)(?:_\d+)?_ep(\d+)")

@@ -12,8 +12,6 @@ from swiftspec.planner.under_load.loads import UNEVEN, Requests, closed_loop_wor
 from swiftspec.scheduler.prefix_cache import Segment
 from swiftspec.validation.published.rows import UnpredictedError, cell_count, cell_number
 
-__all__ = ["INFERENCEX", "TEMPLATED", "stated_requests", "text_requests"]
-
 # InferenceX draws lengths from 0.8 to 1.0 of those it states, and sends ten times as many prompts as it has clients.
 INFERENCEX: Final = ("InferenceX", "InferenceMAX")  # its names
 TEMPLATED: Final = "random, in a chat template"  # its prompts to targets that draft

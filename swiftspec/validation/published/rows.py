@@ -19,19 +19,6 @@ from swiftspec.planner.under_load.loads import ArrayRun, Requests
 from swiftspec.planner.under_load.serving_engine import ServingEngine
 from swiftspec.validation.published.drafted import Drafting
 
-__all__ = [
-    "MeasuredRow",
-    "ReadRow",
-    "UnpredictedError",
-    "cell_above_0",
-    "cell_count",
-    "cell_number",
-    "in_layout",
-    "of_ranks",
-    "read_rows",
-    "weight_format",
-]
-
 _MOST: Final = 10_000_000  # of anything that is counted
 _FORMATS: Final = {
     "fp16": "bf16",

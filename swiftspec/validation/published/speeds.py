@@ -44,8 +44,6 @@ from swiftspec.validation.published.rows import (
     weight_format,
 )
 
-__all__ = ["compare_speeds", "read_speed_rows", "user_speed"]
-
 # Relative standard deviations: what a draft's forwards and acceptance as stated add, and what a figure that its source
 # publishes beside others leaves unsaid (flags, clocks, texts). Both are taken so; docs/log has what intervals hold.
 _DRAFTED: Final = 0.1

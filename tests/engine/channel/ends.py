@@ -10,8 +10,6 @@ import zmq
 from swiftspec.engine.channel.zmq_channel import NO_PAYLOAD, Channel, Payload
 from swiftspec.policies.effects import Message
 
-__all__ = ["End"]
-
 _IDLE_POLL_MS = 50
 
 

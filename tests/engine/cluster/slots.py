@@ -3,7 +3,5 @@
 from swiftspec.engine.process.protocol import WorkerSpec
 from swiftspec.policies.effects import Role
 
-__all__ = ["DRAFT", "SLOTS", "TARGET"]
-
 TARGET, DRAFT = 0, 1  # slots
 SLOTS = (WorkerSpec(Role.TARGET, 0, 0, 1, (0,)), WorkerSpec(Role.DRAFT, 0, 0, 1, (1,)))

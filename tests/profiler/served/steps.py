@@ -8,8 +8,6 @@ from swiftspec.profiler.served.fit import Coefficients, FittedAbove, FittedSteps
 from swiftspec.profiler.served.measure import ProbeSizes, ServerTimes, profile_of
 from swiftspec.profiler.served.probes import Drafting
 
-__all__ = ["KNOWN", "SIZES", "STEP", "known_profile"]
-
 KNOWN = FittedSteps(
     rows=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
     rows_s=(0.040, 0.041, 0.043, 0.047, 0.060, 0.085, 0.130, 0.220, 0.400, 0.770),

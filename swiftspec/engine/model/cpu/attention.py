@@ -16,14 +16,6 @@ from swiftspec.engine.model.forward_batch import Chunk, Entry
 from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.models.spec import ModelSpec
 
-__all__ = [
-    "SequenceInput",
-    "TreeAttention",
-    "packed_visibility",
-    "sequence_input",
-    "tree_visibility",
-]
-
 _ADDITIVE = np.array([-np.inf, 0.0], dtype=np.float32)
 
 Visibility = np.ndarray[Any, np.dtype[np.uint8]]

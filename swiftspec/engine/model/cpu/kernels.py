@@ -22,8 +22,6 @@ from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.steps import PREFILL_CHUNK
 
-__all__ = ["KEY_BLOCK", "KernelLayers", "Workspace"]
-
 _FEW_ROWS = 16
 KEY_BLOCK = 16  # as in attention.hpp
 _LONGEST_PIECE = 512  # rows for which all weights are read once

@@ -17,8 +17,6 @@ from swiftspec.engine.model.rope import interleaved
 from swiftspec.engine.model.weights.checkpoint import ROUTER, network_names
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["Experts", "Layer", "Linear", "build_head", "build_layer"]
-
 # The packed layout is chosen for this many rows. 4 to 32 are equally fast from 1 to 64 rows; in fp32 a layout
 # chosen for 1 row takes twice as long from 2 rows on.
 _PACKED_FOR_ROWS = 8

@@ -29,8 +29,6 @@ from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind, Row
 from swiftspec.timing.steps import PREFILL_SIZES
 
-__all__ = ["CpuDecoder", "pads_prompts"]
-
 
 class CpuDecoder:
     """A model from a Hugging Face directory, and its tenants. One instance serves any number of caches in turn.

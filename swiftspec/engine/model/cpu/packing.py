@@ -22,8 +22,6 @@ from swiftspec.engine.model.weights.sharding import EMBEDDING, HEAD
 from swiftspec.kernels.cpu_library import Adapter, Expert, Layer, Library, Matrix, Model
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["PackedModel", "Packer"]
-
 _PANEL = 32  # as in formats.hpp
 _CHUNK_BYTES = 32 << 20
 _ALIGNMENT = 64  # a cache line

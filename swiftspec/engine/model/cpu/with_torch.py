@@ -27,8 +27,6 @@ from swiftspec.models.layers import layer_groups
 from swiftspec.models.spec import ModelSpec
 from swiftspec.timing.steps import PREFILL_CHUNK, padded_rows
 
-__all__ = ["DecoderLayers", "TorchTenants", "rows_with_logits"]
-
 _Made = TypeVar("_Made")
 
 

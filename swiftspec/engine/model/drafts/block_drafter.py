@@ -31,8 +31,6 @@ from swiftspec.models.block_spec import BlockSpec
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind, Row
 
-__all__ = ["BlockLayers", "BlockRunner", "load_block_weights"]
-
 _NORM, _FUSED_NORM = "model.norm.weight", "hidden_norm.weight"
 
 

@@ -12,8 +12,6 @@ import torch
 
 from swiftspec.policies.effects import Message, Verdict
 
-__all__ = ["FeatureReceiver", "FeatureSender", "FeatureStore", "FeatureTaps", "Features", "most_payload_bytes"]
-
 _FIRST = struct.Struct("<I")  # position of the first feature of a payload; fp32 numbers follow, little-endian
 _NUMBER_BYTES = 4
 

@@ -27,8 +27,6 @@ from swiftspec.kernels.cpu_library import Library, Model
 from swiftspec.models.drafters import Drafter
 from swiftspec.models.head_spec import HeadSpec
 
-__all__ = ["HeadKernels", "HeadLayers"]
-
 _FEW_ROWS = 16
 
 

@@ -24,8 +24,6 @@ from swiftspec.engine.model.sampling.sampler import top_candidates
 from swiftspec.policies.effects import ForwardKind, Row
 from swiftspec.timing.steps import PREFILL_CHUNK
 
-__all__ = ["HeadRunner"]
-
 
 @dataclass(slots=True)
 class _Sequence:

@@ -19,8 +19,6 @@ from swiftspec.models.drafters import Drafter
 from swiftspec.models.head_spec import HeadSpec
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["LAYER", "load_head_weights", "read_tensors"]
-
 LAYER = "model.layers.0."
 _NORM = "model.norm.weight"
 _TOKENS = "d2t"  # what to add to a proposed token's number; the target's token results

@@ -11,8 +11,6 @@ from torch.nn import functional as F
 from swiftspec.engine.model.forward_batch import BatchResult, Chunk, Entry, ForwardBatch, Model, Rows, as_candidates
 from swiftspec.engine.model.sampling.sampler import top_candidates
 
-__all__ = ["with_vocabulary"]
-
 
 def with_vocabulary(draft: Model, *, own_size: int, size: int) -> Model:
     """A draft of `own_size` tokens as a model of a vocabulary of `size` tokens."""

@@ -10,8 +10,6 @@ from typing import Generic, TypeVar
 
 import torch
 
-__all__ = ["GraphPool", "Replay"]
-
 T = TypeVar("T")
 
 

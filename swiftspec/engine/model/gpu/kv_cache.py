@@ -17,17 +17,6 @@ from swiftspec.engine.model.kv_cache import KVCache
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import ForwardKind
 
-__all__ = [
-    "CAPTURE_SIZES",
-    "GpuKVCache",
-    "InputBatch",
-    "SlotMoves",
-    "ancestor_words",
-    "capture_size_of",
-    "packed",
-    "unpacked",
-]
-
 CAPTURE_SIZES = (1, 2, 4, 8, 16, 32, 64)
 _WORD_BYTES = 4
 _ALIGNED = 4  # int32 numbers: kernels load 16 bytes at once from the start of a view

@@ -18,8 +18,6 @@ from swiftspec.engine.model.weights.loader import local_spec
 from swiftspec.engine.parallel.tp_group import TPGroup
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["Attend", "ForwardState", "Groups", "Layers"]
-
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries [R, H, D]; keys, values [G, C, D]
 Groups = Sequence[Sequence[int]]
 

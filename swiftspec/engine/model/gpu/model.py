@@ -31,8 +31,6 @@ from swiftspec.models.layers import halves, layer_groups
 from swiftspec.models.spec import ModelSpec
 from swiftspec.policies.effects import Candidates, ForwardKind, Row
 
-__all__ = ["GpuDecoder"]
-
 _PREFILL_ROWS = 512
 # torch prefers cuDNN on Hopper, which builds a plan for every new shape of a mask: 0.4 s for each new prompt length.
 _PREFILL_ATTENTION = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]

@@ -20,8 +20,6 @@ from swiftspec.devices.local import TREE_SLOTS
 from swiftspec.engine.model.gpu.weights import Quantised
 from swiftspec.engine.parallel.tp_group import TPGroup
 
-__all__ = ["PRODUCTS", "Ops", "joined_ops", "ops_for", "reference_ops", "triton_ops"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ops:

@@ -14,20 +14,6 @@ from swiftspec.engine.model.weights.checkpoint import ROUTER, network_names
 from swiftspec.errors import FieldError
 from swiftspec.models.spec import ModelSpec
 
-__all__ = [
-    "FORMATS",
-    "Network",
-    "Projection",
-    "Quantised",
-    "RoutedExperts",
-    "StaticLayer",
-    "Weight",
-    "WeightFormat",
-    "build_layer",
-    "build_weight",
-    "read_bytes",
-]
-
 
 class Quantised(Protocol):
     """A weight stored in fewer bits than it is multiplied in, as defined in kernels.quantised_gemm."""

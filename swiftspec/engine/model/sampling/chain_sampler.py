@@ -28,8 +28,6 @@ from swiftspec.engine.model.sampling.rejection_sampler import COINS, Proposal, a
 from swiftspec.engine.model.sampling.sampler import Floats, Sampler, gumbel, stream, top_candidates
 from swiftspec.policies.effects import Candidates, Message, Role, Row, Subtree
 
-__all__ = ["ChainSampler", "most_proposal_bytes"]
-
 _AFTER_REJECTION = 3  # a use of random numbers, beside those of `rejection_sampler`
 # A draft draws from so many of its likeliest tokens, which are all of its law then: the rest of a large vocabulary
 # would be most of the bytes and none of the probability.

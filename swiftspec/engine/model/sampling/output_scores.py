@@ -10,8 +10,6 @@ from swiftspec.engine.model.forward_batch import as_candidates
 from swiftspec.engine.model.sampling.paths import CachedPaths, Path, after
 from swiftspec.policies.effects import Candidates, Row
 
-__all__ = ["OutputScores"]
-
 _NONE = Candidates((), ())
 
 

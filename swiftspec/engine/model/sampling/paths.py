@@ -5,8 +5,6 @@ from hashlib import blake2b
 
 from swiftspec.policies.effects import Row
 
-__all__ = ["CachedPaths", "Path", "after", "parent_slot"]
-
 Path = bytes  # digest of a token and all before it, so that its size does not grow with the output
 
 

@@ -30,8 +30,6 @@ from swiftspec.engine.model.sampling.paths import CachedPaths, Path, parent_slot
 from swiftspec.engine.model.sampling.sampler import Floats, Sampler, gumbel, stream
 from swiftspec.policies.effects import Candidates, Role, Row
 
-__all__ = ["COINS", "Proposal", "RejectionSampler", "accept", "draw"]
-
 # Random streams other than the target's draws: the draft must not know what the target's tokens will be.
 COINS, _CANDIDATES = 1, 2
 # A policy's slots must suffice for two rounds from an empty tree; serial_tree's do, and no other policy keeps a tree.

@@ -21,19 +21,6 @@ from swiftspec.kernels.cpu_library import Library, loaded_library
 if TYPE_CHECKING:  # a caller that only sets parameters does not wait seconds for torch
     from torch import Tensor
 
-__all__ = [
-    "GREEDY_BELOW",
-    "AcceptanceMethod",
-    "Floats",
-    "Sampler",
-    "Sampling",
-    "gumbel",
-    "log_probs",
-    "sampler_of",
-    "stream",
-    "top_candidates",
-]
-
 GREEDY_BELOW = 1e-5  # as vLLM: logits over a temperature of 1e-38 are infinite, and over 1e-7 the noise is rounded away
 _NUCLEUS_GUESS = 256
 # Nats by which a guess is less likely where filters exclude it from the other model's law; of 2, 3 and 5, the second

@@ -26,18 +26,6 @@ from swiftspec.files.safetensors import check_header, weight_files
 from swiftspec.models.sharding import Shard, shard_of
 from swiftspec.models.spec import ModelSpec
 
-__all__ = [
-    "ROUTER",
-    "canonical_name",
-    "layer_shapes",
-    "load_weights",
-    "network_names",
-    "opened",
-    "stored_name",
-    "stored_places",
-    "weight_shapes",
-]
-
 ROUTER = "mlp.gate.weight"  # of a layer: [experts, hidden]
 _MIXTRAL = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
 _STORED = {name: short for short, name in _MIXTRAL.items()}

@@ -29,8 +29,6 @@ from swiftspec.models.inflation import Inflation
 from swiftspec.models.layer_parts import Experts
 from swiftspec.models.spec import ModelSpec
 
-__all__ = ["inflate_adapters", "inflate_weights", "write_inflated"]
-
 _LAYER = "model.layers."
 _EXPERT = re.compile(r"(.+\.experts\.\d+)\.(gate|up|down)_proj\.weight$")
 _MOST_LAYERS = 100_000  # whose names alone fill some 100 MB

@@ -22,8 +22,6 @@ from swiftspec.models.sharding import shard_of
 from swiftspec.models.spec import ModelSpec
 from swiftspec.models.tenants import check_same_shape, is_adapter
 
-__all__ = ["LoadedModel", "SharedWeights", "load_model", "load_tenants", "local_spec"]
-
 _Made = TypeVar("_Made")
 
 

@@ -15,8 +15,6 @@ from swiftspec.models.sharding import Shard
 from swiftspec.models.spec import ModelSpec
 from swiftspec.models.tenants import ADAPTER_WEIGHTS, Adapter
 
-__all__ = ["Adapters", "LowRank", "cut_adapters", "load_adapters", "merged"]
-
 _NAME = re.compile(
     r"(?:base_model\.model\.)?(model\.layers\.\d{1,9}\.\w+\.\w+_proj)\.lora_([AB])(?:\.default)?\.weight"
 )

@@ -19,8 +19,6 @@ from torch import Tensor
 from swiftspec.files.reading import shown
 from swiftspec.models.config_json import ConfigJson
 
-__all__ = ["PackedFormat"]
-
 _PARTS: Final = ("qweight", "qzeros", "scales")
 _GROUPS: Final = "g_idx"
 _AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)  # output of an int32's first four bits, of its next ones, ...

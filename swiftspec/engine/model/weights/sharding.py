@@ -13,8 +13,6 @@ from torch import Tensor
 
 from swiftspec.models.sharding import Shard
 
-__all__ = ["EMBEDDING", "HEAD", "OnDemand", "Sliceable", "cut", "cut_weights"]
-
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _ROWS, _COLUMNS = 0, 1
 _OUTPUT_BIAS = "self_attn.o_proj.bias"
