@@ -65,8 +65,9 @@ class EngineHere:
         command = ServerCommand(
             name=self.engine.full_name, arguments=local, url=url, environment={**unset, **written.environment}
         )
+        drafting = written.draft_server if isinstance(written, Export) else ()
         with (
-            draft_server(written.draft_server, log=log.with_suffix(".draft.log")) as check,
+            draft_server(drafting, log=log.with_suffix(".draft.log")) as check,
             started(command, log=log, timeout_s=self.start_s, progress=progress) as server,
         ):
             check()
